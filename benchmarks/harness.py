@@ -1,0 +1,332 @@
+"""What every benchmark shares: one beam-search loop for all methods, interleaved timing, peak memory.
+
+A *method* is one way to constrain beam search, on one backend. It has two functions:
+
+    start(batch) -> carry
+        the constraint's state for `batch` rows of one beam each
+    select(logits (B*m, V), scores (B, m), carry, level, beams) -> (scores, parents, tokens (B, beams), carry)
+        one step: log-softmax over V, the constraint, beam totals, the `beams` best (beam, token) pairs
+
+`level` and `beams` are static. A beam that no valid sequence is left for has the score -inf; its parent and
+token are in range and mean nothing. PyTorch methods are plain objects; JAX methods are pytrees, so that their
+arrays enter `jax.jit` as arguments and are not compiled in.
+"""
+
+import functools
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+# ---------------------------------------------------------------------------------------- beam search
+
+
+class Method(Protocol):
+    """One way to constrain beam search on one backend; the module's docstring defines its functions."""
+
+    def start(self, batch: int) -> Any: ...
+
+    def select(
+        self, logits: Any, scores: Any, carry: Any, level: int, beams: int
+    ) -> tuple[Any, Any, Any, Any]: ...
+
+
+def torch_top_k(scores: Any, k: int) -> tuple[Any, Any]:
+    """Return the k largest of each row, best first, and their columns: (B, n) -> (B, k), (B, k) int64."""
+    values, columns = torch.topk(scores, k)
+    return values, columns
+
+
+def jax_top_k(scores: Any, k: int) -> tuple[Any, Any]:
+    """Return the k largest of each row, best first, and their columns: (B, n) -> (B, k), (B, k) int32."""
+    values, columns = jax.lax.top_k(scores, k)
+    return values, columns
+
+
+def torch_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
+    """Return the `beams` best of all beams' candidates: (B, m, W) -> scores, parents, slots (B, beams).
+
+    Where there are fewer than `beams` candidates, the rest have the score -inf.
+    """
+    batch, m, width = totals.shape
+    flat = totals.reshape(batch, m * width)
+    missing = beams - m * width
+    if missing > 0:
+        flat = torch.nn.functional.pad(flat, (0, missing), value=-torch.inf)
+    scores, index = torch_top_k(flat, beams)
+    if missing > 0:
+        index = index.clamp_max(m * width - 1)
+    return scores, index // width, index % width
+
+
+def jax_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
+    """Return the `beams` best of all beams' candidates: (B, m, W) -> scores, parents, slots (B, beams).
+
+    Where there are fewer than `beams` candidates, the rest have the score -inf.
+    """
+    batch, m, width = totals.shape
+    flat = totals.reshape(batch, m * width)
+    missing = beams - m * width
+    if missing > 0:
+        flat = jnp.pad(flat, ((0, 0), (0, missing)), constant_values=-jnp.inf)
+    scores, index = jax_top_k(flat, beams)
+    if missing > 0:
+        index = jnp.minimum(index, m * width - 1)
+    return scores, index // width, index % width
+
+
+def torch_pick(values: Any, parents: Any, slots: Any) -> Any:
+    """Return `values[b, parents[b, i], slots[b, i]]`: (B, m, W) and twice (B, k) -> (B, k)."""
+    return values.flatten(1).gather(1, parents * values.shape[2] + slots)
+
+
+def jax_pick(values: Any, parents: Any, slots: Any) -> Any:
+    """Return `values[b, parents[b, i], slots[b, i]]`: (B, m, W) and twice (B, k) -> (B, k)."""
+    batch, m, width = values.shape
+    return jnp.take_along_axis(values.reshape(batch, m * width), parents * width + slots, axis=1)
+
+
+class TorchUnconstrained:
+    """Beam search without a constraint: the lower bound on a step's time."""
+
+    def start(self, batch: int) -> tuple[()]:
+        return ()
+
+    def select(
+        self, logits: Any, scores: Any, carry: tuple[()], level: int, beams: int
+    ) -> tuple[Any, Any, Any, tuple[()]]:
+        batch, m = scores.shape
+        log_probs = logits.log_softmax(-1, dtype=torch.float32)
+        totals = log_probs.view(batch, m, -1) + scores.unsqueeze(-1)
+        scores, parents, tokens = torch_best(totals, beams)
+        return scores, parents, tokens, carry
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=[], meta_fields=[])
+@dataclass(frozen=True)
+class JaxUnconstrained:
+    """Beam search without a constraint: the lower bound on a step's time."""
+
+    def start(self, batch: int) -> tuple[()]:
+        return ()
+
+    def select(
+        self, logits: Any, scores: Any, carry: tuple[()], level: int, beams: int
+    ) -> tuple[Any, Any, Any, tuple[()]]:
+        batch, m = scores.shape
+        log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+        totals = log_probs.reshape(batch, m, -1) + scores[:, :, None]
+        scores, parents, tokens = jax_best(totals, beams)
+        return scores, parents, tokens, carry
+
+
+def decode_torch(method: Method, logits: Sequence[Any], batch: int, beams: int) -> tuple[Any, Any]:
+    """Run beam search over given logits, so that a method's own cost is all there is.
+
+    `logits` holds one array per level: (B, V) for the first, (B*M, V) for the others.
+    Returns tokens (B, M, L) and scores (B, M), best first.
+    """
+    scores = logits[0].new_zeros((batch, 1), dtype=torch.float32)
+    carry = method.start(batch)
+    steps = []
+    for level, step_logits in enumerate(logits):
+        scores, parents, tokens, carry = method.select(step_logits, scores, carry, level, beams)
+        steps.append((parents, tokens))
+    beam = torch.arange(beams, device=scores.device).expand(batch, beams)
+    backwards = []
+    for parents, tokens in reversed(steps):
+        backwards.append(tokens.gather(1, beam))
+        beam = parents.gather(1, beam)
+    return torch.stack(backwards[::-1], dim=-1), scores
+
+
+@functools.partial(jax.jit, static_argnames=("batch", "beams"))
+def decode_jax(method: Method, logits: Sequence[Any], batch: int, beams: int) -> tuple[Any, Any]:
+    """Run beam search over given logits, all levels in one compiled program; see `decode_torch`."""
+    scores = jnp.zeros((batch, 1), jnp.float32)
+    carry = method.start(batch)
+    steps = []
+    for level, step_logits in enumerate(logits):
+        scores, parents, tokens, carry = method.select(step_logits, scores, carry, level, beams)
+        steps.append((parents, tokens))
+    beam = jnp.broadcast_to(jnp.arange(beams), (batch, beams))
+    backwards = []
+    for parents, tokens in reversed(steps):
+        backwards.append(jnp.take_along_axis(tokens, beam, axis=1))
+        beam = jnp.take_along_axis(parents, beam, axis=1)
+    return jnp.stack(backwards[::-1], axis=-1), scores
+
+
+def random_logits(
+    batch: int, beams: int, vocab_size: int, length: int, seed: int = 0
+) -> list[np.ndarray[Any, Any]]:
+    """Return float32 standard normal logits for `decode_torch`: (B, V), then L - 1 times (B*M, V)."""
+    rng = np.random.default_rng(seed)
+    rows = [batch] + [batch * beams] * (length - 1)
+    return [rng.standard_normal((n, vocab_size), dtype=np.float32) for n in rows]
+
+
+# ---------------------------------------------------------------------------------------- time
+
+
+class Spread(NamedTuple):
+    """First quartile, median and third quartile."""
+
+    q1: float
+    median: float
+    q3: float
+
+
+def spread(times: Sequence[float]) -> Spread:
+    """Return the quartiles of a list of times, in the unit they came in."""
+    q1, median, q3 = np.quantile(np.asarray(times, dtype=np.float64), [0.25, 0.5, 0.75])
+    return Spread(float(q1), float(median), float(q3))
+
+
+def time_interleaved(
+    functions: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 2
+) -> dict[str, list[float]]:
+    """Return the seconds of each call, by name, with all functions run in turn in one process.
+
+    Noise on a shared machine then falls on all of them alike, and ratios hold. Each round starts one function
+    later, so that none is always first. A function must wait for its own device work to end.
+    """
+    names = list(functions)
+    for _ in range(warmup):
+        for name in names:
+            functions[name]()
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for round_ in range(repeats):
+        first = round_ % len(names)
+        for name in names[first:] + names[:first]:
+            begin = time.perf_counter()
+            functions[name]()
+            times[name].append(time.perf_counter() - begin)
+    return times
+
+
+def ratios(times: Mapping[str, Sequence[float]], reference: str) -> dict[str, Spread]:
+    """Return for each name the spread of its time over the reference's time in the same round."""
+    base = np.asarray(times[reference])
+    return {name: spread(np.asarray(values) / base) for name, values in times.items()}  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------- memory
+
+
+class PeakMemory(NamedTuple):
+    """The largest resident memory above the start, in bytes, and the seconds the call took."""
+
+    bytes_above_start: int
+    seconds: float
+
+
+def _resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}: peak memory is measured on Linux only")
+
+
+def _reset_peak() -> bool:
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _measure(connection: Any, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    try:
+        exact = _reset_peak()
+        # Where the high-water mark cannot be reset, growth is counted from it: a lower bound.
+        start = _resident("VmRSS") if exact else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        begin = time.perf_counter()
+        result = function(*arguments)
+        seconds = time.perf_counter() - begin
+        peak = _resident("VmHWM") if exact else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        del result
+        connection.send(PeakMemory(peak - start, seconds))
+    except BaseException as error:
+        connection.send(error)
+        raise
+    finally:
+        connection.close()
+
+
+def peak_memory(function: Callable[..., object], *arguments: Any) -> PeakMemory:
+    """Return the peak resident memory of `function(*arguments)` above what the process held before the call.
+
+    Runs in a new process, which must be able to import the function; the arguments are already there when
+    counting starts, the result is counted.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    with receiver:
+        process = context.Process(target=_measure, args=(sender, function, arguments))
+        process.start()
+        sender.close()
+        try:
+            outcome = receiver.recv()
+        except EOFError:
+            outcome = None
+        process.join()
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if outcome is None:
+        raise RuntimeError(f"the measured process ended with exit code {process.exitcode} before it reported")
+    return PeakMemory(*outcome)
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers were taken on: processor, cores, memory, accelerator, versions."""
+    processor = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        processor = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), processor)
+    versions = {}
+    for package in ("numpy", "numba", "torch", "jax", "jaxlib"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "processor": processor,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch_threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def write_json(path: str | os.PathLike[str], results: Any) -> None:
+    """Write `{"machine": machine(), "results": results}`; NumPy numbers and arrays become plain ones."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    record = {"machine": machine(), "results": results}
+    target.write_text(json.dumps(record, indent=1, default=_plain) + "\n")

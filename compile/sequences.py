@@ -1,0 +1,278 @@
+"""Compile sets of token sequences: semantic IDs of one length, or ragged sequences such as entity names."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..automata.trie import IntArray, Progress, Trie, build_trie
+from ..errors import ConstraintError
+from ..table import TransitionTable
+
+_NO_OFFSETS = np.empty(0, np.int64)
+_LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
+_MASK_SHARE = 8  # a level gets masks where they cost at most 1/8 of its edges
+
+
+def compile_sids(sids: Any, vocab_size: int, *, eos: int | None = None) -> TransitionTable:
+    """Compile a set of semantic IDs of one length into a table.
+
+    sids: (N, L) integers of any dtype, in any order, duplicates allowed: an array, a memory map, a nested list,
+    or an Arrow column of (fixed-size) lists. vocab_size: V; tokens lie in 0 .. V - 1. eos: a token that ends a
+    sequence; without it the table's sequences end by themselves after L tokens.
+
+    Raises ConstraintError naming the row if the input is empty, of another shape or dtype, or has a token
+    outside the vocabulary.
+
+    >>> table = compile_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
+    >>> table.contains([[3, 1, 0], [3, 1, 1]])
+    array([ True, False])
+    """
+    if _is_arrow(sids):
+        values, offsets = _from_arrow(sids)
+        lengths = np.diff(offsets)
+        if lengths.size and (lengths != lengths[0]).any():
+            row = int(np.argmax(lengths != lengths[0]))
+            raise ConstraintError(
+                f"row {row} has {lengths[row]} tokens, row 0 has {lengths[0]}: "
+                "semantic IDs have one length, use compile_sequences for ragged sequences"
+            )
+        array = values.reshape(len(lengths), int(lengths[0]) if lengths.size else 0)
+    else:
+        array = _as_array(sids, "sids")
+        if array.ndim != 2:
+            raise ConstraintError(f"sids must have shape (N, L), not {array.shape}")
+    count, length = array.shape
+    if count == 0:
+        raise ConstraintError("the set is empty: nothing could be decoded")
+    if length == 0:
+        raise ConstraintError("row 0 is empty: a semantic ID has at least one token")
+    return _compile(array.reshape(-1), _NO_OFFSETS, length, count, vocab_size, eos)
+
+
+def compile_sequences(
+    values: Any, offsets: ArrayLike | None = None, *, vocab_size: int, eos: int | None = None
+) -> TransitionTable:
+    """Compile a set of token sequences of any lengths, one of which may be the prefix of another.
+
+    values: (K,) integers, all sequences one after the other, and offsets: (N + 1,), where each starts; or, without
+    offsets, a list of sequences or an Arrow column of lists. vocab_size: V; tokens lie in 0 .. V - 1. eos: the
+    token a model writes to end a sequence; it must not occur in one. Without it, a sequence that is the prefix of
+    another may end or go on.
+
+    Raises ConstraintError naming the row if the input is empty, has an empty sequence, is of another shape or
+    dtype, or has a token outside the vocabulary.
+
+    >>> table = compile_sequences([[5, 6], [5, 6, 7], [2]], vocab_size=8, eos=0)
+    >>> table.accepts([5, 6]), table.accepts([5]), table.accepts([5, 6, 7, 0])
+    (True, False, True)
+    """
+    if offsets is not None:
+        flat, starts = _as_array(values, "values"), _as_array(offsets, "offsets")
+    elif _is_arrow(values):
+        flat, starts = _from_arrow(values)
+    else:
+        rows = [_as_array(row, f"row {i}") for i, row in enumerate(values)]
+        starts = np.cumsum([0, *(row.size for row in rows)])
+        flat = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    if flat.ndim != 1 or starts.ndim != 1:
+        raise ConstraintError(f"values and offsets must have one axis each, not {flat.ndim} and {starts.ndim}")
+    if starts.size < 2:
+        raise ConstraintError("the set is empty: nothing could be decoded")
+    starts = starts.astype(np.int64)
+    if starts[0] < 0 or starts[-1] > flat.size:
+        raise ConstraintError(f"offsets run from {starts[0]} to {starts[-1]}, but there are {flat.size} values")
+    lengths = np.diff(starts)
+    if (lengths <= 0).any():
+        row = int(np.argmax(lengths <= 0))
+        if lengths[row] < 0:
+            raise ConstraintError(f"offsets fall at row {row}: from {starts[row]} to {starts[row + 1]}")
+        raise ConstraintError(f"row {row} is empty: a sequence has at least one token")
+    return _compile(flat, starts, 0, starts.size - 1, vocab_size, eos)
+
+
+def _compile(
+    values: NDArray[Any], offsets: IntArray, length: int, count: int, vocab_size: int, eos: int | None
+) -> TransitionTable:
+    if not isinstance(vocab_size, (int, np.integer)) or vocab_size < 1:
+        raise ConstraintError(f"vocab_size must be a positive integer, not {vocab_size!r}")
+    if eos is not None and not 0 <= eos < vocab_size:
+        raise ConstraintError(f"eos is {eos}, outside 0 .. {vocab_size - 1}")
+    with _progress(count) as progress:
+        try:
+            trie = build_trie(values, offsets, length, count, int(vocab_size), progress=progress)
+        except IndexError as error:
+            raise _bad_token(int(error.args[0]), values, offsets, length, int(vocab_size)) from None
+    if eos is not None:
+        _refuse_eos_inside(trie, eos, values, offsets, length)
+    base_row, masks = _masks(trie, int(vocab_size))
+    return TransitionTable(
+        vocab_size=int(vocab_size),
+        row_start=trie.row_start,
+        edge_token=trie.edge_token,
+        edge_target=trie.edge_target,
+        accepting=trie.accepting,
+        base_row=base_row,
+        masks=masks,
+        level_start=trie.level_start,
+        item_start=trie.item_start,
+        item_row=trie.item_row,
+        min_length=trie.min_length,
+        max_length=trie.max_length,
+        eos=None if eos is None else int(eos),
+        source=_source_hash(values, offsets, length),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ input
+
+
+def _is_arrow(source: Any) -> bool:
+    return type(source).__module__.split(".")[0] == "pyarrow"
+
+
+def _from_arrow(column: Any) -> tuple[NDArray[Any], IntArray]:
+    """Return flat values and offsets (N + 1,) of an Arrow list column; nulls are refused by row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # older releases keep a chunked result
+            column = pa.concat_arrays(column.chunks)
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise ConstraintError(f"the column holds {kind}: a column of integer lists is needed, one list a row")
+    if not pa.types.is_integer(kind.value_type):
+        raise ConstraintError(f"the column holds lists of {kind.value_type}: tokens must be integers")
+    if column.null_count:
+        row = int(pc.index(column.is_null(), True).as_py())
+        raise ConstraintError(f"row {row} is null: drop it or give it a sequence")
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        flat = column.flatten()
+        offsets = np.arange(0, len(column) * size + 1, size) if size else np.zeros(len(column) + 1, np.int64)
+    else:
+        offsets = column.offsets.to_numpy().astype(np.int64)
+        flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        offsets = offsets - offsets[0]
+    if flat.null_count:
+        at = int(pc.index(flat.is_null(), True).as_py())
+        row = int(np.searchsorted(offsets, at, side="right")) - 1
+        raise ConstraintError(f"row {row} has a null at position {at - int(offsets[row])}: drop it or give it a token")
+    return flat.to_numpy(zero_copy_only=False), offsets
+
+
+def _as_array(source: Any, name: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(source)
+    except ValueError as error:
+        raise ConstraintError(f"{name} is not a rectangular array: {error}") from None
+    if array.dtype.kind not in "iu":
+        if array.size == 0:
+            return array.astype(np.int64)
+        raise ConstraintError(f"{name} has dtype {array.dtype}: tokens must be integers{_first_fraction(array)}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return np.ascontiguousarray(array)
+
+
+def _first_fraction(array: NDArray[Any]) -> str:
+    """Say where the first value that is not a whole number stands, if that is what is wrong."""
+    if array.dtype.kind != "f":
+        return ""
+    rows = array.reshape(array.shape[0], -1) if array.ndim else array.reshape(1, 1)
+    for row, fraction in enumerate((rows != np.floor(rows)).any(axis=1).tolist()):
+        if fraction:
+            return f", and row {row} is {rows[row].tolist()}"
+    return "; all are whole numbers, so convert with .astype(np.int64)"
+
+
+def _row_of(at: int, offsets: IntArray, length: int) -> tuple[int, int]:
+    """Return (row, position in the row) of a flat index."""
+    if not offsets.size:
+        return at // length, at % length
+    row = int(np.searchsorted(offsets, at, side="right")) - 1
+    return row, at - int(offsets[row])
+
+
+def _bad_token(at: int, values: NDArray[Any], offsets: IntArray, length: int, vocab_size: int) -> ConstraintError:
+    row, position = _row_of(at, offsets, length)
+    return ConstraintError(
+        f"row {row} has token {values[at]} at position {position}, outside 0 .. {vocab_size - 1} "
+        f"(vocab_size={vocab_size})"
+    )
+
+
+def _refuse_eos_inside(trie: Trie, eos: int, values: NDArray[Any], offsets: IntArray, length: int) -> None:
+    if not (trie.edge_token == eos).any():
+        return
+    begin, stop = (int(offsets[0]), int(offsets[-1])) if offsets.size else (0, values.size)
+    row, position = _row_of(begin + int(np.argmax(values[begin:stop] == eos)), offsets, length)
+    raise ConstraintError(
+        f"row {row} has the eos token {eos} at position {position}: leave it out of the sequences, "
+        "or leave out eos= if they end with it already"
+    )
+
+
+def _source_hash(values: NDArray[Any], offsets: IntArray, length: int) -> str:
+    """SHA-256 of the input as given: type, lengths and bytes."""
+    digest = hashlib.sha256(f"sequences {values.dtype.str} {length};".encode())
+    digest.update(memoryview(offsets).cast("B") if offsets.size else b"")
+    digest.update(memoryview(values).cast("B"))
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------ masks
+
+
+def _masks(trie: Trie, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
+    """Return base_row (H,) and masks (U, words) for the levels whose edges outweigh them."""
+    words = -(-vocab_size // 32)
+    per_edge = trie.edge_token.itemsize + trie.edge_target.itemsize
+    dense = []
+    for level in range(trie.level_start.size - 1):
+        lo, hi = int(trie.level_start[level]), int(trie.level_start[level + 1])
+        edges = int(trie.row_start[hi] - trie.row_start[lo])
+        if (hi - lo) * words * 4 * _MASK_SHARE <= edges * per_edge:
+            dense.append((lo, hi))
+    base_row = np.full(dense[-1][1] if dense else 0, -1, np.int32)
+    masks = np.zeros((sum(hi - lo for lo, hi in dense), words), np.uint32)
+    first = 0
+    for lo, hi in dense:
+        base_row[lo:hi] = np.arange(first, first + hi - lo)
+        a, b = int(trie.row_start[lo]), int(trie.row_start[hi])
+        row = np.repeat(base_row[lo:hi], np.diff(trie.row_start[lo : hi + 1]))
+        token = trie.edge_token[a:b].astype(np.int64)
+        np.bitwise_or.at(masks, (row, token >> 5), np.uint32(1) << (token & 31).astype(np.uint32))
+        first += hi - lo
+    return base_row, masks
+
+
+# ------------------------------------------------------------------------------------------------------ progress
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Progress | None]:
+    """Show a progress bar for long builds on a terminal; stay silent elsewhere."""
+    if count < _LONG_BUILD or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done)
+
+        yield report

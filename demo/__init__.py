@@ -1,0 +1,20 @@
+"""`maskwright demo`: generative retrieval trained on the spot, searched with and without a constraint."""
+
+from __future__ import annotations
+
+from ..errors import MissingDependencyError
+
+try:
+    import matplotlib  # noqa: F401  # only to see whether it is there
+    import sklearn  # noqa: F401
+    import torch  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError(
+        f"the demo needs {error.name}, which is not installed: pip install 'maskwright[demo]'"
+    ) from error
+
+from .amazon import DataError
+from .experiment import DemoConfig, run
+from .report import Report
+
+__all__ = ["DataError", "DemoConfig", "Report", "run"]

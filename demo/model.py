@@ -1,0 +1,168 @@
+"""A small decoder-only transformer over semantic-ID tokens, with a key-value cache for beam search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .dataset import Ints
+
+START = 0
+"""The token that asks for an item. Code c, at any level, is token c + 1."""
+
+Cache: TypeAlias = tuple[tuple[Tensor, Tensor], ...]
+"""Keys and values of every layer, (B*M, H, t, D): what the beams have written so far."""
+
+Step: TypeAlias = Callable[[Tensor, Cache, int], tuple[Tensor, Cache]]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of the transformer; `history` is the number of past items that it reads."""
+
+    width: int = 128
+    layers: int = 2
+    heads: int = 4
+    history: int = 10
+    dropout: float = 0.1
+
+
+def tokens_of(sids: Ints) -> Ints:
+    """Return the tokens of codes, of any shape: the ids that logits and constraints share."""
+    return sids + START + 1
+
+
+def blocks_of(histories: Sequence[Ints], sids: Ints, history: int) -> tuple[Tensor, Tensor]:
+    """Return the last `history` items of each row as tokens, and how many there are.
+
+    A block is the start token followed by an item's L tokens; rows begin at block 0 and end in padding:
+    (B, N, L + 1) and (B,), N the most items in any row.
+    """
+    kept = [items[-history:] for items in histories]
+    counts = np.array([len(items) for items in kept])
+    blocks = np.full((len(kept), max(1, counts.max()), sids.shape[1] + 1), START, dtype=np.int64)
+    for row, items in enumerate(kept):
+        blocks[row, : len(items), 1:] = tokens_of(sids[items])
+    return torch.from_numpy(blocks), torch.from_numpy(counts)
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.before_attention = nn.LayerNorm(config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.merge = nn.Linear(config.width, config.width, bias=False)
+        self.before_mlp = nn.LayerNorm(config.width)
+        self.mlp = nn.Sequential(
+            nn.Linear(config.width, 4 * config.width), nn.GELU(), nn.Linear(4 * config.width, config.width)
+        )
+        self.drop = nn.Dropout(config.dropout)
+
+    def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of (..., T, width) at positions (..., T): each (..., H, T, D)."""
+        split = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.movedim(-3, 0).transpose(-3, -2)
+        return _rotate(query, positions), _rotate(key, positions), value
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Return the layer's output, given its input (..., T, width) and attention's (..., H, T, D)."""
+        x = x + self.drop(self.merge(attended.transpose(-3, -2).flatten(-2)))
+        return x + self.drop(self.mlp(self.before_mlp(x)))
+
+
+def _rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """Return (..., H, T, D) with rotary position embedding (Su et al. 2021) for positions (..., T)."""
+    half = x.shape[-1] // 2
+    rate = 10_000.0 ** -(torch.arange(half, dtype=x.dtype) / half)
+    angle = positions.unsqueeze(-1) * rate  # (..., T, D / 2)
+    sine, cosine = angle.sin().unsqueeze(-3), angle.cos().unsqueeze(-3)
+    left, right = x[..., :half], x[..., half:]
+    return torch.cat((left * cosine - right * sine, left * sine + right * cosine), dim=-1)
+
+
+class Transformer(nn.Module):
+    """Predicts the next item's tokens from the tokens of the items before it.
+
+    The vocabulary, V = codes + 1, is shared by the levels; embeddings are not: token v after t tokens of
+    its item is row (t, v) of the embedding, read on the way in and, one level on, on the way out.
+    """
+
+    def __init__(self, config: ModelConfig, *, levels: int, codes: int) -> None:
+        super().__init__()
+        self.config = config
+        self.levels = levels
+        self.vocab_size = codes + 1
+        self.embedding = nn.Parameter(torch.randn(levels + 1, self.vocab_size, config.width))
+        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, blocks: Tensor) -> Tensor:
+        """Return the logits of every token of every item of (B, N, L + 1): (B, N, L, V)."""
+        x, _ = self._read(blocks)
+        x = self.norm(x.unflatten(1, blocks.shape[1:])[:, :, :-1])
+        return self._logits(torch.einsum("bnlw,lvw->bnlv", x, self.embedding[1:]))
+
+    def decoder(self, blocks: Tensor, counts: Tensor, beams: int) -> tuple[Step, Cache]:
+        """Read every history once; return the step that writes the next item, and its empty cache.
+
+        blocks (B, N, L + 1) and counts (B,) are histories, as `blocks_of` makes them. The step maps tokens
+        (B*M,), cache and t to logits (B*M, V) and the next cache. Histories are the same for all beams of a
+        user, and a beam's parent is one of the same user's, so their keys stay (B, ...) and are not in the
+        cache: with 10 items of 4 tokens, regathering them would move ten times what the beams have written.
+        """
+        with torch.no_grad():
+            _, past = self._read(blocks)
+        batch, read = blocks.shape[0], blocks.shape[1] * blocks.shape[2]
+        written = counts * blocks.shape[2]  # (B,) tokens of history that are not padding
+        padding = torch.arange(read) >= written[:, None]
+        start = written.repeat_interleave(beams)[:, None]  # (B*M, 1)
+
+        @torch.no_grad()
+        def step(tokens: Tensor, cache: Cache, t: int) -> tuple[Tensor, Cache]:
+            x = self.embedding[t][tokens][:, None]  # (B*M, 1, width)
+            grown = []
+            for layer, (past_key, past_value), (key, value) in zip(self.layers, past, cache, strict=True):
+                assert isinstance(layer, _Layer)
+                query, new_key, new_value = layer.project(x, start + t)
+                key, value = torch.cat((key, new_key), dim=2), torch.cat((value, new_value), dim=2)
+                shared = query.squeeze(2).unflatten(0, (batch, beams)).transpose(1, 2)  # (B, H, M, D)
+                before = shared @ past_key.transpose(-1, -2)
+                before = before.masked_fill(padding[:, None, None], -torch.inf)
+                own = (query @ key.transpose(-1, -2)).unflatten(0, (batch, beams)).squeeze(3).transpose(1, 2)
+                weight = (torch.cat((before, own), dim=-1) / math.sqrt(query.shape[-1])).softmax(dim=-1)
+                weight_before, weight_own = weight.split((read, t + 1), dim=-1)
+                weight_own = weight_own.transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B*M, H, 1, t + 1)
+                attended = (weight_before @ past_value).transpose(1, 2).flatten(0, 1).unsqueeze(2)
+                x = layer.finish(x, attended + weight_own @ value)
+                grown.append((key, value))
+            return self._logits(self.norm(x[:, 0]) @ self.embedding[t + 1].T), tuple(grown)
+
+        empty = torch.zeros(batch * beams, self.config.heads, 0, self.config.width // self.config.heads)
+        return step, tuple((empty, empty) for _ in self.layers)
+
+    def _logits(self, products: Tensor) -> Tensor:
+        """Scale products of unit-variance activations and embeddings to logits of about unit variance."""
+        return products / math.sqrt(self.config.width)
+
+    def _read(self, blocks: Tensor) -> tuple[Tensor, Cache]:
+        """Return activations (B, T, width) of (B, N, L + 1) blocks, T tokens in all, and keys and values."""
+        level = torch.arange(blocks.shape[2])
+        x = self.drop(self.embedding[level, blocks].flatten(1, 2))
+        positions = torch.arange(x.shape[1])
+        past = []
+        for layer in self.layers:
+            assert isinstance(layer, _Layer)
+            query, key, value = layer.project(x, positions)
+            attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = layer.finish(x, attended)
+            past.append((key, value))
+        return x, tuple(past)

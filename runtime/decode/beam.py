@@ -1,0 +1,155 @@
+"""Beam search over what a table allows, written once against an operations module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ..device_table import State
+
+Step = Callable[[Any, Any, int], tuple[Any, Any]]
+"""step(tokens (B * M,), cache, t) -> (logits (B * M, V), cache); tokens are those chosen at t - 1."""
+
+
+class Beams(NamedTuple):
+    """What a beam search found, best first; rows that are not `valid` hold nothing."""
+
+    tokens: Any  # (B, M, L), -1 past a sequence's end and where not valid
+    lengths: Any  # (B, M), EOS not counted
+    scores: Any  # (B, M), -inf where not valid
+    valid: Any  # bool (B, M)
+    states: Any  # (B, M) final state of each sequence, for `TransitionTable.input_rows`
+
+
+class _Finished(NamedTuple):
+    """The best sequences that have ended: where their back pointers start, and what they score."""
+
+    scores: Any  # (B, M) by which they are ranked
+    lengths: Any  # (B, M)
+    beams: Any  # (B, M) beam that held the last token, at step length - 1
+    states: Any  # (B, M)
+
+
+def beam_search(
+    step: Step,
+    cache: Any,
+    dev: Any,
+    *,
+    ops: ModuleType,
+    batch: int,
+    beams: int,
+    max_length: int,
+    start_token: int = 0,
+    length_penalty: float = 0.0,
+    renormalise: bool = False,
+    gather: Callable[[Any, Any], Any] | None = None,
+) -> Beams:
+    """Return the `beams` best sequences of the table for each of `batch` inputs.
+
+    At every step the best M of *all* allowed continuations of all beams go on; nothing is cut by unmasked scores
+    first. With at least as many beams as there are sequences of any one length, the result is the exact best M.
+
+    step: step(tokens (B * M,), cache, t) -> (logits (B * M, V), cache), where tokens are those chosen at t - 1,
+    `start_token` at t = 0, when the M rows of a batch element must be alike. cache: a tree of arrays whose first
+    axis is B * M, regathered by parent beam after each step; `gather(cache, index (B * M,))` does it another way.
+    dev: from `ops.put`, or None for no constraint. ops: torch_ops, jax_ops or numpy_ops. max_length: the most
+    tokens of a result, EOS not counted; a table with an EOS takes one step more, to score it.
+
+    Scores are sums of log-probabilities under the model's full softmax; renormalise: under the softmax of the
+    allowed tokens alone. Sequences of different lengths are ranked by score / length ** length_penalty, and then
+    that is the score returned. A table without EOS lets a sequence that is the prefix of another end at no cost.
+
+    Where there are fewer sequences than beams, or a model rules some out with logits of -inf or NaN, the rest is
+    flagged in `valid` and holds no tokens.
+
+    Raises ValueError if nothing in the table is complete within max_length.
+    """
+    if batch < 1 or beams < 1 or max_length < 1:
+        raise ValueError(f"batch, beams and max_length must be positive, not {batch}, {beams} and {max_length}")
+    if dev is not None and max_length < dev.min_length:
+        raise ValueError(
+            f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
+            "nothing could be complete"
+        )
+    steps = max_length if dev is None else min(max_length, dev.max_length)
+    fixed = dev is None or dev.fixed_length is not None
+    regather = gather or ops.gather
+
+    cache_rows = finished = None
+    history: list[tuple[Any, Any]] = []  # (parents, tokens) of each step
+    state = scores = tokens = None
+    for t in range(steps + (not fixed and dev.eos is not None)):
+        if t == 0:
+            fed = ops.first_tokens(dev, cache, batch * beams, start_token)
+            logits, cache = step(fed, cache, 0)
+            log_probs = ops.log_softmax(logits.reshape(batch, beams, -1)[:, 0])  # all beams are one still
+            scores = ops.full((batch, 1), 0.0, like=log_probs)
+            node = ops.full((batch,), 0, like=fed)
+            state = State(node) if dev is None else ops.start(dev, batch)
+            offset = ops.arange(batch, like=state.node)[:, None] * beams
+        else:
+            logits, cache = step(tokens.reshape(-1), cache, t)
+            log_probs = ops.log_softmax(logits)
+            if not fixed and dev.eos is not None:
+                may_end = ops.accepting(dev, state)
+                last = log_probs[:, dev.eos]
+                if renormalise:
+                    last = last - ops.where(may_end, ops.log_mass(dev, logits, state), 0.0)
+                ending = scores + ops.where(may_end, last, -float("inf")).reshape(batch, beams)
+                finished = _merge(ops, finished, ending, t, state, batch, beams, length_penalty)
+        if t == steps:
+            break
+        picked = ops.select(dev, log_probs, state, scores, beams, t, renormalise)
+        scores, parents, tokens, state = picked
+        history.append((parents, tokens))
+        if not fixed and dev.eos is None:
+            ending = ops.where(ops.accepting(dev, state).reshape(batch, beams), scores, -float("inf"))
+            finished = _merge(ops, finished, ending, t + 1, state, batch, beams, length_penalty)
+        if t + 1 < steps or (not fixed and dev.eos is not None):
+            cache_rows = (offset + parents).reshape(-1)
+            cache = regather(cache, cache_rows)
+
+    if fixed:
+        parents = history[0][0]
+        finished = _Finished(
+            scores / steps**length_penalty if length_penalty else scores,
+            ops.full((batch, beams), steps, like=parents),
+            ops.full((batch, beams), 0, like=parents) + ops.arange(beams, like=parents)[None],
+            state.node.reshape(batch, beams),
+        )
+    return _read_back(ops, finished, history)
+
+
+def _merge(
+    ops: Any, finished: _Finished | None, ending: Any, length: int, state: State, batch: int, beams: int, penalty: float
+) -> _Finished:
+    """Put the beams that may end now, `ending` (B, M) their totals, among the best that have ended before."""
+    node = state.node.reshape(batch, beams)
+    new = _Finished(
+        ops.where(ending == ending, ending, -float("inf")) / length**penalty,
+        ops.full((batch, beams), length, like=node),
+        ops.full((batch, beams), 0, like=node) + ops.arange(beams, like=node)[None],
+        node,
+    )
+    if finished is None:
+        pool = new
+    else:
+        pool = _Finished(*(ops.concatenate([a, b], 1) for a, b in zip(finished, new, strict=True)))
+    best, at = ops.top_k(pool.scores, beams)
+    return _Finished(best, *(ops.take(x, at) for x in pool[1:]))
+
+
+def _read_back(ops: Any, finished: _Finished, history: list[tuple[Any, Any]]) -> Beams:
+    """Follow the back pointers of each finished sequence from its last token to its first."""
+    valid = finished.scores > -float("inf")
+    lengths = ops.where(valid, finished.lengths, 0)
+    beam = finished.beams
+    columns = []
+    for t in range(len(history) - 1, -1, -1):
+        parents, tokens = history[t]
+        written = t < lengths
+        columns.append(ops.where(written, ops.take(tokens, beam), -1))
+        beam = ops.where(written, ops.take(parents, beam), beam)
+    tokens = ops.concatenate([column[:, :, None] for column in reversed(columns)], 2)
+    return Beams(tokens, lengths, finished.scores, valid, finished.states)

@@ -1,0 +1,149 @@
+"""A table as an accelerator holds it, and the checks every backend shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TableError, VocabularyMismatchError
+from ..table import Level, TransitionTable
+
+
+class State(NamedTuple):
+    """Where each sequence of a batch stands in its table: a tuple of integer arrays with the batch first."""
+
+    node: Any  # (B,)
+
+
+class Candidates(NamedTuple):
+    """The best allowed continuations of each row, best first; unused slots score -inf."""
+
+    scores: Any  # (B, width) log-probabilities under the full softmax
+    tokens: Any  # (B, width)
+    states: State  # (B, width)
+
+
+class Selection(NamedTuple):
+    """The beams that one step of beam search keeps, best first; unused slots score -inf."""
+
+    scores: Any  # (B, M) totals
+    parents: Any  # (B, M) which beam each continues, 0 .. m - 1
+    tokens: Any  # (B, M); 0 in unused slots, so that a model can always be fed
+    state: State  # (B * M,); the dead state in unused slots
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTable:
+    """A `TransitionTable` in device arrays, padded so that gathers of static width stay inside.
+
+    Rows without a mask point to one more row of `masks` that is all zeros. `masks` has at least one spare bit, so
+    that column V can take what is not to be written. `rank` counts the bits set before each word of `masks`.
+    """
+
+    row_start: Any  # (S + 1,)
+    edge_token: Any  # (E + T + 2 + width,)
+    edge_target: Any  # (max(E, 1),)
+    accepting: Any  # (S,)
+    base_row: Any  # (H + 1,)
+    masks: Any  # (U + 1, V // 32 + 1)
+    rank: Any  # (U + 1, V // 32 + 1)
+    vocab_size: int
+    num_rows: int
+    num_edges: int
+    num_states: int
+    eos: int | None
+    fixed_length: int | None
+    min_length: int
+    max_length: int
+    levels: tuple[Level, ...]
+    sparse_width: int  # most edges of a row without a mask
+    has_masks: bool
+
+    @property
+    def dead(self) -> int:
+        """The state that allows nothing."""
+        return self.num_states - 1
+
+    @property
+    def after_eos(self) -> int:
+        """The final state that EOS leads to from an accepting row."""
+        return self.num_states - 2
+
+    def level(self, depth: int) -> Level:
+        """What is static of states at a depth; at and beyond the longest sequence all are final."""
+        return self.levels[depth] if depth < len(self.levels) else Level(1, False, True)
+
+
+ARRAYS = ("row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank")
+STATICS = (
+    "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
+    "levels", "sparse_width", "has_masks",
+)  # fmt: skip
+
+
+def device_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]) -> DeviceTable:
+    """Lay a table out for gathers and pass each array through `convert`."""
+    if not isinstance(table, TransitionTable):
+        raise TypeError(f"put takes a TransitionTable, not {type(table).__name__}")
+    size = table.vocab_size
+    words = size // 32 + 1
+    masks = np.zeros((table.masks.shape[0] + 1, words), np.uint32)
+    masks[:-1, : table.masks.shape[1]] = table.masks
+    bits = np.bitwise_count(masks).astype(np.int32)
+    rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
+    none = masks.shape[0] - 1
+    base_row = np.append(np.where(table.base_row < 0, none, table.base_row), none).astype(np.int32)
+    levels = table.levels
+    sparse_width = max((level.width for level in levels if not level.dense), default=1)
+    width = max(sparse_width, *(level.width for level in levels))
+    edge_token = np.concatenate([table.edge_token, np.full(width, size, table.edge_token.dtype)])
+    return DeviceTable(
+        row_start=convert(table.row_start),
+        edge_token=convert(edge_token),
+        edge_target=convert(table.edge_target),
+        accepting=convert(table.accepting),
+        base_row=convert(base_row),
+        masks=convert(masks),
+        rank=convert(rank.astype(np.uint16) if size < 2**16 else rank),
+        vocab_size=size,
+        num_rows=table.num_rows,
+        num_edges=table.num_edges,
+        num_states=table.num_states,
+        eos=table.eos,
+        fixed_length=table.fixed_length,
+        min_length=table.min_length,
+        max_length=table.max_length,
+        levels=levels,
+        sparse_width=sparse_width,
+        has_masks=bool(table.masks.shape[0]),
+    )
+
+
+def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:
+    """Raise VocabularyMismatchError unless logits (B, V') cover the table's vocabulary; padding columns are fine."""
+    if len(shape) != 2:
+        raise VocabularyMismatchError(f"logits must have shape (B, V), not {tuple(shape)}")
+    if shape[1] < vocab_size:
+        raise VocabularyMismatchError(
+            f"logits have {shape[1]} columns, the table's vocabulary has {vocab_size}: "
+            "it was compiled for another model"
+        )
+
+
+def check_rows(rows: int, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless a state has one entry for each of `rows` rows of logits."""
+    if tuple(shape) != (rows,):
+        raise ValueError(f"the state has shape {tuple(shape)}, the logits have {rows} rows: one state a row is needed")
+
+
+def refuse_wide(table: TransitionTable) -> None:
+    """Raise TableError where indices of 64 bits would be needed."""
+    if table.row_start.dtype.itemsize > 4:
+        raise TableError(
+            "this table has more than 2^31 entries, so JAX needs 64-bit indices for it: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )

@@ -1,0 +1,316 @@
+"""Operations on a table in JAX: under `jit`, `vmap` and `lax.scan`, on CPU, GPU and TPU.
+
+A table from `put` is a pytree: pass it to a jitted function as an argument. Names and meaning of the operations are
+those of `numpy_ops`, the specification.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from ..table import TransitionTable
+from .device_table import (
+    ARRAYS,
+    STATICS,
+    Candidates,
+    DeviceTable,
+    Selection,
+    State,
+    check_logits,
+    check_rows,
+    device_table,
+    refuse_wide,
+)
+
+_BLOCK = 64  # scores per block maximum in `top_k`
+
+jax.tree_util.register_dataclass(DeviceTable, data_fields=list(ARRAYS), meta_fields=list(STATICS))
+
+
+def put(table: TransitionTable, device: jax.Device | None = None) -> DeviceTable:
+    """Copy a table to a device, once; every other function takes what this returns."""
+    if not jax.config.jax_enable_x64:
+        refuse_wide(table)
+
+    def convert(array: NDArray[Any]) -> Array:
+        return jax.device_put(array, device)
+
+    return device_table(table, convert)
+
+
+def start(dev: DeviceTable, batch: int) -> State:
+    """Return the state of `batch` sequences with nothing written yet."""
+    return State(jnp.zeros(batch, dev.row_start.dtype))
+
+
+# ---------------------------------------------------------------------------------------------- gathers
+
+
+def _at(array: Array, *index: Array) -> Array:
+    """Return array[index]; all indices made here are inside, so none needs a check."""
+    return array.at[index].get(mode="promise_in_bounds")
+
+
+def _first(dev: DeviceTable, node: Array) -> Array:
+    """Return the first edge of each state; a state ends where the next one starts."""
+    return _at(dev.row_start, jnp.minimum(node, dev.num_rows)) + jnp.maximum(node - dev.num_rows, 0)
+
+
+def _token(dev: DeviceTable, edge: Array) -> Array:
+    """Return the token of each edge."""
+    return _at(dev.edge_token, edge).astype(jnp.int32)
+
+
+def _expand(dev: DeviceTable, node: Array, width: int) -> tuple[Array, Array, Array]:
+    """Return the first `width` edges of each state, their tokens, and which of them are allowed: (n, width)."""
+    edge = _first(dev, node)[:, None] + jnp.arange(width, dtype=node.dtype)
+    token = _token(dev, edge)
+    return edge, token, (edge < _first(dev, node + 1)[:, None]) & (token < dev.vocab_size)
+
+
+def _follow(dev: DeviceTable, edge: Array) -> Array:
+    """Return the state each edge leads to."""
+    target = _at(dev.edge_target, jnp.minimum(edge, max(dev.num_edges - 1, 0)))
+    return jnp.where(edge < dev.num_edges, target, edge + (dev.num_rows - dev.num_edges + 1))
+
+
+def _base(dev: DeviceTable, node: Array) -> Array:
+    """Return the row of `masks` of each state; the row of zeros where it has none."""
+    return _at(dev.base_row, jnp.minimum(node, dev.base_row.shape[0] - 1))
+
+
+def _edge_of(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Array]:
+    """Return the edge of each state (n,) that carries a token (n,), and whether there is one."""
+    inside = (token >= 0) & (token < dev.vocab_size)
+    token = jnp.clip(token, 0, dev.vocab_size - 1).astype(jnp.int32)
+    first, last = _first(dev, node), _first(dev, node + 1)
+    low, high = first, last
+    for _ in range(dev.sparse_width.bit_length()):
+        middle = low + ((high - low) >> 1)
+        below = _token(dev, middle) < token
+        searching = low < high
+        low, high = jnp.where(searching & below, middle + 1, low), jnp.where(searching & ~below, middle, high)
+    found = (low < last) & (_token(dev, low) == token)
+    if dev.has_masks:  # the bits set before a token's own are the edges before its own
+        base = _base(dev, node)
+        word = _at(dev.masks, base, token >> 5)
+        bit = (token & 31).astype(jnp.uint32)
+        before = _at(dev.rank, base, token >> 5).astype(first.dtype)
+        before = before + lax.population_count(word & ((jnp.uint32(1) << bit) - 1)).astype(first.dtype)
+        masked = base < dev.masks.shape[0] - 1
+        low = jnp.where(masked, first + before, low)
+        found = jnp.where(masked, ((word >> bit) & 1).astype(bool), found)
+    return low, found & inside
+
+
+def _mask(dev: DeviceTable, node: Array, masked: bool, width: int) -> Array:
+    """Return bool (n, V) of the tokens allowed, EOS aside.
+
+    masked: some of the states have masks. width: most edges of one that has none; 0 if all have masks.
+    """
+    if masked:
+        words = _at(dev.masks, _base(dev, node))
+        bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+        mask = bits.astype(bool).reshape(node.shape[0], -1)
+    else:
+        mask = jnp.zeros((node.shape[0], 32 * dev.masks.shape[1]), bool)
+    if width:
+        _, token, allowed = _expand(dev, node, width)
+        rows = jnp.arange(node.shape[0])[:, None]
+        mask = mask.at[rows, jnp.where(allowed, token, dev.vocab_size)].set(True, mode="promise_in_bounds")
+    return mask[:, : dev.vocab_size]
+
+
+# ---------------------------------------------------------------------------------------------- operations
+
+
+def accepting(dev: DeviceTable, state: State) -> Array:
+    """Return whether each sequence may end where it stands: bool (B,)."""
+    node = state.node
+    rows = _at(dev.accepting, jnp.minimum(node, dev.num_rows - 1))
+    entry = _token(dev, jnp.maximum(node - dev.num_rows, 0) + dev.num_edges)
+    return jnp.where(node < dev.num_rows, rows, entry == dev.vocab_size)
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log-probabilities (B, V) over all columns; NaN throughout a row that has no distribution."""
+    wide = logits if logits.dtype == jnp.float64 else logits.astype(jnp.float32)
+    return jax.nn.log_softmax(wide, axis=-1)
+
+
+def mask_logits(dev: DeviceTable, logits: Array, state: State) -> Array:
+    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+    mask = _mask(dev, state.node, dev.has_masks, dev.sparse_width)
+    if dev.eos is not None:
+        mask = mask.at[:, dev.eos].set(mask[:, dev.eos] | accepting(dev, state))
+    mask = jnp.pad(mask, ((0, 0), (0, logits.shape[1] - dev.vocab_size)))
+    return jnp.where(mask, logits, -jnp.inf)
+
+
+def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level: int | None = None) -> Candidates:
+    """Return the `width` best allowed continuations of each row, EOS among them, best first.
+
+    Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
+    is a depth at which all the states are known to be: only as many edges as a state there can have are read.
+    """
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+    log_probs = log_softmax(logits)
+    shape = None if level is None else dev.level(level)
+    if shape is None or shape.dense:
+        scores = mask_logits(dev, log_probs, state)
+        token = None
+    else:
+        _, token, allowed = _expand(dev, state.node, shape.width)
+        gathered = jnp.take_along_axis(log_probs, jnp.minimum(token, dev.vocab_size - 1), axis=1)
+        scores = jnp.where(allowed, gathered, -jnp.inf)
+        if dev.eos is not None:
+            last = jnp.where(accepting(dev, state), log_probs[:, dev.eos], -jnp.inf)
+            scores = jnp.concatenate([scores, last[:, None]], axis=1)
+            token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)
+    best, at = top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), width)
+    tokens = at if token is None else take(token, at)
+    alive = best > -jnp.inf
+    tokens = jnp.where(alive, tokens, 0)
+    rows = jnp.broadcast_to(state.node[:, None], tokens.shape).reshape(-1)
+    reached = advance(dev, State(rows), tokens.reshape(-1)).node.reshape(tokens.shape)
+    return Candidates(best, tokens, State(jnp.where(alive, reached, dev.dead)))
+
+
+def select(
+    dev: DeviceTable | None, log_probs: Array, state: State, scores: Array, beams: int, level: int,
+    renormalise: bool = False,
+) -> Selection:
+    """Return the `beams` best continuations over all beams of each batch element, EOS aside.
+
+    log_probs: (B * m, V) from `log_softmax`. state: (B * m,), all at depth `level`. scores: (B, m) totals so far.
+    A beam whose log-probabilities are NaN has no continuations. renormalise: score under the softmax of the allowed
+    tokens alone. dev None: no constraint.
+    """  # fmt: skip
+    batch, m = scores.shape
+    if dev is None:
+        width = log_probs.shape[1]
+        totals = (log_probs.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1)
+        best, at = top_k(jnp.where(jnp.isnan(totals), -jnp.inf, totals), beams)
+        parents = at // width
+        alive = best > -jnp.inf
+        unused = jnp.zeros(batch * beams, state.node.dtype)
+        return Selection(best, parents, jnp.where(alive, at - parents * width, 0), State(unused))
+    check_logits(dev.vocab_size, log_probs.shape)
+    check_rows(log_probs.shape[0], state.node.shape)
+    # a row without a distribution is NaN throughout; from the dead state nothing of it is read
+    node = jnp.where(jnp.isnan(log_probs[:, 0]), dev.dead, state.node)
+    shape = dev.level(level)
+    edge = token = None
+    if shape.dense:
+        width = dev.vocab_size
+        mask = _mask(dev, node, True, 1 if shape.tails else 0)
+        allowed_scores = jnp.where(mask, log_probs[:, :width], -jnp.inf)
+    else:
+        width = shape.width
+        edge, token, allowed = _expand(dev, node, width)
+        gathered = jnp.take_along_axis(log_probs, jnp.minimum(token, dev.vocab_size - 1), axis=1)
+        allowed_scores = jnp.where(allowed, gathered, -jnp.inf)
+    if renormalise:
+        mass = jax.nn.logsumexp(allowed_scores, axis=-1)
+        if dev.eos is not None:
+            may_end = accepting(dev, State(node))
+            mass = jnp.logaddexp(mass, jnp.where(may_end, log_probs[:, dev.eos], -jnp.inf))
+        allowed_scores = allowed_scores - jnp.where(mass == -jnp.inf, 0.0, mass)[:, None]
+    totals = (allowed_scores.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1)
+    best, at = top_k(totals, beams)
+    parents = at // width
+    if edge is None or token is None:
+        tokens = at - parents * width
+        rows = parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]
+        edges, _ = _edge_of(dev, _at(node, rows.reshape(-1)), tokens.reshape(-1))
+    else:
+        tokens = take(token.reshape(batch, -1), at)
+        edges = take(edge.reshape(batch, -1), at).reshape(-1)
+    alive = best > -jnp.inf
+    following = jnp.where(alive.reshape(-1), _follow(dev, edges), dev.dead)
+    return Selection(best, parents, jnp.where(alive, tokens, 0), State(following))
+
+
+def advance(dev: DeviceTable, state: State, tokens: Array) -> State:
+    """Return the state after one more token (B,) each; the dead state where it was not allowed."""
+    check_rows(tokens.shape[0], state.node.shape)
+    edge, found = _edge_of(dev, state.node, tokens)
+    node = jnp.where(found, _follow(dev, edge), dev.dead)
+    if dev.eos is not None:
+        ended = jnp.where(state.node < dev.num_rows, dev.after_eos, state.node)
+        node = jnp.where((tokens == dev.eos) & accepting(dev, state), ended, node)
+    return State(node.astype(state.node.dtype))
+
+
+def log_mass(dev: DeviceTable, logits: Array, state: State) -> Array:
+    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
+    return jax.nn.logsumexp(mask_logits(dev, log_softmax(logits), state), axis=-1)
+
+
+def contains(dev: DeviceTable, sids: Array) -> Array:
+    """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+    state = start(dev, sids.shape[0])
+    for t in range(sids.shape[1]):
+        state = advance(dev, state, sids[:, t])
+    return accepting(dev, state)
+
+
+# ------------------------------------------------------------------------- array functions for decoders
+
+
+def top_k(scores: Array, k: int) -> tuple[Array, Array]:
+    """Return the k largest of each row (B, n) and where they stand, largest first; -inf fills up where k > n.
+
+    Exact, in two passes for wide rows: the k blocks with the largest maxima hold k of the largest scores, so only
+    those are looked into.
+    """
+    batch, n = scores.shape
+    if k > n:
+        scores = jnp.pad(scores, ((0, 0), (0, k - n)), constant_values=-jnp.inf)
+    elif n >= 4 * k * _BLOCK:
+        scores = jnp.pad(scores, ((0, 0), (0, -n % _BLOCK)), constant_values=-jnp.inf)
+        blocks = scores.reshape(batch, -1, _BLOCK)
+        _, block = lax.top_k(blocks.max(axis=-1), k)
+        inside = jnp.take_along_axis(blocks, block[:, :, None], axis=1).reshape(batch, -1)
+        best, at = lax.top_k(inside, k)
+        return best, take(block, at // _BLOCK) * _BLOCK + at % _BLOCK
+    best, at = lax.top_k(scores, k)
+    return best, jnp.minimum(at, n - 1)
+
+
+def take(array: Array, index: Array) -> Array:
+    """Return array (B, n) gathered at index (B, k) along the second axis."""
+    return jnp.take_along_axis(array, index, axis=1)
+
+
+def gather(cache: Any, index: Array) -> Any:
+    """Return a tree of arrays gathered at index (n,) along each array's first axis."""
+    return jax.tree.map(lambda leaf: leaf[index], cache)
+
+
+def first_tokens(dev: DeviceTable | None, cache: Any, count: int, token: int) -> Array:
+    """Return `count` copies of the token a model is first fed with."""
+    return jnp.full(count, token, jnp.int32)
+
+
+def full(shape: tuple[int, ...], value: float, like: Array) -> Array:
+    """Return an array filled with a value, of the type of `like`."""
+    return jnp.full(shape, value, like.dtype)
+
+
+def arange(n: int, like: Array) -> Array:
+    """Return 0 .. n - 1, of the type of `like`."""
+    return jnp.arange(n, dtype=like.dtype)
+
+
+where = jnp.where
+concatenate = jnp.concatenate

@@ -1,0 +1,191 @@
+"""Operations on a table in numpy: the specification the other backends agree with, one row at a time.
+
+Every function takes the table first. A state is a tuple of integer arrays, (B,) each; `start` makes one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..table import TransitionTable
+from .device_table import Candidates, Selection, State, check_logits, check_rows
+
+Array = NDArray[Any]
+
+
+def put(table: TransitionTable, device: Any = None) -> TransitionTable:
+    """Return the table itself: in numpy it is used where it is."""
+    return table
+
+
+def start(dev: TransitionTable, batch: int) -> State:
+    """Return the state of `batch` sequences with nothing written yet."""
+    return State(np.zeros(batch, np.int64))
+
+
+def edges(dev: TransitionTable, node: int) -> dict[int, int]:
+    """Return the tokens that one state allows and the state each leads to; EOS included where accepting."""
+    rows, size = dev.num_rows, dev.vocab_size
+    if node < rows:
+        span = slice(dev.row_start[node], dev.row_start[node + 1])
+        out = dict(zip(dev.edge_token[span].tolist(), dev.edge_target[span].tolist(), strict=True))
+    else:
+        token = int(dev.edge_token[dev.num_edges + node - rows])
+        out = {token: node + 1} if token < size else {}
+    if dev.eos is not None and dev.is_accepting(node):
+        out[dev.eos] = dev.after_eos if node < rows else node
+    return out
+
+
+def accepting(dev: TransitionTable, state: State) -> Array:
+    """Return whether each sequence may end where it stands: bool (B,)."""
+    return dev.is_accepting(state.node)
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log-probabilities (B, V) over all columns; NaN throughout a row that has no distribution."""
+    with np.errstate(all="ignore"):
+        x = logits.astype(np.promote_types(logits.dtype, np.float32))
+        shifted = x - x.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def mask_logits(dev: TransitionTable, logits: Array, state: State) -> Array:
+    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+    out = np.full_like(logits, -np.inf)
+    for row, node in enumerate(state.node.tolist()):
+        allowed = list(edges(dev, node))
+        out[row, allowed] = logits[row, allowed]
+    return out
+
+
+def candidates(dev: TransitionTable, logits: Array, state: State, width: int, level: int | None = None) -> Candidates:
+    """Return the `width` best allowed continuations of each row, EOS among them, best first.
+
+    Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
+    is a depth at which all the states are known to be: other backends are quicker for it.
+    """
+    masked = mask_logits(dev, log_softmax(logits), state)
+    batch = logits.shape[0]
+    scores = np.full((batch, width), -np.inf, masked.dtype)
+    tokens = np.zeros((batch, width), np.int64)
+    states = np.full((batch, width), dev.dead, np.int64)
+    for row, node in enumerate(state.node.tolist()):
+        allowed = edges(dev, node)
+        order = sorted((t for t in allowed if masked[row, t] > -np.inf), key=lambda t: (-masked[row, t], t))
+        for slot, token in enumerate(order[:width]):
+            scores[row, slot], tokens[row, slot], states[row, slot] = masked[row, token], token, allowed[token]
+    return Candidates(scores, tokens, State(states))
+
+
+def select(
+    dev: TransitionTable | None, log_probs: Array, state: State, scores: Array, beams: int, level: int,
+    renormalise: bool = False,
+) -> Selection:
+    """Return the `beams` best continuations over all beams of each batch element, EOS aside.
+
+    log_probs: (B * m, V) from `log_softmax`. state: (B * m,), all at depth `level`. scores: (B, m) totals so far.
+    A beam whose log-probabilities are NaN has no continuations. renormalise: score under the softmax of the allowed
+    tokens alone. dev None: no constraint.
+    """  # fmt: skip
+    batch, m = scores.shape
+    out = Selection(
+        np.full((batch, beams), -np.inf, scores.dtype),
+        np.zeros((batch, beams), np.int64),
+        np.zeros((batch, beams), np.int64),
+        State(np.full(batch * beams, 0 if dev is None else dev.dead, np.int64)),
+    )
+    for b in range(batch):
+        found = []
+        for beam in range(m):
+            row = b * m + beam
+            p = log_probs[row]
+            if dev is None:
+                following = dict.fromkeys(range(p.size), 0)
+                normaliser = p.dtype.type(0)
+            else:
+                allowed = edges(dev, int(state.node[row]))
+                normaliser = np.logaddexp.reduce(p[list(allowed)]) if renormalise and allowed else p.dtype.type(0)
+                following = {t: s for t, s in allowed.items() if t != dev.eos}
+            for token, target in following.items():
+                total = scores[b, beam] + p[token] - normaliser
+                if total > -np.inf:  # neither impossible nor NaN
+                    found.append((total, beam, token, target))
+        found.sort(key=lambda item: -item[0])
+        for slot, (total, beam, token, target) in enumerate(found[:beams]):
+            out.scores[b, slot], out.parents[b, slot], out.tokens[b, slot] = total, beam, token
+            out.state.node[b * beams + slot] = target
+    return out
+
+
+def advance(dev: TransitionTable, state: State, tokens: Array) -> State:
+    """Return the state after one more token (B,) each; the dead state where it was not allowed."""
+    check_rows(tokens.shape[0], state.node.shape)
+    pairs = zip(state.node.tolist(), tokens.tolist(), strict=True)
+    return State(np.array([edges(dev, node).get(token, dev.dead) for node, token in pairs], np.int64))
+
+
+def log_mass(dev: TransitionTable, logits: Array, state: State) -> Array:
+    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
+    masked = mask_logits(dev, log_softmax(logits), state)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.logaddexp.reduce(masked, axis=-1))
+
+
+def contains(dev: TransitionTable, sids: Array) -> Array:
+    """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+    state = start(dev, sids.shape[0])
+    for t in range(sids.shape[1]):
+        state = advance(dev, state, sids[:, t])
+    return accepting(dev, state)
+
+
+# ------------------------------------------------------------------------- array functions for decoders
+
+
+def top_k(scores: Array, k: int) -> tuple[Array, Array]:
+    """Return the k largest of each row (B, n) and where they stand, largest first; k <= n."""
+    order = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, axis=-1), order
+
+
+def take(array: Array, index: Array) -> Array:
+    """Return array (B, n) gathered at index (B, k) along the second axis."""
+    return np.take_along_axis(array, index, axis=1)
+
+
+def gather(cache: Any, index: Array) -> Any:
+    """Return a tree of arrays gathered at index (n,) along each array's first axis."""
+    if cache is None:
+        return None
+    if isinstance(cache, dict):
+        return {key: gather(value, index) for key, value in cache.items()}
+    if isinstance(cache, tuple) and hasattr(cache, "_fields"):
+        return type(cache)(*(gather(value, index) for value in cache))
+    if isinstance(cache, (list, tuple)):
+        return type(cache)(gather(value, index) for value in cache)
+    return cache[index]
+
+
+def first_tokens(dev: TransitionTable | None, cache: Any, count: int, token: int) -> Array:
+    """Return `count` copies of the token a model is first fed with."""
+    return np.full(count, token, np.int64)
+
+
+def full(shape: tuple[int, ...], value: float, like: Array) -> Array:
+    """Return an array filled with a value, of the type of `like`."""
+    return np.full(shape, value, like.dtype)
+
+
+def arange(n: int, like: Array) -> Array:
+    """Return 0 .. n - 1, of the type of `like`."""
+    return np.arange(n, dtype=like.dtype)
+
+
+where = np.where
+concatenate = np.concatenate
