@@ -93,6 +93,12 @@ class TransitionTable:
             object.__setattr__(self, "vocabulary", integer_vocabulary(self.vocab_size))
         _check(self)
 
+    def __repr__(self) -> str:
+        return (
+            f"TransitionTable({self.num_sequences:,} sequences, {self.num_states:,} states, {self.nbytes:,} bytes, "
+            f"vocab_size={self.vocab_size}, eos={self.eos})"
+        )
+
     # -------------------------------------------------------------------------------------------- sizes
 
     @property

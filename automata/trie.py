@@ -27,6 +27,8 @@ Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total) as a build goes on."""
 
 _SMALL = 24  # ranges up to this size are insertion-sorted; 16 to 32 measured alike
+_WIDE = 2**31  # entries from which on indices take 64 bits
+_FETCH = 1024  # sequences touched ahead while the trie is written
 _CHUNK = 1 << 20  # sequences per kernel call, so that progress can be shown between calls
 
 
@@ -246,11 +248,20 @@ def fill_nodes(
 ) -> None:
     """Write the trie of sorted sequences lo_hi[0] .. lo_hi[1]; `at` and the per-depth counters carry over calls.
 
-    `at` is (next sequence, tokens shared with the one before, next tail entry, next group).
+    `at` is (next sequence, tokens shared with the one before, next tail entry, next group, unused).
     """  # fmt: skip
     n = index.size
     i, before, tail, group = at[0], at[1], at[2], at[3]
+    fetched = i
     while i < lo_hi[1]:
+        if i >= fetched:
+            # sequences lie in no order: touch a block of them first, so that their cache misses overlap
+            stop = min(fetched + _FETCH, n)
+            touched = np.int64(0)
+            for k in range(fetched, stop):
+                touched += np.int64(values[_begin(offsets, length, index[k])])
+            at[4] = touched
+            fetched = stop
         j = i + 1
         while j < n and shared[j] < 0:
             j += 1
@@ -284,6 +295,16 @@ def fill_nodes(
     at[0], at[1], at[2], at[3] = i, before, tail, group
 
 
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def fill_masks(row_start: Any, edge_token: Any, base_row: Any, masks: Any) -> None:
+    """Set the bit of each edge's token in the mask (U, words) of each row that has one."""
+    for row in range(base_row.size):
+        if base_row[row] >= 0:
+            for e in range(row_start[row], row_start[row + 1]):
+                token = np.int64(edge_token[e])
+                masks[base_row[row], token >> 5] |= np.uint32(1) << np.uint32(token & 31)
+
+
 def smallest_unsigned(largest: int) -> np.dtype[Any]:
     """Return the smallest unsigned dtype that holds `largest`."""
     return np.min_scalar_type(largest)
@@ -296,19 +317,18 @@ def build_trie(
     count: int,
     vocab_size: int,
     *,
-    wide: bool = False,
     progress: Progress | None = None,
 ) -> Trie:
     """Sort `count` sequences and return their trie.
 
     values: (count * length,) flat tokens of any integer dtype. offsets: (count + 1,) where sequences start, or
-    empty when each has `length` tokens. wide: 64-bit row pointers and targets even where 32 bits would do.
+    empty when each has `length` tokens.
     Raises IndexError with the flat index of the first token outside 0 .. vocab_size - 1.
     """
     report = progress or (lambda stage, done, total: None)
     bits = int(vocab_size).bit_length()
     per_word = 64 // bits
-    index_type = np.int32 if count < 2**31 else np.int64
+    index_type = np.int32 if count < _WIDE else np.int64
 
     words = np.empty(count, np.uint64)
     for lo in range(0, count, _CHUNK):
@@ -327,7 +347,7 @@ def build_trie(
     tails, distinct, shortest, longest = count_nodes(offsets, length, index, shared, rows, edges)
     num_rows, num_edges = int(rows.sum()), int(edges.sum())
     num_states = num_rows + tails + 2
-    target_type = np.int64 if wide or num_edges + num_states >= 2**31 else np.int32
+    target_type = np.int64 if num_edges + num_states >= _WIDE else np.int32
 
     row_start = np.empty(num_rows + 1, target_type)
     row_start[num_rows] = num_edges
@@ -341,7 +361,7 @@ def build_trie(
     next_row = np.concatenate([[0], np.cumsum(rows)[:-1]])
     next_edge = np.concatenate([[0], np.cumsum(edges)[:-1]])
     row_of = np.zeros(rows.size, np.int64)
-    at = np.array([0, -1, 0, 0])
+    at = np.array([0, -1, 0, 0, 0])
     for lo in range(0, count, _CHUNK):
         hi = min(lo + _CHUNK, count)
         fill_nodes(

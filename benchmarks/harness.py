@@ -15,10 +15,8 @@ arrays enter `jax.jit` as arguments and are not compiled in.
 import functools
 import importlib.metadata
 import json
-import multiprocessing
 import os
 import platform
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +27,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from memory import PeakMemory as PeakMemory
+from memory import peak_memory as peak_memory
 
 # ---------------------------------------------------------------------------------------- beam search
 
@@ -196,12 +196,16 @@ def spread(times: Sequence[float]) -> Spread:
 
 
 def time_interleaved(
-    functions: Mapping[str, Callable[[], object]], repeats: int, warmup: int = 2
+    functions: Mapping[str, Callable[[], object]],
+    repeats: int,
+    warmup: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Return the seconds of each call, by name, with all functions run in turn in one process.
 
     Noise on a shared machine then falls on all of them alike, and ratios hold. Each round starts one function
-    later, so that none is always first. A function must wait for its own device work to end.
+    later, so that none is always first. A function must wait for its own device work to end. For work on one
+    CPU thread, `clock=time.process_time` leaves out the time that other processes took.
     """
     names = list(functions)
     for _ in range(warmup):
@@ -211,83 +215,16 @@ def time_interleaved(
     for round_ in range(repeats):
         first = round_ % len(names)
         for name in names[first:] + names[:first]:
-            begin = time.perf_counter()
+            begin = clock()
             functions[name]()
-            times[name].append(time.perf_counter() - begin)
+            times[name].append(clock() - begin)
     return times
 
 
 def ratios(times: Mapping[str, Sequence[float]], reference: str) -> dict[str, Spread]:
     """Return for each name the spread of its time over the reference's time in the same round."""
     base = np.asarray(times[reference])
-    return {name: spread(np.asarray(values) / base) for name, values in times.items()}  # type: ignore[arg-type]
-
-
-# ---------------------------------------------------------------------------------------- memory
-
-
-class PeakMemory(NamedTuple):
-    """The largest resident memory above the start, in bytes, and the seconds the call took."""
-
-    bytes_above_start: int
-    seconds: float
-
-
-def _resident(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}: peak memory is measured on Linux only")
-
-
-def _reset_peak() -> bool:
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _measure(connection: Any, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    try:
-        exact = _reset_peak()
-        # Where the high-water mark cannot be reset, growth is counted from it: a lower bound.
-        start = _resident("VmRSS") if exact else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        begin = time.perf_counter()
-        result = function(*arguments)
-        seconds = time.perf_counter() - begin
-        peak = _resident("VmHWM") if exact else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        del result
-        connection.send(PeakMemory(peak - start, seconds))
-    except BaseException as error:
-        connection.send(error)
-        raise
-    finally:
-        connection.close()
-
-
-def peak_memory(function: Callable[..., object], *arguments: Any) -> PeakMemory:
-    """Return the peak resident memory of `function(*arguments)` above what the process held before the call.
-
-    Runs in a new process, which must be able to import the function; the arguments are already there when
-    counting starts, the result is counted.
-    """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    with receiver:
-        process = context.Process(target=_measure, args=(sender, function, arguments))
-        process.start()
-        sender.close()
-        try:
-            outcome = receiver.recv()
-        except EOFError:
-            outcome = None
-        process.join()
-    if isinstance(outcome, BaseException):
-        raise outcome
-    if outcome is None:
-        raise RuntimeError(f"the measured process ended with exit code {process.exitcode} before it reported")
-    return PeakMemory(*outcome)
+    return {name: spread(np.asarray(values) / base) for name, values in times.items()}
 
 
 # ---------------------------------------------------------------------------------------- records
@@ -300,7 +237,7 @@ def machine() -> dict[str, Any]:
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
         processor = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), processor)
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in ("numpy", "numba", "torch", "jax", "jaxlib"):
         try:
             versions[package] = importlib.metadata.version(package)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..automata.trie import IntArray, Progress, Trie, build_trie
+from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks
 from ..errors import ConstraintError
 from ..table import TransitionTable
 
@@ -104,6 +104,8 @@ def _compile(
         raise ConstraintError(f"vocab_size must be a positive integer, not {vocab_size!r}")
     if eos is not None and not 0 <= eos < vocab_size:
         raise ConstraintError(f"eos is {eos}, outside 0 .. {vocab_size - 1}")
+    values, offsets = values.view(), offsets.view()
+    values.flags.writeable = offsets.flags.writeable = False  # one kernel for arrays, memory maps and Arrow buffers
     with _progress(count) as progress:
         try:
             trie = build_trie(values, offsets, length, count, int(vocab_size), progress=progress)
@@ -243,15 +245,12 @@ def _masks(trie: Trie, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.u
         if (hi - lo) * words * 4 * _MASK_SHARE <= edges * per_edge:
             dense.append((lo, hi))
     base_row = np.full(dense[-1][1] if dense else 0, -1, np.int32)
-    masks = np.zeros((sum(hi - lo for lo, hi in dense), words), np.uint32)
-    first = 0
+    used = 0
     for lo, hi in dense:
-        base_row[lo:hi] = np.arange(first, first + hi - lo)
-        a, b = int(trie.row_start[lo]), int(trie.row_start[hi])
-        row = np.repeat(base_row[lo:hi], np.diff(trie.row_start[lo : hi + 1]))
-        token = trie.edge_token[a:b].astype(np.int64)
-        np.bitwise_or.at(masks, (row, token >> 5), np.uint32(1) << (token & 31).astype(np.uint32))
-        first += hi - lo
+        base_row[lo:hi] = np.arange(used, used + hi - lo)
+        used += hi - lo
+    masks = np.zeros((used, words), np.uint32)
+    fill_masks(trie.row_start, trie.edge_token, base_row, masks)
     return base_row, masks
 
 

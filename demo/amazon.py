@@ -214,7 +214,7 @@ def _training_sequences(valid: list[_Row], test: list[_Row]) -> tuple[Ints, ...]
 
 
 def _chains(rows: list[_Row]) -> dict[str, list[list[int]]]:
-    """Join each user's rows: a row whose history is the end of the row before, target included, goes on from it."""
+    """Join each user's rows: a row goes on from the one before if its history is how that one ends."""
     chains: dict[str, list[list[int]]] = defaultdict(list)
     for row in rows:
         if chains[row.user] and _ends_with(chains[row.user][-1], row.history):

@@ -20,7 +20,7 @@ from .training import TrainingConfig, train
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Sizes of the demo; batch and beams are those of the published cold-start experiment (STATIC, section 6)."""
+    """Sizes of the demo; batch and beams as in the published cold-start experiment (STATIC, section 6)."""
 
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -43,9 +43,9 @@ def run(
     config: DemoConfig | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Report:
-    """Train a small generative-retrieval model, compare both searches, write `demo.json` and `demo.png` to `out`.
+    """Train a small generative-retrieval model and return how both searches do on it.
 
-    data: a directory in the Amazon layout, or None for the synthetic catalogue. progress: called with one
+    Writes `demo.json` and `demo.png` to the directory `out`. data: a directory in the Amazon layout, or None for the synthetic catalogue. progress: called with one
     line of text before each part.
 
     Raises DataError if a file of the data is missing or malformed.

@@ -68,7 +68,7 @@ class _Layer(nn.Module):
 
     def project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of (..., T, width) at positions (..., T): each (..., H, T, D)."""
-        split = self.qkv(self.before_attention(x)).unflatten(-1, (3, self.heads, -1))
+        split = self.qkv(self.before_attention(x)).reshape(*x.shape[:-1], 3, self.heads, -1)
         query, key, value = split.movedim(-3, 0).transpose(-3, -2)
         return _rotate(query, positions), _rotate(key, positions), value
 
@@ -81,11 +81,30 @@ class _Layer(nn.Module):
 def _rotate(x: Tensor, positions: Tensor) -> Tensor:
     """Return (..., H, T, D) with rotary position embedding (Su et al. 2021) for positions (..., T)."""
     half = x.shape[-1] // 2
-    rate = 10_000.0 ** -(torch.arange(half, dtype=x.dtype) / half)
+    rate = torch.pow(10_000.0, -torch.arange(half) / half)
     angle = positions.unsqueeze(-1) * rate  # (..., T, D / 2)
     sine, cosine = angle.sin().unsqueeze(-3), angle.cos().unsqueeze(-3)
     left, right = x[..., :half], x[..., half:]
     return torch.cat((left * cosine - right * sine, left * sine + right * cosine), dim=-1)
+
+
+def _attend(
+    query: Tensor, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], padding: Tensor
+) -> Tensor:
+    """Return what beams (B*M, H, 1, D) read from their user's history and from what they wrote themselves.
+
+    past: keys and values (B, H, T, D), used where padding (B, T) is false. own: (B*M, H, t, D).
+    """
+    batch, heads, read, size = past[0].shape
+    query = query.reshape(batch, -1, heads, size)
+    key, value = (x.reshape(*query.shape[:3], -1, size) for x in own)  # (B, M, H, t, D)
+    past_score = torch.einsum("bmhd,bhtd->bmht", query, past[0])
+    past_score = past_score.masked_fill(padding[:, None, None], -torch.inf)
+    own_score = torch.einsum("bmhd,bmhtd->bmht", query, key)
+    weight = (torch.cat((past_score, own_score), dim=-1) / math.sqrt(size)).softmax(dim=-1)
+    attended = torch.einsum("bmht,bhtd->bmhd", weight[..., :read], past[1])
+    attended = attended + torch.einsum("bmht,bmhtd->bmhd", weight[..., read:], value)
+    return attended.reshape(-1, heads, 1, size)
 
 
 class Transformer(nn.Module):
@@ -98,7 +117,6 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, *, levels: int, codes: int) -> None:
         super().__init__()
         self.config = config
-        self.levels = levels
         self.vocab_size = codes + 1
         self.embedding = nn.Parameter(torch.randn(levels + 1, self.vocab_size, config.width))
         self.layers = nn.ModuleList(_Layer(config) for _ in range(config.layers))
@@ -108,7 +126,7 @@ class Transformer(nn.Module):
     def forward(self, blocks: Tensor) -> Tensor:
         """Return the logits of every token of every item of (B, N, L + 1): (B, N, L, V)."""
         x, _ = self._read(blocks)
-        x = self.norm(x.unflatten(1, blocks.shape[1:])[:, :, :-1])
+        x = self.norm(x.reshape(*blocks.shape, -1)[:, :, :-1])
         return self._logits(torch.einsum("bnlw,lvw->bnlv", x, self.embedding[1:]))
 
     def decoder(self, blocks: Tensor, counts: Tensor, beams: int) -> tuple[Step, Cache]:
@@ -121,32 +139,23 @@ class Transformer(nn.Module):
         """
         with torch.no_grad():
             _, past = self._read(blocks)
-        batch, read = blocks.shape[0], blocks.shape[1] * blocks.shape[2]
         written = counts * blocks.shape[2]  # (B,) tokens of history that are not padding
-        padding = torch.arange(read) >= written[:, None]
+        padding = torch.arange(past[0][0].shape[2]) >= written[:, None]  # (B, T)
         start = written.repeat_interleave(beams)[:, None]  # (B*M, 1)
 
         @torch.no_grad()
         def step(tokens: Tensor, cache: Cache, t: int) -> tuple[Tensor, Cache]:
             x = self.embedding[t][tokens][:, None]  # (B*M, 1, width)
             grown = []
-            for layer, (past_key, past_value), (key, value) in zip(self.layers, past, cache, strict=True):
+            for layer, read, (key, value) in zip(self.layers, past, cache, strict=True):
                 assert isinstance(layer, _Layer)
                 query, new_key, new_value = layer.project(x, start + t)
-                key, value = torch.cat((key, new_key), dim=2), torch.cat((value, new_value), dim=2)
-                shared = query.squeeze(2).unflatten(0, (batch, beams)).transpose(1, 2)  # (B, H, M, D)
-                before = shared @ past_key.transpose(-1, -2)
-                before = before.masked_fill(padding[:, None, None], -torch.inf)
-                own = (query @ key.transpose(-1, -2)).unflatten(0, (batch, beams)).squeeze(3).transpose(1, 2)
-                weight = (torch.cat((before, own), dim=-1) / math.sqrt(query.shape[-1])).softmax(dim=-1)
-                weight_before, weight_own = weight.split((read, t + 1), dim=-1)
-                weight_own = weight_own.transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B*M, H, 1, t + 1)
-                attended = (weight_before @ past_value).transpose(1, 2).flatten(0, 1).unsqueeze(2)
-                x = layer.finish(x, attended + weight_own @ value)
-                grown.append((key, value))
+                own = torch.cat((key, new_key), dim=2), torch.cat((value, new_value), dim=2)
+                x = layer.finish(x, _attend(query, read, own, padding))
+                grown.append(own)
             return self._logits(self.norm(x[:, 0]) @ self.embedding[t + 1].T), tuple(grown)
 
-        empty = torch.zeros(batch * beams, self.config.heads, 0, self.config.width // self.config.heads)
+        empty = torch.zeros(len(counts) * beams, self.config.heads, 0, self.config.width // self.config.heads)
         return step, tuple((empty, empty) for _ in self.layers)
 
     def _logits(self, products: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -88,9 +89,11 @@ class Report:
 
     def _summary(self) -> str:
         return (
-            f"{self.data}, seed {self.seed}: {self.items:,} items with {self.ids:,} distinct IDs "
-            f"({self.levels} levels, {self.codes} codes); {self.parameters:,} parameters trained on "
-            f"{self.sequences:,} histories; training {self.training_seconds:.0f} s in all, everything {self.seconds:.0f} s"
+            f"{self.data}, seed {self.seed}\n"
+            f"{self.items:,} items, {self.ids:,} distinct IDs of {self.levels} levels x {self.codes} codes; "
+            f"{self.parameters:,} parameters, {self.sequences:,} training histories\n"
+            f"training took {self.training_seconds:.0f} s for {1 + len(self.cold_start)} models, "
+            f"everything {self.seconds:.0f} s\n"
         )
 
     def _next_item_table(self) -> Table:
@@ -153,11 +156,13 @@ class Report:
         return text
 
     def _figure(self) -> Figure:
-        figure = Figure(figsize=(12, 4.2), layout="constrained")
-        quality, cold, speed = figure.subplots(1, 3, width_ratios=(4, 3, 2))
+        figure = Figure(figsize=(12, 4.6), layout="constrained")
+        quality, cold, speed = figure.subplots(1, 3, width_ratios=(4, 4, 3))
         self._plot_next_item(quality)
         self._plot_cold_start(cold)
         self._plot_time(speed)
+        handles = [Patch(color=colour, label=name) for name, colour in _COLOURS.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
         figure.suptitle(f"{self.data}: {self.items:,} items, {self.beams} beams, seed {self.seed}")
         return figure
 
@@ -175,12 +180,11 @@ class Report:
             axes, ("IDs that exist", "recall@1", "recall@10"), series, result.rows, exact=("IDs that exist",)
         )
         axes.set_ylim(0, 115)
-        axes.set_title(f"Next item ({result.rows:,} test rows)")
-        axes.legend(frameon=False)
+        axes.set_title(f"Next item, {result.rows:,} test rows")
 
     def _plot_cold_start(self, axes: Axes) -> None:
         shown = [(cold.share, cold.comparison) for cold in self.cold_start if cold.comparison is not None]
-        axes.set_title("Cold start: recall@1, ± standard error")
+        axes.set_title("Cold start, recall@1")
         if not shown:
             axes.text(0.5, 0.5, "no test rows", ha="center", va="center", transform=axes.transAxes)
             return
@@ -191,8 +195,6 @@ class Report:
         }
         labels = tuple(f"newest {share:.0%} of items\n{result.rows} test rows" for share, result in shown)
         _bars(axes, labels, series, [result.rows for _, result in shown], exact=("random guess",))
-        axes.legend(frameon=False)
-        axes.margins(y=0.25)
 
     def _plot_time(self, axes: Axes) -> None:
         result = self.next_item
@@ -203,7 +205,7 @@ class Report:
         bars = axes.bar(list(both), list(both.values()), color=[_COLOURS[name] for name in both], width=0.6)
         axes.bar_label(bars, fmt="%.2f", padding=2)
         axes.set_ylabel(f"ms per step, {self.batch} users")
-        axes.set_title(f"Time (constraint: {result.overhead_ms:+.2f} ms)")
+        axes.set_title(f"Time; the constraint adds {result.overhead_ms:.2f} ms")
         axes.margins(y=0.15)
         axes.spines[["top", "right"]].set_visible(False)
 
@@ -215,7 +217,7 @@ def _bars(
     rows: int | list[int],
     exact: tuple[str, ...] = (),
 ) -> None:
-    """Draw grouped bars in per cent with standard errors over `rows`, none for the series or labels in `exact`."""
+    """Draw grouped bars in per cent, with standard errors over `rows` but for what `exact` names."""
     place, width = np.arange(len(labels)), 0.8 / len(series)
     counts = np.broadcast_to(rows, len(labels))
     for index, (name, values) in enumerate(series.items()):
@@ -233,8 +235,9 @@ def _bars(
             error_kw={"lw": 1},
         )
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=9)
+    axes.margins(y=0.1)
     axes.set_xticks(place, labels)
-    axes.set_ylabel("per cent")
+    axes.set_ylabel("per cent, ± standard error")
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -24,7 +24,7 @@ class SyntheticConfig:
     """
 
     items: int = 4000
-    users: int = 12_000
+    users: int = 20_000
     levels: int = 4
     codes: int = 256
     dimension: int = 32
@@ -96,7 +96,7 @@ def _histories(config: SyntheticConfig, leaf: Ints, born: Floats, random: np.ran
     times = np.maximum(times, 0.0)
     chosen = np.zeros((users, steps), dtype=np.int64)
     for step in range(steps):
-        cluster = random.choice(occupied, size=users)
+        cluster: Ints = random.choice(occupied, size=users)
         if step:
             back = random.integers(1, min(step, 3) + 1, size=users)
             recent = leaf[chosen[np.arange(users), step - back]]

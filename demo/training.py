@@ -73,7 +73,7 @@ def _rate(step: int, training: TrainingConfig) -> float:
 
 
 def _loss(network: Transformer, blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy over the tokens of all items but each row's first, which nothing predicts."""
+    """Return the mean cross-entropy over the tokens of all items but each row's first."""
     place = torch.arange(blocks.shape[1])
     predicted = (place > 0) & (place < counts[:, None])  # (B, N)
     return functional.cross_entropy(

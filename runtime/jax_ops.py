@@ -89,24 +89,31 @@ def _edge_of(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Array]
     """Return the edge of each state (n,) that carries a token (n,), and whether there is one."""
     inside = (token >= 0) & (token < dev.vocab_size)
     token = jnp.clip(token, 0, dev.vocab_size - 1).astype(jnp.int32)
-    first, last = _first(dev, node), _first(dev, node + 1)
-    low, high = first, last
+    low, last = _first(dev, node), _first(dev, node + 1)
+    high = last
     for _ in range(dev.sparse_width.bit_length()):
         middle = low + ((high - low) >> 1)
         below = _token(dev, middle) < token
         searching = low < high
         low, high = jnp.where(searching & below, middle + 1, low), jnp.where(searching & ~below, middle, high)
     found = (low < last) & (_token(dev, low) == token)
-    if dev.has_masks:  # the bits set before a token's own are the edges before its own
-        base = _base(dev, node)
-        word = _at(dev.masks, base, token >> 5)
-        bit = (token & 31).astype(jnp.uint32)
-        before = _at(dev.rank, base, token >> 5).astype(first.dtype)
-        before = before + lax.population_count(word & ((jnp.uint32(1) << bit) - 1)).astype(first.dtype)
-        masked = base < dev.masks.shape[0] - 1
-        low = jnp.where(masked, first + before, low)
-        found = jnp.where(masked, ((word >> bit) & 1).astype(bool), found)
+    if dev.has_masks:
+        ranked, masked, present = _ranked_edge(dev, node, token)
+        low, found = jnp.where(masked, ranked, low), jnp.where(masked, present, found)
     return low, found & inside
+
+
+def _ranked_edge(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Array, Array]:
+    """Return the edge of each state (n,) for a token (n,), whether it has a mask, and whether the token is in it.
+
+    The bits set before a token's own are the edges before its own. A state without a mask gets its first edge.
+    """
+    base = _base(dev, node)
+    word = _at(dev.masks, base, token >> 5)
+    bit = (token & 31).astype(jnp.uint32)
+    before = lax.population_count(word & ((jnp.uint32(1) << bit) - 1)).astype(node.dtype)
+    before = before + _at(dev.rank, base, token >> 5).astype(node.dtype)
+    return _first(dev, node) + before, base < dev.masks.shape[0] - 1, ((word >> bit) & 1).astype(bool)
 
 
 def _mask(dev: DeviceTable, node: Array, masked: bool, width: int) -> Array:
@@ -199,10 +206,11 @@ def select(
     if dev is None:
         width = log_probs.shape[1]
         totals = (log_probs.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1)
-        best, at = top_k(jnp.where(jnp.isnan(totals), -jnp.inf, totals), beams)
+        best, at = top_k(totals, beams)
         parents = at // width
         alive = best > -jnp.inf
         unused = jnp.zeros(batch * beams, state.node.dtype)
+        best = jnp.where(alive, best, -jnp.inf)
         return Selection(best, parents, jnp.where(alive, at - parents * width, 0), State(unused))
     check_logits(dev.vocab_size, log_probs.shape)
     check_rows(log_probs.shape[0], state.node.shape)
@@ -231,7 +239,7 @@ def select(
     if edge is None or token is None:
         tokens = at - parents * width
         rows = parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]
-        edges, _ = _edge_of(dev, _at(node, rows.reshape(-1)), tokens.reshape(-1))
+        edges = _ranked_edge(dev, _at(node, rows.reshape(-1)), tokens.reshape(-1))[0]
     else:
         tokens = take(token.reshape(batch, -1), at)
         edges = take(edge.reshape(batch, -1), at).reshape(-1)

@@ -74,16 +74,12 @@ def _base(dev: DeviceTable, node: Tensor) -> Tensor:
     return dev.base_row[node.clamp(max=dev.base_row.shape[0] - 1)].long()
 
 
-def _has_base(dev: DeviceTable, base: Tensor) -> Tensor:
-    return base < dev.masks.shape[0] - 1
-
-
 def _edge_of(dev: DeviceTable, node: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
     """Return the edge of each state (n,) that carries a token (n,), and whether there is one."""
     inside = (token >= 0) & (token < dev.vocab_size)
     token = token.clamp(0, dev.vocab_size - 1)
-    first, last = _first(dev, node), _first(dev, node + 1)
-    low, high = first, last
+    low, last = _first(dev, node), _first(dev, node + 1)
+    high = last
     for _ in range(dev.sparse_width.bit_length()):
         middle = (low + high) >> 1
         below = _token(dev, middle) < token
@@ -91,15 +87,22 @@ def _edge_of(dev: DeviceTable, node: Tensor, token: Tensor) -> tuple[Tensor, Ten
         low = torch.where(searching & below, middle + 1, low)
         high = torch.where(searching & ~below, middle, high)
     found = (low < last) & (_token(dev, low) == token)
-    if dev.has_masks:  # the bits set before a token's own are the edges before its own
-        base = _base(dev, node)
-        word = _unsigned(dev.masks[base, token >> 5], 2**32 - 1)
-        bit = token & 31
-        before = _unsigned(dev.rank[base, token >> 5], dev.vocab_size) + _popcount(word & ((1 << bit) - 1))
-        masked = _has_base(dev, base)
-        low = torch.where(masked, first + before, low)
-        found = torch.where(masked, ((word >> bit) & 1).bool(), found)
+    if dev.has_masks:
+        ranked, masked, present = _ranked_edge(dev, node, token)
+        low, found = torch.where(masked, ranked, low), torch.where(masked, present, found)
     return low, found & inside
+
+
+def _ranked_edge(dev: DeviceTable, node: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the edge of each state (n,) for a token (n,), whether it has a mask, and whether the token is in it.
+
+    The bits set before a token's own are the edges before its own. A state without a mask gets its first edge.
+    """
+    base = _base(dev, node)
+    word = _unsigned(dev.masks[base, token >> 5], 2**32 - 1)
+    bit = token & 31
+    before = _unsigned(dev.rank[base, token >> 5], dev.vocab_size) + _popcount(word & ((1 << bit) - 1))
+    return _first(dev, node) + before, base < dev.masks.shape[0] - 1, ((word >> bit) & 1).bool()
 
 
 def _popcount(x: Tensor) -> Tensor:
@@ -116,7 +119,7 @@ def _mask(dev: DeviceTable, node: Tensor, masked: bool, width: int) -> Tensor:
     """
     if masked:
         shift = 31 - torch.arange(32, dtype=torch.int32, device=node.device)
-        mask = ((dev.masks[_base(dev, node)][:, :, None] << shift) >> 31).view(node.shape[0], -1)
+        mask = (dev.masks[_base(dev, node)][:, :, None] << shift).bitwise_right_shift_(31).view(node.shape[0], -1)
     else:
         mask = torch.zeros(node.shape[0], 32 * dev.masks.shape[1], dtype=torch.int32, device=node.device)
     if width:
@@ -135,7 +138,7 @@ def _keep(x: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask.bool(), x, -torch.inf)
     kind = _SAME_SIZE[x.dtype]
     lowest = torch.full((), -torch.inf, dtype=x.dtype).view(kind)
-    return (((x.view(kind) ^ lowest) & mask) ^ lowest).view(x.dtype)
+    return (x.view(kind) ^ lowest).bitwise_and_(mask).bitwise_xor_(lowest).view(x.dtype)
 
 
 def _eos_allowed(dev: DeviceTable, node: Tensor) -> Tensor:
@@ -216,10 +219,12 @@ def select(
     if dev is None:
         width = log_probs.shape[1]
         totals = (log_probs.view(batch, m, width) + scores[:, :, None]).view(batch, -1)
-        best, at = top_k(torch.where(totals.isnan(), -torch.inf, totals), beams)
+        best, at = top_k(totals, beams)
         parents = at // width
         alive = best > -torch.inf
-        return Selection(best, parents, torch.where(alive, at - parents * width, 0), State(state.node.new_zeros(batch * beams)))
+        unused = state.node.new_zeros(batch * beams)
+        best = torch.where(alive, best, -torch.inf)
+        return Selection(best, parents, torch.where(alive, at - parents * width, 0), State(unused))
     check_logits(dev.vocab_size, log_probs.shape)
     check_rows(log_probs.shape[0], state.node.shape)
     # a row without a distribution is NaN throughout; from the dead state nothing of it is read
@@ -244,7 +249,7 @@ def select(
     if edge is None or token is None:
         tokens = at - parents * width
         rows = parents + m * torch.arange(batch, device=at.device)[:, None]
-        edges, _ = _edge_of(dev, node[rows].view(-1), tokens.view(-1))
+        edges = _ranked_edge(dev, node[rows].view(-1), tokens.view(-1))[0]
     else:
         tokens = token.view(batch, -1).gather(1, at)
         edges = edge.view(batch, -1).gather(1, at).view(-1)

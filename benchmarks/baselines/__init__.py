@@ -1,7 +1,7 @@
 """Published ways to hold beam search to a set of semantic IDs, written from their papers.
 
-Each module has `build(sids, vocab_size, ...)`, which makes the index on the host, `to_torch(built, device)` and
-`to_jax(built)`, which make a method for `harness.decode_torch` and `harness.decode_jax` from it.
+Each module has `build(sids, vocab_size, ...)`, which makes the index on the host, and `to_torch(built,
+device)` and `to_jax(built)`, which make a method for `harness.decode_torch` and `harness.decode_jax` of it.
 """
 
 from types import ModuleType

@@ -43,7 +43,7 @@ class DenseCsr:
 
 def upper_bound(vocab_size: int, length: int, count: int) -> float:
     """Return the paper's bound on the size in bytes (section 5.3) with K1 = 12, K2 = 4, d = 2."""
-    sparse = sum(min(vocab_size**level, count) for level in range(3, length + 1))
+    sparse: int = sum(min(vocab_size**level, count) for level in range(3, length + 1))
     return (1 / 8 + 4) * vocab_size**2 + 12 * sparse
 
 
@@ -71,7 +71,7 @@ def build(sids: Any, vocab_size: int) -> DenseCsr:
     total = sum(edges[2:])
     parents = sum(edges[1:-1]) if length > 2 else 0
     row_pointers = np.zeros(parents + 2, np.int32)
-    pairs = np.empty((total, 2), np.int32)
+    pairs = np.zeros((total + vocab_size, 2), np.int32)  # room for the padding, cut once its size is known
     edge, state = 0, 1
     for level in range(2, length):
         above, at = at, np.flatnonzero(starts[level])
@@ -79,14 +79,13 @@ def build(sids: Any, vocab_size: int) -> DenseCsr:
         first_child = state + len(above)
         last = level == length - 1
         pairs[edge : edge + len(at), 1] = 0 if last else np.arange(first_child, first_child + len(at))
-        pointers = edge + np.searchsorted(at, above)
+        pointers = edge + np.flatnonzero(starts[level - 1, at])
         row_pointers[state:first_child] = pointers
         edge += len(at)
         branches.append(int(np.diff(np.append(pointers, edge)).max()))
         state = first_child
     row_pointers[-1] = edge
-    widest = max(branches[2:], default=0)
-    pairs = np.concatenate([pairs, np.zeros((widest, 2), np.int32)])
+    pairs = pairs[: total + max(branches[2:], default=0)]
     done = time.perf_counter()
     return DenseCsr(
         np.packbits(start_mask, bitorder="little"),

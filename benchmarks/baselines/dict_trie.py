@@ -5,6 +5,7 @@ kept on the device. This is also what a `prefix_allowed_tokens_fn` does.
 """
 
 import functools
+import gc
 import sys
 from dataclasses import dataclass, field
 from itertools import chain
@@ -63,10 +64,16 @@ def build(sids: Any, vocab_size: int) -> DictTrie:
     shared = length - node_starts(columns).sum(axis=0)
     root: dict[int, Any] = {}
     path = [root] * length
-    for row, depth in zip(columns.T.tolist(), shared.tolist(), strict=True):
-        for level in range(depth, length - 1):
-            path[level][row[level]] = path[level + 1] = {}
-        path[-1][row[-1]] = _LEAF
+    collecting = gc.isenabled()
+    gc.disable()  # millions of new containers, none of them garbage: collections would take most of the time
+    try:
+        for row, depth in zip(columns.T.tolist(), shared.tolist(), strict=True):
+            for level in range(depth, length - 1):
+                path[level][row[level]] = path[level + 1] = {}
+            path[-1][row[-1]] = _LEAF
+    finally:
+        if collecting:
+            gc.enable()
     return DictTrie(root, vocab_size, length)
 
 
@@ -106,7 +113,7 @@ class JaxDictTrie:
         self, logits: Any, scores: Any, carry: Any, level: int, beams: int
     ) -> tuple[Any, Any, Any, Any]:
         batch, m = scores.shape
-        shape = jax.ShapeDtypeStruct((batch * m, self.built.vocab_size), jnp.bool_)
+        shape: Any = jax.eval_shape(lambda: jnp.zeros((batch * m, self.built.vocab_size), bool))
         mask = jax.pure_callback(self.built.mask, shape, carry.reshape(batch * m, level))
         log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
         masked = jnp.where(mask, log_probs, -jnp.inf)

@@ -21,9 +21,9 @@ from .rows import Array, check, node_starts, sorted_columns
 
 @dataclass(frozen=True, eq=False)
 class HashBitmap:
-    """Bit h of the bitmap is byte h >> 3, bit h & 7; more than one hash takes bits h1 + i * h2."""
+    """Bit h of the bitmap is bit h & 31 of word h >> 5; more than one hash takes bits h1 + i * h2."""
 
-    bitmap: Array = field(repr=False)  # (2^log2_bits / 8,) uint8
+    bitmap: Array = field(repr=False)  # (2^log2_bits / 32,) uint32
     words: Array = field(repr=False)  # (lanes, L, V) uint32, one random word per position and token
     log2_bits: int
     hashes: int
@@ -36,9 +36,9 @@ class HashBitmap:
     @property
     def fill(self) -> float:
         """The share of bits that are set; to the power of `hashes`, the expected false-positive rate."""
-        return float(np.bitwise_count(self.bitmap).sum(dtype=np.int64)) / (8 * self.bitmap.size)
+        return float(np.bitwise_count(self.bitmap).sum(dtype=np.int64)) / (1 << self.log2_bits)
 
-    def positions(self, lanes: Array, index: int) -> Array:
+    def positions(self, lanes: Array, index: int) -> Any:
         """Return the bit that hash number `index` takes: (lanes, ...) uint32 -> (...) uint32."""
         taken = lanes[0] if index == 0 else lanes[0] + np.uint32(index) * lanes[1]
         return taken & np.uint32((1 << self.log2_bits) - 1)
@@ -48,7 +48,7 @@ class HashBitmap:
         found = np.ones(lanes.shape[1:], bool)
         for index in range(self.hashes):
             bits = self.positions(lanes, index)
-            found &= (self.bitmap[bits >> 3] >> (bits & 7).astype(np.uint8) & 1).astype(bool)
+            found &= (self.bitmap[bits >> 5] >> (bits & 31) & 1).astype(bool)
         return found
 
     def false_positives(self, sids: Any, trials: int, seed: int = 0) -> tuple[int, int]:
@@ -82,21 +82,21 @@ class HashBitmap:
 
 
 def build(sids: Any, vocab_size: int, log2_bits: int = 30, hashes: int = 1, seed: int = 0) -> HashBitmap:
-    """Return the bitmap of all prefixes of an (N, L) array of semantic IDs, 2^log2_bits bits (3 to 31)."""
-    if not 3 <= log2_bits <= 31 or hashes < 1:
-        raise ValueError(f"log2_bits must be 3 to 31 and hashes at least 1, not {log2_bits} and {hashes}")
+    """Return the bitmap of all prefixes of an (N, L) array of semantic IDs, 2^log2_bits bits (5 to 31)."""
+    if not 5 <= log2_bits <= 31 or hashes < 1:
+        raise ValueError(f"log2_bits must be 5 to 31 and hashes at least 1, not {log2_bits} and {hashes}")
     rows = check(sids, vocab_size)
     rng = np.random.default_rng(seed)
     lane_count = 1 if hashes == 1 else 2
     words = rng.integers(1 << 32, size=(lane_count, rows.shape[1], vocab_size), dtype=np.uint32)
-    built = HashBitmap(np.zeros((1 << log2_bits) // 8, np.uint8), words, log2_bits, hashes)
+    built = HashBitmap(np.zeros((1 << log2_bits) // 32, np.uint32), words, log2_bits, hashes)
     lanes = np.zeros((lane_count, len(rows)), np.uint32)
     for position in range(rows.shape[1]):
         lanes ^= words[:, position, rows[:, position]]
         for index in range(hashes):
             bits = built.positions(lanes, index)
-            for bit in range(8):  # one bit at a time, so that rows which share a byte cannot undo each other
-                built.bitmap[bits[bits & 7 == bit] >> 3] |= np.uint8(1 << bit)
+            for bit in range(32):  # one bit at a time, so that rows which share a word cannot undo each other
+                built.bitmap[bits[bits & 31 == bit] >> 5] |= np.uint32(1 << bit)
     return built
 
 
@@ -105,7 +105,7 @@ class TorchHashBitmap:
 
     def __init__(self, built: HashBitmap, device: Any = "cpu") -> None:
         self.device = torch.device(device)
-        self.bitmap = torch.from_numpy(built.bitmap).to(self.device)
+        self.bitmap = torch.from_numpy(built.bitmap.view(np.int32)).to(self.device)
         self.words = torch.from_numpy(built.words.view(np.int32)).to(self.device)
         self.hashes = built.hashes
         self.bit_mask = (1 << built.log2_bits) - 1
@@ -124,8 +124,8 @@ class TorchHashBitmap:
         mask = None
         for index in range(self.hashes):
             bits = (lanes[0] if index == 0 else lanes[0] + index * lanes[1]) & self.bit_mask
-            byte = self.bitmap.index_select(0, (bits >> 3).view(-1)).view(bits.shape)
-            bit = (byte >> (bits & 7)) & 1
+            word = self.bitmap.index_select(0, (bits >> 5).view(-1)).view(bits.shape)
+            bit = (word >> (bits & 31)) & 1
             mask = bit if mask is None else mask & bit
         assert mask is not None
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
@@ -158,13 +158,13 @@ class JaxHashBitmap:
         batch, m = scores.shape
         words = [self.words[lane, level] for lane in range(len(carry))]
         lanes = [state[:, :, None] ^ word for state, word in zip(carry, words, strict=True)]
-        mask = jnp.ones(lanes[0].shape, jnp.uint8)
+        mask = jnp.ones(lanes[0].shape, jnp.uint32)
         for index in range(self.hashes):
             bits = lanes[0] if index == 0 else lanes[0] + jnp.uint32(index) * lanes[1]
             bits &= jnp.uint32((1 << self.log2_bits) - 1)
-            mask &= self.bitmap[bits >> 3] >> (bits & 7).astype(jnp.uint8)
+            mask &= self.bitmap[bits >> 5] >> (bits & 31)
         log_probs = jax.nn.log_softmax(logits.astype(jnp.float32)).reshape(batch, m, -1)
-        masked = jnp.where(mask & 1 != 0, log_probs, -jnp.inf)
+        masked = jnp.where(mask != 0, log_probs, -jnp.inf)
         scores, parents, tokens = jax_best(masked + scores[:, :, None], beams)
         carry = tuple(
             jnp.take_along_axis(state, parents, axis=1) ^ word[tokens]
