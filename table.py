@@ -38,6 +38,7 @@ class Level(NamedTuple):
 
     width: int  # the most tokens any of them allows, EOS aside
     dense: bool  # rows at this depth have masks
+    rows: bool  # some states at this depth are rows
     tails: bool  # some states at this depth are tail entries
 
 
@@ -154,16 +155,14 @@ class TransitionTable:
         counts = np.diff(self.row_start)
         levels, tails = [], False
         for depth in range(self.max_length):
-            width, dense = 1, False
-            if depth < self.level_start.size - 1:
-                lo, hi = self.level_start[depth], self.level_start[depth + 1]
-                width = int(counts[lo:hi].max())
-                dense = bool(hi <= self.base_row.size and self.base_row[lo] >= 0)
-                targets = self.edge_target[self.row_start[lo] : self.row_start[hi]]
-                levels.append(Level(width, dense, tails))
-                tails = tails or bool((targets >= self.num_rows).any())
-            else:
-                levels.append(Level(width, dense, True))
+            if depth >= self.level_start.size - 1:
+                levels.append(Level(width=1, dense=False, rows=False, tails=True))
+                continue
+            lo, hi = self.level_start[depth], self.level_start[depth + 1]
+            dense = bool(hi <= self.base_row.size and self.base_row[lo] >= 0)
+            levels.append(Level(max(1, int(counts[lo:hi].max())), dense, True, tails))
+            targets = self.edge_target[self.row_start[lo] : self.row_start[hi]]
+            tails = tails or bool((targets >= self.num_rows).any())
         return tuple(levels)
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import csv
+import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,8 @@ _COLUMNS = (
     "history_item_sid",
     "item_sid",
 )
-_TOKEN = re.compile(r"<([a-z])_(\d+)>")
+_TOKEN = re.compile(r"<([a-z])_([0-9]{1,5})>")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class DataError(MaskwrightError, ValueError):
@@ -60,12 +62,13 @@ def amazon_dataset(directory: Path) -> Dataset:
         raise DataError(
             f"{directory} is not a directory: give one that holds index/, info/, valid/ and test/"
         )
-    sids, codes = _read_index(_only_file(directory / "index", "*.index.json"))
+    index = _only_file(directory / "index", "*.index.json")
+    sids, codes = _read_index(index)
     titles = _read_titles(_only_file(directory / "info", "*.txt"), sids)
-    valid = list(_read_rows(_only_file(directory / "valid", "*.csv"), sids))
-    test = list(_read_rows(_only_file(directory / "test", "*.csv"), sids))
+    valid = _read_rows(_only_file(directory / "valid", "*.csv"), sids)
+    test = _read_rows(_only_file(directory / "test", "*.csv"), sids)
     return Dataset(
-        name=f"Amazon reviews in {directory.name}",
+        name=f"Amazon reviews, {index.name.removesuffix('.index.json')}",
         catalogue=Catalogue(sids, codes, _ages(valid + test, len(sids)), titles),
         train=_training_sequences(valid, test),
         test=TestRows(
@@ -88,11 +91,18 @@ def _only_file(folder: Path, pattern: str) -> Path:
     )
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text at byte {error.start}; convert it to UTF-8") from error
+
+
 def _read_index(path: Path) -> tuple[Ints, int]:
     """Return the codes of items 0 .. n-1 (n, L), from 0, and how many codes a level has at most."""
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        index = json.loads(_text(path))
+    except json.JSONDecodeError as error:
         raise DataError(f"{path}: not a JSON file ({error})") from error
     if not isinstance(index, dict) or not index:
         raise DataError(f'{path}: expected one object like {{"0": ["<a_60>", "<b_159>", "<c_203>"], ...}}')
@@ -101,9 +111,8 @@ def _read_index(path: Path) -> tuple[Ints, int]:
         tokens = index.get(str(item))
         if tokens is None:
             raise DataError(f"{path}: item {item} is missing: items must be numbered 0 to {len(index) - 1}")
-        codes.append(
-            _codes("".join(tokens) if isinstance(tokens, list) else "", f"{path}: item {item}", tokens)
-        )
+        text = "".join(map(str, tokens)) if isinstance(tokens, list) else ""
+        codes.append(_codes(text, f"{path}: item {item}", tokens))
         if len(codes[item]) != len(codes[0]):
             raise DataError(f"{path}: item {item} has {len(codes[item])} tokens, item 0 has {len(codes[0])}")
     sids = np.array(codes, dtype=np.int64)
@@ -125,46 +134,43 @@ def _codes(text: str, where: str, shown: object) -> list[int]:
 def _read_titles(path: Path, sids: Ints) -> tuple[str, ...]:
     """Return the title of every item, after checking its ID against the index."""
     titles = [""] * len(sids)
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            where = f"{path}, line {number}"
-            fields = line.rstrip("\n").split("\t")
-            if len(fields) != 3:
-                raise DataError(f"{where}: expected semantic ID, title and item number, separated by tabs")
-            item = _item(fields[2], sids, where)
-            _check_sid(fields[0], item, sids, where)
-            titles[item] = fields[1]
+    for number, line in enumerate(io.StringIO(_text(path)), start=1):
+        where = f"{path}, line {number}"
+        fields = line.rstrip("\r\n").split("\t")
+        if len(fields) != 3:
+            raise DataError(f"{where}: expected semantic ID, title and item number, separated by tabs")
+        item = _item(fields[2], sids, where)
+        _check_sid(fields[0], item, sids, where)
+        titles[item] = fields[1]
     return tuple(titles)
 
 
-def _read_rows(path: Path, sids: Ints) -> Iterator[_Row]:
-    """Yield the rows of a split, after checking items and IDs against the index."""
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
+def _read_rows(path: Path, sids: Ints) -> list[_Row]:
+    """Return the rows of a split, after checking items and IDs against the index."""
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise DataError(f"{path}, line 1: no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
-        try:
-            for row in reader:
-                where = f"{path}, line {reader.line_num}"
-                if None in row or None in row.values():
-                    raise DataError(
-                        f"{where}: expected {len(reader.fieldnames or ())} fields; check quotes and commas"
-                    )
-                history = _list(row["history_item_id"], "history_item_id", where)
-                items = [_item(item, sids, where) for item in history]
-                spelled = _list(row["history_item_sid"], "history_item_sid", where)
-                if len(spelled) != len(items):
-                    raise DataError(
-                        f"{where}: {len(items)} items in history_item_id, {len(spelled)} in history_item_sid"
-                    )
-                for sid, item in zip(spelled, items, strict=True):
-                    _check_sid(sid, item, sids, where)
-                target = _item(row["item_id"], sids, where)
-                _check_sid(row["item_sid"], target, sids, where)
-                yield _Row(row["user_id"], items, target)
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}; check the quotes") from error
+        rows = [_row(row, sids, f"{path}, line {reader.line_num}") for row in reader]
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.reader.line_num}: {error}; check the quotes") from error
+    if not rows:
+        raise DataError(f"{path}: there are no rows below the header")
+    return rows
+
+
+def _row(row: dict[str | Any, str | Any], sids: Ints, where: str) -> _Row:
+    if None in row or None in row.values():
+        raise DataError(f"{where}: more or fewer fields than columns; check quotes and commas")
+    history = [_item(item, sids, where) for item in _list(row["history_item_id"], "history_item_id", where)]
+    spelled = _list(row["history_item_sid"], "history_item_sid", where)
+    if len(spelled) != len(history):
+        raise DataError(f"{where}: history_item_id lists {len(history)}, history_item_sid {len(spelled)}")
+    target = _item(row["item_id"], sids, where)
+    for sid, item in zip([*spelled, row["item_sid"]], [*history, target], strict=True):
+        _check_sid(sid, item, sids, where)
+    return _Row(row["user_id"], history, target)
 
 
 def _list(text: str, column: str, where: str) -> list[object]:
@@ -178,7 +184,7 @@ def _list(text: str, column: str, where: str) -> list[object]:
 
 
 def _item(value: object, sids: Ints, where: str) -> int:
-    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    number = int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
     if not isinstance(number, int) or not 0 <= number < len(sids):
         raise DataError(
             f"{where}: item {value!r} is not in the index, whose items are 0 to {len(sids) - 1}; "

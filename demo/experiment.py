@@ -11,7 +11,7 @@ import numpy as np
 
 from .amazon import amazon_dataset
 from .dataset import Catalogue, Dataset, Ints, TestRows
-from .evaluation import Found, allowed_set, compare, search_both
+from .evaluation import Comparison, Found, allowed_set, compare, search_both
 from .model import ModelConfig, Transformer
 from .report import ColdStart, Example, Report
 from .synthetic import SyntheticConfig, synthetic_dataset
@@ -45,8 +45,8 @@ def run(
 ) -> Report:
     """Train a small generative-retrieval model and return how both searches do on it.
 
-    Writes `demo.json` and `demo.png` to the directory `out`. data: a directory in the Amazon layout, or None for the synthetic catalogue. progress: called with one
-    line of text before each part.
+    Writes `demo.json` and `demo.png` to the directory `out`. data: a directory in the Amazon layout, or None
+    for the synthetic catalogue. progress: called with one line of text before each part.
 
     Raises DataError if a file of the data is missing or malformed.
     """
@@ -55,14 +55,20 @@ def run(
     progress("making a catalogue and histories" if data is None else f"reading {data}")
     dataset = synthetic_dataset(config.synthetic, seed) if data is None else amazon_dataset(data)
     catalogue = dataset.catalogue
-    everything = np.arange(len(catalogue.sids))
+    training_seconds = 0.0
 
-    network, seconds = _train(dataset.train, catalogue, config, seed, progress)
+    def trained(sequences: Sequence[Ints], on: str) -> Transformer:
+        nonlocal training_seconds
+        progress(f"training on {len(sequences):,} {on}")
+        start = time.perf_counter()
+        network = train(catalogue, sequences, config.model, config.training, seed)
+        training_seconds += time.perf_counter() - start
+        return network
+
+    full = trained(dataset.train, "histories")
     rows = _sample(dataset.test, config.test_rows, seed)
-    progress(f"searching for {len(rows)} next items")
-    searches = _search(network, catalogue, rows, everything, config)
-    targets = catalogue.sids[rows.targets]
-    next_item = compare(*searches, targets, _distinct(catalogue.sids))
+    progress(f"searching for {len(rows):,} next items")
+    searches, next_item = _search(full, catalogue, rows, np.arange(len(catalogue.sids)), config)
     example = _example(dataset, rows, *searches)
 
     cold_start = []
@@ -72,27 +78,25 @@ def run(
         rows = _sample(dataset.rows_with_target(cold), config.test_rows, seed)
         comparison = None
         if len(rows):
-            network, taken = _train(
-                kept, catalogue, config, seed, progress, f" without the newest {share:.0%} of items"
-            )
-            seconds += taken
-            progress(f"searching for {len(rows)} cold items")
-            searches = _search(network, catalogue, rows, cold, config)
-            comparison = compare(*searches, catalogue.sids[rows.targets], _distinct(catalogue.sids[cold]))
+            network = full  # which has not seen the items either if no history was dropped
+            if len(kept) < len(dataset.train):
+                network = trained(kept, f"histories without the newest {share:.0%} of items")
+            progress(f"searching for {len(rows):,} cold items")
+            _, comparison = _search(network, catalogue, rows, cold, config)
         cold_start.append(ColdStart(share, len(cold), len(dataset.train) - len(kept), comparison))
 
     report = Report(
         data=dataset.name,
         seed=seed,
         items=len(catalogue.sids),
-        ids=_distinct(catalogue.sids),
+        ids=next_item.ids,
         levels=catalogue.length,
         codes=catalogue.codes,
-        sequences=len(dataset.train),
+        histories=len(dataset.train),
         beams=config.beams,
         batch=config.batch,
-        parameters=sum(parameter.numel() for parameter in network.parameters()),
-        training_seconds=seconds,
+        parameters=sum(parameter.numel() for parameter in full.parameters()),
+        training_seconds=training_seconds,
         seconds=time.perf_counter() - began,
         next_item=next_item,
         cold_start=tuple(cold_start),
@@ -103,21 +107,6 @@ def run(
     return report
 
 
-def _train(
-    sequences: Sequence[Ints],
-    catalogue: Catalogue,
-    config: DemoConfig,
-    seed: int,
-    progress: Callable[[str], None],
-    detail: str = "",
-) -> tuple[Transformer, float]:
-    """Return a trained model and the seconds it took."""
-    progress(f"training on {len(sequences)} histories{detail}")
-    began = time.perf_counter()
-    network = train(catalogue, sequences, config.model, config.training, seed)
-    return network, time.perf_counter() - began
-
-
 def _sample(rows: TestRows, most: int, seed: int) -> TestRows:
     """Return at most `most` of the rows, drawn without replacement."""
     return rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[:most]))
@@ -125,14 +114,12 @@ def _sample(rows: TestRows, most: int, seed: int) -> TestRows:
 
 def _search(
     network: Transformer, catalogue: Catalogue, rows: TestRows, items: Ints, config: DemoConfig
-) -> tuple[Found, Found]:
-    """Return both searches, unconstrained first, with the IDs of `items` as the allowed set."""
+) -> tuple[tuple[Found, Found], Comparison]:
+    """Return both searches, unconstrained first, and compare them; the IDs of `items` are allowed."""
     table = allowed_set(catalogue, items, network.vocab_size)
-    return search_both(network, catalogue, rows, table, beams=config.beams, batch=config.batch)
-
-
-def _distinct(sids: Ints) -> int:
-    return len(np.unique(sids, axis=0))
+    found = search_both(network, catalogue, rows, table, beams=config.beams, batch=config.batch)
+    ids = len(np.unique(catalogue.sids[items], axis=0))
+    return found, compare(*found, catalogue.sids[rows.targets], ids)
 
 
 def _example(dataset: Dataset, rows: TestRows, unconstrained: Found, constrained: Found) -> Example:

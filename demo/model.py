@@ -75,7 +75,8 @@ class _Layer(nn.Module):
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Return the layer's output, given its input (..., T, width) and attention's (..., H, T, D)."""
         x = x + self.drop(self.merge(attended.transpose(-3, -2).flatten(-2)))
-        return x + self.drop(self.mlp(self.before_mlp(x)))
+        out: Tensor = x + self.drop(self.mlp(self.before_mlp(x)))
+        return out
 
 
 def _rotate(x: Tensor, positions: Tensor) -> Tensor:

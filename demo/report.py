@@ -60,7 +60,7 @@ class Report:
     ids: int
     levels: int
     codes: int
-    sequences: int
+    histories: int
     beams: int
     batch: int
     parameters: int
@@ -91,9 +91,8 @@ class Report:
         return (
             f"{self.data}, seed {self.seed}\n"
             f"{self.items:,} items, {self.ids:,} distinct IDs of {self.levels} levels x {self.codes} codes; "
-            f"{self.parameters:,} parameters, {self.sequences:,} training histories\n"
-            f"training took {self.training_seconds:.0f} s for {1 + len(self.cold_start)} models, "
-            f"everything {self.seconds:.0f} s\n"
+            f"{self.parameters:,} parameters, {self.histories:,} training histories\n"
+            f"{self.training_seconds:.0f} s of training, {self.seconds:.0f} s in all\n"
         )
 
     def _next_item_table(self) -> Table:

@@ -86,8 +86,8 @@ def _histories(config: SyntheticConfig, leaf: Ints, born: Floats, random: np.ran
     occupied = np.flatnonzero([len(items) > 0 for items in members])
     widest = max(len(items) for items in members)
     shelf = np.full((len(members), widest), -1)
-    for cluster, items in enumerate(members):
-        shelf[cluster, : len(items)] = items
+    for row, items in zip(shelf, members, strict=True):
+        row[: len(items)] = items
     appeal = random.gumbel(size=len(leaf)) * 0.5  # log of an item's popularity
     related = random.permutation(occupied)[np.searchsorted(occupied, np.arange(len(members))) % len(occupied)]
 

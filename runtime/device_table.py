@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,14 @@ class Candidates(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The beams that one step of beam search keeps, best first; unused slots score -inf."""
+    """The beams that one step of beam search keeps; unused slots score -inf.
+
+    Best first, except where nothing branches: then each beam continues in its place, `parents` is None, and a
+    model's cache can stay as it is.
+    """
 
     scores: Any  # (B, M) totals
-    parents: Any  # (B, M) which beam each continues, 0 .. m - 1
+    parents: Any  # (B, M) which beam each continues, 0 .. m - 1; None for itself
     tokens: Any  # (B, M); 0 in unused slots, so that a model can always be fed
     state: State  # (B * M,); the dead state in unused slots
 
@@ -40,8 +44,9 @@ class Selection(NamedTuple):
 class DeviceTable:
     """A `TransitionTable` in device arrays, padded so that gathers of static width stay inside.
 
-    Rows without a mask point to one more row of `masks` that is all zeros. `masks` has at least one spare bit, so
-    that column V can take what is not to be written. `rank` counts the bits set before each word of `masks`.
+    Rows without a mask point to one more row of `masks` that is all zeros. Masks are bytes here, K of them a row,
+    with at least one spare bit, so that column V can take what is not to be written, and 8 K a multiple of 64.
+    `rank` counts the bits set before each byte.
     """
 
     row_start: Any  # (S + 1,)
@@ -49,8 +54,8 @@ class DeviceTable:
     edge_target: Any  # (max(E, 1),)
     accepting: Any  # (S,)
     base_row: Any  # (H + 1,)
-    masks: Any  # (U + 1, V // 32 + 1)
-    rank: Any  # (U + 1, V // 32 + 1)
+    masks: Any  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
+    rank: Any  # (U + 1, K)
     vocab_size: int
     num_rows: int
     num_edges: int
@@ -75,7 +80,7 @@ class DeviceTable:
 
     def level(self, depth: int) -> Level:
         """What is static of states at a depth; at and beyond the longest sequence all are final."""
-        return self.levels[depth] if depth < len(self.levels) else Level(1, False, True)
+        return self.levels[depth] if depth < len(self.levels) else Level(1, False, False, True)
 
 
 ARRAYS = ("row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank")
@@ -85,14 +90,19 @@ STATICS = (
 )  # fmt: skip
 
 
-def device_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]) -> DeviceTable:
-    """Lay a table out for gathers and pass each array through `convert`."""
+Made = TypeVar("Made", bound=DeviceTable)
+
+
+def device_table(
+    table: TransitionTable, convert: Callable[[NDArray[Any]], Any], kind: type[Made], **more: NDArray[Any]
+) -> Made:
+    """Lay a table out for gathers, as a `kind` that may have `more` arrays; each array goes through `convert`."""
     if not isinstance(table, TransitionTable):
         raise TypeError(f"put takes a TransitionTable, not {type(table).__name__}")
     size = table.vocab_size
-    words = size // 32 + 1
-    masks = np.zeros((table.masks.shape[0] + 1, words), np.uint32)
-    masks[:-1, : table.masks.shape[1]] = table.masks
+    words = table.masks.astype("<u4").view(np.uint8)
+    masks = np.zeros((table.masks.shape[0] + 1, 8 * (size // 64 + 1)), np.uint8)
+    masks[:-1, : words.shape[1]] = words[:, : masks.shape[1]]
     bits = np.bitwise_count(masks).astype(np.int32)
     rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
     none = masks.shape[0] - 1
@@ -101,7 +111,7 @@ def device_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any])
     sparse_width = max((level.width for level in levels if not level.dense), default=1)
     width = max(sparse_width, *(level.width for level in levels))
     edge_token = np.concatenate([table.edge_token, np.full(width, size, table.edge_token.dtype)])
-    return DeviceTable(
+    return kind(
         row_start=convert(table.row_start),
         edge_token=convert(edge_token),
         edge_target=convert(table.edge_target),
@@ -120,7 +130,13 @@ def device_table(table: TransitionTable, convert: Callable[[NDArray[Any]], Any])
         levels=levels,
         sparse_width=sparse_width,
         has_masks=bool(table.masks.shape[0]),
+        **{name: convert(array) for name, array in more.items()},
     )
+
+
+def unbranched(levels: tuple[Level, ...], depth: int) -> bool:
+    """Return whether every state at a depth has at most one continuation, EOS aside."""
+    return depth >= len(levels) or levels[depth].width == 1
 
 
 def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:

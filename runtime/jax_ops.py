@@ -41,7 +41,7 @@ def put(table: TransitionTable, device: jax.Device | None = None) -> DeviceTable
     def convert(array: NDArray[Any]) -> Array:
         return jax.device_put(array, device)
 
-    return device_table(table, convert)
+    return device_table(table, convert, DeviceTable)
 
 
 def start(dev: DeviceTable, batch: int) -> State:
@@ -109,11 +109,11 @@ def _ranked_edge(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Ar
     The bits set before a token's own are the edges before its own. A state without a mask gets its first edge.
     """
     base = _base(dev, node)
-    word = _at(dev.masks, base, token >> 5)
-    bit = (token & 31).astype(jnp.uint32)
-    before = lax.population_count(word & ((jnp.uint32(1) << bit) - 1)).astype(node.dtype)
-    before = before + _at(dev.rank, base, token >> 5).astype(node.dtype)
-    return _first(dev, node) + before, base < dev.masks.shape[0] - 1, ((word >> bit) & 1).astype(bool)
+    byte = _at(dev.masks, base, token >> 3).astype(jnp.uint32)
+    bit = (token & 7).astype(jnp.uint32)
+    before = lax.population_count(byte & ((jnp.uint32(1) << bit) - 1)).astype(node.dtype)
+    before = before + _at(dev.rank, base, token >> 3).astype(node.dtype)
+    return _first(dev, node) + before, base < dev.masks.shape[0] - 1, ((byte >> bit) & 1).astype(bool)
 
 
 def _mask(dev: DeviceTable, node: Array, masked: bool, width: int) -> Array:
@@ -122,11 +122,9 @@ def _mask(dev: DeviceTable, node: Array, masked: bool, width: int) -> Array:
     masked: some of the states have masks. width: most edges of one that has none; 0 if all have masks.
     """
     if masked:
-        words = _at(dev.masks, _base(dev, node))
-        bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
-        mask = bits.astype(bool).reshape(node.shape[0], -1)
+        mask = jnp.unpackbits(_at(dev.masks, _base(dev, node)), axis=1, bitorder="little").astype(bool)
     else:
-        mask = jnp.zeros((node.shape[0], 32 * dev.masks.shape[1]), bool)
+        mask = jnp.zeros((node.shape[0], 8 * dev.masks.shape[1]), bool)
     if width:
         _, token, allowed = _expand(dev, node, width)
         rows = jnp.arange(node.shape[0])[:, None]
@@ -147,8 +145,19 @@ def accepting(dev: DeviceTable, state: State) -> Array:
 
 def log_softmax(logits: Array) -> Array:
     """Return log-probabilities (B, V) over all columns; NaN throughout a row that has no distribution."""
-    wide = logits if logits.dtype == jnp.float64 else logits.astype(jnp.float32)
-    return jax.nn.log_softmax(wide, axis=-1)
+    return jax.nn.log_softmax(_wide(logits), axis=-1)
+
+
+def _wide(logits: Array) -> Array:
+    """Return logits in at least 32 bits."""
+    return logits if logits.dtype == jnp.float64 else logits.astype(jnp.float32)
+
+
+def _log_z(logits: Array) -> Array:
+    """Return the logarithm of each row's sum of exponentials (n,); not finite for a row without a distribution."""
+    highest = lax.stop_gradient(logits.max(axis=-1))
+    highest = jnp.where(highest == -jnp.inf, 0.0, highest)  # a row of -inf alone: its sum is 0
+    return highest + jnp.log(jnp.exp(logits - highest[:, None]).sum(axis=-1))
 
 
 def mask_logits(dev: DeviceTable, logits: Array, state: State) -> Array:
@@ -193,59 +202,81 @@ def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level:
 
 
 def select(
-    dev: DeviceTable | None, log_probs: Array, state: State, scores: Array, beams: int, level: int,
+    dev: DeviceTable | None, logits: Array, state: State, scores: Array, beams: int, level: int,
     renormalise: bool = False,
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.
 
-    log_probs: (B * m, V) from `log_softmax`. state: (B * m,), all at depth `level`. scores: (B, m) totals so far.
-    A beam whose log-probabilities are NaN has no continuations. renormalise: score under the softmax of the allowed
-    tokens alone. dev None: no constraint.
+    logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
+    under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
+    no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """  # fmt: skip
     batch, m = scores.shape
+    logits = _wide(logits)
+    node = state.node
+    if dev is None or not renormalise:
+        log_z = _log_z(logits)
+        sound = jnp.isfinite(log_z)
     if dev is None:
-        width = log_probs.shape[1]
-        totals = (log_probs.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1)
-        best, at = top_k(totals, beams)
+        width = logits.shape[1]
+        x = jnp.where(sound[:, None], logits - log_z[:, None], -jnp.inf)
+        best, at = top_k((x.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1), beams)
         parents = at // width
-        alive = best > -jnp.inf
-        unused = jnp.zeros(batch * beams, state.node.dtype)
-        best = jnp.where(alive, best, -jnp.inf)
-        return Selection(best, parents, jnp.where(alive, at - parents * width, 0), State(unused))
-    check_logits(dev.vocab_size, log_probs.shape)
-    check_rows(log_probs.shape[0], state.node.shape)
-    # a row without a distribution is NaN throughout; from the dead state nothing of it is read
-    node = jnp.where(jnp.isnan(log_probs[:, 0]), dev.dead, state.node)
+        unused = jnp.zeros(batch * beams, node.dtype)
+        return Selection(best, parents, jnp.where(best > -jnp.inf, at - parents * width, 0), State(unused))
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], node.shape)
     shape = dev.level(level)
-    edge = token = None
-    if shape.dense:
-        width = dev.vocab_size
-        mask = _mask(dev, node, True, 1 if shape.tails else 0)
-        allowed_scores = jnp.where(mask, log_probs[:, :width], -jnp.inf)
+    # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
+    dense = shape.dense and level > 0
+    if dense:
+        x = jnp.where(_mask(dev, node, True, 1 if shape.tails else 0), logits[:, : dev.vocab_size], -jnp.inf)
     else:
-        width = shape.width
-        edge, token, allowed = _expand(dev, node, width)
-        gathered = jnp.take_along_axis(log_probs, jnp.minimum(token, dev.vocab_size - 1), axis=1)
-        allowed_scores = jnp.where(allowed, gathered, -jnp.inf)
+        if level == 0:
+            edge = jnp.broadcast_to(jnp.arange(shape.width, dtype=node.dtype), (batch * m, shape.width))
+            token = _token(dev, edge)
+            allowed = token < dev.vocab_size
+        elif shape.rows:
+            edge, token, allowed = _expand(dev, node, shape.width)
+        else:
+            edge = (node + (dev.num_edges - dev.num_rows))[:, None]
+            token = _token(dev, edge)
+            allowed = token < dev.vocab_size
+        x = jnp.take_along_axis(logits, jnp.minimum(token, dev.vocab_size - 1), axis=1)
+        x = jnp.where(allowed, x, -jnp.inf)
     if renormalise:
-        mass = jax.nn.logsumexp(allowed_scores, axis=-1)
+        log_z = _log_z(x)
         if dev.eos is not None:
-            may_end = accepting(dev, State(node))
-            mass = jnp.logaddexp(mass, jnp.where(may_end, log_probs[:, dev.eos], -jnp.inf))
-        allowed_scores = allowed_scores - jnp.where(mass == -jnp.inf, 0.0, mass)[:, None]
-    totals = (allowed_scores.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1)
-    best, at = top_k(totals, beams)
-    parents = at // width
-    if edge is None or token is None:
-        tokens = at - parents * width
-        rows = parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]
-        edges = _ranked_edge(dev, _at(node, rows.reshape(-1)), tokens.reshape(-1))[0]
+            log_z = jnp.logaddexp(log_z, jnp.where(accepting(dev, state), logits[:, dev.eos], -jnp.inf))
+        sound = jnp.isfinite(log_z)
+    x = jnp.where(sound[:, None], x - log_z[:, None], -jnp.inf)
+    parents: Array | None
+    if m == beams and shape.width == 1 and not dense:  # nothing branches: each beam goes on in its place
+        best, parents = scores + x.reshape(batch, m), None
+        tokens, edges = token.reshape(batch, m), edge.reshape(-1)
     else:
-        tokens = take(token.reshape(batch, -1), at)
-        edges = take(edge.reshape(batch, -1), at).reshape(-1)
+        best, at = top_k((x.reshape(batch, m, -1) + scores[:, :, None]).reshape(batch, -1), beams)
+        width = x.shape[1]
+        parents = at // width
+        if dense:
+            tokens = at - parents * width
+            row = (parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]).reshape(-1)
+            edges = _ranked_edge(dev, _at(node, row), tokens.reshape(-1))[0]
+        else:
+            tokens = take(token.reshape(batch, -1), at)
+            edges = take(edge.reshape(batch, -1), at).reshape(-1)
     alive = best > -jnp.inf
     following = jnp.where(alive.reshape(-1), _follow(dev, edges), dev.dead)
     return Selection(best, parents, jnp.where(alive, tokens, 0), State(following))
+
+
+def end_scores(dev: DeviceTable, logits: Array, state: State, renormalise: bool = False) -> Array:
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
+    check_rows(logits.shape[0], state.node.shape)
+    logits = _wide(logits)
+    log_z = _log_z(mask_logits(dev, logits, state) if renormalise else logits)
+    may_end = accepting(dev, state) & jnp.isfinite(log_z)
+    return jnp.where(may_end, logits[:, dev.eos] - log_z, -jnp.inf)
 
 
 def advance(dev: DeviceTable, state: State, tokens: Array) -> State:
@@ -310,9 +341,9 @@ def first_tokens(dev: DeviceTable | None, cache: Any, count: int, token: int) ->
     return jnp.full(count, token, jnp.int32)
 
 
-def full(shape: tuple[int, ...], value: float, like: Array) -> Array:
-    """Return an array filled with a value, of the type of `like`."""
-    return jnp.full(shape, value, like.dtype)
+def zeros(shape: tuple[int, ...], like: Array) -> Array:
+    """Return zeros of the type of `like`, in at least 32 bits."""
+    return jnp.zeros(shape, jnp.promote_types(like.dtype, jnp.float32) if like.dtype.kind in "fV" else like.dtype)
 
 
 def arange(n: int, like: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..table import TransitionTable
-from .device_table import Candidates, Selection, State, check_logits, check_rows
+from .device_table import Candidates, Selection, State, check_logits, check_rows, unbranched
 
 Array = NDArray[Any]
 
@@ -84,16 +84,18 @@ def candidates(dev: TransitionTable, logits: Array, state: State, width: int, le
 
 
 def select(
-    dev: TransitionTable | None, log_probs: Array, state: State, scores: Array, beams: int, level: int,
+    dev: TransitionTable | None, logits: Array, state: State, scores: Array, beams: int, level: int,
     renormalise: bool = False,
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.
 
-    log_probs: (B * m, V) from `log_softmax`. state: (B * m,), all at depth `level`. scores: (B, m) totals so far.
-    A beam whose log-probabilities are NaN has no continuations. renormalise: score under the softmax of the allowed
-    tokens alone. dev None: no constraint.
+    Best first; where no state at this depth branches and m = `beams`, each beam's own one instead, in place.
+    logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
+    under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
+    no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """  # fmt: skip
     batch, m = scores.shape
+    in_place = dev is not None and m == beams and unbranched(dev.levels, level)
     out = Selection(
         np.full((batch, beams), -np.inf, scores.dtype),
         np.zeros((batch, beams), np.int64),
@@ -104,23 +106,29 @@ def select(
         found = []
         for beam in range(m):
             row = b * m + beam
-            p = log_probs[row]
-            if dev is None:
-                following = dict.fromkeys(range(p.size), 0)
-                normaliser = p.dtype.type(0)
-            else:
-                allowed = edges(dev, int(state.node[row]))
-                normaliser = np.logaddexp.reduce(p[list(allowed)]) if renormalise and allowed else p.dtype.type(0)
-                following = {t: s for t, s in allowed.items() if t != dev.eos}
+            following = dict.fromkeys(range(logits.shape[1]), 0) if dev is None else edges(dev, int(state.node[row]))
+            log_probs = log_softmax(logits[row])
+            if renormalise:
+                allowed = list(following)
+                log_probs[allowed] = log_softmax(logits[row, allowed]) if allowed else 0
             for token, target in following.items():
-                total = scores[b, beam] + p[token] - normaliser
-                if total > -np.inf:  # neither impossible nor NaN
+                total = scores[b, beam] + log_probs[token]
+                if total > -np.inf and (dev is None or token != dev.eos):  # neither impossible nor NaN
                     found.append((total, beam, token, target))
-        found.sort(key=lambda item: -item[0])
-        for slot, (total, beam, token, target) in enumerate(found[:beams]):
+        if in_place:
+            slots = [(item[1], item) for item in found]
+        else:
+            slots = list(enumerate(sorted(found, key=lambda item: -item[0])[:beams]))
+        for slot, (total, beam, token, target) in slots:
             out.scores[b, slot], out.parents[b, slot], out.tokens[b, slot] = total, beam, token
             out.state.node[b * beams + slot] = target
-    return out
+    return out._replace(parents=None) if in_place else out
+
+
+def end_scores(dev: TransitionTable, logits: Array, state: State, renormalise: bool = False) -> Array:
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
+    last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
+    return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
 def advance(dev: TransitionTable, state: State, tokens: Array) -> State:
@@ -177,9 +185,9 @@ def first_tokens(dev: TransitionTable | None, cache: Any, count: int, token: int
     return np.full(count, token, np.int64)
 
 
-def full(shape: tuple[int, ...], value: float, like: Array) -> Array:
-    """Return an array filled with a value, of the type of `like`."""
-    return np.full(shape, value, like.dtype)
+def zeros(shape: tuple[int, ...], like: Array) -> Array:
+    """Return zeros of the type of `like`, in at least 32 bits."""
+    return np.zeros(shape, np.promote_types(like.dtype, np.float32) if like.dtype.kind == "f" else like.dtype)
 
 
 def arange(n: int, like: Array) -> Array:

@@ -52,7 +52,8 @@ def beam_search(
 
     step: step(tokens (B * M,), cache, t) -> (logits (B * M, V), cache), where tokens are those chosen at t - 1,
     `start_token` at t = 0, when the M rows of a batch element must be alike. cache: a tree of arrays whose first
-    axis is B * M, regathered by parent beam after each step; `gather(cache, index (B * M,))` does it another way.
+    axis is B * M, regathered by parent beam after each step; `gather(cache, index (B * M,))` does it another way. At
+    depths where no sequence branches any more nothing is regathered.
     dev: from `ops.put`, or None for no constraint. ops: torch_ops, jax_ops or numpy_ops. max_length: the most
     tokens of a result, EOS not counted; a table with an EOS takes one step more, to score it.
 
@@ -76,49 +77,36 @@ def beam_search(
     fixed = dev is None or dev.fixed_length is not None
     regather = gather or ops.gather
 
-    cache_rows = finished = None
-    history: list[tuple[Any, Any]] = []  # (parents, tokens) of each step
+    finished = None
+    history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
     state = scores = tokens = None
     for t in range(steps + (not fixed and dev.eos is not None)):
         if t == 0:
-            fed = ops.first_tokens(dev, cache, batch * beams, start_token)
-            logits, cache = step(fed, cache, 0)
-            log_probs = ops.log_softmax(logits.reshape(batch, beams, -1)[:, 0])  # all beams are one still
-            scores = ops.full((batch, 1), 0.0, like=log_probs)
-            node = ops.full((batch,), 0, like=fed)
-            state = State(node) if dev is None else ops.start(dev, batch)
-            offset = ops.arange(batch, like=state.node)[:, None] * beams
+            tokens = ops.first_tokens(dev, cache, batch * beams, start_token)
+            logits, cache = step(tokens, cache, 0)
+            logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
+            scores = ops.zeros((batch, 1), like=logits)
+            state = State(ops.zeros((batch,), like=tokens)) if dev is None else ops.start(dev, batch)
+            offset = ops.arange(batch, like=tokens)[:, None] * beams
         else:
             logits, cache = step(tokens.reshape(-1), cache, t)
-            log_probs = ops.log_softmax(logits)
             if not fixed and dev.eos is not None:
-                may_end = ops.accepting(dev, state)
-                last = log_probs[:, dev.eos]
-                if renormalise:
-                    last = last - ops.where(may_end, ops.log_mass(dev, logits, state), 0.0)
-                ending = scores + ops.where(may_end, last, -float("inf")).reshape(batch, beams)
+                ending = scores + ops.end_scores(dev, logits, state, renormalise).reshape(batch, beams)
                 finished = _merge(ops, finished, ending, t, state, batch, beams, length_penalty)
         if t == steps:
             break
-        picked = ops.select(dev, log_probs, state, scores, beams, t, renormalise)
+        picked = ops.select(dev, logits, state, scores, beams, t, renormalise)
         scores, parents, tokens, state = picked
         history.append((parents, tokens))
         if not fixed and dev.eos is None:
             ending = ops.where(ops.accepting(dev, state).reshape(batch, beams), scores, -float("inf"))
             finished = _merge(ops, finished, ending, t + 1, state, batch, beams, length_penalty)
-        if t + 1 < steps or (not fixed and dev.eos is not None):
-            cache_rows = (offset + parents).reshape(-1)
-            cache = regather(cache, cache_rows)
+        if cache is not None and parents is not None and (t + 1 < steps or (not fixed and dev.eos is not None)):
+            cache = regather(cache, (offset + parents).reshape(-1))
 
     if fixed:
-        parents = history[0][0]
-        finished = _Finished(
-            scores / steps**length_penalty if length_penalty else scores,
-            ops.full((batch, beams), steps, like=parents),
-            ops.full((batch, beams), 0, like=parents) + ops.arange(beams, like=parents)[None],
-            state.node.reshape(batch, beams),
-        )
-    return _read_back(ops, finished, history)
+        finished = _merge(ops, None, scores, steps, state, batch, beams, length_penalty)
+    return _read_back(ops, finished, history, fixed)
 
 
 def _merge(
@@ -128,8 +116,8 @@ def _merge(
     node = state.node.reshape(batch, beams)
     new = _Finished(
         ops.where(ending == ending, ending, -float("inf")) / length**penalty,
-        ops.full((batch, beams), length, like=node),
-        ops.full((batch, beams), 0, like=node) + ops.arange(beams, like=node)[None],
+        ops.zeros((batch, beams), like=node) + length,
+        ops.zeros((batch, beams), like=node) + ops.arange(beams, like=node),
         node,
     )
     if finished is None:
@@ -140,16 +128,20 @@ def _merge(
     return _Finished(best, *(ops.take(x, at) for x in pool[1:]))
 
 
-def _read_back(ops: Any, finished: _Finished, history: list[tuple[Any, Any]]) -> Beams:
-    """Follow the back pointers of each finished sequence from its last token to its first."""
+def _read_back(ops: Any, finished: _Finished, history: list[tuple[Any, Any]], fixed: bool) -> Beams:
+    """Follow the back pointers of each finished sequence from its last token to its first; fixed: all are as long."""
     valid = finished.scores > -float("inf")
     lengths = ops.where(valid, finished.lengths, 0)
     beam = finished.beams
     columns = []
     for t in range(len(history) - 1, -1, -1):
         parents, tokens = history[t]
-        written = t < lengths
-        columns.append(ops.where(written, ops.take(tokens, beam), -1))
-        beam = ops.where(written, ops.take(parents, beam), beam)
+        column = ops.take(tokens, beam)
+        columns.append(column if fixed else ops.where(t < lengths, column, -1))
+        if parents is not None:
+            parent = ops.take(parents, beam)
+            beam = parent if fixed else ops.where(t < lengths, parent, beam)
     tokens = ops.concatenate([column[:, :, None] for column in reversed(columns)], 2)
+    if fixed:
+        tokens = ops.where(valid[:, :, None], tokens, -1)
     return Beams(tokens, lengths, finished.scores, valid, finished.states)
