@@ -39,15 +39,11 @@ def main() -> None:
 @click.option("--ragged", is_flag=True, help="Sequences differ in length.")
 @click.option("--eos", type=click.IntRange(min=0), help="Token that a model writes to end a sequence.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
-def build(
-    source: Path, columns: tuple[str, ...], vocab_size: int, ragged: bool, eos: int | None, output: Path
-) -> None:
+def build(source: Path, columns: tuple[str, ...], vocab_size: int, ragged: bool, eos: int | None, output: Path) -> None:
     """Compile the sequences in SOURCE (.parquet, .arrow, .feather or .npy) into a table."""
     began = time.perf_counter()
     ids = _read(source, columns)
-    table = (
-        compile_sequences(ids, vocab_size=vocab_size, eos=eos) if ragged else compile_sids(ids, vocab_size, eos=eos)
-    )
+    table = compile_sequences(ids, vocab_size=vocab_size, eos=eos) if ragged else compile_sids(ids, vocab_size, eos=eos)
     table.save(output)
     rows = table.item_row.size
     click.echo(
@@ -69,7 +65,9 @@ def inspect(table: Path) -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Real semantic IDs and histories (folders index, info, valid, test) instead of the synthetic catalogue.",
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-results"), show_default=True)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-results"), show_default=True
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 def demo(data: Path | None, out: Path, seed: int) -> None:
     """Train a small generative-retrieval model and compare unconstrained with constrained beam search."""
@@ -134,7 +132,10 @@ def _show(table: TransitionTable, console: Console) -> None:
         ("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}"),
         ("states", f"{table.num_states:,}, of which {table.num_rows:,} have a row of edges"),
         ("edges", f"{table.num_edges:,}"),
-        ("bytes", f"{table.nbytes:,} ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside"),
+        (
+            "bytes",
+            f"{table.nbytes:,} ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside",
+        ),
         ("source", table.source),
     ):
         facts.add_row(name, value)

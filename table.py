@@ -180,15 +180,22 @@ class TransitionTable:
     # -------------------------------------------------------------------------------------------- membership
 
     def walk(self, tokens: ArrayLike) -> NDArray[np.int64]:
-        """Return the state (N,) that each row of tokens (N, L) leads to from the start; the dead state if not allowed."""
+        """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed."""
         array = np.atleast_2d(np.asarray(tokens))
         if array.ndim != 2 or array.dtype.kind not in "iu":
-            raise ValueError(
-                f"tokens must be integers of shape (N, L), not {array.dtype} of shape {np.shape(tokens)}"
-            )
+            raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {np.shape(tokens)}")
         out = np.empty(array.shape[0], np.int64)
         eos = -1 if self.eos is None else self.eos
-        _walk(self.row_start, self.edge_token, self.edge_target, self.accepting, self.vocab_size, eos, array, out)
+        _walk(
+            self.row_start,
+            self.edge_token,
+            self.edge_target,
+            self.accepting,
+            self.vocab_size,
+            eos,
+            array,
+            out,
+        )
         return out
 
     def is_accepting(self, states: ArrayLike) -> NDArray[np.bool_]:
@@ -309,7 +316,7 @@ def _checksum(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
     for name in _ARRAYS:
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
-        digest.update(memoryview(array).cast("B") if array.size else b"")
+        digest.update(array.view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
 
 
@@ -337,9 +344,15 @@ def _check(table: TransitionTable) -> None:
         (table.edge_token.size >= edges + 2, "edge_token is shorter than edge_target"),
         (table.accepting.size == rows, "accepting and row_start differ in length"),
         (table.base_row.size <= rows, "base_row is longer than row_start"),
-        (table.masks.dtype == np.uint32 and table.masks.shape[1] == words, f"masks need {words} uint32 words a row"),
+        (
+            table.masks.dtype == np.uint32 and table.masks.shape[1] == words,
+            f"masks need {words} uint32 words a row",
+        ),
         (table.level_start.size >= 2 and table.level_start[0] == 0, "level_start does not begin at 0"),
-        (table.level_start.size < 2 or table.level_start[-1] == rows, "level_start does not end at the last row"),
+        (
+            table.level_start.size < 2 or table.level_start[-1] == rows,
+            "level_start does not end at the last row",
+        ),
         (1 <= table.min_length <= table.max_length, "lengths are not 1 <= min_length <= max_length"),
     )
     for holds, message in consistent:
@@ -370,10 +383,18 @@ _FAULTS = (
 )
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _first_fault(
-    row_start: Any, edge_token: Any, edge_target: Any, accepting: Any, base_row: Any, masks: Any,
-    level_start: Any, item_start: Any, item_row: Any, vocab_size: int,
+    row_start: Any,
+    edge_token: Any,
+    edge_target: Any,
+    accepting: Any,
+    base_row: Any,
+    masks: Any,
+    level_start: Any,
+    item_start: Any,
+    item_row: Any,
+    vocab_size: int,
 ) -> Any:
     """Return (index into _FAULTS, position) of the first contradiction, (0, 0) if there is none."""  # fmt: skip
     rows, edges = row_start.size - 1, edge_target.size
@@ -403,7 +424,7 @@ def _first_fault(
                 token = np.int64(edge_token[e])
                 if token <= previous or token >= vocab_size:
                     return 3, e
-                previous = token
+                previous = int(token)
                 target = edge_target[e]
                 if not (low <= target < high or rows <= target < states - 2):
                     return 4, e
@@ -443,9 +464,16 @@ def _first_fault(
 # ------------------------------------------------------------------------------------------------------ kernels
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _walk(
-    row_start: Any, edge_token: Any, edge_target: Any, accepting: Any, vocab_size: int, eos: int, tokens: Any, out: Any
+    row_start: Any,
+    edge_token: Any,
+    edge_target: Any,
+    accepting: Any,
+    vocab_size: int,
+    eos: int,
+    tokens: Any,
+    out: Any,
 ) -> None:
     """Follow each row of tokens (N, L) from the start by binary search; out (N,) gets the state reached."""
     rows, edges = row_start.size - 1, edge_target.size
@@ -480,10 +508,8 @@ def _walk(
         out[i] = state
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _distances(
-    row_start: Any, edge_token: Any, edge_target: Any, accepting: Any, vocab_size: int, out: Any
-) -> None:
+@njit(cache=True, nogil=True)
+def _distances(row_start: Any, edge_token: Any, edge_target: Any, accepting: Any, vocab_size: int, out: Any) -> None:
     """Fewest tokens from each row to an end; targets have higher numbers, so one backward pass does."""
     rows, edges = row_start.size - 1, edge_target.size
     for s in range(rows - 1, -1, -1):
@@ -498,5 +524,6 @@ def _distances(
                     steps = np.int64(0)
                     while edge_token[entry + steps] != vocab_size:
                         steps += 1
-                best = min(best, steps + 1)
+                if steps + 1 < best:
+                    best = int(steps) + 1
         out[s] = best

@@ -56,13 +56,13 @@ class Trie:
 # ---------------------------------------------------------------------------------------------------- words
 
 
-@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")
 def _begin(offsets: Any, length: int, i: int) -> Any:
     """Where sequence i starts; `offsets` is empty when all have the same length."""
     return offsets[i] if offsets.size else i * length
 
 
-@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")
 def _word(values: Any, begin: int, stop: int, bits: int, per_word: int) -> Any:
     """Tokens begin..stop as one uint64: token + 1 in `bits` bits each, 0 where the sequence has ended."""
     word = np.uint64(0)
@@ -73,9 +73,17 @@ def _word(values: Any, begin: int, stop: int, bits: int, per_word: int) -> Any:
     return word
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def load_words(
-    values: Any, offsets: Any, length: int, lo: int, hi: int, vocab_size: int, bits: int, per_word: int, words: Any
+    values: Any,
+    offsets: Any,
+    length: int,
+    lo: int,
+    hi: int,
+    vocab_size: int,
+    bits: int,
+    per_word: int,
+    words: Any,
 ) -> int:
     """Pack the first tokens of sequences lo..hi into `words`; return the flat index of the first bad token, or -1."""
     limit = np.uint64(vocab_size)
@@ -93,7 +101,7 @@ def load_words(
 # --------------------------------------------------------------------------------------------------- sorting
 
 
-@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, inline="always")
 def _insertion_sort(words: Any, index: Any, lo: int, hi: int) -> None:
     for i in range(lo + 1, hi):
         word, at = words[i], index[i]
@@ -106,7 +114,7 @@ def _insertion_sort(words: Any, index: Any, lo: int, hi: int) -> None:
         index[j] = at
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _scatter(words: Any, index: Any, lo: int, hi: int, shift: int, start: Any, words_out: Any, index_out: Any) -> None:
     """Move lo..hi to their buckets by the digit at `shift`; `start` holds each bucket's first place."""
     mask = np.uint64(start.size - 1)
@@ -118,14 +126,14 @@ def _scatter(words: Any, index: Any, lo: int, hi: int, shift: int, start: Any, w
         index_out[at] = index[i]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _histogram(words: Any, lo: int, hi: int, shift: int, counts: Any) -> None:
     mask = np.uint64(counts.size - 1)
     for i in range(lo, hi):
         counts[(words[i] >> np.uint64(shift)) & mask] += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _radix_sort(words: Any, index: Any, lo: int, hi: int, top_bits: int, spare_words: Any, spare_index: Any) -> None:
     """Sort lo..hi by the lowest `top_bits` bits of their words, stably; the bits above are all equal."""
     stack = [(lo, hi, top_bits)]
@@ -167,10 +175,21 @@ def _radix_sort(words: Any, index: Any, lo: int, hi: int, top_bits: int, spare_w
                 first = last
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def sort_words(
-    values: Any, offsets: Any, length: int, bits: int, per_word: int,
-    words: Any, index: Any, lo: int, hi: int, sort_bits: int, shared: Any, spare_words: Any, spare_index: Any,
+    values: Any,
+    offsets: Any,
+    length: int,
+    bits: int,
+    per_word: int,
+    words: Any,
+    index: Any,
+    lo: int,
+    hi: int,
+    sort_bits: int,
+    shared: Any,
+    spare_words: Any,
+    spare_index: Any,
 ) -> None:
     """Sort sequences lo..hi, already loaded into `words`, and note how many tokens each shares with the one before.
 
@@ -209,7 +228,7 @@ def sort_words(
 # --------------------------------------------------------------------------------------------------- the trie
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def count_nodes(offsets: Any, length: int, index: Any, shared: Any, rows: Any, edges: Any) -> Any:
     """Count rows and edges by depth into `rows` and `edges`; return (tail entries, distinct, shortest, longest)."""
     n = index.size
@@ -240,11 +259,27 @@ def count_nodes(offsets: Any, length: int, index: Any, shared: Any, rows: Any, e
     return tails, distinct, shortest, longest
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def fill_nodes(
-    values: Any, offsets: Any, length: int, index: Any, shared: Any, at: Any, lo_hi: Any,
-    next_row: Any, next_edge: Any, row_of: Any, row_start: Any, edge_token: Any, edge_target: Any,
-    accepting: Any, num_rows: int, num_edges: int, end: int, item_start: Any, item_state: Any,
+    values: Any,
+    offsets: Any,
+    length: int,
+    index: Any,
+    shared: Any,
+    at: Any,
+    lo_hi: Any,
+    next_row: Any,
+    next_edge: Any,
+    row_of: Any,
+    row_start: Any,
+    edge_token: Any,
+    edge_target: Any,
+    accepting: Any,
+    num_rows: int,
+    num_edges: int,
+    end: int,
+    item_start: Any,
+    item_state: Any,
 ) -> None:
     """Write the trie of sorted sequences lo_hi[0] .. lo_hi[1]; `at` and the per-depth counters carry over calls.
 
@@ -295,7 +330,7 @@ def fill_nodes(
     at[0], at[1], at[2], at[3] = i, before, tail, group
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def fill_masks(row_start: Any, edge_token: Any, base_row: Any, masks: Any) -> None:
     """Set the bit of each edge's token in the mask (U, words) of each row that has one."""
     for row in range(base_row.size):
@@ -328,7 +363,7 @@ def build_trie(
     report = progress or (lambda stage, done, total: None)
     bits = int(vocab_size).bit_length()
     per_word = 64 // bits
-    index_type = np.int32 if count < _WIDE else np.int64
+    index_type: type[np.signedinteger[Any]] = np.int32 if count < _WIDE else np.int64
 
     words = np.empty(count, np.uint64)
     for lo in range(0, count, _CHUNK):
@@ -347,7 +382,7 @@ def build_trie(
     tails, distinct, shortest, longest = count_nodes(offsets, length, index, shared, rows, edges)
     num_rows, num_edges = int(rows.sum()), int(edges.sum())
     num_states = num_rows + tails + 2
-    target_type = np.int64 if num_edges + num_states >= _WIDE else np.int32
+    target_type: type[np.signedinteger[Any]] = np.int64 if num_edges + num_states >= _WIDE else np.int32
 
     row_start = np.empty(num_rows + 1, target_type)
     row_start[num_rows] = num_edges
@@ -387,8 +422,15 @@ def build_trie(
 
 
 def _sort(
-    values: NDArray[Any], offsets: IntArray, length: int, count: int, bits: int, per_word: int,
-    words: NDArray[np.uint64], index_type: type, report: Progress,
+    values: NDArray[Any],
+    offsets: IntArray,
+    length: int,
+    count: int,
+    bits: int,
+    per_word: int,
+    words: NDArray[np.uint64],
+    index_type: type[np.signedinteger[Any]],
+    report: Progress,
 ) -> tuple[IntArray, IntArray]:
     """Return sorted sequence numbers (N,) and tokens shared with the one before (N,), -1 where equal."""  # fmt: skip
     top = bits * per_word

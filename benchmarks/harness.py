@@ -8,8 +8,9 @@ A *method* is one way to constrain beam search, on one backend. It has two funct
         one step: log-softmax over V, the constraint, beam totals, the `beams` best (beam, token) pairs
 
 `level` and `beams` are static. A beam that no valid sequence is left for has the score -inf; its parent and
-token are in range and mean nothing. PyTorch methods are plain objects; JAX methods are pytrees, so that their
-arrays enter `jax.jit` as arguments and are not compiled in.
+token are in range and mean nothing. The final top-k is the same for all, so that only the constraint differs.
+PyTorch methods are plain objects; JAX methods are pytrees, so that their arrays enter `jax.jit` as arguments and
+are not compiled in.
 """
 
 import functools
@@ -30,6 +31,8 @@ import torch
 from memory import PeakMemory as PeakMemory
 from memory import peak_memory as peak_memory
 
+from maskwright.runtime import jax_ops, torch_ops
+
 # ---------------------------------------------------------------------------------------- beam search
 
 
@@ -38,21 +41,7 @@ class Method(Protocol):
 
     def start(self, batch: int) -> Any: ...
 
-    def select(
-        self, logits: Any, scores: Any, carry: Any, level: int, beams: int
-    ) -> tuple[Any, Any, Any, Any]: ...
-
-
-def torch_top_k(scores: Any, k: int) -> tuple[Any, Any]:
-    """Return the k largest of each row, best first, and their columns: (B, n) -> (B, k), (B, k) int64."""
-    values, columns = torch.topk(scores, k)
-    return values, columns
-
-
-def jax_top_k(scores: Any, k: int) -> tuple[Any, Any]:
-    """Return the k largest of each row, best first, and their columns: (B, n) -> (B, k), (B, k) int32."""
-    values, columns = jax.lax.top_k(scores, k)
-    return values, columns
+    def select(self, logits: Any, scores: Any, carry: Any, level: int, beams: int) -> tuple[Any, Any, Any, Any]: ...
 
 
 def torch_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
@@ -65,7 +54,7 @@ def torch_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
     missing = beams - m * width
     if missing > 0:
         flat = torch.nn.functional.pad(flat, (0, missing), value=-torch.inf)
-    scores, index = torch_top_k(flat, beams)
+    scores, index = torch_ops.top_k(flat, beams)
     if missing > 0:
         index = index.clamp_max(m * width - 1)
     return scores, index // width, index % width
@@ -81,7 +70,7 @@ def jax_best(totals: Any, beams: int) -> tuple[Any, Any, Any]:
     missing = beams - m * width
     if missing > 0:
         flat = jnp.pad(flat, ((0, 0), (0, missing)), constant_values=-jnp.inf)
-    scores, index = jax_top_k(flat, beams)
+    scores, index = jax_ops.top_k(flat, beams)
     if missing > 0:
         index = jnp.minimum(index, m * width - 1)
     return scores, index // width, index % width
@@ -169,9 +158,7 @@ def decode_jax(method: Method, logits: Sequence[Any], batch: int, beams: int) ->
     return jnp.stack(backwards[::-1], axis=-1), scores
 
 
-def random_logits(
-    batch: int, beams: int, vocab_size: int, length: int, seed: int = 0
-) -> list[np.ndarray[Any, Any]]:
+def random_logits(batch: int, beams: int, vocab_size: int, length: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
     """Return float32 standard normal logits for `decode_torch`: (B, V), then L - 1 times (B*M, V)."""
     rng = np.random.default_rng(seed)
     rows = [batch] + [batch * beams] * (length - 1)

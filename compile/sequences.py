@@ -226,8 +226,8 @@ def _refuse_eos_inside(trie: Trie, eos: int, values: NDArray[Any], offsets: IntA
 def _source_hash(values: NDArray[Any], offsets: IntArray, length: int) -> str:
     """SHA-256 of the input as given: type, lengths and bytes."""
     digest = hashlib.sha256(f"sequences {values.dtype.str} {length};".encode())
-    digest.update(memoryview(offsets).cast("B") if offsets.size else b"")
-    digest.update(memoryview(values).cast("B"))
+    digest.update(offsets.view(np.uint8).data)
+    digest.update(values.view(np.uint8).data)
     return digest.hexdigest()
 
 

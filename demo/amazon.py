@@ -59,9 +59,7 @@ def amazon_dataset(directory: Path) -> Dataset:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise DataError(
-            f"{directory} is not a directory: give one that holds index/, info/, valid/ and test/"
-        )
+        raise DataError(f"{directory} is not a directory: give one that holds index/, info/, valid/ and test/")
     index = _only_file(directory / "index", "*.index.json")
     sids, codes = _read_index(index)
     titles = _read_titles(_only_file(directory / "info", "*.txt"), sids)
@@ -86,9 +84,7 @@ def _only_file(folder: Path, pattern: str) -> Path:
     if len(found) == 1:
         return found[0]
     names = ", ".join(path.name for path in found) or "none"
-    raise DataError(
-        f"{folder} must hold exactly one file {pattern}, found {names}: keep one data set per directory"
-    )
+    raise DataError(f"{folder} must hold exactly one file {pattern}, found {names}: keep one data set per directory")
 
 
 def _text(path: Path) -> str:
@@ -125,9 +121,7 @@ def _codes(text: str, where: str, shown: object) -> list[int]:
     letters = "".join(letter for letter, _ in tokens)
     spelled = "".join(f"<{letter}_{code}>" for letter, code in tokens)
     if not tokens or spelled != text or letters != "abcdefghijklmnopqrstuvwxyz"[: len(letters)]:
-        raise DataError(
-            f"{where}: {shown!r} is not a semantic ID; expected tokens like <a_60>, <b_159>, <c_203>"
-        )
+        raise DataError(f"{where}: {shown!r} is not a semantic ID; expected tokens like <a_60>, <b_159>, <c_203>")
     return [int(code) for _, code in tokens]
 
 

@@ -89,9 +89,7 @@ def _rotate(x: Tensor, positions: Tensor) -> Tensor:
     return torch.cat((left * cosine - right * sine, left * sine + right * cosine), dim=-1)
 
 
-def _attend(
-    query: Tensor, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], padding: Tensor
-) -> Tensor:
+def _attend(query: Tensor, past: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor], padding: Tensor) -> Tensor:
     """Return what beams (B*M, H, 1, D) read from their user's history and from what they wrote themselves.
 
     past: keys and values (B, H, T, D), used where padding (B, T) is false. own: (B*M, H, t, D).

@@ -25,7 +25,7 @@ def residual_kmeans(embeddings: Floats, *, levels: int, codes: int, seed: int) -
     sids = np.zeros((len(embeddings), levels), dtype=np.int64)
     centroids = np.zeros((levels, codes, embeddings.shape[1]))
     for level in range(levels):
-        means = KMeans(min(codes, len(embeddings)), n_init=1, max_iter=25, random_state=seed + level)
+        means = KMeans(min(codes, len(embeddings)), n_init=1, max_iter=25, random_state=(seed + level) % 2**32)
         with warnings.catch_warnings():
             # Fewer distinct residuals than codes: some codes stay unused, which is no fault here.
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -97,7 +97,11 @@ class Report:
 
     def _next_item_table(self) -> Table:
         result = self.next_item
-        table = Table(title=f"Next item, {result.rows:,} test rows, {self.beams} beams", title_justify="left")
+        table = Table(
+            title=f"Next item, {result.rows:,} test rows, {self.beams} beams",
+            title_justify="left",
+            caption_justify="left",
+        )
         table.add_column("beam search")
         for heading in ("IDs that exist", "recall@1", "recall@10", f"ms per step, {self.batch} users"):
             table.add_column(heading, justify="right")
@@ -109,12 +113,17 @@ class Report:
                 _percent(measures.recall_at_10, result.rows),
                 f"{measures.ms_per_step:.2f}",
             )
-        overhead = f"the constraint adds {result.overhead_ms:.2f} ms per step (median of paired batches)"
-        table.caption = f"± is one standard error; {overhead}"
+        low, median, high = result.overhead_ms
+        table.caption = (
+            f"± is one standard error; constraint: {median:+.2f} ms per step on one thread, "
+            f"median of paired batches (half of them from {low:+.2f} to {high:+.2f})"
+        )
         return table
 
     def _cold_start_table(self) -> Table:
-        table = Table(title="Cold start: recall@1 on items left out of training", title_justify="left")
+        table = Table(
+            title="Cold start: recall@1 on items left out of training", title_justify="left", caption_justify="left"
+        )
         table.add_column("newest items")
         for heading in (
             "IDs",
@@ -175,9 +184,7 @@ class Report:
                 ("constrained", result.constrained),
             )
         }
-        _bars(
-            axes, ("IDs that exist", "recall@1", "recall@10"), series, result.rows, exact=("IDs that exist",)
-        )
+        _bars(axes, ("IDs that exist", "recall@1", "recall@10"), series, result.rows, exact=("IDs that exist",))
         axes.set_ylim(0, 115)
         axes.set_title(f"Next item, {result.rows:,} test rows")
 
@@ -204,7 +211,7 @@ class Report:
         bars = axes.bar(list(both), list(both.values()), color=[_COLOURS[name] for name in both], width=0.6)
         axes.bar_label(bars, fmt="%.2f", padding=2)
         axes.set_ylabel(f"ms per step, {self.batch} users")
-        axes.set_title(f"Time; the constraint adds {result.overhead_ms:.2f} ms")
+        axes.set_title(f"Time; constraint: {result.overhead_ms[1]:+.2f} ms")
         axes.margins(y=0.15)
         axes.spines[["top", "right"]].set_visible(False)
 

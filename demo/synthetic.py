@@ -101,9 +101,7 @@ def _histories(config: SyntheticConfig, leaf: Ints, born: Floats, random: np.ran
             back = random.integers(1, min(step, 3) + 1, size=users)
             recent = leaf[chosen[np.arange(users), step - back]]
             habit = random.random(users)
-            cluster = np.where(
-                habit < config.loyal + config.related, related[leaf[chosen[:, step - 1]]], cluster
-            )
+            cluster = np.where(habit < config.loyal + config.related, related[leaf[chosen[:, step - 1]]], cluster)
             cluster = np.where(habit < config.loyal, recent, cluster)
         candidates = shelf[cluster]  # (users, widest)
         waited = times[:, step, None] - born[candidates]

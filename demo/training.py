@@ -18,9 +18,9 @@ from .model import ModelConfig, Transformer, blocks_of
 class TrainingConfig:
     """AdamW with a linear warm-up and a cosine decay over `steps` batches."""
 
-    steps: int = 500
-    batch: int = 64
-    rate: float = 3e-3
+    steps: int = 400
+    batch: int = 32
+    rate: float = 5e-3
     weight_decay: float = 0.1
     warm_up: float = 0.1
 
@@ -76,6 +76,4 @@ def _loss(network: Transformer, blocks: torch.Tensor, counts: torch.Tensor) -> t
     """Return the mean cross-entropy over the tokens of all items but each row's first."""
     place = torch.arange(blocks.shape[1])
     predicted = (place > 0) & (place < counts[:, None])  # (B, N)
-    return functional.cross_entropy(
-        network(blocks)[predicted].flatten(0, 1), blocks[predicted][:, 1:].flatten()
-    )
+    return functional.cross_entropy(network(blocks)[predicted].flatten(0, 1), blocks[predicted][:, 1:].flatten())

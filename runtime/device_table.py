@@ -45,8 +45,7 @@ class DeviceTable:
     """A `TransitionTable` in device arrays, padded so that gathers of static width stay inside.
 
     Rows without a mask point to one more row of `masks` that is all zeros. Masks are bytes here, K of them a row,
-    with at least one spare bit, so that column V can take what is not to be written, and 8 K a multiple of 64.
-    `rank` counts the bits set before each byte.
+    with 8 K a multiple of 64. `rank` counts the bits set before each byte.
     """
 
     row_start: Any  # (S + 1,)
@@ -79,7 +78,7 @@ class DeviceTable:
         return self.num_states - 2
 
     def level(self, depth: int) -> Level:
-        """What is static of states at a depth; at and beyond the longest sequence all are final."""
+        """Return what is static of states at a depth; at and beyond the longest sequence all are final."""
         return self.levels[depth] if depth < len(self.levels) else Level(1, False, False, True)
 
 
@@ -97,11 +96,10 @@ def device_table(
     table: TransitionTable, convert: Callable[[NDArray[Any]], Any], kind: type[Made], **more: NDArray[Any]
 ) -> Made:
     """Lay a table out for gathers, as a `kind` that may have `more` arrays; each array goes through `convert`."""
-    if not isinstance(table, TransitionTable):
-        raise TypeError(f"put takes a TransitionTable, not {type(table).__name__}")
+    check_table(table)
     size = table.vocab_size
     words = table.masks.astype("<u4").view(np.uint8)
-    masks = np.zeros((table.masks.shape[0] + 1, 8 * (size // 64 + 1)), np.uint8)
+    masks = np.zeros((table.masks.shape[0] + 1, 8 * -(-size // 64)), np.uint8)
     masks[:-1, : words.shape[1]] = words[:, : masks.shape[1]]
     bits = np.bitwise_count(masks).astype(np.int32)
     rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
@@ -134,6 +132,12 @@ def device_table(
     )
 
 
+def check_table(table: TransitionTable) -> None:
+    """Raise TypeError unless this is a table."""
+    if not isinstance(table, TransitionTable):
+        raise TypeError(f"put takes a TransitionTable, not {type(table).__name__}")
+
+
 def unbranched(levels: tuple[Level, ...], depth: int) -> bool:
     """Return whether every state at a depth has at most one continuation, EOS aside."""
     return depth >= len(levels) or levels[depth].width == 1
@@ -158,6 +162,7 @@ def check_rows(rows: int, shape: tuple[int, ...]) -> None:
 
 def refuse_wide(table: TransitionTable) -> None:
     """Raise TableError where indices of 64 bits would be needed."""
+    check_table(table)
     if table.row_start.dtype.itemsize > 4:
         raise TableError(
             "this table has more than 2^31 entries, so JAX needs 64-bit indices for it: "

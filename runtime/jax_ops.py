@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
@@ -35,11 +34,12 @@ jax.tree_util.register_dataclass(DeviceTable, data_fields=list(ARRAYS), meta_fie
 
 def put(table: TransitionTable, device: jax.Device | None = None) -> DeviceTable:
     """Copy a table to a device, once; every other function takes what this returns."""
-    if not jax.config.jax_enable_x64:
+    if jnp.arange(0).dtype != jnp.int64:  # JAX is in its 32-bit mode
         refuse_wide(table)
 
     def convert(array: NDArray[Any]) -> Array:
-        return jax.device_put(array, device)
+        placed: Array = jax.device_put(array, device)
+        return placed
 
     return device_table(table, convert, DeviceTable)
 
@@ -128,7 +128,7 @@ def _mask(dev: DeviceTable, node: Array, masked: bool, width: int) -> Array:
     if width:
         _, token, allowed = _expand(dev, node, width)
         rows = jnp.arange(node.shape[0])[:, None]
-        mask = mask.at[rows, jnp.where(allowed, token, dev.vocab_size)].set(True, mode="promise_in_bounds")
+        mask = mask.at[rows, jnp.where(allowed, token, mask.shape[1])].set(True, mode="drop")
     return mask[:, : dev.vocab_size]
 
 
@@ -202,7 +202,12 @@ def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level:
 
 
 def select(
-    dev: DeviceTable | None, logits: Array, state: State, scores: Array, beams: int, level: int,
+    dev: DeviceTable | None,
+    logits: Array,
+    state: State,
+    scores: Array,
+    beams: int,
+    level: int,
     renormalise: bool = False,
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.
@@ -221,9 +226,8 @@ def select(
         width = logits.shape[1]
         x = jnp.where(sound[:, None], logits - log_z[:, None], -jnp.inf)
         best, at = top_k((x.reshape(batch, m, width) + scores[:, :, None]).reshape(batch, -1), beams)
-        parents = at // width
         unused = jnp.zeros(batch * beams, node.dtype)
-        return Selection(best, parents, jnp.where(best > -jnp.inf, at - parents * width, 0), State(unused))
+        return Selection(best, at // width, jnp.where(best > -jnp.inf, at % width, 0), State(unused))
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], node.shape)
     shape = dev.level(level)
@@ -250,9 +254,9 @@ def select(
             log_z = jnp.logaddexp(log_z, jnp.where(accepting(dev, state), logits[:, dev.eos], -jnp.inf))
         sound = jnp.isfinite(log_z)
     x = jnp.where(sound[:, None], x - log_z[:, None], -jnp.inf)
-    parents: Array | None
+    parents: Array | None = None
     if m == beams and shape.width == 1 and not dense:  # nothing branches: each beam goes on in its place
-        best, parents = scores + x.reshape(batch, m), None
+        best = scores + x.reshape(batch, m)
         tokens, edges = token.reshape(batch, m), edge.reshape(-1)
     else:
         best, at = top_k((x.reshape(batch, m, -1) + scores[:, :, None]).reshape(batch, -1), beams)

@@ -79,12 +79,21 @@ def candidates(dev: TransitionTable, logits: Array, state: State, width: int, le
         allowed = edges(dev, node)
         order = sorted((t for t in allowed if masked[row, t] > -np.inf), key=lambda t: (-masked[row, t], t))
         for slot, token in enumerate(order[:width]):
-            scores[row, slot], tokens[row, slot], states[row, slot] = masked[row, token], token, allowed[token]
+            scores[row, slot], tokens[row, slot], states[row, slot] = (
+                masked[row, token],
+                token,
+                allowed[token],
+            )
     return Candidates(scores, tokens, State(states))
 
 
 def select(
-    dev: TransitionTable | None, logits: Array, state: State, scores: Array, beams: int, level: int,
+    dev: TransitionTable | None,
+    logits: Array,
+    state: State,
+    scores: Array,
+    beams: int,
+    level: int,
     renormalise: bool = False,
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.

@@ -19,7 +19,12 @@ from .device_table import Candidates, DeviceTable, Selection, State, check_logit
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
-_SAME_SIZE = {torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+_SAME_SIZE = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.float16: torch.int16,
+    torch.bfloat16: torch.int16,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,8 @@ def _unsigned(array: Tensor, largest: int) -> Tensor:
 
 def _first(dev: TorchTable, node: Tensor) -> Tensor:
     """Return the first edge of each state; a state ends where the next one starts."""
-    return dev.row_start.take(node.clamp(max=dev.num_rows)) + (node - dev.num_rows).clamp(min=0)
+    row: Tensor = dev.row_start.take(node.clamp(max=dev.num_rows))
+    return row + (node - dev.num_rows).clamp(min=0)
 
 
 def _token(dev: TorchTable, edge: Tensor) -> Tensor:
@@ -90,7 +96,8 @@ def _follow(dev: TorchTable, edge: Tensor) -> Tensor:
 
 def _base(dev: TorchTable, node: Tensor) -> Tensor:
     """Return the row of `masks` of each state; the row of zeros where it has none."""
-    return dev.base_row.take(node.clamp(max=dev.base_row.shape[0] - 1)).long()
+    base: Tensor = dev.base_row.take(node.clamp(max=dev.base_row.shape[0] - 1))
+    return base.long()
 
 
 def _edge_of(dev: TorchTable, node: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,11 +132,11 @@ def _rank(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
     return inside + _unsigned(dev.rank.take(at), dev.vocab_size)
 
 
-def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, mark: float) -> Tensor:
+def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int) -> Tensor:
     """Return (n, 8 K) in which column v says whether state n allows token v, as `table` (256, 8) says it of bytes.
 
-    width: most edges of a state without a mask, which are marked one by one; 0 if all have masks. Columns from V on
-    are spare. EOS is left out.
+    width: most edges of a state without a mask, which are written one by one; 0 if all have masks. Columns from V on
+    are never allowed. EOS is left out.
     """
     size = dev.masks.shape[1]
     if dev.has_masks:
@@ -137,9 +144,12 @@ def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, mark: floa
         out = table.index_select(0, masks).view(-1, 8 * size)
     else:
         out = table[0].repeat(node.shape[0], size)
-    if width:
-        _, token, allowed = _expand(dev, node, width)
-        out.scatter_(1, torch.where(allowed, token, dev.vocab_size), mark)
+    if width:  # slots past a row's end repeat its last edge, so that they change nothing
+        bounds = _first(dev, torch.cat([node, node + 1])).view(2, -1, 1)
+        edge = torch.minimum(bounds[0] + torch.arange(width, device=node.device), bounds[1] - 1)
+        token = _token(dev, edge)
+        allowed = (edge >= bounds[0]) & (token < dev.vocab_size)
+        out.scatter_(1, token.clamp(max=dev.vocab_size - 1), torch.where(allowed, table[255, 0], table[0, 0]))
     return out
 
 
@@ -184,7 +194,7 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: State) -> Tensor:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
-    mask = _unfold(dev, state.node, dev.byte_mask, dev.sparse_width, -1)[:, : dev.vocab_size]
+    mask = _unfold(dev, state.node, dev.byte_mask, dev.sparse_width)[:, : dev.vocab_size]
     if dev.eos is not None:
         mask[:, dev.eos] |= -_eos_allowed(dev, state.node).int()
     if logits.dtype in (torch.float16, torch.bfloat16):
@@ -225,7 +235,12 @@ def candidates(dev: TorchTable, logits: Tensor, state: State, width: int, level:
 
 
 def select(
-    dev: TorchTable | None, logits: Tensor, state: State, scores: Tensor, beams: int, level: int,
+    dev: TorchTable | None,
+    logits: Tensor,
+    state: State,
+    scores: Tensor,
+    beams: int,
+    level: int,
     renormalise: bool = False,
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.
@@ -249,7 +264,7 @@ def select(
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and level > 0
     if dense:
-        x = _unfold(dev, state.node, dev.byte_penalty, 1 if shape.tails else 0, 0.0).to(log_probs.dtype)
+        x = _unfold(dev, state.node, dev.byte_penalty, 1 if shape.tails else 0).to(log_probs.dtype)
         x[:, : dev.vocab_size] += log_probs[:, : dev.vocab_size]  # in place: fresh pages cost more than the sum
     else:
         if level == 0:
@@ -406,7 +421,9 @@ def _device(cache: Any) -> torch.device | None:
 
 def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return zeros on the device and of the type of `like`, in at least 32 bits."""
-    return like.new_zeros(shape, dtype=torch.promote_types(like.dtype, torch.float32) if like.is_floating_point() else None)
+    return like.new_zeros(
+        shape, dtype=torch.promote_types(like.dtype, torch.float32) if like.is_floating_point() else None
+    )
 
 
 def arange(n: int, like: Tensor) -> Tensor:

@@ -25,7 +25,11 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 def ranking(
-    sequences: set[Tokens], logits: np.ndarray, eos: int | None, penalty: float = 0.0, renormalise: bool = False
+    sequences: set[Tokens],
+    logits: np.ndarray,
+    eos: int | None,
+    penalty: float = 0.0,
+    renormalise: bool = False,
 ) -> list[tuple[float, Tokens]]:
     """Score every sequence under logits (L + 1, V, V) indexed by step and previous token; best first."""
     scored = []

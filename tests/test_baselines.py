@@ -126,9 +126,7 @@ def test_more_beams_than_sequences_decode_the_whole_set(harness, decode_both, na
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize(
-    ("count", "beams", "length"), [(40, 5, 4), (3, 4, 3), (1, 2, 3), (30, 6, 2), (9, 3, 1)]
-)
+@pytest.mark.parametrize(("count", "beams", "length"), [(40, 5, 4), (3, 4, 3), (1, 2, 3), (30, 6, 2), (9, 3, 1)])
 def test_beam_search_equals_the_naive_one(harness, decode_both, name, count, beams, length):
     sids, batch = random_sids(7, count, length=length), 2
     logits = harness.random_logits(batch, beams, 12, length)
@@ -223,9 +221,7 @@ class TestHashBitmap:
 
 
 class TestDenseCsr:
-    @pytest.mark.parametrize(
-        ("count", "vocab_size", "length"), [(3000, 64, 8), (50_000, 256, 6), (100, 16, 2)]
-    )
+    @pytest.mark.parametrize(("count", "vocab_size", "length"), [(3000, 64, 8), (50_000, 256, 6), (100, 16, 2)])
     def test_its_size_follows_the_papers_bound(self, baselines, count, vocab_size, length):
         """Random rows come close to the bound; pointers and padding are all that can exceed it."""
         sids = np.random.default_rng(0).integers(vocab_size, size=(count, length))

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
+from rich.console import Console  # noqa: E402  # after the checks for what is optional
+
 from maskwright.demo import DataError, DemoConfig, run  # noqa: E402
 from maskwright.demo.amazon import amazon_dataset  # noqa: E402
 from maskwright.demo.dataset import Catalogue, TestRows  # noqa: E402
@@ -23,7 +26,6 @@ from maskwright.demo.model import ModelConfig, Transformer, blocks_of, tokens_of
 from maskwright.demo.quantizer import residual_kmeans  # noqa: E402
 from maskwright.demo.synthetic import SyntheticConfig, synthetic_dataset  # noqa: E402
 from maskwright.demo.training import TrainingConfig, train  # noqa: E402
-from rich.console import Console  # noqa: E402  # after the checks for what is optional
 
 AMAZON = Path(__file__).parents[2] / "shared" / "sids" / "Amazon"
 
@@ -37,6 +39,16 @@ SMALL = DemoConfig(
     test_rows=60,
     cold_shares=(0.1,),
 )
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors are tiny here; waiting for other threads costs more than they bring, above all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 # ------------------------------------------------------------------------------------------------- quantizer
 
@@ -173,9 +185,7 @@ def test_with_fewer_allowed_ids_than_beams_each_comes_back_once() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_run_returns_only_ids_that_exist_when_constrained_and_writes_its_report(
-    tmp_path: Path, seed: int
-) -> None:
+def test_run_returns_only_ids_that_exist_when_constrained_and_writes_its_report(tmp_path: Path, seed: int) -> None:
     lines: list[str] = []
     report = run(None, tmp_path / "new", seed, config=SMALL, progress=lines.append)
     assert report.next_item.constrained.share_valid == 1.0
@@ -188,7 +198,7 @@ def test_run_returns_only_ids_that_exist_when_constrained_and_writes_its_report(
     assert any("training" in line for line in lines)
 
     written = json.loads((tmp_path / "new" / "demo.json").read_text(encoding="utf-8"))
-    assert written["next_item"] == dataclasses.asdict(report.next_item)
+    assert written["next_item"] == json.loads(json.dumps(dataclasses.asdict(report.next_item)))
     assert written["seed"] == seed
     assert (tmp_path / "new" / "demo.png").read_bytes().startswith(b"\x89PNG")
     console = Console(file=io.StringIO(), width=200)
@@ -209,9 +219,11 @@ def test_a_share_whose_items_no_test_row_asks_for_is_reported_as_such(tmp_path: 
     assert "no test row" in console.file.getvalue()
 
 
-def test_fewer_than_ten_beams_are_refused() -> None:
+def test_fewer_than_ten_beams_and_negative_seeds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 10"):
         DemoConfig(beams=5)
+    with pytest.raises(ValueError, match="seed is -1"):
+        run(None, tmp_path, -1, config=SMALL)
 
 
 # ---------------------------------------------------------------------------------------------------- amazon
@@ -242,9 +254,7 @@ def _release(directory: Path, **changed: str) -> Path:
     index = {str(item): [token + ">" for token in sid.split(">")[:-1]] for item, sid in enumerate(SIDS)}
     texts = {
         "index/Pens.index.json": changed.get("index", json.dumps(index)),
-        "info/Pens.txt": changed.get(
-            "info", "".join(f"{sid}\tItem {item}\t{item}\n" for item, sid in enumerate(SIDS))
-        ),
+        "info/Pens.txt": changed.get("info", "".join(f"{sid}\tItem {item}\t{item}\n" for item, sid in enumerate(SIDS))),
         "valid/Pens.csv": changed.get("valid", _csv(VALID)),
         "test/Pens.csv": changed.get("test", _csv(TEST)),
     }
@@ -278,9 +288,7 @@ def test_a_test_row_is_never_a_training_step(tmp_path: Path) -> None:
 
 
 def test_histories_that_were_cut_to_a_window_are_joined(tmp_path: Path) -> None:
-    windows = _csv(
-        [_line("A9", [0, 1], 2), _line("A9", [1, 2], 4), _line("A9", [2, 4], 3), _line("A9", [0], 1)]
-    )
+    windows = _csv([_line("A9", [0, 1], 2), _line("A9", [1, 2], 4), _line("A9", [2, 4], 3), _line("A9", [0], 1)])
     data = amazon_dataset(_release(tmp_path, valid=windows))
     assert [items.tolist() for items in data.train] == [[0, 1, 2, 4, 3], [0, 1]]
 

@@ -155,13 +155,21 @@ def arrow(value, **kwargs):
 BAD_SIDS = [
     ([[1, 2], [3, 9]], {}, "row 1 has token 9 at position 1, outside 0 .. 8 (vocab_size=9)"),
     ([[1, -2]], {}, "row 0 has token -2 at position 1, outside 0 .. 8"),
-    (np.array([[0], [-1]], np.int8), {"vocab_size": 300}, "row 1 has token -1 at position 0, outside 0 .. 299"),
+    (
+        np.array([[0], [-1]], np.int8),
+        {"vocab_size": 300},
+        "row 1 has token -1 at position 0, outside 0 .. 299",
+    ),
     (np.array([[2**63]], np.uint64), {}, "row 0 has token 9223372036854775808 at position 0"),
     (np.empty((0, 3), np.int64), {}, "the set is empty"),
     ([], {}, "sids must have shape (N, L), not (0,)"),
     (np.empty((2, 0), np.int64), {}, "row 0 is empty"),
     ([1, 2, 3], {}, "sids must have shape (N, L), not (3,)"),
-    ([[1.0, 2.5], [3.0, 4.0]], {}, "sids has dtype float64: tokens must be integers, and row 0 is [1.0, 2.5]"),
+    (
+        [[1.0, 2.5], [3.0, 4.0]],
+        {},
+        "sids has dtype float64: tokens must be integers, and row 0 is [1.0, 2.5]",
+    ),
     (np.ones((2, 2), np.float32), {}, "all are whole numbers, so convert with .astype"),
     (np.ones((2, 2), bool), {}, "sids has dtype bool: tokens must be integers"),
     ([["a", "b"]], {}, "tokens must be integers"),

@@ -129,9 +129,7 @@ class TorchDenseCsr:
         spread = self.penalty.index_select(0, packed.reshape(-1).int())
         return spread.view(packed.shape[0], -1)[:, : self.vocab_size]
 
-    def select(
-        self, logits: Any, scores: Any, carry: Any, level: int, beams: int
-    ) -> tuple[Any, Any, Any, Any]:
+    def select(self, logits: Any, scores: Any, carry: Any, level: int, beams: int) -> tuple[Any, Any, Any, Any]:
         batch, m = scores.shape
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
         states = carry.view(-1)
@@ -187,9 +185,7 @@ class JaxDenseCsr:
     def start(self, batch: int) -> Any:
         return jnp.zeros((batch, 1), jnp.int32)
 
-    def select(
-        self, logits: Any, scores: Any, carry: Any, level: int, beams: int
-    ) -> tuple[Any, Any, Any, Any]:
+    def select(self, logits: Any, scores: Any, carry: Any, level: int, beams: int) -> tuple[Any, Any, Any, Any]:
         batch, m = scores.shape
         log_probs = jax.nn.log_softmax(logits.astype(jnp.float32)).reshape(batch, m, -1)
         if level < 2:

@@ -87,9 +87,7 @@ class TorchDictTrie:
     def start(self, batch: int) -> Any:
         return torch.zeros((batch, 1, 0), dtype=torch.int64, device=self.device)
 
-    def select(
-        self, logits: Any, scores: Any, carry: Any, level: int, beams: int
-    ) -> tuple[Any, Any, Any, Any]:
+    def select(self, logits: Any, scores: Any, carry: Any, level: int, beams: int) -> tuple[Any, Any, Any, Any]:
         batch, m = scores.shape
         mask = torch.from_numpy(self.built.mask(carry.flatten(0, 1).cpu())).to(self.device)
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
@@ -109,9 +107,7 @@ class JaxDictTrie:
     def start(self, batch: int) -> Any:
         return jnp.zeros((batch, 1, 0), jnp.int32)
 
-    def select(
-        self, logits: Any, scores: Any, carry: Any, level: int, beams: int
-    ) -> tuple[Any, Any, Any, Any]:
+    def select(self, logits: Any, scores: Any, carry: Any, level: int, beams: int) -> tuple[Any, Any, Any, Any]:
         batch, m = scores.shape
         shape: Any = jax.eval_shape(lambda: jnp.zeros((batch * m, self.built.vocab_size), bool))
         mask = jax.pure_callback(self.built.mask, shape, carry.reshape(batch * m, level))

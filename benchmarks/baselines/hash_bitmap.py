@@ -111,9 +111,7 @@ class TorchHashBitmap:
         self.bit_mask = (1 << built.log2_bits) - 1
 
     def start(self, batch: int) -> tuple[Any, ...]:
-        return tuple(
-            torch.zeros((batch, 1), dtype=torch.int32, device=self.device) for _ in range(len(self.words))
-        )
+        return tuple(torch.zeros((batch, 1), dtype=torch.int32, device=self.device) for _ in range(len(self.words)))
 
     def select(
         self, logits: Any, scores: Any, carry: tuple[Any, ...], level: int, beams: int
@@ -131,9 +129,7 @@ class TorchHashBitmap:
         log_probs = logits.log_softmax(-1, dtype=torch.float32)
         masked = torch.where(mask.bool(), log_probs, -torch.inf)
         scores, parents, tokens = torch_best(masked.view(batch, m, -1) + scores.unsqueeze(-1), beams)
-        carry = tuple(
-            state.gather(1, parents) ^ word[tokens] for state, word in zip(carry, words, strict=True)
-        )
+        carry = tuple(state.gather(1, parents) ^ word[tokens] for state, word in zip(carry, words, strict=True))
         return scores, parents, tokens, carry
 
 
@@ -167,8 +163,7 @@ class JaxHashBitmap:
         masked = jnp.where(mask != 0, log_probs, -jnp.inf)
         scores, parents, tokens = jax_best(masked + scores[:, :, None], beams)
         carry = tuple(
-            jnp.take_along_axis(state, parents, axis=1) ^ word[tokens]
-            for state, word in zip(carry, words, strict=True)
+            jnp.take_along_axis(state, parents, axis=1) ^ word[tokens] for state, word in zip(carry, words, strict=True)
         )
         return scores, parents, tokens, carry
 

@@ -75,55 +75,56 @@ def beam_search(
         )
     steps = max_length if dev is None else min(max_length, dev.max_length)
     fixed = dev is None or dev.fixed_length is not None
+    scores_end = not fixed and dev.eos is not None
     regather = gather or ops.gather
 
-    finished = None
+    tokens = ops.first_tokens(dev, cache, batch * beams, start_token)
+    logits, cache = step(tokens, cache, 0)
+    logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
+    scores = ops.zeros((batch, 1), like=logits)
+    state = State(ops.zeros((batch,), like=tokens)) if dev is None else ops.start(dev, batch)
+    offset = ops.arange(batch, like=tokens)[:, None] * beams
+    finished: _Finished | None = None
     history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
-    state = scores = tokens = None
-    for t in range(steps + (not fixed and dev.eos is not None)):
-        if t == 0:
-            tokens = ops.first_tokens(dev, cache, batch * beams, start_token)
-            logits, cache = step(tokens, cache, 0)
-            logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
-            scores = ops.zeros((batch, 1), like=logits)
-            state = State(ops.zeros((batch,), like=tokens)) if dev is None else ops.start(dev, batch)
-            offset = ops.arange(batch, like=tokens)[:, None] * beams
-        else:
-            logits, cache = step(tokens.reshape(-1), cache, t)
-            if not fixed and dev.eos is not None:
-                ending = scores + ops.end_scores(dev, logits, state, renormalise).reshape(batch, beams)
-                finished = _merge(ops, finished, ending, t, state, batch, beams, length_penalty)
-        if t == steps:
-            break
-        picked = ops.select(dev, logits, state, scores, beams, t, renormalise)
-        scores, parents, tokens, state = picked
-        history.append((parents, tokens))
-        if not fixed and dev.eos is None:
-            ending = ops.where(ops.accepting(dev, state).reshape(batch, beams), scores, -float("inf"))
-            finished = _merge(ops, finished, ending, t + 1, state, batch, beams, length_penalty)
-        if cache is not None and parents is not None and (t + 1 < steps or (not fixed and dev.eos is not None)):
-            cache = regather(cache, (offset + parents).reshape(-1))
 
-    if fixed:
-        finished = _merge(ops, None, scores, steps, state, batch, beams, length_penalty)
+    def finish(totals: Any, length: int) -> _Finished:
+        return _merge(ops, finished, totals, length, state.node.reshape(batch, beams), length_penalty)
+
+    def finish_with_eos(length: int) -> _Finished:
+        return finish(scores + ops.end_scores(dev, logits, state, renormalise).reshape(batch, beams), length)
+
+    for t in range(steps):
+        if t > 0:
+            logits, cache = step(tokens.reshape(-1), cache, t)
+            if scores_end:
+                finished = finish_with_eos(t)
+        scores, parents, tokens, state = ops.select(dev, logits, state, scores, beams, t, renormalise)
+        history.append((parents, tokens))
+        if not fixed and not scores_end:
+            may_end = ops.accepting(dev, state).reshape(batch, beams)
+            finished = finish(ops.where(may_end, scores, -float("inf")), t + 1)
+        if cache is not None and parents is not None and (scores_end or t + 1 < steps):
+            cache = regather(cache, (offset + parents).reshape(-1))
+    if scores_end:
+        logits, cache = step(tokens.reshape(-1), cache, steps)
+        finished = finish_with_eos(steps)
+    elif fixed:
+        finished = finish(scores, steps)
+    assert finished is not None
     return _read_back(ops, finished, history, fixed)
 
 
-def _merge(
-    ops: Any, finished: _Finished | None, ending: Any, length: int, state: State, batch: int, beams: int, penalty: float
-) -> _Finished:
-    """Put the beams that may end now, `ending` (B, M) their totals, among the best that have ended before."""
-    node = state.node.reshape(batch, beams)
-    new = _Finished(
-        ops.where(ending == ending, ending, -float("inf")) / length**penalty,
-        ops.zeros((batch, beams), like=node) + length,
-        ops.zeros((batch, beams), like=node) + ops.arange(beams, like=node),
-        node,
+def _merge(ops: Any, finished: _Finished | None, totals: Any, length: int, states: Any, penalty: float) -> _Finished:
+    """Put the beams that end now, with totals and states (B, M), among the best that have ended before."""
+    beams = states.shape[1]
+    pool = _Finished(
+        ops.where(totals == totals, totals, -float("inf")) / length**penalty,
+        ops.zeros(states.shape, like=states) + length,
+        ops.zeros(states.shape, like=states) + ops.arange(beams, like=states),
+        states,
     )
-    if finished is None:
-        pool = new
-    else:
-        pool = _Finished(*(ops.concatenate([a, b], 1) for a, b in zip(finished, new, strict=True)))
+    if finished is not None:
+        pool = _Finished(*(ops.concatenate([a, b], 1) for a, b in zip(finished, pool, strict=True)))
     best, at = ops.top_k(pool.scores, beams)
     return _Finished(best, *(ops.take(x, at) for x in pool[1:]))
 

@@ -1,0 +1,45 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes its own environment in .venv.
+
+VENV := .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-slow check bench clean
+
+demo: $(VENV)/demo
+	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
+
+test: $(VENV)/dev check
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-slow: $(VENV)/dev
+	$(BIN)/pytest -m slow
+
+check: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/sid.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+
+# torch comes first and pinned: its default wheels elsewhere bring gigabytes of CUDA libraries along
+$(VENV)/torch: constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	touch $@
+
+$(VENV)/demo: pyproject.toml $(VENV)/torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo]"
+	touch $@
+
+$(VENV)/dev: pyproject.toml $(VENV)/torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/maskwright
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info
