@@ -85,7 +85,10 @@ def _read(source: Path, columns: tuple[str, ...]) -> Any:
     if source.suffix == ".npy":
         if columns:
             raise click.UsageError("--column goes with Parquet and Arrow files; a .npy file holds one array")
-        return np.load(source, mmap_mode="r", allow_pickle=False)
+        try:
+            return np.load(source, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise ConstraintError(f"{source} cannot be read: {error}") from None
     if source.suffix not in (".parquet", ".arrow", ".feather"):
         raise click.UsageError(f"{source} is neither .parquet, .arrow, .feather nor .npy")
     try:
@@ -93,25 +96,36 @@ def _read(source: Path, columns: tuple[str, ...]) -> Any:
         import pyarrow.parquet
     except ModuleNotFoundError:
         raise MissingDependencyError(f"reading {source} needs pyarrow: pip install 'maskwright[arrow]'") from None
-    reader = pyarrow.parquet.read_schema if source.suffix == ".parquet" else _feather_schema
-    names = reader(source).names
+    parquet = source.suffix == ".parquet"
+    try:
+        names = (pyarrow.parquet.read_schema if parquet else _feather_schema)(source).names
+        _check_columns(source, columns, names)
+        table = (pyarrow.parquet.read_table if parquet else pyarrow.feather.read_table)(source, columns=list(columns))
+    except pyarrow.ArrowInvalid as error:
+        raise ConstraintError(f"{source} cannot be read: {error}") from None
+    if len(columns) == 1:
+        return table.column(0)
+    return np.stack([_token_column(name, table.column(name)) for name in columns], axis=1)
+
+
+def _check_columns(source: Path, columns: tuple[str, ...], names: list[str]) -> None:
     if not columns:
         raise click.UsageError(f"name the column that holds the sequences with --column, one of: {', '.join(names)}")
     for name in columns:
         if name not in names:
             raise ConstraintError(f"{source} has no column {name!r}; it has {', '.join(names)}")
-    load = pyarrow.parquet.read_table if source.suffix == ".parquet" else pyarrow.feather.read_table
-    table = load(source, columns=list(columns))
-    if len(columns) == 1:
-        return table.column(0)
-    parts = []
-    for name in columns:
-        column = table.column(name)
-        if column.null_count:
-            row = int(np.argmax(column.is_null().to_numpy()))
-            raise ConstraintError(f"row {row} of column {name!r} is null: drop it or give it a token")
-        parts.append(column.to_numpy())
-    return np.stack(parts, axis=1)
+
+
+def _token_column(name: str, column: Any) -> Any:
+    """Return a column of one token a row as an array."""
+    import pyarrow
+
+    if not pyarrow.types.is_integer(column.type):
+        raise ConstraintError(f"column {name!r} holds {column.type}: tokens must be integers")
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy()))
+        raise ConstraintError(f"row {row} of column {name!r} is null: drop it or give it a token")
+    return column.to_numpy()
 
 
 def _feather_schema(source: Path) -> Any:

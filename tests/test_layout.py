@@ -1,0 +1,109 @@
+"""The package's shape: public names, what imports what, and that importing stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import maskwright as mw
+
+ROOT = Path(mw.__file__).parent
+
+# what each part may import of the others, besides errors
+ALLOWED = {
+    "errors": set(),
+    "automata": {"automata"},
+    "table": set(),
+    "compile": {"automata", "compile", "table"},
+    "runtime": {"runtime", "table"},
+    "demo": {"demo", "table", "compile", "runtime", ""},
+    "cli": {"demo", "table", "compile", ""},
+    "": {"compile", "table"},
+}
+HEAVY = {
+    "torch": {"runtime/torch_ops.py", "demo"},
+    "jax": {"runtime/jax_ops.py"},
+    "pyarrow": {"compile/sequences.py", "cli.py"},
+    "sklearn": {"demo"},
+    "matplotlib": {"demo"},
+}
+
+
+def sources() -> list[Path]:
+    folders = [ROOT, *(ROOT / name for name in ("automata", "compile", "runtime", "runtime/decode", "demo"))]
+    return [path for folder in folders for path in sorted(folder.glob("*.py"))]
+
+
+def imports(path: Path) -> list[str]:
+    """Return what a file imports, as absolute names."""
+    package = ["maskwright", *path.relative_to(ROOT).parent.parts]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found += [module] if node.module or not node.level else [f"{module}.{alias.name}" for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_one_way(path):
+    relative = path.relative_to(ROOT)
+    part = relative.parts[0].removesuffix(".py") if len(relative.parts) > 1 else relative.stem.replace("__init__", "")
+    for name in imports(path):
+        first, *rest = name.split(".")
+        if first == "maskwright":
+            is_part = rest and ((ROOT / rest[0]).is_dir() or (ROOT / f"{rest[0]}.py").exists())
+            target = rest[0] if is_part else ""
+            assert target in ALLOWED[part] | {"errors"}, f"{relative} imports {name}"
+        if first in HEAVY:
+            allowed = HEAVY[first]
+            assert str(relative) in allowed or relative.parts[0] in allowed, f"{relative} imports {name}"
+
+
+def test_importing_the_package_brings_in_no_optional_dependency():
+    code = "import sys, maskwright, maskwright.cli, maskwright.runtime.numpy_ops; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "jax", "pyarrow", "sklearn", "matplotlib"} & set(out.stdout.split())
+
+
+def test_the_public_names_are_these():
+    assert set(mw.__all__) == {
+        "ConstraintError",
+        "MaskwrightError",
+        "MissingDependencyError",
+        "TableError",
+        "TableFileError",
+        "TransitionTable",
+        "VocabularyMismatchError",
+        "compile_sequences",
+        "compile_sids",
+    }
+    for name in mw.__all__:
+        assert getattr(mw, name).__doc__
+
+
+def test_every_backend_has_the_same_operations():
+    pytest.importorskip("torch")
+    pytest.importorskip("jax")
+    from maskwright.runtime import jax_ops, numpy_ops, torch_ops
+
+    def names(module):
+        tree = ast.parse(Path(module.__file__).read_text())
+        return {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
+
+    assert names(torch_ops) == names(jax_ops) == names(numpy_ops) - {"edges"}
+
+
+def test_all_packages_are_listed_for_the_wheel():
+    import tomllib
+
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {".".join(["maskwright", *path.parent.relative_to(ROOT).parts]) for path in sources()}
+    assert set(listed) == found
