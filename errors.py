@@ -5,6 +5,7 @@
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
     ├── VocabularyMismatchError(ValueError)   a table and a vocabulary, or logits, that do not belong together
+    ├── DataError(ValueError)             a file of data that is missing or malformed
     └── MissingDependencyError(ImportError)   an optional package that is not installed
 
 Each message says what was wrong, where, and what to do about it.
@@ -31,6 +32,10 @@ class TableFileError(TableError):
 
 class VocabularyMismatchError(MaskwrightError, ValueError):
     """A table used with a vocabulary, or with logits, that it was not compiled for."""
+
+
+class DataError(MaskwrightError, ValueError):
+    """A file of data that is missing or malformed; the message names the file, the line and what to do."""
 
 
 class MissingDependencyError(MaskwrightError, ImportError):

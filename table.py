@@ -87,7 +87,7 @@ class TransitionTable:
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
-            array = np.ascontiguousarray(getattr(self, name))
+            array = np.ascontiguousarray(getattr(self, name)).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         if not self.vocabulary:
@@ -280,7 +280,7 @@ class TransitionTable:
                 metadata = file.metadata() or {}
                 if "maskwright" not in metadata:
                     raise TableFileError(f"{name} is a safetensors file, but not one that maskwright wrote")
-                header = json.loads(metadata["maskwright"])
+                header = dict(json.loads(metadata["maskwright"]))
                 if header.get("version") != FORMAT_VERSION:
                     raise TableFileError(
                         f"{name} has format version {header.get('version')}, this maskwright reads "
@@ -292,7 +292,9 @@ class TransitionTable:
                 arrays = {key: file.get_tensor(key) for key in _ARRAYS}
         except FileNotFoundError:
             raise FileNotFoundError(f"no table at {name}") from None
-        except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        except (SafetensorError, ValueError, TypeError, OSError) as error:
+            if isinstance(error, TableError):
+                raise
             raise TableFileError(
                 f"{name} is truncated or is not a maskwright table ({error}): build it again from its source"
             ) from error
@@ -300,13 +302,13 @@ class TransitionTable:
         if checksum != _checksum(header, arrays):
             raise TableFileError(f"{name} was changed after it was written: build it again from its source")
         del header["version"]
-        if vocabulary is not None and header["vocabulary"] != vocabulary:
+        if vocabulary is not None and header.get("vocabulary") != vocabulary:
             raise VocabularyMismatchError(
-                f"{name} was compiled for vocabulary {header['vocabulary']}, not {vocabulary}: compile it again"
+                f"{name} was compiled for vocabulary {header.get('vocabulary')}, not {vocabulary}: compile it again"
             )
         try:
             return cls(**arrays, **header)
-        except TableError as error:
+        except (TableError, TypeError) as error:  # TypeError: a header of other fields
             raise TableFileError(f"{name} is not a valid table: {error}") from error
 
 
@@ -396,7 +398,7 @@ def _first_fault(
     item_row: Any,
     vocab_size: int,
 ) -> Any:
-    """Return (index into _FAULTS, position) of the first contradiction, (0, 0) if there is none."""  # fmt: skip
+    """Return (index into _FAULTS, position) of the first contradiction, (0, 0) if there is none."""
     rows, edges = row_start.size - 1, edge_target.size
     states = rows + edge_token.size - edges
     if row_start[0] != 0 or row_start[rows] != edges:

@@ -194,7 +194,7 @@ def sort_words(
     """Sort sequences lo..hi, already loaded into `words`, and note how many tokens each shares with the one before.
 
     `shared[i]` for lo < i < hi; equal sequences get -1. `sort_bits` are the low bits in which words may differ.
-    """  # fmt: skip
+    """
     last_token = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     top = per_word * bits
     stack = [(lo, hi, 0)]
@@ -284,7 +284,7 @@ def fill_nodes(
     """Write the trie of sorted sequences lo_hi[0] .. lo_hi[1]; `at` and the per-depth counters carry over calls.
 
     `at` is (next sequence, tokens shared with the one before, next tail entry, next group, unused).
-    """  # fmt: skip
+    """
     n = index.size
     i, before, tail, group = at[0], at[1], at[2], at[3]
     fetched = i
@@ -432,7 +432,7 @@ def _sort(
     index_type: type[np.signedinteger[Any]],
     report: Progress,
 ) -> tuple[IntArray, IntArray]:
-    """Return sorted sequence numbers (N,) and tokens shared with the one before (N,), -1 where equal."""  # fmt: skip
+    """Return sorted sequence numbers (N,) and tokens shared with the one before (N,), -1 where equal."""
     top = bits * per_word
     digit_bits = min(bits, 12)
     shift = top - digit_bits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import MissingDependencyError
+from ..errors import DataError, MissingDependencyError
 
 try:
     import matplotlib  # noqa: F401  # only to see whether it is there
@@ -13,7 +13,6 @@ except ImportError as error:
         f"the demo needs {error.name}, which is not installed: pip install 'maskwright[demo]'"
     ) from error
 
-from .amazon import DataError
 from .experiment import DemoConfig, run
 from .report import Report
 

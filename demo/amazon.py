@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import html
 import io
 import json
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import MaskwrightError
+from ..errors import DataError
 from .dataset import Catalogue, Dataset, Ints, TestRows
 
 _COLUMNS = (
@@ -28,10 +29,6 @@ _COLUMNS = (
 )
 _TOKEN = re.compile(r"<([a-z])_([0-9]{1,5})>")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-
-
-class DataError(MaskwrightError, ValueError):
-    """A file of the data is missing or malformed; the message names the file, the line and what to do."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ def _read_titles(path: Path, sids: Ints) -> tuple[str, ...]:
             raise DataError(f"{where}: expected semantic ID, title and item number, separated by tabs")
         item = _item(fields[2], sids, where)
         _check_sid(fields[0], item, sids, where)
-        titles[item] = fields[1]
+        titles[item] = html.unescape(fields[1])
     return tuple(titles)
 
 

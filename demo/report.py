@@ -98,12 +98,12 @@ class Report:
     def _next_item_table(self) -> Table:
         result = self.next_item
         table = Table(
-            title=f"Next item, {result.rows:,} test rows, {self.beams} beams",
+            title=f"Next item, {result.rows:,} test rows, {self.beams} beams, {self.batch} users at a time",
             title_justify="left",
             caption_justify="left",
         )
         table.add_column("beam search")
-        for heading in ("IDs that exist", "recall@1", "recall@10", f"ms per step, {self.batch} users"):
+        for heading in ("IDs that exist", "recall@1", "recall@10", "ms per step"):
             table.add_column(heading, justify="right")
         for name, measures in (("unconstrained", result.unconstrained), ("constrained", result.constrained)):
             table.add_row(
@@ -124,15 +124,8 @@ class Report:
         table = Table(
             title="Cold start: recall@1 on items left out of training", title_justify="left", caption_justify="left"
         )
-        table.add_column("newest items")
-        for heading in (
-            "IDs",
-            "histories dropped",
-            "test rows",
-            "unconstrained",
-            "random guess",
-            "constrained",
-        ):
+        table.add_column("newest")
+        for heading in ("IDs", "dropped", "rows", "unconstrained", "random", "constrained"):
             table.add_column(heading, justify="right")
         for cold in self.cold_start:
             name, result = f"{cold.share:.0%} ({cold.items})", cold.comparison
@@ -148,7 +141,10 @@ class Report:
                 f"{result.random_at_1:.1%}",
                 _percent(result.constrained.recall_at_1, result.rows),
             )
-        table.caption = "constrained: to the IDs of exactly these items; a random guess is one ID out of them"
+        table.caption = (
+            "constrained: to the IDs of exactly these items; random: one ID out of them; "
+            "dropped: training histories with such an item"
+        )
         return table
 
     def _example_text(self) -> Text:

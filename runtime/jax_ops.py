@@ -215,7 +215,7 @@ def select(
     logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
     under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
-    """  # fmt: skip
+    """
     batch, m = scores.shape
     logits = _wide(logits)
     node = state.node
@@ -239,7 +239,7 @@ def select(
         if level == 0:
             edge = jnp.broadcast_to(jnp.arange(shape.width, dtype=node.dtype), (batch * m, shape.width))
             token = _token(dev, edge)
-            allowed = token < dev.vocab_size
+            allowed = (node == 0)[:, None]
         elif shape.rows:
             edge, token, allowed = _expand(dev, node, shape.width)
         else:

@@ -102,7 +102,7 @@ def select(
     logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
     under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
-    """  # fmt: skip
+    """
     batch, m = scores.shape
     in_place = dev is not None and m == beams and unbranched(dev.levels, level)
     out = Selection(

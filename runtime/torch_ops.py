@@ -248,7 +248,7 @@ def select(
     logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
     under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
-    """  # fmt: skip
+    """
     batch, m = scores.shape
     # without a constraint all tokens are allowed, and both softmaxes are one
     log_probs = _wide(logits) if renormalise and dev is not None else log_softmax(logits)
@@ -272,6 +272,7 @@ def select(
             token = _token(dev, edge)
             edge, token = edge.expand(batch * m, -1), token.expand(batch * m, -1)
             x = log_probs.gather(1, token)
+            scores = torch.where(state.node.view(batch, m) == 0, scores, -torch.inf)
         else:
             if shape.rows:
                 edge, token, allowed = _expand(dev, state.node, shape.width)

@@ -254,7 +254,9 @@ def _release(directory: Path, **changed: str) -> Path:
     index = {str(item): [token + ">" for token in sid.split(">")[:-1]] for item, sid in enumerate(SIDS)}
     texts = {
         "index/Pens.index.json": changed.get("index", json.dumps(index)),
-        "info/Pens.txt": changed.get("info", "".join(f"{sid}\tItem {item}\t{item}\n" for item, sid in enumerate(SIDS))),
+        "info/Pens.txt": changed.get(
+            "info", "".join(f"{sid}\tItem &quot;{item}&quot;\t{item}\n" for item, sid in enumerate(SIDS))
+        ),
         "valid/Pens.csv": changed.get("valid", _csv(VALID)),
         "test/Pens.csv": changed.get("test", _csv(TEST)),
     }
@@ -270,7 +272,7 @@ def test_the_amazon_layout_is_read(tmp_path: Path) -> None:
     assert data.name == "Amazon reviews, Pens"
     assert data.catalogue.sids.tolist() == [[3, 0], [3, 1], [0, 9], [3, 1], [1, 1]]
     assert data.catalogue.codes == 10
-    assert data.catalogue.titles[2] == "Item 2"
+    assert data.catalogue.titles[2] == 'Item "2"'
     assert [items.tolist() for items in data.train] == [[0, 1, 2, 1], [4, 0]]
     assert [items.tolist() for items in data.test.histories] == [[0, 1, 2, 1], [4, 0], [1]]
     assert data.test.targets.tolist() == [0, 2, 2]
