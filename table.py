@@ -442,10 +442,14 @@ def _first_fault(
                 if bits != b - a:
                     return 5, s
     end = edge_token.size
+    wrong = 0  # counted first and looked for after, so that the loop over all tails is vector code
     for e in range(edges, end - 2):
         finals += edge_token[e] == vocab_size
-        if edge_token[e] > vocab_size:
-            return 8, e
+        wrong += edge_token[e] > vocab_size
+    if wrong:
+        for e in range(edges, end - 2):
+            if edge_token[e] > vocab_size:
+                return 8, e
     if edge_token[end - 2] != vocab_size or edge_token[end - 1] != vocab_size + 1:
         return 9, end
     if end - 2 > edges and edge_token[end - 3] != vocab_size:
@@ -456,8 +460,9 @@ def _first_fault(
         if item_start[i] <= item_start[i - 1]:
             return 10, i
     for i in range(item_row.size):
-        if item_row[i] < 0 or item_row[i] >= item_row.size:
-            return 11, i
+        wrong += (item_row[i] < 0) | (item_row[i] >= item_row.size)
+    if wrong:
+        return 11, 0
     if finals != item_start.size - 1:
         return 12, 0
     return 0, 0

@@ -84,9 +84,15 @@ def load_words(
     bits: int,
     per_word: int,
     words: Any,
+    shift: int,
+    counts: Any,
 ) -> int:
-    """Pack the first tokens of sequences lo..hi into `words`; return the flat index of the first bad token, or -1."""
+    """Pack the first tokens of sequences lo..hi into `words`; return the flat index of the first bad token, or -1.
+
+    Counts the words by their digit at `shift` into `counts` (2^k,) on the way.
+    """
     limit = np.uint64(vocab_size)
+    mask = np.uint64(counts.size - 1)
     for i in range(lo, hi):
         begin = _begin(offsets, length, i)
         stop = _begin(offsets, length, i + 1)
@@ -94,8 +100,22 @@ def load_words(
             # a negative token becomes a huge unsigned one, so one comparison checks both ends
             if np.uint64(values[j]) >= limit:
                 return int(j)
-        words[i] = _word(values, begin, stop, bits, per_word)
+        word = _word(values, begin, stop, bits, per_word)
+        words[i] = word
+        counts[(word >> np.uint64(shift)) & mask] += 1
     return -1
+
+
+@njit(cache=True, nogil=True)
+def into_buckets(words: Any, shift: int, start: Any, words_out: Any, index_out: Any) -> None:
+    """Move all words to their buckets by the digit at `shift`, with their numbers; `start` holds first places."""
+    mask = np.uint64(start.size - 1)
+    for i in range(words.size):
+        digit = (words[i] >> np.uint64(shift)) & mask
+        at = start[digit]
+        start[digit] = at + 1
+        words_out[at] = words[i]
+        index_out[at] = i
 
 
 # --------------------------------------------------------------------------------------------------- sorting
@@ -361,21 +381,9 @@ def build_trie(
     Raises IndexError with the flat index of the first token outside 0 .. vocab_size - 1.
     """
     report = progress or (lambda stage, done, total: None)
-    bits = int(vocab_size).bit_length()
-    per_word = 64 // bits
     index_type: type[np.signedinteger[Any]] = np.int32 if count < _WIDE else np.int64
 
-    words = np.empty(count, np.uint64)
-    for lo in range(0, count, _CHUNK):
-        hi = min(lo + _CHUNK, count)
-        bad = load_words(values, offsets, length, lo, hi, vocab_size, bits, per_word, words)
-        if bad >= 0:
-            raise IndexError(bad)
-        report("reading", hi, count)
-
-    index, shared = _sort(values, offsets, length, count, bits, per_word, words, index_type, report)
-    del words
-
+    index, shared = _sort(values, offsets, length, count, vocab_size, index_type, report)
     longest = length if not offsets.size else int(np.diff(offsets).max())
     rows = np.zeros(longest + 2, np.int64)
     edges = np.zeros(longest + 2, np.int64)
@@ -426,28 +434,32 @@ def _sort(
     offsets: IntArray,
     length: int,
     count: int,
-    bits: int,
-    per_word: int,
-    words: NDArray[np.uint64],
+    vocab_size: int,
     index_type: type[np.signedinteger[Any]],
     report: Progress,
 ) -> tuple[IntArray, IntArray]:
     """Return sorted sequence numbers (N,) and tokens shared with the one before (N,), -1 where equal."""
+    bits = int(vocab_size).bit_length()
+    per_word = 64 // bits
     top = bits * per_word
     digit_bits = min(bits, 12)
     shift = top - digit_bits
     counts = np.zeros(1 << digit_bits, np.int64)
-    _histogram(words, 0, count, shift, counts)
+    loaded = np.empty(count, np.uint64)
+    for lo in range(0, count, _CHUNK):
+        hi = min(lo + _CHUNK, count)
+        bad = load_words(values, offsets, length, lo, hi, vocab_size, bits, per_word, loaded, shift, counts)
+        if bad >= 0:
+            raise IndexError(bad)
+        report("reading", hi, count)
     ends = np.cumsum(counts)
-    start = ends - counts
     spare = int(counts.max())
     # one pass over everything puts each sequence into its first token's bucket; buckets are then sorted in cache
     index = np.empty(count, index_type)
-    words_out = np.empty(count, np.uint64)
-    _scatter(words, np.arange(count, dtype=index_type), 0, count, shift, start, words_out, index)
-    words[:] = words_out
-    del words_out
-    shared = np.zeros(count, np.int32)
+    words = np.empty(count, np.uint64)
+    into_buckets(loaded, shift, ends - counts, words, index)
+    del loaded
+    shared = np.zeros(count, np.int32)  # which is what neighbours in different buckets share
     spare_words, spare_index = np.empty(spare, np.uint64), np.empty(spare, index_type)
     first = 0
     for last in ends[counts > 0].tolist():
@@ -455,16 +467,9 @@ def _sort(
             values, offsets, length, bits, per_word,
             words, index, first, last, shift, shared, spare_words, spare_index,
         )  # fmt: skip
-        if first:  # neighbours in different buckets may still share tokens when a digit is less than a token
-            shared[first] = 0 if digit_bits == bits else _leading(int(words[first] ^ words[first - 1]), top, bits)
         first = last
         report("sorting", last, count)
     return index, shared
-
-
-def _leading(difference: int, top: int, bits: int) -> int:
-    """Return how many leading `bits`-wide tokens of a `top`-bit word are zero."""
-    return (top - difference.bit_length()) // bits
 
 
 def _by_state(
