@@ -469,3 +469,22 @@ def test_put_takes_tables_only():
     for name in FAST:
         with pytest.raises(TypeError, match="put takes a TransitionTable, not list"):
             backend(name).ops.put([[1, 2]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAST)
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(case=tables(), special=st.booleans(), width=st.integers(1, 9))
+def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width):
+    table, _, _ = case
+    ops, into = backend(name)
+    dev = ops.put(table)
+    nodes = every_node(table)
+    logits = logits_for(nodes, table.vocab_size, 3, special)
+    np.testing.assert_array_equal(
+        out(ops.mask_logits(dev, into(logits), State(into(nodes)))), numpy_ops.mask_logits(table, logits, State(nodes))
+    )
+    best = ops.candidates(dev, into(logits), State(into(nodes)), width)
+    expected = numpy_ops.candidates(table, logits, State(nodes), width)
+    np.testing.assert_array_equal(out(best.tokens), expected.tokens)
+    np.testing.assert_array_equal(out(best.states.node), expected.states.node)

@@ -228,3 +228,22 @@ def test_progress_is_silent_when_not_a_terminal_and_shown_when_it_is(monkeypatch
     monkeypatch.setenv("FORCE_COLOR", "1")
     mw.compile_sids(rows, 10)
     assert "sorting" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vocab", [2, 17, 256, 2048, 40_000, 1_000_000])
+def test_millions_of_rows_hold_what_numpy_says(vocab):
+    rng = np.random.default_rng(vocab)
+    rows = rng.integers(0, vocab, (2_000_000, 6))
+    rows[: len(rows) // 2, :4] = rows[rng.integers(0, 1000, len(rows) // 2), :4]  # half of them share long prefixes
+    table = mw.compile_sids(rows, vocab)
+    distinct, group = np.unique(rows, axis=0, return_inverse=True)
+    assert table.num_sequences == len(distinct)
+    assert table.contains(distinct).all()
+    order = np.argsort(group.reshape(-1), kind="stable")
+    assert (table.item_row == order).all()  # no sequence is a prefix of another, so groups come in sorted order
+    near = distinct.copy()
+    near[:, -1] = (near[:, -1] + 1) % vocab
+    keys = {row.tobytes() for row in distinct}
+    sample = rng.integers(0, len(near), 20_000)
+    assert table.contains(near[sample]).tolist() == [row.tobytes() in keys for row in near[sample]]
