@@ -30,6 +30,7 @@ _ARRAYS = (
     "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks",
     "level_start", "item_start", "item_row",
 )  # fmt: skip
+_TOGETHER = 256  # rows walked side by side in `_walk`
 _BLOCK = 256  # tail entries per count of ends kept for looking up input rows
 
 
@@ -485,34 +486,34 @@ def _walk(
     """Follow each row of tokens (N, L) from the start by binary search; out (N,) gets the state reached."""
     rows, edges = row_start.size - 1, edge_target.size
     dead = rows + edge_token.size - edges - 1
-    for i in range(tokens.shape[0]):
-        state = np.int64(0)
+    for block in range(0, tokens.shape[0], _TOGETHER):
+        last = min(block + _TOGETHER, tokens.shape[0])
+        out[block:last] = 0
         for j in range(tokens.shape[1]):
-            token = np.int64(tokens[i, j])
-            if state >= rows:
-                entry = np.int64(edge_token[edges + state - rows])
-                if entry == token and token < vocab_size:
-                    state += 1
-                elif not (entry == vocab_size and token == eos):
-                    state = dead
-                    break
-                continue
-            lo, hi = np.int64(row_start[state]), np.int64(row_start[state + 1])
-            stop = hi
-            while lo < hi:
-                mid = (lo + hi) >> 1
-                if np.int64(edge_token[mid]) < token:
-                    lo = mid + 1
+            for i in range(block, last):  # one step of many rows: their cache misses overlap
+                state = out[i]
+                token = np.int64(tokens[i, j])
+                if state >= rows:
+                    entry = np.int64(edge_token[edges + state - rows])
+                    if entry == token and token < vocab_size:
+                        out[i] = state + 1
+                    elif not (entry == vocab_size and token == eos):
+                        out[i] = dead
+                    continue
+                lo, hi = np.int64(row_start[state]), np.int64(row_start[state + 1])
+                stop = hi
+                while lo < hi:
+                    mid = (lo + hi) >> 1
+                    if np.int64(edge_token[mid]) < token:
+                        lo = mid + 1
+                    else:
+                        hi = mid
+                if lo < stop and np.int64(edge_token[lo]) == token:
+                    out[i] = edge_target[lo]
+                elif accepting[state] and token == eos:
+                    out[i] = dead - 1
                 else:
-                    hi = mid
-            if lo < stop and np.int64(edge_token[lo]) == token:
-                state = np.int64(edge_target[lo])
-            elif accepting[state] and token == eos:
-                state = dead - 1
-            else:
-                state = dead
-                break
-        out[i] = state
+                    out[i] = dead
 
 
 @njit(cache=True, nogil=True)

@@ -144,6 +144,10 @@ def _from_arrow(column: Any) -> tuple[NDArray[Any], IntArray]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+        raise ConstraintError(
+            f"a pyarrow {type(column).__name__} was given: pass one column of it, such as table['sid']"
+        )
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):  # older releases keep a chunked result

@@ -181,6 +181,7 @@ BAD_SIDS = [
     (lambda: arrow([[1, 2], [3]]), {}, "row 1 has 1 tokens, row 0 has 2"),
     (lambda: arrow([[1, 2], None]), {}, "row 1 is null"),
     (lambda: arrow([[1, 2], [3, None]]), {}, "row 1 has a null at position 1"),
+    (lambda: pytest.importorskip("pyarrow").table({"sid": [[1]]}), {}, "a pyarrow Table was given: pass one column"),
     (lambda: arrow([1, 2]), {}, "the column holds int64: a column of integer lists is needed"),
     (lambda: arrow([[1.5]]), {}, "the column holds lists of double"),
 ]
