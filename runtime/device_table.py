@@ -132,6 +132,19 @@ def device_table(
     )
 
 
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a tree of dicts, lists and tuples, named ones too, with `function` applied to its leaves but None."""
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {key: map_tree(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tree(function, value) for value in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tree(function, value) for value in tree)
+    return function(tree)
+
+
 def check_table(table: TransitionTable) -> None:
     """Raise TypeError unless this is a table."""
     if not isinstance(table, TransitionTable):

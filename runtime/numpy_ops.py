@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..table import TransitionTable
-from .device_table import Candidates, Selection, State, check_logits, check_rows, unbranched
+from .device_table import Candidates, Selection, State, check_logits, check_rows, map_tree, unbranched
 
 Array = NDArray[Any]
 
@@ -178,15 +178,7 @@ def take(array: Array, index: Array) -> Array:
 
 def gather(cache: Any, index: Array) -> Any:
     """Return a tree of arrays gathered at index (n,) along each array's first axis."""
-    if cache is None:
-        return None
-    if isinstance(cache, dict):
-        return {key: gather(value, index) for key, value in cache.items()}
-    if isinstance(cache, tuple) and hasattr(cache, "_fields"):
-        return type(cache)(*(gather(value, index) for value in cache))
-    if isinstance(cache, (list, tuple)):
-        return type(cache)(gather(value, index) for value in cache)
-    return cache[index]
+    return map_tree(lambda leaf: leaf[index], cache)
 
 
 def first_tokens(dev: TransitionTable | None, cache: Any, count: int, token: int) -> Array:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..table import TransitionTable
-from .device_table import Candidates, DeviceTable, Selection, State, check_logits, check_rows, device_table
+from .device_table import Candidates, DeviceTable, Selection, State, check_logits, check_rows, device_table, map_tree
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
@@ -390,20 +390,16 @@ def take(array: Tensor, index: Tensor) -> Tensor:
 
 def gather(cache: Any, index: Tensor) -> Any:
     """Return a tree of tensors gathered at index (n,) along each tensor's first axis."""
-    if cache is None:
-        return None
-    if isinstance(cache, dict):
-        return {key: gather(value, index) for key, value in cache.items()}
-    if isinstance(cache, tuple) and hasattr(cache, "_fields"):
-        return type(cache)(*(gather(value, index) for value in cache))
-    if isinstance(cache, (list, tuple)):
-        return type(cache)(gather(value, index) for value in cache)
-    if not isinstance(cache, Tensor):
-        raise TypeError(
-            f"the cache holds a {type(cache).__name__}: it must be a tree of tensors with the beams first, "
-            "or pass gather= to regather it yourself"
-        )
-    return cache.index_select(0, index)
+
+    def regather(leaf: Any) -> Tensor:
+        if not isinstance(leaf, Tensor):
+            raise TypeError(
+                f"the cache holds a {type(leaf).__name__}: it must be a tree of tensors with the beams first, "
+                "or pass gather= to regather it yourself"
+            )
+        return leaf.index_select(0, index)
+
+    return map_tree(regather, cache)
 
 
 def first_tokens(dev: TorchTable | None, cache: Any, count: int, token: int) -> Tensor:
