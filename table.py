@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -251,13 +251,15 @@ class TransitionTable:
         target = Path(path)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         metadata = {"maskwright": json.dumps(self._header(arrays), sort_keys=True)}
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-        os.close(handle)
+        temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
         try:
+            temporary.touch()
+            mode = temporary.stat().st_mode
             save_file(arrays, temporary, metadata)
+            temporary.chmod(mode)  # safetensors makes files that only their owner can read
             os.replace(temporary, target)
         except BaseException:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
 
     def _header(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:

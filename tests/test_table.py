@@ -92,6 +92,12 @@ def test_another_vocabulary_is_refused(saved):
         mw.TransitionTable.load(saved, vocabulary="integers:41")
 
 
+def test_a_saved_file_can_be_read_by_whom_the_umask_lets(saved):
+    plain = saved.with_name("plain")
+    plain.write_text("")
+    assert saved.stat().st_mode == plain.stat().st_mode
+
+
 def test_a_failed_save_leaves_the_old_file(table, saved, monkeypatch):
     before = saved.read_bytes()
 
