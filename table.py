@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from .errors import TableError, TableFileError, VocabularyMismatchError
 
 FORMAT_VERSION = 1
 """Version of the file format; a reader refuses any other."""
+
+MOST_TOKENS = 2**31 - 3
+"""The largest vocabulary: tokens and two numbers more fit into 32 bits on every backend."""
 
 IntArray = NDArray[np.signedinteger[Any]]
 
@@ -88,10 +91,12 @@ class TransitionTable:
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
-            array = np.ascontiguousarray(getattr(self, name)).view()
-            array.flags.writeable = False
+            array = np.asarray(getattr(self, name))
+            if array.flags.writeable or not array.flags.c_contiguous:  # whoever holds it could change it still
+                array = array.copy()
+                array.flags.writeable = False
             object.__setattr__(self, name, array)
-        if not self.vocabulary:
+        if self.vocabulary == "":
             object.__setattr__(self, "vocabulary", integer_vocabulary(self.vocab_size))
         _check(self)
 
@@ -182,9 +187,12 @@ class TransitionTable:
 
     def walk(self, tokens: ArrayLike) -> NDArray[np.int64]:
         """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed."""
-        array = np.atleast_2d(np.asarray(tokens))
+        array = np.asarray(tokens)
+        if array.size == 0:
+            return np.zeros(len(array), np.int64)
         if array.ndim != 2 or array.dtype.kind not in "iu":
-            raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {np.shape(tokens)}")
+            raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         out = np.empty(array.shape[0], np.int64)
         eos = -1 if self.eos is None else self.eos
         _walk(
@@ -211,12 +219,15 @@ class TransitionTable:
         return self.is_accepting(self.walk(sids))
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
-        """Return whether one sequence of tokens is in the set; a closing EOS may be there or not."""
+        """Return whether one sequence of tokens is in the set; EOS may close it, also more than once, as in a batch."""
         array = np.asarray(tokens)
         return bool(array.size) and bool(self.contains(array[None])[0])
 
     def input_rows(self, states: ArrayLike) -> list[IntArray]:
-        """Return the input rows that each final state (N,) stands for; an empty array for any other state."""
+        """Return the input rows that each final state (N,) stands for; an empty array for any other state.
+
+        Ask for the state before EOS: where sequences go on, EOS leads from all of them to the one state `after_eos`.
+        """
         out: list[IntArray] = []
         for state in np.atleast_1d(np.asarray(states)).tolist():
             if state == self.after_eos or not bool(self.is_accepting(state)):
@@ -249,6 +260,8 @@ class TransitionTable:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to one safetensors file, in full or not at all."""
         target = Path(path)
+        if not target.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in")
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         metadata = {"maskwright": json.dumps(self._header(arrays), sort_keys=True)}
         temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
@@ -295,9 +308,9 @@ class TransitionTable:
                 arrays = {key: file.get_tensor(key) for key in _ARRAYS}
         except FileNotFoundError:
             raise FileNotFoundError(f"no table at {name}") from None
-        except (SafetensorError, ValueError, TypeError, OSError) as error:
-            if isinstance(error, TableError):
-                raise
+        except TableError:
+            raise
+        except Exception as error:  # whatever a reader of damaged files may raise
             raise TableFileError(
                 f"{name} is truncated or is not a maskwright table ({error}): build it again from its source"
             ) from error
@@ -331,23 +344,36 @@ def _checksum(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
 def _check(table: TransitionTable) -> None:
     """Raise TableError unless the arrays form a table."""
     size = table.vocab_size
-    if size < 1:
-        raise TableError(f"vocab_size must be positive, not {size}")
-    if table.eos is not None and not 0 <= table.eos < size:
-        raise TableError(f"eos is {table.eos}, outside 0 .. {size - 1}")
+    if type(size) is not int or not 1 <= size <= MOST_TOKENS:
+        raise TableError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {size!r}")
+    if table.eos is not None and (type(table.eos) is not int or not 0 <= table.eos < size):
+        raise TableError(f"eos must be an integer from 0 to {size - 1}, not {table.eos!r}")
+    if type(table.vocabulary) is not str or type(table.source) is not str:
+        raise TableError("vocabulary and source must be text")
+    if table.vocabulary.startswith("integers:") and table.vocabulary != integer_vocabulary(size):
+        raise TableError(f"the vocabulary is {table.vocabulary}, but vocab_size is {size}")
+    index = (np.dtype(np.int32), np.dtype(np.int64))
     for name, kinds, ndim in (
-        ("row_start", "i", 1), ("edge_token", "u", 1), ("edge_target", "i", 1), ("accepting", "b", 1),
-        ("base_row", "i", 1), ("masks", "u", 2), ("level_start", "i", 1), ("item_start", "i", 1), ("item_row", "i", 1),
-    ):  # fmt: skip
+        ("row_start", index, 1),
+        ("edge_token", (np.min_scalar_type(size + 1),), 1),
+        ("edge_target", (table.row_start.dtype,), 1),
+        ("accepting", (np.dtype(np.bool_),), 1),
+        ("base_row", index[:1], 1),
+        ("masks", (np.dtype(np.uint32),), 2),
+        ("level_start", index[1:], 1),
+        ("item_start", index, 1),
+        ("item_row", index, 1),
+    ):
         array = getattr(table, name)
-        if array.dtype.kind not in kinds or array.ndim != ndim:
-            raise TableError(f"{name} is {array.dtype} with {array.ndim} axes")
+        if array.dtype not in kinds or array.ndim != ndim:
+            raise TableError(f"{name} is {array.dtype} with {array.ndim} axes, not {kinds[0]} with {ndim}")
     rows, edges = table.num_rows, table.num_edges
     words = -(-size // 32)
     consistent = (
         (rows >= 1, "there is no start row"),
         (table.edge_token.size >= edges + 2, "edge_token is shorter than edge_target"),
         (table.accepting.size == rows, "accepting and row_start differ in length"),
+        (not table.accepting[:1].any(), "the start accepts the empty sequence, which no decoder could write"),
         (table.base_row.size <= rows, "base_row is longer than row_start"),
         (
             table.masks.dtype == np.uint32 and table.masks.shape[1] == words,
@@ -358,17 +384,20 @@ def _check(table: TransitionTable) -> None:
             table.level_start.size < 2 or table.level_start[-1] == rows,
             "level_start does not end at the last row",
         ),
-        (1 <= table.min_length <= table.max_length, "lengths are not 1 <= min_length <= max_length"),
     )
     for holds, message in consistent:
         if not holds:
             raise TableError(message)
-    fault, where = _first_fault(
+    eos = -1 if table.eos is None else table.eos
+    fault, where, shortest, longest = _first_fault(
         table.row_start, table.edge_token, table.edge_target, table.accepting, table.base_row, table.masks,
-        table.level_start, table.item_start, table.item_row, size,
+        table.level_start, table.item_start, table.item_row, size, eos,
     )  # fmt: skip
     if fault:
         raise TableError(f"{_FAULTS[fault]} (at {where})")
+    lengths = (table.min_length, table.max_length)
+    if lengths != (shortest, longest) or any(type(length) is not int for length in lengths):
+        raise TableError(f"sequences have {shortest} to {longest} tokens, not {lengths[0]!r} to {lengths[1]!r}")
 
 
 _FAULTS = (
@@ -385,6 +414,9 @@ _FAULTS = (
     "item_start does not rise from 0 to the number of items",
     "item_row points outside the input",
     "accepting states and items do not match",
+    "an edge or a tail entry holds eos",
+    "some rows of a level have masks and some have not",
+    "tails are shared or left over",
 )
 
 
@@ -400,41 +432,70 @@ def _first_fault(
     item_start: Any,
     item_row: Any,
     vocab_size: int,
+    eos: int,
 ) -> Any:
-    """Return (index into _FAULTS, position) of the first contradiction, (0, 0) if there is none."""
+    """Return (index into _FAULTS, position, shortest, longest sequence); index 0 if there is no contradiction."""
     rows, edges = row_start.size - 1, edge_target.size
-    states = rows + edge_token.size - edges
+    end = edge_token.size
+    states = rows + end - edges
     if row_start[0] != 0 or row_start[rows] != edges:
-        return 1, 0
-    finals = 0
-    level = 0
+        return 1, 0, 0, 0
+    if edge_token[end - 2] != vocab_size or edge_token[end - 1] != vocab_size + 1:
+        return 9, end, 0, 0
+    if end - 2 > edges and edge_token[end - 3] != vocab_size:
+        return 9, end, 0, 0
+    shortest, longest = np.int64(1) << 62, np.int64(0)
+    finals, leaves, walked = 0, 0, 0
     for level in range(level_start.size - 1):
         if level_start[level] >= level_start[level + 1]:
-            return 7, level
+            return 7, level, 0, 0
         last_level = level + 2 == level_start.size
         low = rows if last_level else level_start[level + 1]
         high = rows if last_level else level_start[level + 2]
-        for s in range(level_start[level], level_start[level + 1]):
+        first_row = level_start[level]
+        masked = first_row < base_row.size and base_row[first_row] >= 0
+        for s in range(first_row, level_start[level + 1]):
             a, b = row_start[s], row_start[s + 1]
             if b < a or b > edges:
-                return 1, s
-            finals += accepting[s]
-            if a == b and not accepting[s]:
-                return 2, s
-            previous = -1
+                return 1, s, 0, 0
+            if accepting[s]:
+                finals += 1
+                shortest = min(shortest, np.int64(level))
+                longest = max(longest, np.int64(level))
+            elif a == b:
+                return 2, s, 0, 0
             base = base_row[s] if s < base_row.size else -1
             if base < -1 or base >= masks.shape[0]:
-                return 6, s
+                return 6, s, 0, 0
+            if (base >= 0) != masked:
+                return 14, s, 0, 0
+            previous = -1
             for e in range(a, b):
                 token = np.int64(edge_token[e])
                 if token <= previous or token >= vocab_size:
-                    return 3, e
+                    return 3, e, 0, 0
+                if token == eos:
+                    return 13, e, 0, 0
                 previous = int(token)
                 target = edge_target[e]
-                if not (low <= target < high or rows <= target < states - 2):
-                    return 4, e
                 if base >= 0 and (masks[base, token >> 5] >> np.uint32(token & 31)) & np.uint32(1) == 0:
-                    return 5, s
+                    return 5, s, 0, 0
+                if low <= target < high:
+                    continue
+                if not rows <= target < states - 2:
+                    return 4, e, 0, 0
+                entry = edges + target - rows
+                while edge_token[entry] < vocab_size:
+                    if edge_token[entry] == eos:
+                        return 13, entry, 0, 0
+                    entry += 1
+                if edge_token[entry] > vocab_size:
+                    return 8, entry, 0, 0
+                length = level + 1 + entry - (edges + target - rows)
+                shortest = min(shortest, length)
+                longest = max(longest, length)
+                leaves += 1
+                walked += length - level
             if base >= 0:
                 bits = 0
                 for w in range(masks.shape[1]):
@@ -443,32 +504,25 @@ def _first_fault(
                         word &= word - np.uint32(1)
                         bits += 1
                 if bits != b - a:
-                    return 5, s
-    end = edge_token.size
-    wrong = 0  # counted first and looked for after, so that the loop over all tails is vector code
+                    return 5, s, 0, 0
+    ends = 0
     for e in range(edges, end - 2):
-        finals += edge_token[e] == vocab_size
-        wrong += edge_token[e] > vocab_size
-    if wrong:
-        for e in range(edges, end - 2):
-            if edge_token[e] > vocab_size:
-                return 8, e
-    if edge_token[end - 2] != vocab_size or edge_token[end - 1] != vocab_size + 1:
-        return 9, end
-    if end - 2 > edges and edge_token[end - 3] != vocab_size:
-        return 9, end
+        ends += edge_token[e] == vocab_size
+    if ends != leaves or walked != end - 2 - edges:
+        return 15, edges, 0, 0
     if item_start.size == 0 or item_start[0] != 0 or item_start[item_start.size - 1] != item_row.size:
-        return 10, 0
+        return 10, 0, 0, 0
     for i in range(1, item_start.size):
         if item_start[i] <= item_start[i - 1]:
-            return 10, i
+            return 10, i, 0, 0
+    wrong = 0  # counted without a way out, so that this is vector code
     for i in range(item_row.size):
         wrong += (item_row[i] < 0) | (item_row[i] >= item_row.size)
     if wrong:
-        return 11, 0
-    if finals != item_start.size - 1:
-        return 12, 0
-    return 0, 0
+        return 11, 0, 0, 0
+    if finals + leaves != item_start.size - 1:
+        return 12, 0, 0, 0
+    return 0, 0, shortest, longest
 
 
 # ------------------------------------------------------------------------------------------------------ kernels
@@ -499,7 +553,7 @@ def _walk(
                     entry = np.int64(edge_token[edges + state - rows])
                     if entry == token and token < vocab_size:
                         out[i] = state + 1
-                    elif not (entry == vocab_size and token == eos):
+                    elif not (entry == vocab_size and token == eos and eos >= 0):
                         out[i] = dead
                     continue
                 lo, hi = np.int64(row_start[state]), np.int64(row_start[state + 1])
@@ -512,7 +566,7 @@ def _walk(
                         hi = mid
                 if lo < stop and np.int64(edge_token[lo]) == token:
                     out[i] = edge_target[lo]
-                elif accepting[state] and token == eos:
+                elif accepting[state] and token == eos and eos >= 0:
                     out[i] = dead - 1
                 else:
                     out[i] = dead

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks
 from ..errors import ConstraintError
-from ..table import TransitionTable
+from ..table import MOST_TOKENS, TransitionTable
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
@@ -78,9 +78,7 @@ def compile_sequences(
     elif _is_arrow(values):
         flat, starts = _from_arrow(values)
     else:
-        rows = [_as_array(row, f"row {i}") for i, row in enumerate(values)]
-        starts = np.cumsum([0, *(row.size for row in rows)])
-        flat = np.concatenate(rows) if rows else np.empty(0, np.int64)
+        flat, starts = _from_rows(values)
     if flat.ndim != 1 or starts.ndim != 1:
         raise ConstraintError(f"values and offsets must have one axis each, not {flat.ndim} and {starts.ndim}")
     if starts.size < 2:
@@ -100,10 +98,10 @@ def compile_sequences(
 def _compile(
     values: NDArray[Any], offsets: IntArray, length: int, count: int, vocab_size: int, eos: int | None
 ) -> TransitionTable:
-    if not isinstance(vocab_size, (int, np.integer)) or vocab_size < 1:
-        raise ConstraintError(f"vocab_size must be a positive integer, not {vocab_size!r}")
-    if eos is not None and not 0 <= eos < vocab_size:
-        raise ConstraintError(f"eos is {eos}, outside 0 .. {vocab_size - 1}")
+    if not _is_int(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
+        raise ConstraintError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}")
+    if eos is not None and (not _is_int(eos) or not 0 <= eos < vocab_size):
+        raise ConstraintError(f"eos must be an integer from 0 to {vocab_size - 1}, not {eos!r}")
     values, offsets = values.view(), offsets.view()
     values.flags.writeable = offsets.flags.writeable = False  # one kernel for arrays, memory maps and Arrow buffers
     with _progress(count) as progress:
@@ -114,6 +112,8 @@ def _compile(
     if eos is not None:
         _refuse_eos_inside(trie, eos, values, offsets, length)
     base_row, masks = _masks(trie, int(vocab_size))
+    for array in (base_row, masks, *(a for a in vars(trie).values() if isinstance(a, np.ndarray))):
+        array.flags.writeable = False  # given away: the table need not copy them
     return TransitionTable(
         vocab_size=int(vocab_size),
         row_start=trie.row_start,
@@ -133,6 +133,10 @@ def _compile(
 
 
 # ------------------------------------------------------------------------------------------------------ input
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _is_arrow(source: Any) -> bool:
@@ -175,22 +179,59 @@ def _from_arrow(column: Any) -> tuple[NDArray[Any], IntArray]:
     return flat.to_numpy(zero_copy_only=False), offsets
 
 
+def _from_rows(sequences: Any) -> tuple[NDArray[Any], IntArray]:
+    """Return flat values and offsets (N + 1,) of a list of sequences."""
+    try:
+        rows = [_as_array(row, f"row {i}") for i, row in enumerate(sequences)]
+    except TypeError:
+        raise ConstraintError(f"a list of sequences is needed, not {type(sequences).__name__}") from None
+    for i, row in enumerate(rows):
+        if row.ndim != 1:
+            raise ConstraintError(
+                f"row {i} has {row.ndim} axes: each row must be one sequence of tokens; "
+                "if all tokens are in one array, say with offsets= where each sequence starts"
+            )
+        if row.dtype.kind == "i" and row.size and row.min() < 0:
+            raise ConstraintError(f"row {i} has token {row.min()} at position {int(row.argmin())}: tokens start at 0")
+    lengths = [row.size for row in rows]
+    # uint64 beside signed types would make floats of all
+    flat = np.concatenate([row.astype(np.uint64) for row in rows]) if rows else np.empty(0, np.uint64)
+    return flat, np.cumsum([0, *lengths])
+
+
 def _as_array(source: Any, name: str) -> NDArray[Any]:
     try:
         array = np.asarray(source)
-    except ValueError as error:
-        raise ConstraintError(f"{name} is not a rectangular array: {error}") from None
+    except ValueError:  # a list of rows that differ in length or depth
+        raise _uneven(source, name) from None
     if array.dtype.kind not in "iu":
         if array.size == 0:
             return array.astype(np.int64)
-        raise ConstraintError(f"{name} has dtype {array.dtype}: tokens must be integers{_first_fraction(array)}")
+        raise ConstraintError(f"{name} has dtype {array.dtype}: tokens must be integers{_first_other(source, array)}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array) if array.ndim else array
 
 
-def _first_fraction(array: NDArray[Any]) -> str:
-    """Say where the first value that is not a whole number stands, if that is what is wrong."""
+def _uneven(source: Any, name: str) -> ConstraintError:
+    """Return the error for nested lists that are no array, naming the first row unlike row 0."""
+    sizes = [len(row) if hasattr(row, "__len__") else -1 for row in source]
+    row = next((i for i, size in enumerate(sizes) if size != sizes[0]), 0)
+    if row == 0 or -1 in (sizes[0], sizes[row]):
+        return ConstraintError(f"{name} is not a rectangle of integers: each row must be one sequence of tokens")
+    return ConstraintError(
+        f"row {row} has {sizes[row]} tokens, row 0 has {sizes[0]}: "
+        "semantic IDs have one length, use compile_sequences for ragged sequences"
+    )
+
+
+def _first_other(source: Any, array: NDArray[Any]) -> str:
+    """Say where the first value that is no token stands."""
+    if array is not source and isinstance(source, (list, tuple)):  # numbers that no one integer type holds
+        for row, values in enumerate(source):
+            for value in values if isinstance(values, (list, tuple)) else [values]:
+                if not _is_int(value) or not 0 <= value <= MOST_TOKENS:
+                    return f", and row {row} has {value!r}"
     if array.dtype.kind != "f":
         return ""
     rows = array.reshape(array.shape[0], -1) if array.ndim else array.reshape(1, 1)

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors
 from safetensors.numpy import save_file
 
 import maskwright as mw
@@ -80,6 +81,57 @@ def test_foreign_files_are_refused(tmp_path):
         mw.TransitionTable.load(tmp_path / "absent.safetensors")
 
 
+def forged(saved, **fields):
+    """Write the file again with other header fields and a checksum that fits them."""
+    from maskwright import table as module
+
+    with safetensors.safe_open(saved, framework="numpy") as file:
+        header = json.loads(file.metadata()["maskwright"])
+        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    del header["checksum"]
+    header |= fields
+    header = {key: value for key, value in header.items() if value != "absent"}
+    header["checksum"] = module._checksum(header, arrays)
+    save_file(arrays, saved, {"maskwright": json.dumps(header)})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_length": 2, "max_length": 2},
+        {"max_length": 10**12},
+        {"vocab_size": 40.0},
+        {"vocab_size": "absent"},
+        {"vocab_size": None},
+        {"eos": 1.5},
+        {"vocabulary": []},
+        {"vocabulary": "integers:999"},
+        {"source": {}},
+        {"more": 1},
+    ],
+)
+def test_a_forged_header_is_refused_even_with_a_fitting_checksum(saved, fields):
+    forged(saved, **fields)
+    with pytest.raises(mw.TableFileError):
+        mw.TransitionTable.load(saved)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "5", "null", "[1]", "x"])
+def test_metadata_that_is_no_header_is_refused(saved, text):
+    with safetensors.safe_open(saved, framework="numpy") as file:
+        arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    save_file(arrays, saved, {"maskwright": text})
+    with pytest.raises(mw.TableFileError):
+        mw.TransitionTable.load(saved)
+
+
+def test_an_array_type_that_numpy_lacks_is_refused(saved):
+    whole = saved.read_bytes()
+    saved.write_bytes(whole.replace(b'"dtype":"BOOL"', b'"dtype":"F8_E5M2"'.ljust(14))[: len(whole)])
+    with pytest.raises(mw.TableFileError):
+        mw.TransitionTable.load(saved)
+
+
 def test_another_version_is_refused(table, saved, monkeypatch):
     monkeypatch.setattr("maskwright.table.FORMAT_VERSION", 99)
     with pytest.raises(mw.TableFileError, match="format version 1, this maskwright reads 99"):
@@ -140,9 +192,22 @@ FAULTS = [
     ("level_start", lambda t: t.level_start[:-1], "level_start does not end"),
     ("item_start", lambda t: changed(t.item_start, 1, 0), "item_start does not rise"),
     ("item_row", lambda t: changed(t.item_row, 1, 10**6), "item_row points outside"),
-    ("eos", lambda t: 40, "eos is 40"),
-    ("vocab_size", lambda t: 0, "vocab_size must be positive"),
-    ("min_length", lambda t: 0, "min_length"),
+    ("eos", lambda t: 40, "eos must be an integer from 0 to 39, not 40"),
+    ("vocab_size", lambda t: 0, "vocab_size must be an integer from 1 to"),
+    ("min_length", lambda t: 0, "sequences have 3 to 3 tokens, not 0 to 3"),
+    ("min_length", lambda t: True, "sequences have 3 to 3 tokens, not True to 3"),
+    ("max_length", lambda t: 10**12, "sequences have 3 to 3 tokens, not 3 to 1000000000000"),
+    ("base_row", lambda t: changed(t.base_row, 5, -1), "some rows of a level have masks"),
+    ("base_row", lambda t: t.base_row.astype(np.int8), "base_row is int8"),
+    ("row_start", lambda t: t.row_start.astype(np.int16), "row_start is int16"),
+    ("edge_token", lambda t: t.edge_token.astype(np.uint64), "edge_token is uint64"),
+    ("edge_target", lambda t: t.edge_target.astype(np.int64), "edge_target is int64"),
+    ("accepting", lambda t: changed(t.accepting, 0, True), "the empty sequence"),
+    ("eos", lambda t: int(t.edge_token[0]), "holds eos"),
+    ("eos", lambda t: True, "eos must be an integer"),
+    ("vocab_size", lambda t: 40.0, "vocab_size must be an integer"),
+    ("vocabulary", lambda t: 5, "vocabulary and source must be text"),
+    ("vocabulary", lambda t: "integers:41", "the vocabulary is integers:41, but vocab_size is 40"),
 ]
 
 
@@ -150,6 +215,28 @@ FAULTS = [
 def test_arrays_that_contradict_each_other_are_refused(table, name, change, message):
     with pytest.raises(mw.TableError, match=message):
         dataclasses.replace(table, **{name: change(table)})
+
+
+def test_a_table_does_not_share_arrays_that_others_can_change(table):
+    row_start = table.row_start.copy()
+    other = dataclasses.replace(table, row_start=row_start)
+    row_start[1] = 10**6
+    assert other.row_start.tolist() == table.row_start.tolist()
+
+
+def test_tokens_outside_the_vocabulary_are_never_members(table):
+    member = table.edge_token[:1].tolist()
+    while not table.accepts(member):
+        state = int(table.walk([member])[0])
+        if state < table.num_rows:
+            member.append(int(table.edge_token[table.row_start[state]]))
+        else:
+            member.append(int(table.edge_token[table.num_edges + state - table.num_rows]))
+    for extra in (-1, 40, 41, 42, 2**31, 2**62):
+        assert not table.accepts([*member, extra])
+    assert not table.contains(np.array([[*member, 2**64 - 1]], np.uint64)).any()
+    assert table.contains(np.array([member], ">i4")).all()
+    assert table.contains([]).tolist() == []
 
 
 def test_a_table_cannot_be_changed(table):
