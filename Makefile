@@ -27,7 +27,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 
-# torch comes first and pinned: its default wheels elsewhere bring gigabytes of CUDA libraries along
+# the release that is developed against comes first: extras would otherwise take whatever is newest
 $(VENV)/torch: constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	touch $@

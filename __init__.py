@@ -5,6 +5,7 @@ from __future__ import annotations
 from .compile.sequences import compile_sequences, compile_sids
 from .errors import (
     ConstraintError,
+    DataError,
     MaskwrightError,
     MissingDependencyError,
     TableError,
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConstraintError",
+    "DataError",
     "MaskwrightError",
     "MissingDependencyError",
     "TableError",

@@ -41,6 +41,8 @@ def main() -> None:
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 def build(source: Path, columns: tuple[str, ...], vocab_size: int, ragged: bool, eos: int | None, output: Path) -> None:
     """Compile the sequences in SOURCE (.parquet, .arrow, .feather or .npy) into a table."""
+    if not output.parent.is_dir():
+        raise click.UsageError(f"there is no folder {output.parent} to write {output.name} in")
     began = time.perf_counter()
     ids = _read(source, columns)
     table = compile_sequences(ids, vocab_size=vocab_size, eos=eos) if ragged else compile_sids(ids, vocab_size, eos=eos)
@@ -83,9 +85,12 @@ def _read(source: Path, columns: tuple[str, ...]) -> Any:
         if columns:
             raise click.UsageError("--column goes with Parquet and Arrow files; a .npy file holds one array")
         try:
-            return np.load(source, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
+            array = np.load(source, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
             raise ConstraintError(f"{source} cannot be read: {error}") from None
+        if not isinstance(array, np.ndarray):
+            raise ConstraintError(f"{source} holds several arrays: save the one with the sequences by itself")
+        return array
     if source.suffix not in (".parquet", ".arrow", ".feather"):
         raise click.UsageError(f"{source} is neither .parquet, .arrow, .feather nor .npy")
     try:
@@ -98,7 +103,7 @@ def _read(source: Path, columns: tuple[str, ...]) -> Any:
         names = (pyarrow.parquet.read_schema if parquet else _feather_schema)(source).names
         _check_columns(source, columns, names)
         table = (pyarrow.parquet.read_table if parquet else pyarrow.feather.read_table)(source, columns=list(columns))
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise ConstraintError(f"{source} cannot be read: {error}") from None
     if len(columns) == 1:
         return table.column(0)

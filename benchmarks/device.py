@@ -21,13 +21,23 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from baselines import dense_csr
-from harness import TorchUnconstrained, decode_jax, decode_torch, random_logits, spread, time_interleaved, write_json
+from harness import (
+    TorchUnconstrained,
+    decode_jax,
+    decode_torch,
+    for_search,
+    random_logits,
+    search_jax,
+    search_torch,
+    spread,
+    time_interleaved,
+    write_json,
+)
 from rich.console import Console
 from rich.table import Table
 
 import maskwright as mw
 from maskwright.runtime import jax_ops, torch_ops
-from maskwright.runtime.decode import beam_search
 
 BATCH, BEAMS, LENGTH, VOCAB = 2, 70, 8, 2048
 
@@ -50,7 +60,8 @@ def main() -> None:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     cuda = torch.cuda.is_available()
-    parser.add_argument("--count", type=int, default=20_000_000 if cuda else 200_000)
+    usual = 20_000_000 if cuda else 1_000_000
+    parser.add_argument("--count", type=int, default=usual, help="results are kept only for the usual number")
     parser.add_argument("--repeats", type=int, default=100 if cuda else 20)
     arguments = parser.parse_args()
     device = torch.device("cuda" if cuda else "cpu")
@@ -59,9 +70,9 @@ def main() -> None:
     sids = np.random.default_rng(0).integers(0, VOCAB, (arguments.count, LENGTH), dtype=np.uint16)
     table, dense = mw.compile_sids(sids, VOCAB), dense_csr.build(sids, VOCAB)
     logits = random_logits(BATCH, BEAMS, VOCAB, LENGTH)
-    repeated = [np.repeat(logits[0], BEAMS, axis=0), *logits[1:]]
+    repeated = for_search(logits, BEAMS)
     for_methods = [torch.tensor(x, device=device) for x in logits]
-    for_search = [torch.tensor(x, device=device) for x in repeated]
+    steps = [torch.tensor(x, device=device) for x in repeated]
     dev = torch_ops.put(table, device)
     methods = {
         "unconstrained": TorchUnconstrained(),
@@ -69,13 +80,7 @@ def main() -> None:
         "dense+CSR, children only": dense_csr.to_torch(dense, device, project=False),
     }
 
-    def search() -> Any:
-        return beam_search(
-            lambda tokens, cache, t: (for_search[t], cache),
-            None, dev, ops=torch_ops, batch=BATCH, beams=BEAMS, max_length=LENGTH,
-        )  # fmt: skip
-
-    runs: dict[str, Callable[[], Any]] = {"maskwright": search}
+    runs: dict[str, Callable[[], Any]] = {"maskwright": lambda: search_torch(dev, steps, BATCH, BEAMS)}
     for name, method in methods.items():
         runs[name] = lambda method=method: decode_torch(method, for_methods, BATCH, BEAMS)
 
@@ -88,15 +93,8 @@ def main() -> None:
     jax_dev = jax_ops.put(table)
     jax_steps, jax_logits = [jnp.asarray(x) for x in repeated], [jnp.asarray(x) for x in logits]
 
-    @jax.jit
-    def jax_search(dev: Any, steps: Any) -> Any:
-        return beam_search(
-            lambda tokens, cache, t: (steps[t], cache),
-            None, dev, ops=jax_ops, batch=BATCH, beams=BEAMS, max_length=LENGTH,
-        )  # fmt: skip
-
     jax_dense = dense_csr.to_jax(dense)
-    timed["jax.jit: maskwright"] = lambda: jax.block_until_ready(jax_search(jax_dev, jax_steps))
+    timed["jax.jit: maskwright"] = lambda: jax.block_until_ready(search_jax(jax_dev, jax_steps, BATCH, BEAMS))
     timed["jax.jit: dense+CSR"] = lambda: jax.block_until_ready(decode_jax(jax_dense, jax_logits, BATCH, BEAMS))
 
     def synchronised(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -120,6 +118,8 @@ def main() -> None:
     Console().print(shown)
     sizes = {"maskwright": table.nbytes, "dense+CSR": dense.nbytes}
     print("bytes: " + ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in sizes.items()))
+    if arguments.count != usual:
+        return
     name = "cuda" if cuda else "cpu"
     write_json(Path(__file__).parent / "results" / f"device-{name}.json", {"bytes": sizes, "times": records})
 

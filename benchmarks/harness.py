@@ -32,6 +32,7 @@ from memory import PeakMemory as PeakMemory
 from memory import peak_memory as peak_memory
 
 from maskwright.runtime import jax_ops, torch_ops
+from maskwright.runtime.decode import beam_search
 
 # ---------------------------------------------------------------------------------------- beam search
 
@@ -156,6 +157,38 @@ def decode_jax(method: Method, logits: Sequence[Any], batch: int, beams: int) ->
         backwards.append(jnp.take_along_axis(tokens, beam, axis=1))
         beam = jnp.take_along_axis(parents, beam, axis=1)
     return jnp.stack(backwards[::-1], axis=-1), scores
+
+
+def search_torch(dev: Any, logits: Sequence[Any], batch: int, beams: int) -> Any:
+    """Run maskwright's own beam search over given logits, one array (B*M, V) per level."""
+    return beam_search(
+        lambda tokens, cache, t: (logits[t], cache),
+        None,
+        dev,
+        ops=torch_ops,
+        batch=batch,
+        beams=beams,
+        max_length=len(logits),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("batch", "beams"))
+def search_jax(dev: Any, logits: Sequence[Any], batch: int, beams: int) -> Any:
+    """Run maskwright's own beam search over given logits, compiled whole; see `search_torch`."""
+    return beam_search(
+        lambda tokens, cache, t: (logits[t], cache),
+        None,
+        dev,
+        ops=jax_ops,
+        batch=batch,
+        beams=beams,
+        max_length=len(logits),
+    )
+
+
+def for_search(logits: Sequence[np.ndarray[Any, Any]], beams: int) -> list[np.ndarray[Any, Any]]:
+    """Return logits of `random_logits` with the first level's rows repeated: a search feeds all beams."""
+    return [np.repeat(logits[0], beams, axis=0), *logits[1:]]
 
 
 def random_logits(batch: int, beams: int, vocab_size: int, length: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:

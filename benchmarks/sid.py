@@ -39,9 +39,12 @@ from harness import (
     TorchUnconstrained,
     decode_jax,
     decode_torch,
+    for_search,
     peak_memory,
     random_logits,
     ratios,
+    search_jax,
+    search_torch,
     spread,
     time_interleaved,
     write_json,
@@ -50,7 +53,6 @@ from memory import PeakMemory
 
 import maskwright as mw
 from maskwright.runtime import jax_ops, torch_ops
-from maskwright.runtime.decode import beam_search
 
 matplotlib.use("Agg")
 
@@ -169,23 +171,13 @@ def decode(scale: float) -> Records:
     """One beam-search step, B = 2 and M = 70, by method, backend and set size; model cost left out."""
     torch.set_num_threads(1)
     logits = random_logits(BATCH, BEAMS, VOCAB, LENGTH)
-    repeated = [np.repeat(logits[0], BEAMS, axis=0), *logits[1:]]  # `beam_search` feeds all beams from the start
+    repeated = for_search(logits, BEAMS)
     for_torch, for_jax = [torch.tensor(x) for x in logits], [jnp.asarray(x) for x in logits]
     steps_torch, steps_jax = [torch.tensor(x) for x in repeated], [jnp.asarray(x) for x in repeated]
 
     def run_torch(dev: Any) -> Any:
-        return beam_search(
-            lambda tokens, cache, t: (steps_torch[t], cache),
-            None, dev, ops=torch_ops, batch=BATCH, beams=BEAMS, max_length=LENGTH,
-        )  # fmt: skip
+        return search_torch(dev, steps_torch, BATCH, BEAMS)
 
-    def run_jax(dev: Any, steps: Any) -> Any:
-        return beam_search(
-            lambda tokens, cache, t: (steps[t], cache),
-            None, dev, ops=jax_ops, batch=BATCH, beams=BEAMS, max_length=LENGTH,
-        )  # fmt: skip
-
-    jitted = jax.jit(run_jax)
     compiled = torch.compile(run_torch, fullgraph=True)
     records: Records = []
     for count in (int(1e5 * scale), int(1e6 * scale), int(1e7 * scale)):
@@ -219,7 +211,7 @@ def decode(scale: float) -> Records:
                 "maskwright": lambda dev=dev_torch: compiled(dev),
                 "unconstrained": lambda: compiled(None),
             },
-            "jax": {"maskwright": lambda dev=dev_jax: jax.block_until_ready(jitted(dev, steps_jax))},
+            "jax": {"maskwright": lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))},
         }
         for name, method in torch_methods.items():
             runs["torch"][name] = lambda method=method: decode_torch(method, for_torch, BATCH, BEAMS)
@@ -263,11 +255,10 @@ def _step_times(table: Any, vocab: int, repeats: int) -> dict[str, float]:
     logits = torch.tensor(random_logits(BATCH, BEAMS, vocab, 2)[1])
     dev = torch_ops.put(table)
 
+    steps = [logits] * LENGTH
+
     def run(dev: Any) -> Any:
-        return beam_search(
-            lambda tokens, cache, t: (logits, cache),
-            None, dev, ops=torch_ops, batch=BATCH, beams=BEAMS, max_length=LENGTH,
-        )  # fmt: skip
+        return search_torch(dev, steps, BATCH, BEAMS)
 
     with torch.inference_mode():
         times = time_interleaved({"unconstrained": lambda: run(None), "maskwright": lambda: run(dev)}, repeats)

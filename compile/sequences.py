@@ -217,7 +217,7 @@ def _uneven(source: Any, name: str) -> ConstraintError:
     """Return the error for nested lists that are no array, naming the first row unlike row 0."""
     sizes = [len(row) if hasattr(row, "__len__") else -1 for row in source]
     row = next((i for i, size in enumerate(sizes) if size != sizes[0]), 0)
-    if row == 0 or -1 in (sizes[0], sizes[row]):
+    if name != "sids" or row == 0 or -1 in (sizes[0], sizes[row]):
         return ConstraintError(f"{name} is not a rectangle of integers: each row must be one sequence of tokens")
     return ConstraintError(
         f"row {row} has {sizes[row]} tokens, row 0 has {sizes[0]}: "

@@ -173,6 +173,32 @@ def check_rows(rows: int, shape: tuple[int, ...]) -> None:
         raise ValueError(f"the state has shape {tuple(shape)}, the logits have {rows} rows: one state a row is needed")
 
 
+def check_tokens(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any) -> None:
+    """Raise unless there is one integer token for each of `rows` states: ValueError, TypeError."""
+    if not integers:
+        raise TypeError(f"tokens must be integers, not {dtype}")
+    if tuple(shape) != (rows,):
+        raise ValueError(f"tokens have shape {tuple(shape)}, there are {rows} states: one token a state is needed")
+
+
+def check_floating(floating: bool, dtype: Any) -> None:
+    """Raise TypeError unless logits are floating-point numbers."""
+    if not floating:
+        raise TypeError(f"logits must be floating-point numbers, not {dtype}: integers have no -inf")
+
+
+def check_sids(shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless sids have shape (N, L)."""
+    if len(shape) != 2:
+        raise ValueError(f"sids must have shape (N, L), not {tuple(shape)}")
+
+
+def check_put(dev: Any) -> None:
+    """Raise TypeError unless a table has been through `put`."""
+    if not isinstance(dev, DeviceTable):
+        raise TypeError(f"a table from put is needed, not a {type(dev).__name__}: pass it through put once, first")
+
+
 def refuse_wide(table: TransitionTable) -> None:
     """Raise TableError where indices of 64 bits would be needed."""
     check_table(table)

@@ -21,8 +21,12 @@ from .device_table import (
     DeviceTable,
     Selection,
     State,
+    check_floating,
     check_logits,
+    check_put,
     check_rows,
+    check_sids,
+    check_tokens,
     device_table,
     refuse_wide,
 )
@@ -46,6 +50,7 @@ def put(table: TransitionTable, device: jax.Device | None = None) -> DeviceTable
 
 def start(dev: DeviceTable, batch: int) -> State:
     """Return the state of `batch` sequences with nothing written yet."""
+    check_put(dev)
     return State(jnp.zeros(batch, dev.row_start.dtype))
 
 
@@ -162,6 +167,7 @@ def _log_z(logits: Array) -> Array:
 
 def mask_logits(dev: DeviceTable, logits: Array, state: State) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+    check_floating(jnp.issubdtype(logits.dtype, jnp.floating), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     mask = _mask(dev, state.node, dev.has_masks, dev.sparse_width)
@@ -175,7 +181,8 @@ def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
-    is a depth at which all the states are known to be: only as many edges as a state there can have are read.
+    is a depth at which all the states must be: only as many edges as a state there can have are read, and where a
+    state is of another depth some of its tokens are left out.
     """
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
@@ -285,7 +292,9 @@ def end_scores(dev: DeviceTable, logits: Array, state: State, renormalise: bool 
 
 def advance(dev: DeviceTable, state: State, tokens: Array) -> State:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
-    check_rows(tokens.shape[0], state.node.shape)
+    check_tokens(state.node.shape[0], tokens.shape, jnp.issubdtype(tokens.dtype, jnp.integer), tokens.dtype)
+    if tokens.dtype.itemsize < 4:  # before any comparison: a narrow type would wrap what it is compared with
+        tokens = tokens.astype(jnp.int32)
     edge, found = _edge_of(dev, state.node, tokens)
     node = jnp.where(found, _follow(dev, edge), dev.dead)
     if dev.eos is not None:
@@ -301,6 +310,7 @@ def log_mass(dev: DeviceTable, logits: Array, state: State) -> Array:
 
 def contains(dev: DeviceTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+    check_sids(sids.shape)
     state = start(dev, sids.shape[0])
     for t in range(sids.shape[1]):
         state = advance(dev, state, sids[:, t])

@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..table import TransitionTable
-from .device_table import Candidates, Selection, State, check_logits, check_rows, map_tree, unbranched
+from .device_table import (
+    Candidates,
+    Selection,
+    State,
+    check_floating,
+    check_logits,
+    check_rows,
+    check_sids,
+    check_tokens,
+    map_tree,
+    unbranched,
+)
 
 Array = NDArray[Any]
 
@@ -55,6 +66,7 @@ def log_softmax(logits: Array) -> Array:
 
 def mask_logits(dev: TransitionTable, logits: Array, state: State) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+    check_floating(logits.dtype.kind == "f", logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     out = np.full_like(logits, -np.inf)
@@ -68,7 +80,7 @@ def candidates(dev: TransitionTable, logits: Array, state: State, width: int, le
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
-    is a depth at which all the states are known to be: other backends are quicker for it.
+    is a depth at which all the states must be: other backends are quicker for it, and leave tokens of others out.
     """
     masked = mask_logits(dev, log_softmax(logits), state)
     batch = logits.shape[0]
@@ -142,7 +154,7 @@ def end_scores(dev: TransitionTable, logits: Array, state: State, renormalise: b
 
 def advance(dev: TransitionTable, state: State, tokens: Array) -> State:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
-    check_rows(tokens.shape[0], state.node.shape)
+    check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
     pairs = zip(state.node.tolist(), tokens.tolist(), strict=True)
     return State(np.array([edges(dev, node).get(token, dev.dead) for node, token in pairs], np.int64))
 
@@ -156,6 +168,7 @@ def log_mass(dev: TransitionTable, logits: Array, state: State) -> Array:
 
 def contains(dev: TransitionTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+    check_sids(sids.shape)
     state = start(dev, sids.shape[0])
     for t in range(sids.shape[1]):
         state = advance(dev, state, sids[:, t])

@@ -15,7 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..table import TransitionTable
-from .device_table import Candidates, DeviceTable, Selection, State, check_logits, check_rows, device_table, map_tree
+from .device_table import (
+    Candidates,
+    DeviceTable,
+    Selection,
+    State,
+    check_floating,
+    check_logits,
+    check_put,
+    check_rows,
+    check_sids,
+    check_tokens,
+    device_table,
+    map_tree,
+)
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
@@ -56,6 +69,7 @@ def put(table: TransitionTable, device: torch.device | str | None = None) -> Tor
 
 def start(dev: TorchTable, batch: int) -> State:
     """Return the state of `batch` sequences with nothing written yet."""
+    check_put(dev)
     return State(torch.zeros(batch, dtype=torch.int64, device=dev.row_start.device))
 
 
@@ -157,9 +171,11 @@ def _keep(x: Tensor, mask: Tensor) -> Tensor:
     """Return x (n, V) with -inf where mask (n, V) is 0.
 
     On CPU this works on bits: `torch.where` mispredicts a branch per element there and takes 0.9 ms for 140 x 2048
-    where this takes 0.08. It passes no gradient on, so `where` stays for tensors that want one.
+    where this takes 0.08. It passes no derivative on, so `where` stays for tensors that want one.
     """
-    if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
+    backward = x.requires_grad and torch.is_grad_enabled()
+    forward = torch.autograd.forward_ad._current_level >= 0
+    if x.device.type != "cpu" or backward or forward or x.dtype not in _SAME_SIZE:
         return torch.where(mask.bool(), x, -torch.inf)
     kind = _SAME_SIZE[x.dtype]
     lowest = torch.full((), -torch.inf, dtype=x.dtype).view(kind)
@@ -192,6 +208,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 def mask_logits(dev: TorchTable, logits: Tensor, state: State) -> Tensor:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+    check_floating(logits.is_floating_point(), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     mask = _unfold(dev, state.node, dev.byte_mask, dev.sparse_width)[:, : dev.vocab_size]
@@ -209,7 +226,8 @@ def candidates(dev: TorchTable, logits: Tensor, state: State, width: int, level:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
-    is a depth at which all the states are known to be: only as many edges as a state there can have are read.
+    is a depth at which all the states must be: only as many edges as a state there can have are read, and where a
+    state is of another depth some of its tokens are left out.
     """
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
@@ -264,8 +282,14 @@ def select(
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and level > 0
     if dense:
-        x = _unfold(dev, state.node, dev.byte_penalty, 1 if shape.tails else 0).to(log_probs.dtype)
-        x[:, : dev.vocab_size] += log_probs[:, : dev.vocab_size]  # in place: fresh pages cost more than the sum
+        tails = 1 if shape.tails else 0
+        if renormalise:  # of logits that are not normalised, some that are not allowed may be NaN or inf: no sums
+            mask = _unfold(dev, state.node, dev.byte_mask, tails)
+            x = log_probs.new_full(mask.shape, -torch.inf)
+            x[:, : dev.vocab_size] = _keep(log_probs[:, : dev.vocab_size], mask[:, : dev.vocab_size])
+        else:
+            x = _unfold(dev, state.node, dev.byte_penalty, tails).to(log_probs.dtype)
+            x[:, : dev.vocab_size] += log_probs[:, : dev.vocab_size]  # in place: fresh pages cost more than the sum
     else:
         if level == 0:
             edge = torch.arange(shape.width, device=log_probs.device)
@@ -337,8 +361,10 @@ def _top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def advance(dev: TorchTable, state: State, tokens: Tensor) -> State:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
-    check_rows(tokens.shape[0], state.node.shape)
-    edge, found = _edge_of(dev, state.node, tokens.long())
+    integers = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
+    check_tokens(state.node.shape[0], tokens.shape, integers, tokens.dtype)
+    tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
+    edge, found = _edge_of(dev, state.node, tokens)
     node = torch.where(found, _follow(dev, edge), dev.dead)
     if dev.eos is not None:
         ended = torch.where(state.node < dev.num_rows, dev.after_eos, state.node)
@@ -353,6 +379,7 @@ def log_mass(dev: TorchTable, logits: Tensor, state: State) -> Tensor:
 
 def contains(dev: TorchTable, sids: Tensor) -> Tensor:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+    check_sids(sids.shape)
     state = start(dev, sids.shape[0])
     for t in range(sids.shape[1]):
         state = advance(dev, state, sids[:, t])

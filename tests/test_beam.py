@@ -195,6 +195,11 @@ def test_impossible_requests_are_refused(name):
     step = bigram(name, np.zeros((3, 1, 3, 3), np.float32), 1)
     with pytest.raises(ValueError, match="max_length=2 is less than the shortest sequence, 3 tokens"):
         beam_search(step, None, dev, ops=ops, batch=1, beams=1, max_length=2)
+    if name != "numpy":
+        with pytest.raises(TypeError, match="a table from put is needed"):
+            beam_search(step, None, mw.compile_sids([[0, 1, 2]], 3), ops=ops, batch=1, beams=1, max_length=3)
+    with pytest.raises(TypeError, match=r"dev must come from ops.put, or be None, not a list"):
+        beam_search(step, None, [[0, 1, 2]], ops=ops, batch=1, beams=1, max_length=3)
     with pytest.raises(ValueError, match="must be positive, not 1, 0 and 3"):
         beam_search(step, None, dev, ops=ops, batch=1, beams=0, max_length=3)
 

@@ -74,6 +74,9 @@ ERRORS = [
     (("ids.npy", "--column", "sid", "--vocab-size", 300), "--column goes with Parquet and Arrow files"),
     (("ids.csv", "--vocab-size", 300), "is neither .parquet, .arrow, .feather nor .npy"),
     (("broken.npy", "--vocab-size", 300), "broken.npy cannot be read"),
+    (("empty.npy", "--vocab-size", 300), "empty.npy cannot be read"),
+    (("several.npy", "--vocab-size", 300), "several.npy holds several arrays"),
+    (("corrupt.parquet", "--column", "sid", "--vocab-size", 300), "corrupt.parquet cannot be read"),
     (("broken.parquet", "--column", "sid", "--vocab-size", 300), "broken.parquet cannot be read"),
     (("absent.parquet", "--vocab-size", 300), "does not exist"),
 ]
@@ -84,12 +87,24 @@ def test_bad_calls_end_with_one_clear_line(files, arguments, message):
     (files / "ids.csv").write_text("1,2\n")
     (files / "broken.npy").write_bytes(b"no array")
     (files / "broken.parquet").write_bytes(b"no parquet")
+    (files / "empty.npy").touch()
+    np.savez(files / "several.npz", a=[1], b=[2])
+    (files / "several.npz").rename(files / "several.npy")
+    whole = bytearray((files / "ids.parquet").read_bytes())
+    whole[20:400] = b"\xff" * 380
+    (files / "corrupt.parquet").write_bytes(whole)
     name, *rest = arguments
     out = run("build", files / name, *rest, "-o", files / "t")
     assert out.exit_code != 0
     assert message in " ".join(out.output.split())
     assert "Traceback" not in out.output
     assert not (files / "t").exists()
+
+
+def test_a_missing_folder_is_said_before_anything_is_built(files):
+    out = run("build", files / "ids.npy", "--vocab-size", 300, "-o", files / "absent" / "t")
+    assert out.exit_code != 0
+    assert "there is no folder" in out.output
 
 
 def test_inspect_refuses_what_is_no_table(files):

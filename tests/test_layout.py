@@ -76,6 +76,7 @@ def test_importing_the_package_brings_in_no_optional_dependency():
 def test_the_public_names_are_these():
     assert set(mw.__all__) == {
         "ConstraintError",
+        "DataError",
         "MaskwrightError",
         "MissingDependencyError",
         "TableError",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import naive
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
@@ -108,9 +109,17 @@ def test_numpy_allows_exactly_what_the_set_allows(case, special):
             np.testing.assert_allclose(mass, np.log(np.exp(p[allowed]).sum()), rtol=1e-4, atol=1e-5)
 
 
+def small(rows: list[naive.Tokens], vocab: int) -> tuple[mw.TransitionTable, set[naive.Tokens], None]:
+    return mw.compile_sids(np.array(rows), vocab), set(rows), None
+
+
 @pytest.mark.parametrize("name", FAST)
 @few
 @given(case=tables(), special=st.booleans())
+@example(case=small([(0,)], 1), special=False)
+@example(case=small([(0, 0, 0)], 1), special=True)
+@example(case=small([(32, 5)], 33), special=False)
+@example(case=small([(t, 64 - t) for t in range(65)], 65), special=True)
 def test_masks_states_and_masses_agree_with_numpy(name, case, special):
     table, _, _ = case
     ops, into = backend(name)
@@ -230,15 +239,19 @@ def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
             numpy_ops.advance(table, State(nodes), tokens).node,
         )
     depth_one = table.walk(np.concatenate([rows[:30, :1], rows[100:130, :1]]))
-    logits = logits_for(depth_one, 300, 9)
-    logits[3] = np.nan
     scores = rng.normal(size=(3, 20)).astype(np.float32)
-    picked = ops.select(dev, into(logits), State(into(depth_one)), into(scores), 50, 1)
-    wanted = numpy_ops.select(table, logits, State(depth_one), scores, 50, 1)
-    np.testing.assert_allclose(out(picked.scores), wanted.scores, rtol=1e-5)
-    np.testing.assert_array_equal(out(picked.tokens), wanted.tokens)
-    np.testing.assert_array_equal(out(picked.parents), wanted.parents)
-    np.testing.assert_array_equal(out(picked.state.node), wanted.state.node)
+    logits = logits_for(depth_one, 310, 9)
+    logits[3] = np.nan
+    logits[7, 305] = np.nan  # not allowed: it spoils the full softmax, but not that of the allowed tokens
+    logits[40, 308] = np.inf
+    logits[41, int(table.edge_token[table.row_start[depth_one[41]]])] = np.inf  # allowed
+    for renormalise in (False, True):
+        picked = ops.select(dev, into(logits), State(into(depth_one)), into(scores), 50, 1, renormalise)
+        wanted = numpy_ops.select(table, logits, State(depth_one), scores, 50, 1, renormalise)
+        np.testing.assert_allclose(out(picked.scores), wanted.scores, rtol=1e-5)
+        np.testing.assert_array_equal(out(picked.tokens), wanted.tokens)
+        np.testing.assert_array_equal(out(picked.parents), wanted.parents)
+        np.testing.assert_array_equal(out(picked.state.node), wanted.state.node)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -250,6 +263,47 @@ def test_contains_agrees_with_the_table(name):
     asked = np.concatenate([rows[:50], rng.integers(0, 12, (300, 3))])
     assert (out(ops.contains(ops.put(table), into(asked))) == table.contains(asked)).all()
     assert table.contains(asked).tolist() == [tuple(a) in set(map(tuple, rows.tolist())) for a in asked.tolist()]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"])
+def test_tokens_of_any_integer_type_mean_the_same(name, dtype):
+    """A narrow type must not wrap the vocabulary's size or EOS when it is compared with them."""
+    ops, _ = backend(name)
+    rows = [(7,), (7, 9), (100, 2), (120, 5)]
+    table = mw.compile_sequences(rows, vocab_size=65_536, eos=256 * 255 + 5)
+    asked = np.array([[7, 9], [7, 5], [100, 2], [120, 5], [5, 5]])
+    if name == "torch":
+        import torch
+
+        if dtype in ("uint16", "uint32"):
+            pytest.skip("torch has few operations on these")
+        tokens = torch.tensor(asked).to(getattr(torch, dtype))
+    elif name == "jax":
+        import jax.numpy as jnp
+
+        tokens = jnp.asarray(asked, "int32" if dtype == "int64" else dtype)
+    else:
+        tokens = asked.astype(dtype)
+    assert out(ops.contains(ops.put(table), tokens)).tolist() == [True, False, True, True, False]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_inputs_of_the_wrong_kind_are_refused(name):
+    ops, into = backend(name)
+    dev = ops.put(mw.compile_sids([[0, 5]], 6))
+    state = ops.start(dev, 2)
+    with pytest.raises(TypeError, match=r"tokens must be integers, not .*float"):
+        ops.advance(dev, state, into(np.array([1.7, 0.0], np.float32)))
+    with pytest.raises(ValueError, match=r"tokens have shape \(2, 2\), there are 2 states"):
+        ops.advance(dev, state, into(np.zeros((2, 2), np.int64)))
+    with pytest.raises(TypeError, match=r"logits must be floating-point numbers, not .*int"):
+        ops.mask_logits(dev, into(np.zeros((2, 6), np.int64)), state)
+    with pytest.raises(ValueError, match=r"sids must have shape \(N, L\), not \(3,\)"):
+        ops.contains(dev, into(np.zeros(3, np.int64)))
+    if name != "numpy":
+        with pytest.raises(TypeError, match="a table from put is needed, not a TransitionTable"):
+            ops.start(mw.compile_sids([[0, 5]], 6), 2)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -308,8 +362,14 @@ def test_gradients_flow_through_what_is_allowed():
     ops, _ = backend("torch")
     dev = ops.put(mw.compile_sids([[0, 1], [2, 0]], 3))
     logits = torch.zeros(1, 3, requires_grad=True)
-    torch.logsumexp(ops.mask_logits(dev, logits, ops.start(dev, 1)), -1).sum().backward()
+
+    def total(logits):
+        return torch.logsumexp(ops.mask_logits(dev, logits, ops.start(dev, 1)), -1).sum()
+
+    total(logits).backward()
     assert logits.grad.tolist() == [[0.5, 0.0, 0.5]]
+    _, forward = torch.func.jvp(total, (torch.zeros(1, 3),), (torch.tensor([[1.0, 10.0, 0.0]]),))
+    assert forward.item() == 0.5
 
 
 def walk_step(ops, dev):
@@ -360,11 +420,13 @@ def test_no_torch_operation_needs_a_value_on_the_host():
         logits = mode.from_tensor(torch.zeros(6, 40))
         state = State(mode.from_tensor(torch.zeros(6, dtype=torch.int64)))
         walk_step(ops, dev)(logits, state, state.node)
-        ops.end_scores(dev, logits, state)
         for level in range(4):
             ops.candidates(dev, logits, state, 3, level=level)
-            picked = ops.select(dev, logits, state, mode.from_tensor(torch.zeros(2, 3)), 3, level)
-            assert picked.scores.shape == (2, 3)
+            for renormalise in (False, True):
+                scores = mode.from_tensor(torch.zeros(2, 3))
+                picked = ops.select(dev, logits, state, scores, 3, level, renormalise)
+                assert picked.scores.shape == (2, 3)
+                ops.end_scores(dev, logits, state, renormalise)
 
 
 def test_jax_jits_scans_and_maps_and_agrees():
@@ -428,15 +490,23 @@ def test_tables_with_indices_of_64_bits_work(name, monkeypatch):
     table = mw.compile_sids(rows, 9)
     monkeypatch.undo()
     ops, into = backend(name)
-    if name == "jax":
-        import jax
+    nodes = every_node(table)[:: 7 if name == "jax" else 1]
+    logits = logits_for(nodes, 9)
+    with contextlib.ExitStack() as stack:
+        if name == "jax":
+            import jax
 
-        with pytest.raises(mw.TableError, match="jax_enable_x64"):
-            ops.put(table)
-        with jax.enable_x64(True):
-            assert np.asarray(ops.contains(ops.put(table), into(rows[:20]))).all()
-    else:
-        assert out(ops.contains(ops.put(table), into(rows[:20]))).all()
+            with pytest.raises(mw.TableError, match="jax_enable_x64"):
+                ops.put(table)
+            stack.enter_context(jax.enable_x64(True))
+        dev = ops.put(table)
+        assert out(ops.contains(dev, into(rows[:20]))).all()
+        state = State(into(nodes))
+        masked = ops.mask_logits(dev, into(logits), state)
+        np.testing.assert_array_equal(out(masked), numpy_ops.mask_logits(table, logits, State(nodes)))
+        best = ops.candidates(dev, into(logits), state, 3)
+        wanted = numpy_ops.candidates(table, logits, State(nodes), 3)
+        np.testing.assert_array_equal(out(best.states.node), wanted.states.node)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -68,6 +68,8 @@ def beam_search(
     """
     if batch < 1 or beams < 1 or max_length < 1:
         raise ValueError(f"batch, beams and max_length must be positive, not {batch}, {beams} and {max_length}")
+    if dev is not None and not hasattr(dev, "min_length"):
+        raise TypeError(f"dev must come from ops.put, or be None, not a {type(dev).__name__}")
     if dev is not None and max_length < dev.min_length:
         raise ValueError(
             f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
@@ -78,11 +80,12 @@ def beam_search(
     scores_end = not fixed and dev.eos is not None
     regather = gather or ops.gather
 
+    root = None if dev is None else ops.start(dev, batch)
     tokens = ops.first_tokens(dev, cache, batch * beams, start_token)
     logits, cache = step(tokens, cache, 0)
     logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
     scores = ops.zeros((batch, 1), like=logits)
-    state = State(ops.zeros((batch,), like=tokens)) if dev is None else ops.start(dev, batch)
+    state = State(ops.zeros((batch,), like=tokens)) if root is None else root
     offset = ops.arange(batch, like=tokens)[:, None] * beams
     finished: _Finished | None = None
     history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
