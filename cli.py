@@ -89,6 +89,7 @@ def _read(source: Path, columns: tuple[str, ...]) -> Any:
         except (ValueError, EOFError, OSError) as error:
             raise ConstraintError(f"{source} cannot be read: {error}") from None
         if not isinstance(array, np.ndarray):
+            array.close()
             raise ConstraintError(f"{source} holds several arrays: save the one with the sequences by itself")
         return array
     if source.suffix not in (".parquet", ".arrow", ".feather"):

@@ -9,7 +9,7 @@ A set of sequences goes through three kernels, each linear in the input:
    of edges, numbered breadth first; what follows a sequence's last shared prefix is a *tail*, a run of tokens
    that needs no row.
 
-Sorting whole rows with `np.lexsort` took 19 s on 10 M x 8 tokens where this takes under 2.
+Building the trie of 10 M x 8 tokens takes 0.6 s on one thread; `np.lexsort` alone takes 3 to 13, by input type.
 """
 
 from __future__ import annotations
@@ -360,11 +360,6 @@ def fill_masks(row_start: Any, edge_token: Any, base_row: Any, masks: Any) -> No
                 masks[base_row[row], token >> 5] |= np.uint32(1) << np.uint32(token & 31)
 
 
-def smallest_unsigned(largest: int) -> np.dtype[Any]:
-    """Return the smallest unsigned dtype that holds `largest`."""
-    return np.min_scalar_type(largest)
-
-
 def build_trie(
     values: NDArray[Any],
     offsets: IntArray,
@@ -394,7 +389,7 @@ def build_trie(
 
     row_start = np.empty(num_rows + 1, target_type)
     row_start[num_rows] = num_edges
-    edge_token = np.empty(num_edges + tails + 2, smallest_unsigned(vocab_size + 1))
+    edge_token = np.empty(num_edges + tails + 2, np.min_scalar_type(vocab_size + 1))
     edge_token[-2:] = vocab_size, vocab_size + 1
     edge_target = np.empty(num_edges, target_type)
     accepting = np.zeros(num_rows, np.bool_)
