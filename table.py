@@ -384,6 +384,7 @@ def _check(table: TransitionTable) -> None:
             table.level_start.size < 2 or table.level_start[-1] == rows,
             "level_start does not end at the last row",
         ),
+        (bool((np.diff(table.level_start) > 0).all()), "level_start does not rise"),
     )
     for holds, message in consistent:
         if not holds:
@@ -408,7 +409,6 @@ _FAULTS = (
     "an edge leads outside the table or not to the next level",
     "a row's mask is not its edges",
     "base_row points outside masks",
-    "level_start does not rise",
     "a tail entry is not a token",
     "the last tail has no end",
     "item_start does not rise from 0 to the number of items",
@@ -441,14 +441,12 @@ def _first_fault(
     if row_start[0] != 0 or row_start[rows] != edges:
         return 1, 0, 0, 0
     if edge_token[end - 2] != vocab_size or edge_token[end - 1] != vocab_size + 1:
-        return 9, end, 0, 0
+        return 8, end, 0, 0
     if end - 2 > edges and edge_token[end - 3] != vocab_size:
-        return 9, end, 0, 0
+        return 8, end, 0, 0
     shortest, longest = np.int64(1) << 62, np.int64(0)
     finals, leaves, walked = 0, 0, 0
     for level in range(level_start.size - 1):
-        if level_start[level] >= level_start[level + 1]:
-            return 7, level, 0, 0
         last_level = level + 2 == level_start.size
         low = rows if last_level else level_start[level + 1]
         high = rows if last_level else level_start[level + 2]
@@ -468,14 +466,14 @@ def _first_fault(
             if base < -1 or base >= masks.shape[0]:
                 return 6, s, 0, 0
             if (base >= 0) != masked:
-                return 14, s, 0, 0
+                return 13, s, 0, 0
             previous = -1
             for e in range(a, b):
                 token = np.int64(edge_token[e])
                 if token <= previous or token >= vocab_size:
                     return 3, e, 0, 0
                 if token == eos:
-                    return 13, e, 0, 0
+                    return 12, e, 0, 0
                 previous = int(token)
                 target = edge_target[e]
                 if base >= 0 and (masks[base, token >> 5] >> np.uint32(token & 31)) & np.uint32(1) == 0:
@@ -487,10 +485,10 @@ def _first_fault(
                 entry = edges + target - rows
                 while edge_token[entry] < vocab_size:
                     if edge_token[entry] == eos:
-                        return 13, entry, 0, 0
+                        return 12, entry, 0, 0
                     entry += 1
                 if edge_token[entry] > vocab_size:
-                    return 8, entry, 0, 0
+                    return 7, entry, 0, 0
                 length = level + 1 + entry - (edges + target - rows)
                 shortest = min(shortest, length)
                 longest = max(longest, length)
@@ -509,19 +507,19 @@ def _first_fault(
     for e in range(edges, end - 2):
         ends += edge_token[e] == vocab_size
     if ends != leaves or walked != end - 2 - edges:
-        return 15, edges, 0, 0
+        return 14, edges, 0, 0
     if item_start.size == 0 or item_start[0] != 0 or item_start[item_start.size - 1] != item_row.size:
-        return 10, 0, 0, 0
+        return 9, 0, 0, 0
     for i in range(1, item_start.size):
         if item_start[i] <= item_start[i - 1]:
-            return 10, i, 0, 0
+            return 9, i, 0, 0
     wrong = 0  # counted without a way out, so that this is vector code
     for i in range(item_row.size):
         wrong += (item_row[i] < 0) | (item_row[i] >= item_row.size)
     if wrong:
-        return 11, 0, 0, 0
+        return 10, 0, 0, 0
     if finals + leaves != item_start.size - 1:
-        return 12, 0, 0, 0
+        return 11, 0, 0, 0
     return 0, 0, shortest, longest
 
 
