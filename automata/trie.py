@@ -38,17 +38,16 @@ class Trie:
 
     S rows, E edges, T tail entries, Q distinct sequences, N input sequences. Edge e of a row leads to row
     `edge_target[e]` if that is below S, else to tail entry `edge_target[e] - S`. A tail runs on to the next
-    entry until one holds `end`.
+    entry until one holds V, the vocabulary's size.
     """
 
     row_start: IntArray  # (S + 1,)
-    edge_token: NDArray[Any]  # (E + T + 2,) edges, tails, then one `end` and one `end + 1`
+    edge_token: NDArray[Any]  # (E + T + 2,) edges, tails, then V and V + 1
     edge_target: IntArray  # (E,)
     accepting: NDArray[np.bool_]  # (S,) rows where a sequence ends
     level_start: IntArray  # (D + 1,) rows of depth d are level_start[d] .. level_start[d + 1]
     item_start: IntArray  # (Q + 1,) groups of equal sequences, in order of the state they end in
     item_row: IntArray  # (N,) input row numbers, group by group
-    end: int
     min_length: int
     max_length: int
 
@@ -418,7 +417,6 @@ def build_trie(
         level_start=np.concatenate([[0], np.cumsum(rows[:depth])]),
         item_start=item_start,
         item_row=index,
-        end=vocab_size,
         min_length=int(shortest),
         max_length=int(longest),
     )

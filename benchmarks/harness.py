@@ -19,10 +19,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -215,12 +215,15 @@ def spread(times: Sequence[float]) -> Spread:
     return Spread(float(q1), float(median), float(q3))
 
 
+Name = TypeVar("Name", bound=Hashable)
+
+
 def time_interleaved(
-    functions: Mapping[str, Callable[[], object]],
+    functions: Mapping[Name, Callable[[], object]],
     repeats: int,
     warmup: int = 2,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, list[float]]:
+) -> dict[Name, list[float]]:
     """Return the seconds of each call, by name, with all functions run in turn in one process.
 
     Noise on a shared machine then falls on all of them alike, and ratios hold. Each round starts one function
@@ -231,7 +234,7 @@ def time_interleaved(
     for _ in range(warmup):
         for name in names:
             functions[name]()
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[Name, list[float]] = {name: [] for name in names}
     for round_ in range(repeats):
         first = round_ % len(names)
         for name in names[first:] + names[:first]:
@@ -241,7 +244,7 @@ def time_interleaved(
     return times
 
 
-def ratios(times: Mapping[str, Sequence[float]], reference: str) -> dict[str, Spread]:
+def ratios(times: Mapping[Name, Sequence[float]], reference: Name) -> dict[Name, Spread]:
     """Return for each name the spread of its time over the reference's time in the same round."""
     base = np.asarray(times[reference])
     return {name: spread(np.asarray(values) / base) for name, values in times.items()}

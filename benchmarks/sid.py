@@ -59,6 +59,7 @@ matplotlib.use("Agg")
 RESULTS = Path(__file__).parent / "results"
 BATCH, BEAMS, LENGTH, VOCAB = 2, 70, 8, 2048
 Records = list[dict[str, Any]]
+Run = tuple[str, int]  # method, IDs in the set; 0 for none
 
 # glibc gives freed megabytes back to the system at moments of its own choosing; fetching them again makes any method
 # here up to three times slower, in one process and not in the next. This keeps them, for all methods alike.
@@ -168,84 +169,67 @@ def _build_mapped_small(folder: str) -> None:
 
 
 def decode(scale: float) -> Records:
-    """One beam-search step, B = 2 and M = 70, by method, backend and set size; model cost left out."""
+    """One beam-search step, B = 2 and M = 70; all methods and set sizes of a backend in the same rounds; no model."""
     torch.set_num_threads(1)
     logits = random_logits(BATCH, BEAMS, VOCAB, LENGTH)
     repeated = for_search(logits, BEAMS)
     for_torch, for_jax = [torch.tensor(x) for x in logits], [jnp.asarray(x) for x in logits]
     steps_torch, steps_jax = [torch.tensor(x) for x in repeated], [jnp.asarray(x) for x in repeated]
 
-    def run_torch(dev: Any) -> Any:
-        return search_torch(dev, steps_torch, BATCH, BEAMS)
+    def run_torch(method: Any) -> Callable[[], Any]:
+        return lambda: decode_torch(method, for_torch, BATCH, BEAMS)
 
-    compiled = torch.compile(run_torch, fullgraph=True)
+    def run_jax(method: Any) -> Callable[[], Any]:
+        return lambda: jax.block_until_ready(decode_jax(method, for_jax, BATCH, BEAMS))
+
+    compiled = torch.compile(lambda dev: search_torch(dev, steps_torch, BATCH, BEAMS), fullgraph=True)
+    counts = [int(1e5 * scale), int(1e6 * scale), int(1e7 * scale)]
+    fast: dict[str, dict[Run, Callable[[], Any]]] = {
+        "torch": {("unconstrained", 0): run_torch(TorchUnconstrained())},
+        "torch.compile": {("unconstrained", 0): lambda: compiled(None)},
+        "jax": {("unconstrained", 0): run_jax(JaxUnconstrained())},
+    }
+    slow: dict[str, dict[Run, Callable[[], Any]]] = {"torch": {}, "torch.compile": {}, "jax": {}}
     records: Records = []
-    for count in (int(1e5 * scale), int(1e6 * scale), int(1e7 * scale)):
+    for count in counts:
         sids = random_sids(count)
-        table = mw.compile_sids(sids, VOCAB)
-        dense = dense_csr.build(sids, VOCAB)
-        dev_torch, dev_jax = torch_ops.put(table), jax_ops.put(table)
-        torch_methods: dict[str, Any] = {
-            "unconstrained": TorchUnconstrained(),
-            "dense+CSR": dense_csr.to_torch(dense),
-            "dense+CSR, children only": dense_csr.to_torch(dense, project=False),
-        }
-        jax_methods: dict[str, Any] = {
-            "unconstrained": JaxUnconstrained(),
-            "dense+CSR": dense_csr.to_jax(dense),
-            "dense+CSR, children only": dense_csr.to_jax(dense, project=False),
-        }
-        others = {
-            "PPV, exact": prefix_verification.build(sids, VOCAB),
-            "PPV, top 50": prefix_verification.build(sids, VOCAB, top=50),
-            "hash bitmap": hash_bitmap.build(sids, VOCAB),
+        table, dense = mw.compile_sids(sids, VOCAB), dense_csr.build(sids, VOCAB)
+        dev, dev_jax = torch_ops.put(table), jax_ops.put(table)
+        ours = ("maskwright", count)
+        fast["torch"][ours] = lambda dev=dev: search_torch(dev, steps_torch, BATCH, BEAMS)
+        fast["torch.compile"][ours] = lambda dev=dev: compiled(dev)
+        fast["jax"][ours] = lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
+        for name, project in (("dense+CSR", True), ("dense+CSR, children only", False)):
+            fast["torch"][name, count] = run_torch(dense_csr.to_torch(dense, project=project))
+            fast["jax"][name, count] = run_jax(dense_csr.to_jax(dense, project=project))
+        bitmap = hash_bitmap.build(sids, VOCAB)
+        others: dict[str, tuple[Any, Any]] = {
+            "PPV, exact": (prefix_verification, prefix_verification.build(sids, VOCAB)),
+            "PPV, top 50": (prefix_verification, prefix_verification.build(sids, VOCAB, top=50)),
+            "hash bitmap": (hash_bitmap, bitmap),
         }
         if count <= 1_000_000:  # ten million nested dictionaries do not fit
-            others["dictionary trie"] = dict_trie.build(sids, VOCAB)
-        modules = {"PPV": prefix_verification, "has": hash_bitmap, "dic": dict_trie}
-        slow_torch = {name: modules[name[:3]].to_torch(built) for name, built in others.items()}
-        slow_jax = {name: modules[name[:3]].to_jax(built) for name, built in others.items()}
-        runs: dict[str, dict[str, Callable[[], Any]]] = {
-            "torch": {"maskwright": lambda dev=dev_torch: run_torch(dev)},
-            "torch.compile": {
-                "maskwright": lambda dev=dev_torch: compiled(dev),
-                "unconstrained": lambda: compiled(None),
-            },
-            "jax": {"maskwright": lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))},
-        }
-        for name, method in torch_methods.items():
-            runs["torch"][name] = lambda method=method: decode_torch(method, for_torch, BATCH, BEAMS)
-        for name, method in jax_methods.items():
-            runs["jax"][name] = lambda method=method: jax.block_until_ready(decode_jax(method, for_jax, BATCH, BEAMS))
-        slow: dict[str, dict[str, Callable[[], Any]]] = {"torch": {}, "jax": {}}
-        for name, method in slow_torch.items():
-            slow["torch"][name] = lambda method=method: decode_torch(method, for_torch, BATCH, BEAMS)
-        for name, method in slow_jax.items():
-            slow["jax"][name] = lambda method=method: jax.block_until_ready(decode_jax(method, for_jax, BATCH, BEAMS))
-        for backend, functions in runs.items():
-            with torch.inference_mode():
-                times = time_interleaved(functions, repeats=60, warmup=4)
-                if backend in slow:
-                    times |= time_interleaved(slow[backend], repeats=7)
-            free = spread(times["unconstrained"]).median
-            for name, seconds in times.items():
-                q1, median, q3 = (1e6 * x / LENGTH for x in spread(seconds))
-                records.append(
-                    {
-                        "backend": backend,
-                        "count": count,
-                        "method": name,
-                        "us_per_step": median,
-                        "q1": q1,
-                        "q3": q3,
-                        "over_unconstrained_us": median - 1e6 * free / LENGTH,
-                    }
-                )
-                print(f"  {backend:14} {count:>11,} {name:26} {median:10.1f} us a step")
-        bitmap = others["hash bitmap"]
+            others["dictionary trie"] = (dict_trie, dict_trie.build(sids, VOCAB))
+        for name, (module, built) in others.items():
+            slow["torch"][name, count] = run_torch(module.to_torch(built))
+            slow["jax"][name, count] = run_jax(module.to_jax(built))
         accepted, tried = bitmap.false_positives(sids, trials=100_000, seed=1)
         records.append({"count": count, "method": "hash bitmap", "false_positives": accepted / max(tried, 1)})
-        print(f"  hash bitmap: {accepted} of {tried} invalid continuations accepted")
+        print(f"  hash bitmap, {count:,}: {accepted} of {tried} invalid continuations accepted")
+    for backend in fast:
+        with torch.inference_mode():
+            times = time_interleaved(fast[backend], repeats=60, warmup=4)
+            if slow[backend]:
+                times |= time_interleaved(slow[backend], repeats=7)
+        free = np.array(times["unconstrained", 0])
+        for (name, count), seconds in times.items():
+            q1, median, q3 = (1e6 * x / LENGTH for x in spread(seconds))
+            record = {"backend": backend, "method": name, "count": count, "us_per_step": median, "q1": q1, "q3": q3}
+            if (name, count) in fast[backend] and count:  # differences and ratios within a round
+                record["over_unconstrained_us"] = 1e6 * spread(np.array(seconds) - free).median / LENGTH
+                record["times_smallest_set"] = spread(np.array(seconds) / np.array(times[name, counts[0]])).median
+            records.append(record)
+            print(" ", record)
     return records
 
 
