@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from .automata.budget import Budget
 from .compile.sequences import compile_sequences, compile_sids
+from .compile.text import compile_choices, compile_regex
+from .compile.vocabulary import Vocabulary
 from .errors import (
+    BudgetError,
     ConstraintError,
     DataError,
     MaskwrightError,
     MissingDependencyError,
+    RegexError,
     TableError,
     TableFileError,
     VocabularyMismatchError,
 )
+from .runtime.matcher import Matcher
 from .table import TransitionTable
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Budget",
+    "BudgetError",
     "ConstraintError",
     "DataError",
     "MaskwrightError",
+    "Matcher",
     "MissingDependencyError",
+    "RegexError",
     "TableError",
     "TableFileError",
     "TransitionTable",
+    "Vocabulary",
     "VocabularyMismatchError",
+    "compile_choices",
+    "compile_regex",
     "compile_sequences",
     "compile_sids",
 ]

@@ -1,8 +1,10 @@
-"""The command line: `maskwright build`, `inspect` and `demo`."""
+"""The command line: `maskwright build`, `compile`, `sample`, `show`, `inspect` and `demo`."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,33 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__, compile_sequences, compile_sids
-from .errors import ConstraintError, MaskwrightError, MissingDependencyError
-from .table import TransitionTable
+from . import Budget, Vocabulary, __version__, compile_choices, compile_regex, compile_sequences, compile_sids
+from .compile.regex.lower import to_dfa
+from .errors import BudgetError, ConstraintError, DataError, MaskwrightError, MissingDependencyError
+from .table import NEVER, TransitionTable
+
+_MOST_BASES = 20  # shown by `inspect`
 
 
 class _Commands(click.Group):
-    """Shows maskwright's own errors as one line, without a traceback."""
+    """Shows maskwright's own errors, and those of files, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (MaskwrightError, FileNotFoundError) as error:
+        except BudgetError as error:  # it names an argument of Python's
+            raise click.ClickException(re.sub(r"budget=Budget\((\w+)=\.\.\.\)", r"--budget-\1", str(error))) from None
+        except (MaskwrightError, OSError) as error:
             raise click.ClickException(str(error)) from None
+
+
+class _Show(click.Group):
+    """`show FILE` is `show table FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
+            args = ["table", *args]
+        return super().parse_args(ctx, args)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,17 +48,97 @@ def main() -> None:
     """Compile what a model may write into one flat table."""
 
 
+# -------------------------------------------------------------------------------------- arguments of several commands
+
+_Command = Callable[..., None]
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
+    """Refuse a folder that is not there before anything is worked out."""
+    if not path.parent.is_dir():
+        raise click.UsageError(f"there is no folder {path.parent} to write {path.name} in")
+    return path
+
+
+def _drawable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
+    from .drawing import FORMATS
+
+    if path.suffix not in FORMATS:
+        raise click.UsageError(f"a drawing ends in {', '.join(FORMATS)}, not {path.suffix or 'nothing'!r}: {path}")
+    return _writable(ctx, param, path)
+
+
+def _output(callback: Callable[..., Path], help: str) -> Callable[[_Command], _Command]:
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.option("-o", "--output", type=kind, required=True, callback=callback, help=help)
+
+
+def _tokenizer(required: bool) -> Callable[[_Command], _Command]:
+    options = (
+        click.option(
+            "--tokenizer", "tokenizer", type=click.Path(exists=True, path_type=Path), required=required, metavar="SOURCE",
+            help="A tokenizer's folder, or a tokenizer.json, tekken.json, SentencePiece .model or tiktoken file.",
+        ),
+        click.option("--size", type=click.IntRange(min=1), help="Width of the model's logits, if more than the tokens."),
+        click.option("--eos", type=click.IntRange(min=0), help="Token that ends a text, if not the tokenizer's own."),
+    )  # fmt: skip
+    return _all(options)
+
+
+def _pattern(command: _Command) -> _Command:
+    options = (
+        click.argument("pattern"),
+        click.option("--flags", default="", help='Letters out of "aimsx", as in (?aimsx).'),
+    )
+    return _all(options)(command)
+
+
+def _choices(command: _Command) -> _Command:
+    return click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))(
+        command
+    )
+
+
+def _budget(command: _Command) -> _Command:
+    usual = Budget()
+    options = [
+        click.option(f"--budget-{name}", type=kind, default=getattr(usual, name), show_default=True, help=help)
+        for name, kind, help in (
+            ("states", click.IntRange(min=1), "Most states of an automaton."),
+            ("seconds", click.FloatRange(min=0), "Most seconds."),
+            ("bytes", click.IntRange(min=1), "Most bytes of a step's arrays."),
+        )
+    ]
+    return _all(options)(command)
+
+
+def _all(options: Any) -> Callable[[_Command], _Command]:
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+_most_states = click.option(
+    "--max-states", type=click.IntRange(min=1), default=200, show_default=True, help="Draw at most so many."
+)
+
+
+# ---------------------------------------------------------------------------------------------------------- commands
+
+
 @main.command()
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("source", type=_FILE)
 @click.option("--column", "columns", multiple=True, help="Column of integer lists; or one --column per token position.")
 @click.option("--vocab-size", type=click.IntRange(min=1), required=True, help="Tokens lie in 0 .. N - 1.")
 @click.option("--ragged", is_flag=True, help="Sequences differ in length.")
 @click.option("--eos", type=click.IntRange(min=0), help="Token that a model writes to end a sequence.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
+@_output(_writable, "Where the table is written.")
 def build(source: Path, columns: tuple[str, ...], vocab_size: int, ragged: bool, eos: int | None, output: Path) -> None:
     """Compile the sequences in SOURCE (.parquet, .arrow, .feather or .npy) into a table."""
-    if not output.parent.is_dir():
-        raise click.UsageError(f"there is no folder {output.parent} to write {output.name} in")
     began = time.perf_counter()
     ids = _read(source, columns)
     table = compile_sequences(ids, vocab_size=vocab_size, eos=eos) if ragged else compile_sids(ids, vocab_size, eos=eos)
@@ -54,10 +150,164 @@ def build(source: Path, columns: tuple[str, ...], vocab_size: int, ragged: bool,
     )
 
 
+@main.group("compile")
+def compile_() -> None:
+    """Compile a constraint on text into a table for a tokenizer."""
+
+
+@compile_.command("regex")
+@_pattern
+@_tokenizer(required=True)
+@_budget
+@_output(_writable, "Where the table is written.")
+def compile_regex_(
+    pattern: str, flags: str, tokenizer: Path, size: int | None, eos: int | None, output: Path, **limits: Any
+) -> None:
+    """Compile PATTERN, a regular expression as in Python's re, into a table of the texts that it matches as a whole."""
+    vocabulary = _read_tokenizer(tokenizer, size, eos)
+    began = time.perf_counter()
+    table = compile_regex(pattern, vocabulary, flags=flags, budget=_limits(limits))
+    _save(table, output, began)
+
+
+@compile_.command("choices")
+@_choices
+@_tokenizer(required=True)
+@_budget
+@_output(_writable, "Where the table is written.")
+def compile_choices_(
+    file: Path, tokenizer: Path, size: int | None, eos: int | None, output: Path, **limits: Any
+) -> None:
+    """Compile the lines of FILE, UTF-8 (- for standard input), into a table that allows exactly these texts."""
+    choices = _read_choices(file)
+    vocabulary = _read_tokenizer(tokenizer, size, eos)
+    began = time.perf_counter()
+    table = compile_choices(choices, vocabulary, budget=_limits(limits))
+    _save(table, output, began)
+
+
+@main.group()
+def sample() -> None:
+    """Show random members of a constraint on text, each as likely as any other.
+
+    One member a line; an empty one, or one with characters that do not print, is shown as a Python string.
+    """
+
+
+def _sampling(command: _Command) -> _Command:
+    options = (
+        click.option("-n", "--number", type=click.IntRange(min=0), default=10, show_default=True, help="How many."),
+        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
+        click.option(
+            "--max-bytes", type=click.IntRange(min=0), default=64, show_default=True, help="Longest member drawn."
+        ),
+    )
+    return _all(options)(command)
+
+
+@sample.command("regex")
+@_pattern
+@_sampling
+@_budget
+def sample_regex(pattern: str, flags: str, number: int, seed: int, max_bytes: int, **limits: Any) -> None:
+    """Show random texts that PATTERN matches as a whole."""
+    dfa = to_dfa(pattern, flags=flags, meter=_limits(limits).begin())
+    shortest = dfa.shortest()
+    if shortest is None:
+        raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
+    _check_room(len(shortest), max_bytes)
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        _print_member(dfa.sample(rng, max_bytes).decode())
+
+
+@sample.command("choices")
+@_choices
+@_sampling
+def sample_choices(file: Path, number: int, seed: int, max_bytes: int) -> None:
+    """Show random lines of FILE, UTF-8 (- for standard input); one that is there twice is no likelier."""
+    choices = {choice: len(choice.encode()) for choice in _read_choices(file)}
+    _check_room(min(choices.values()), max_bytes)
+    short = [choice for choice, size in choices.items() if size <= max_bytes]
+    for i in np.random.default_rng(seed).integers(len(short), size=number).tolist():
+        _print_member(short[i])
+
+
+def _check_room(shortest: int, max_bytes: int) -> None:
+    if shortest > max_bytes:
+        raise ConstraintError(
+            f"no member has at most {max_bytes} bytes: the shortest has {shortest}; raise --max-bytes"
+        )
+
+
+def _print_member(member: str) -> None:
+    click.echo(member if member and member.isprintable() else repr(member))
+
+
+@main.group(cls=_Show)
+def show() -> None:
+    """Draw an automaton through Graphviz: show regex PATTERN, or show FILE for a compiled table.
+
+    The output is .svg, .pdf, .png, or .dot for the graph itself; all but .dot need the program dot.
+    """
+
+
+@show.command("regex")
+@_pattern
+@_tokenizer(required=False)
+@_budget
+@_most_states
+@_output(_drawable, "Where the drawing is written.")
+def show_regex(
+    pattern: str, flags: str, tokenizer: Path | None, size: int | None, eos: int | None, max_states: int, output: Path,
+    **limits: Any,
+) -> None:  # fmt: skip
+    """Draw the smallest DFA, over bytes, of what PATTERN matches; with a tokenizer, the tokens each state allows."""
+    from . import drawing
+
+    budget = _limits(limits)
+    dfa = to_dfa(pattern, flags=flags, meter=budget.begin())
+    _check_few(dfa.num_states, max_states)
+    allowed = None
+    if tokenizer is not None:
+        vocabulary = Vocabulary.from_file(tokenizer, size=size, eos=eos)
+        table = compile_regex(pattern, vocabulary, flags=flags, budget=budget)
+        allowed = drawing.tokens_by_state(dfa, table, vocabulary)
+    drawing.write(drawing.draw_dfa(dfa, allowed=allowed, title=pattern), output)
+    click.echo(f"{output}: {dfa.num_states:,} states")
+
+
+@show.command("table")
+@click.argument("table", metavar="FILE", type=_FILE)
+@_tokenizer(required=False)
+@_most_states
+@_output(_drawable, "Where the drawing is written.")
+def show_table(
+    table: Path, tokenizer: Path | None, size: int | None, eos: int | None, max_states: int, output: Path
+) -> None:
+    """Draw a compiled table: states and edges with how many tokens they allow; with its tokenizer, what few spell."""
+    from . import drawing
+
+    loaded = TransitionTable.load(table)
+    states = loaded.num_states - 2  # without the one after EOS and the dead one
+    _check_few(states, max_states)
+    vocabulary = None if tokenizer is None else Vocabulary.from_file(tokenizer, size=size, eos=eos)
+    drawing.write(drawing.draw_table(loaded, vocabulary=vocabulary, title=table.name), output)
+    click.echo(f"{output}: {states:,} states")
+
+
+def _check_few(states: int, most: int) -> None:
+    if states > most:
+        raise ConstraintError(
+            f"{states:,} states are more than a drawing can show clearly: make the constraint smaller, or raise "
+            f"--max-states, now {most:,}"
+        )
+
+
 @main.command()
-@click.argument("table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("table", type=_FILE)
 def inspect(table: Path) -> None:
-    """Show what a table holds: states, edges, bytes by part, branch counts by level."""
+    """Show what a table holds: states, edges, lengths, bytes by part; levels of sequences, bases of texts."""
     _show(TransitionTable.load(table), Console())
 
 
@@ -77,6 +327,50 @@ def demo(data: Path | None, out: Path, seed: int) -> None:
 
     report = package.run(data=data, out=out, seed=seed, progress=lambda line: click.echo(line, err=True))
     report.print(Console())
+
+
+# ------------------------------------------------------------------------------------------------ input and output
+
+
+def _limits(limits: dict[str, Any]) -> Budget:
+    """Return the budget that --budget-states and its like ask for."""
+    return Budget(**{name.removeprefix("budget_"): limit for name, limit in limits.items()})
+
+
+def _read_tokenizer(source: Path, size: int | None, eos: int | None) -> Vocabulary:
+    vocabulary = Vocabulary.from_file(source, size=size, eos=eos)
+    if vocabulary.eos is None:
+        click.echo(
+            f"{source} does not say which token ends a text, so the table has none: pass its id with --eos", err=True
+        )
+    return vocabulary
+
+
+def _read_choices(file: Path) -> list[str]:
+    """Return the lines of a UTF-8 file, "-" for standard input, without their ends and a byte order mark."""
+    with click.open_file(str(file), "rb") as stream:
+        raw = stream.read()
+    name = "standard input" if str(file) == "-" else str(file)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(f"line {line} of {name} is not UTF-8: save the file as UTF-8") from None
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    if lines == [""]:
+        raise ConstraintError(f"{name} is empty: write one choice a line")
+    if "" in lines:
+        raise DataError(f"line {lines.index('') + 1} of {name} is empty: remove it")
+    return lines
+
+
+def _save(table: TransitionTable, output: Path, began: float) -> None:
+    seconds = time.perf_counter() - began
+    table.save(output)
+    click.echo(
+        f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.masks):,} masks, "
+        f"{table.nbytes / 1e6:,.2f} MB, {_lengths(table)}, eos = {table.eos}, {seconds:.2f} s"
+    )
 
 
 def _read(source: Path, columns: tuple[str, ...]) -> Any:
@@ -138,24 +432,29 @@ def _feather_schema(source: Path) -> Any:
         return pyarrow.ipc.open_file(file).schema
 
 
+# ---------------------------------------------------------------------------------------------------------- inspect
+
+
 def _show(table: TransitionTable, console: Console) -> None:
     facts = Table(box=None, show_header=False)
-    lengths = (
-        f"{table.min_length}" if table.min_length == table.max_length else f"{table.min_length} to {table.max_length}"
-    )
-    for name, value in (
-        ("sequences", f"{table.num_sequences:,} distinct in {table.item_row.size:,} rows"),
-        ("length", f"{lengths} tokens"),
-        ("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}"),
-        ("states", f"{table.num_states:,}, of which {table.num_rows:,} have a row of edges"),
-        ("edges", f"{table.num_edges:,}"),
-        (
-            "bytes",
-            f"{table.nbytes:,} ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside",
-        ),
-        ("source", table.source),
-    ):
-        facts.add_row(name, value)
+    size = f"{table.nbytes:,}"
+    if table.is_trie:
+        facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.item_row.size:,} rows")
+        size += f" ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside"
+    facts.add_row("length", _lengths(table))
+    facts.add_row("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}")
+    facts.add_row("states", f"{table.num_states:,}, of which {table.num_rows:,} have a row of edges")
+    facts.add_row("edges", f"{table.num_edges:,}")
+    if not table.is_trie:
+        shared = int(np.count_nonzero(table.base_row >= 0))
+        ends = int(np.count_nonzero(table.accepting))
+        reach = table.distance[table.distance != NEVER]
+        facts.add_row("bases", f"{table.base_mask.size:,}, shared by {shared:,} rows, with {len(table.masks):,} masks")
+        lists = table.class_start.size - 1
+        facts.add_row("class lists", f"{lists:,}, with {table.class_token.size:,} tokens that have a class")
+        facts.add_row("ends", f"{ends:,} rows accept; from any state one is at most {_count(int(reach.max()))} away")
+    facts.add_row("bytes", size)
+    facts.add_row("source", table.source)
     console.print(facts)
 
     parts = Table(title="bytes by part", title_justify="left")
@@ -163,11 +462,14 @@ def _show(table: TransitionTable, console: Console) -> None:
     parts.add_column("type")
     parts.add_column("shape")
     parts.add_column("bytes", justify="right")
-    for name, size in table.bytes_by_part.items():
+    for name, part in table.bytes_by_part.items():
         array = getattr(table, name)
-        parts.add_row(name, str(array.dtype), str(array.shape), f"{size:,}")
+        parts.add_row(name, str(array.dtype), str(array.shape), f"{part:,}")
     console.print(parts)
+    console.print(_level_table(table) if table.is_trie else _base_table(table))
 
+
+def _level_table(table: TransitionTable) -> Table:
     levels = Table(title="branches by level", title_justify="left")
     for heading in ("level", "rows", "edges", "most branches", "masks"):
         levels.add_column(heading, justify="right")
@@ -177,7 +479,38 @@ def _show(table: TransitionTable, console: Console) -> None:
             lo, hi = table.level_start[depth], table.level_start[depth + 1]
             rows, edges = int(hi - lo), int(table.row_start[hi] - table.row_start[lo])
         levels.add_row(str(depth), f"{rows:,}", f"{edges:,}", f"{level.width:,}", "yes" if level.dense else "")
-    console.print(levels)
+    return levels
+
+
+def _base_table(table: TransitionTable) -> Table:
+    """Return the bases that most rows share."""
+    shared = np.bincount(table.base_row[table.base_row >= 0], minlength=table.base_mask.size)
+    own = np.diff(table.row_start)
+    order = np.argsort(-shared, kind="stable")[:_MOST_BASES]
+    more = f", {order.size} of {shared.size:,}" if order.size < shared.size else ""
+    bases = Table(title=f"bases by the rows that share them{more}", title_justify="left")
+    for heading in ("base", "rows", "their edges", "mask", "tokens", "class list", "targets"):
+        bases.add_column(heading, justify="right")
+    for base in order.tolist():
+        mask = table.base_mask[base]
+        values = (
+            base, shared[base], own[table.base_row == base].sum(), mask, np.bitwise_count(table.masks[mask]).sum(),
+            table.base_classes[base], table.base_start[base + 1] - table.base_start[base],
+        )  # fmt: skip
+        bases.add_row(*(f"{int(value):,}" for value in values))
+    return bases
+
+
+def _lengths(table: TransitionTable) -> str:
+    if table.max_length is None:
+        return f"{_count(table.min_length)} or more"
+    if table.min_length == table.max_length:
+        return _count(table.min_length)
+    return f"{table.min_length:,} to {_count(table.max_length)}"
+
+
+def _count(tokens: int) -> str:
+    return f"{tokens:,} token{'s' * (tokens != 1)}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
     MaskwrightError
     ├── ConstraintError(ValueError)       a constraint that cannot be compiled as given
+    │   ├── RegexError                    a pattern that is malformed or not regular, with a caret under the place
+    │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
     ├── VocabularyMismatchError(ValueError)   a table and a vocabulary, or logits, that do not belong together
@@ -40,3 +42,31 @@ class DataError(MaskwrightError, ValueError):
 
 class MissingDependencyError(MaskwrightError, ImportError):
     """An optional package that a function needs is not installed; the message gives the install command."""
+
+
+class BudgetError(ConstraintError):
+    """A compilation that reached a limit of its `Budget`; the message names the limit and how to raise it."""
+
+
+class RegexError(ConstraintError):
+    """A regular expression that cannot be compiled; the message shows the pattern with a caret under the position."""
+
+    def __init__(self, message: str, pattern: str, position: int) -> None:
+        super().__init__(f"{message}\n{_caret(pattern, position)}")
+        self.pattern = pattern
+        self.position = position  # index into pattern, 0 to len(pattern)
+
+
+_EXCERPT = 40  # characters of a pattern shown on either side of a fault
+
+
+def _caret(pattern: str, position: int) -> str:
+    """Return the part of a pattern around a position on one line and a caret under it on the next."""
+    low, high = max(0, position - _EXCERPT), position + _EXCERPT
+
+    def shown(text: str) -> str:  # one printable line, however the text is broken up
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+    before = ("..." if low else "") + shown(pattern[low:position])
+    after = shown(pattern[position:high]) + ("..." if high < len(pattern) else "")
+    return f"    {before}{after}\n    {' ' * len(before)}^"

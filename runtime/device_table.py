@@ -44,8 +44,8 @@ class Selection(NamedTuple):
 class DeviceTable:
     """A `TransitionTable` in device arrays, padded so that gathers of static width stay inside.
 
-    Rows without a mask point to one more row of `masks` that is all zeros. Masks are bytes here, K of them a row,
-    with 8 K a multiple of 64. `rank` counts the bits set before each byte.
+    States without a base point to one more base, whose mask is one more row of `masks` that is all zeros. Masks are
+    bytes here, K of them a row, with 8 K a multiple of 64. Of a trie, `rank` counts the bits set before each byte.
     """
 
     row_start: Any  # (S + 1,)
@@ -54,7 +54,15 @@ class DeviceTable:
     accepting: Any  # (S,)
     base_row: Any  # (H + 1,)
     masks: Any  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
-    rank: Any  # (U + 1, K)
+    rank: Any  # (U + 1, K); (1, 1) of a graph
+    base_mask: Any  # (R + 1,)
+    base_classes: Any  # (R + 1,)
+    base_start: Any  # (R + 1,)
+    base_target: Any  # (X + 1,)
+    class_start: Any  # (max(lists, 1) + 1,)
+    class_token: Any  # (Z + class_width + 1,)
+    class_id: Any  # (Z + class_width + 1,)
+    distance: Any  # (num_states,), or (0,) if it was not put
     vocab_size: int
     num_rows: int
     num_edges: int
@@ -62,10 +70,14 @@ class DeviceTable:
     eos: int | None
     fixed_length: int | None
     min_length: int
-    max_length: int
+    max_length: int | None
     levels: tuple[Level, ...]
-    sparse_width: int  # most edges of a row without a mask
+    sparse_width: int  # most edges of a row without a mask; of a graph, of any row
+    class_width: int  # most tokens in a class list
     has_masks: bool
+    is_trie: bool
+    start_accepting: bool
+    host: TransitionTable | None  # the table itself, for operations that run on the host
 
     @property
     def dead(self) -> int:
@@ -79,13 +91,18 @@ class DeviceTable:
 
     def level(self, depth: int) -> Level:
         """Return what is static of states at a depth; at and beyond the longest sequence all are final."""
+        if not self.is_trie:
+            return Level(self.vocab_size, True, True, False)
         return self.levels[depth] if depth < len(self.levels) else Level(1, False, False, True)
 
 
-ARRAYS = ("row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank")
+ARRAYS = (
+    "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank", "base_mask", "base_classes",
+    "base_start", "base_target", "class_start", "class_token", "class_id", "distance",
+)  # fmt: skip
 STATICS = (
     "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
-    "levels", "sparse_width", "has_masks",
+    "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host",
 )  # fmt: skip
 
 
@@ -93,30 +110,58 @@ Made = TypeVar("Made", bound=DeviceTable)
 
 
 def device_table(
-    table: TransitionTable, convert: Callable[[NDArray[Any]], Any], kind: type[Made], **more: NDArray[Any]
+    table: TransitionTable,
+    convert: Callable[[NDArray[Any]], Any],
+    kind: type[Made],
+    budgets: bool,
+    host: TransitionTable | None = None,
+    **more: NDArray[Any],
 ) -> Made:
-    """Lay a table out for gathers, as a `kind` that may have `more` arrays; each array goes through `convert`."""
+    """Lay a table out for gathers, as a `kind` that may have `more` arrays; each array goes through `convert`.
+
+    budgets: with the distances that `remaining` needs. host: the table, where operations may run on the host.
+    """
     check_table(table)
     size = table.vocab_size
     words = table.masks.astype("<u4").view(np.uint8)
     masks = np.zeros((table.masks.shape[0] + 1, 8 * -(-size // 64)), np.uint8)
     masks[:-1, : words.shape[1]] = words[:, : masks.shape[1]]
-    bits = np.bitwise_count(masks).astype(np.int32)
-    rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
-    none = masks.shape[0] - 1
+    rank = np.zeros((1, 1), np.int32)
+    if table.is_trie:
+        bits = np.bitwise_count(masks).astype(np.int32)
+        rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
+    none = table.base_mask.size
     base_row = np.append(np.where(table.base_row < 0, none, table.base_row), none).astype(np.int32)
     levels = table.levels
-    sparse_width = max((level.width for level in levels if not level.dense), default=1)
-    width = max(sparse_width, *(level.width for level in levels))
-    edge_token = np.concatenate([table.edge_token, np.full(width, size, table.edge_token.dtype)])
+    edges = np.diff(table.row_start)
+    if table.is_trie:
+        sparse_width = max((level.width for level in levels if not level.dense), default=1)
+        width = max(sparse_width, *(level.width for level in levels))
+    else:
+        width = sparse_width = max(1, int(edges.max()))
+    class_width = max(1, int(np.diff(table.class_start).max(initial=0)))
+    end = np.full(width, size, table.edge_token.dtype)
+    no_class = np.zeros(class_width + 1, np.int32)
+    arrays = {
+        "row_start": table.row_start,
+        "edge_token": np.concatenate([table.edge_token, end]),
+        "edge_target": table.edge_target if table.num_edges else np.zeros(1, table.edge_target.dtype),
+        "accepting": table.accepting,
+        "base_row": base_row,
+        "masks": masks,
+        "rank": rank.astype(np.uint16) if size < 2**16 else rank,
+        "base_mask": np.append(table.base_mask, len(table.masks)).astype(np.int32),
+        "base_classes": np.append(table.base_classes, 0).astype(np.int32),
+        "base_start": table.base_start,
+        "base_target": np.append(table.base_target, 0).astype(np.int32),
+        "class_start": np.append(table.class_start, table.class_start[-1:]).astype(np.int32),
+        "class_token": np.concatenate([table.class_token, np.full(no_class.size, size, table.class_token.dtype)]),
+        "class_id": np.concatenate([table.class_id, no_class]),
+        "distance": table.distance if budgets else np.zeros(0, np.int32),
+        **more,
+    }
     return kind(
-        row_start=convert(table.row_start),
-        edge_token=convert(edge_token),
-        edge_target=convert(table.edge_target),
-        accepting=convert(table.accepting),
-        base_row=convert(base_row),
-        masks=convert(masks),
-        rank=convert(rank.astype(np.uint16) if size < 2**16 else rank),
+        **{name: convert(array) for name, array in arrays.items()},
         vocab_size=size,
         num_rows=table.num_rows,
         num_edges=table.num_edges,
@@ -127,8 +172,11 @@ def device_table(
         max_length=table.max_length,
         levels=levels,
         sparse_width=sparse_width,
+        class_width=class_width,
         has_masks=bool(table.masks.shape[0]),
-        **{name: convert(array) for name, array in more.items()},
+        is_trie=table.is_trie,
+        start_accepting=bool(table.accepting[0]),
+        host=host,
     )
 
 
@@ -151,9 +199,17 @@ def check_table(table: TransitionTable) -> None:
         raise TypeError(f"put takes a TransitionTable, not {type(table).__name__}")
 
 
-def unbranched(levels: tuple[Level, ...], depth: int) -> bool:
-    """Return whether every state at a depth has at most one continuation, EOS aside."""
-    return depth >= len(levels) or levels[depth].width == 1
+def unbranched(table: TransitionTable, depth: int) -> bool:
+    """Return whether it is known that every state at a depth has at most one continuation, EOS aside."""
+    return table.is_trie and (depth >= len(table.levels) or table.levels[depth].width == 1)
+
+
+def check_remaining(rows: int, shape: tuple[int, ...], budgets: bool) -> None:
+    """Raise ValueError unless there is a budget for each of `rows` rows, and the table was put with distances."""
+    if tuple(shape) != (rows,):
+        raise ValueError(f"remaining has shape {tuple(shape)}, there are {rows} rows: one number of tokens a row is needed")
+    if not budgets:
+        raise ValueError("remaining needs the table's distances on the device: put(table, budgets=True)")
 
 
 def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:

@@ -24,6 +24,7 @@ from .device_table import (
     check_floating,
     check_logits,
     check_put,
+    check_remaining,
     check_rows,
     check_sids,
     check_tokens,
@@ -36,8 +37,11 @@ _BLOCK = 64  # scores per block maximum in `top_k`
 jax.tree_util.register_dataclass(DeviceTable, data_fields=list(ARRAYS), meta_fields=list(STATICS))
 
 
-def put(table: TransitionTable, device: jax.Device | None = None) -> DeviceTable:
-    """Copy a table to a device, once; every other function takes what this returns."""
+def put(table: TransitionTable, device: jax.Device | None = None, *, budgets: bool = False) -> DeviceTable:
+    """Copy a table to a device, once; every other function takes what this returns.
+
+    budgets: also copy the distances that `remaining` needs.
+    """
     if jnp.arange(0).dtype != jnp.int64:  # JAX is in its 32-bit mode
         refuse_wide(table)
 
@@ -45,7 +49,7 @@ def put(table: TransitionTable, device: jax.Device | None = None) -> DeviceTable
         placed: Array = jax.device_put(array, device)
         return placed
 
-    return device_table(table, convert, DeviceTable)
+    return device_table(table, convert, DeviceTable, budgets)
 
 
 def start(dev: DeviceTable, batch: int) -> State:
@@ -86,26 +90,54 @@ def _follow(dev: DeviceTable, edge: Array) -> Array:
 
 
 def _base(dev: DeviceTable, node: Array) -> Array:
-    """Return the row of `masks` of each state; the row of zeros where it has none."""
+    """Return the base of each state; the last, which allows nothing, where it has none."""
     return _at(dev.base_row, jnp.minimum(node, dev.base_row.shape[0] - 1))
 
 
 def _edge_of(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Array]:
-    """Return the edge of each state (n,) that carries a token (n,), and whether there is one."""
+    """Return the edge of each state (n,) of a trie that carries a token (n,), and whether there is one."""
     inside = (token >= 0) & (token < dev.vocab_size)
     token = jnp.clip(token, 0, dev.vocab_size - 1).astype(jnp.int32)
-    low, last = _first(dev, node), _first(dev, node + 1)
-    high = last
-    for _ in range(dev.sparse_width.bit_length()):
-        middle = low + ((high - low) >> 1)
-        below = _token(dev, middle) < token
-        searching = low < high
-        low, high = jnp.where(searching & below, middle + 1, low), jnp.where(searching & ~below, middle, high)
-    found = (low < last) & (_token(dev, low) == token)
+    low, found = _search(dev.edge_token, _first(dev, node), _first(dev, node + 1), token, dev.sparse_width)
     if dev.has_masks:
         ranked, masked, present = _ranked_edge(dev, node, token)
         low, found = jnp.where(masked, ranked, low), jnp.where(masked, present, found)
     return low, found & inside
+
+
+def _search(tokens: Array, low: Array, last: Array, token: Array, width: int) -> tuple[Array, Array]:
+    """Return where a token (n,) stands among the sorted tokens[low:last] of at most `width`, and whether it does."""
+    high = last
+    for _ in range(width.bit_length()):
+        middle = low + ((high - low) >> 1)
+        below = _at(tokens, middle).astype(jnp.int32) < token
+        searching = low < high
+        low, high = jnp.where(searching & below, middle + 1, low), jnp.where(searching & ~below, middle, high)
+    return low, (low < last) & (_at(tokens, low).astype(jnp.int32) == token)
+
+
+def _class_target(dev: DeviceTable, node: Array, base: Array, name: Array) -> Array:
+    """Return where each state leads by a token of its base that has this class."""
+    code = _at(dev.base_target, _at(dev.base_start, base) + name)
+    return jnp.clip((code >> 1) + (code & 1) * node, 0, dev.dead)
+
+
+def _step(dev: DeviceTable, node: Array, token: Array) -> Array:
+    """Return the state of a graph that a token (n,) leads to from each state (n,), EOS aside; the dead state if none."""
+    inside = (token >= 0) & (token < dev.vocab_size)
+    token = jnp.clip(token, 0, dev.vocab_size - 1).astype(jnp.int32)
+    edge, own = _search(dev.edge_token, _first(dev, node), _first(dev, node + 1), token, dev.sparse_width)
+    following = jnp.where(own, _at(dev.edge_target, jnp.minimum(edge, dev.edge_target.shape[0] - 1)), dev.dead)
+    if dev.has_masks:
+        base = _base(dev, node)
+        byte = _at(dev.masks, _at(dev.base_mask, base), token >> 3)
+        classes = _at(dev.base_classes, base)
+        low, last = _at(dev.class_start, classes), _at(dev.class_start, classes + 1)
+        at, found = _search(dev.class_token, low, last, token, dev.class_width)
+        target = _class_target(dev, node, base, jnp.where(found, _at(dev.class_id, at), 0))
+        allowed = ((byte >> (token & 7).astype(jnp.uint8)) & 1).astype(bool)
+        following = jnp.where(allowed & ~own, target, following)
+    return jnp.where(inside, following, dev.dead)
 
 
 def _ranked_edge(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Array, Array]:
@@ -121,20 +153,49 @@ def _ranked_edge(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Ar
     return _first(dev, node) + before, base < dev.masks.shape[0] - 1, ((byte >> bit) & 1).astype(bool)
 
 
-def _mask(dev: DeviceTable, node: Array, masked: bool, width: int) -> Array:
+def _mask(dev: DeviceTable, node: Array, masked: bool, width: int, remaining: Array | None = None) -> Array:
     """Return bool (n, V) of the tokens allowed, EOS aside.
 
-    masked: some of the states have masks. width: most edges of one that has none; 0 if all have masks.
+    masked: some of the states have masks. width: most own edges of a state that its mask does not say; 0 if all have
+    masks.
     """
+    rows = jnp.arange(node.shape[0])[:, None]
     if masked:
-        mask = jnp.unpackbits(_at(dev.masks, _base(dev, node)), axis=1, bitorder="little").astype(bool)
+        base = _base(dev, node)
+        mask = jnp.unpackbits(_at(dev.masks, _at(dev.base_mask, base)), axis=1, bitorder="little").astype(bool)
+        if remaining is not None and not dev.is_trie:  # what classes lead to in time
+            last = (remaining - 1)[:, None]
+            in_time = _at(dev.distance, _class_target(dev, node, base, jnp.zeros_like(base)))[:, None] <= last
+            classes = _at(dev.base_classes, base)
+            at = _at(dev.class_start, classes)[:, None] + jnp.arange(dev.class_width, dtype=jnp.int32)
+            own = at < _at(dev.class_start, classes + 1)[:, None]
+            token = jnp.where(own, _at(dev.class_token, at).astype(jnp.int32), mask.shape[1])
+            target = _class_target(dev, node[:, None], base[:, None], jnp.where(own, _at(dev.class_id, at), 0))
+            allowed = jnp.broadcast_to(in_time, mask.shape)
+            mask &= allowed.at[rows, token].set(_at(dev.distance, target) <= last, mode="drop")
     else:
         mask = jnp.zeros((node.shape[0], 8 * dev.masks.shape[1]), bool)
     if width:
-        _, token, allowed = _expand(dev, node, width)
-        rows = jnp.arange(node.shape[0])[:, None]
-        mask = mask.at[rows, jnp.where(allowed, token, mask.shape[1])].set(True, mode="drop")
+        edge, token, inside = _expand(dev, node, width)
+        value: Array | bool = True
+        if remaining is not None or not dev.is_trie:
+            target = _follow(dev, edge)
+            value = target != dev.dead
+            if remaining is not None:
+                value &= _at(dev.distance, target) <= (remaining - 1)[:, None]
+        mask = mask.at[rows, jnp.where(inside, token, mask.shape[1])].set(value, mode="drop")
     return mask[:, : dev.vocab_size]
+
+
+def _allowed(dev: DeviceTable, node: Array, remaining: Array | None) -> Array:
+    """Return bool (n, V) of the tokens allowed, EOS among them."""
+    width = dev.sparse_width
+    if remaining is not None and dev.is_trie:  # a trie's masks do not say where their tokens lead
+        width = max(width, *(level.width for level in dev.levels))
+    mask = _mask(dev, node, dev.has_masks, width, remaining)
+    if dev.eos is not None:
+        mask = mask.at[:, dev.eos].set(mask[:, dev.eos] | accepting(dev, State(node)))
+    return mask
 
 
 # ---------------------------------------------------------------------------------------------- operations
@@ -165,16 +226,40 @@ def _log_z(logits: Array) -> Array:
     return highest + jnp.log(jnp.exp(logits - highest[:, None]).sum(axis=-1))
 
 
-def mask_logits(dev: DeviceTable, logits: Array, state: State) -> Array:
-    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+def bitmask(dev: DeviceTable, state: State, remaining: Array | None = None) -> Array:
+    """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
+
+    remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
+    end can be reached within the others, so that there is always one in reach.
+    """
+    if remaining is not None:
+        check_remaining(state.node.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+    mask = _allowed(dev, state.node, remaining)
+    mask = jnp.pad(mask, ((0, 0), (0, -dev.vocab_size % 32))).reshape(mask.shape[0], -1, 32)
+    return (mask.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
+
+
+def mask_logits(dev: DeviceTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
+
+    remaining: as for `bitmask`.
+    """
     check_floating(jnp.issubdtype(logits.dtype, jnp.floating), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
-    mask = _mask(dev, state.node, dev.has_masks, dev.sparse_width)
-    if dev.eos is not None:
-        mask = mask.at[:, dev.eos].set(mask[:, dev.eos] | accepting(dev, state))
+    if remaining is not None:
+        check_remaining(logits.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+    mask = _allowed(dev, state.node, remaining)
     mask = jnp.pad(mask, ((0, 0), (0, logits.shape[1] - dev.vocab_size)))
     return jnp.where(mask, logits, -jnp.inf)
+
+
+def mask_logits_(dev: DeviceTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+    """Mask logits (B, V) as `mask_logits` does, in their own memory: the array given is donated, use what comes back."""
+    return _mask_donated(dev, logits, state, remaining)
+
+
+_mask_donated = jax.jit(mask_logits, donate_argnums=1)
 
 
 def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level: int | None = None) -> Candidates:
@@ -239,9 +324,10 @@ def select(
     check_rows(logits.shape[0], node.shape)
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
-    dense = shape.dense and level > 0
+    dense = shape.dense and (level > 0 or not dev.is_trie)
     if dense:
-        x = jnp.where(_mask(dev, node, True, 1 if shape.tails else 0), logits[:, : dev.vocab_size], -jnp.inf)
+        width = dev.sparse_width if not dev.is_trie else 1 if shape.tails else 0
+        x = jnp.where(_mask(dev, node, dev.has_masks, width), logits[:, : dev.vocab_size], -jnp.inf)
     else:
         if level == 0:
             edge = jnp.broadcast_to(jnp.arange(shape.width, dtype=node.dtype), (batch * m, shape.width))
@@ -272,12 +358,15 @@ def select(
         if dense:
             tokens = at - parents * width
             row = (parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]).reshape(-1)
-            edges = _ranked_edge(dev, _at(node, row), tokens.reshape(-1))[0]
+            node = _at(node, row)
+            if dev.is_trie:
+                edges = _ranked_edge(dev, node, tokens.reshape(-1))[0]
         else:
             tokens = take(token.reshape(batch, -1), at)
             edges = take(edge.reshape(batch, -1), at).reshape(-1)
     alive = best > -jnp.inf
-    following = jnp.where(alive.reshape(-1), _follow(dev, edges), dev.dead)
+    reached = _follow(dev, edges) if dev.is_trie else _step(dev, node, tokens.reshape(-1)).astype(node.dtype)
+    following = jnp.where(alive.reshape(-1), reached, dev.dead)
     return Selection(best, parents, jnp.where(alive, tokens, 0), State(following))
 
 
@@ -295,8 +384,11 @@ def advance(dev: DeviceTable, state: State, tokens: Array) -> State:
     check_tokens(state.node.shape[0], tokens.shape, jnp.issubdtype(tokens.dtype, jnp.integer), tokens.dtype)
     if tokens.dtype.itemsize < 4:  # before any comparison: a narrow type would wrap what it is compared with
         tokens = tokens.astype(jnp.int32)
-    edge, found = _edge_of(dev, state.node, tokens)
-    node = jnp.where(found, _follow(dev, edge), dev.dead)
+    if dev.is_trie:
+        edge, found = _edge_of(dev, state.node, tokens)
+        node = jnp.where(found, _follow(dev, edge), dev.dead)
+    else:
+        node = _step(dev, state.node, tokens)
     if dev.eos is not None:
         ended = jnp.where(state.node < dev.num_rows, dev.after_eos, state.node)
         node = jnp.where((tokens == dev.eos) & accepting(dev, state), ended, node)

@@ -17,6 +17,7 @@ from .device_table import (
     State,
     check_floating,
     check_logits,
+    check_remaining,
     check_rows,
     check_sids,
     check_tokens,
@@ -27,8 +28,11 @@ from .device_table import (
 Array = NDArray[Any]
 
 
-def put(table: TransitionTable, device: Any = None) -> TransitionTable:
-    """Return the table itself: in numpy it is used where it is."""
+def put(table: TransitionTable, device: Any = None, *, budgets: bool = False) -> TransitionTable:
+    """Return the table itself: in numpy it is used where it is, and distances are at hand.
+
+    budgets: on a device, also copy the distances that `remaining` needs.
+    """
     return table
 
 
@@ -40,14 +44,33 @@ def start(dev: TransitionTable, batch: int) -> State:
 def edges(dev: TransitionTable, node: int) -> dict[int, int]:
     """Return the tokens that one state allows and the state each leads to; EOS included where accepting."""
     rows, size = dev.num_rows, dev.vocab_size
+    out: dict[int, int] = {}
     if node < rows:
+        if not dev.is_trie and dev.base_row[node] >= 0:
+            out = _base_edges(dev, node)
         span = slice(dev.row_start[node], dev.row_start[node + 1])
-        out = dict(zip(dev.edge_token[span].tolist(), dev.edge_target[span].tolist(), strict=True))
+        out.update(zip(dev.edge_token[span].tolist(), dev.edge_target[span].tolist(), strict=True))
+        out = {token: target for token, target in out.items() if target != dev.dead}
     else:
         token = int(dev.edge_token[dev.num_edges + node - rows])
-        out = {token: node + 1} if token < size else {}
+        if token < size:
+            out[token] = node + 1
     if dev.eos is not None and dev.is_accepting(node):
         out[dev.eos] = dev.after_eos if node < rows else node
+    return out
+
+
+def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
+    """Return the tokens that the base of a row allows and the state each leads to from there."""
+    base = dev.base_row[node]
+    classes = dev.base_classes[base]
+    span = slice(dev.class_start[classes], dev.class_start[classes + 1])
+    class_of = dict(zip(dev.class_token[span].tolist(), dev.class_id[span].tolist(), strict=True))
+    allowed = np.unpackbits(dev.masks[dev.base_mask[base]].astype("<u4").view(np.uint8), bitorder="little")
+    out = {}
+    for token in np.flatnonzero(allowed).tolist():
+        code = int(dev.base_target[dev.base_start[base] + class_of.get(token, 0)])
+        out[token] = (code >> 1) + (code & 1) * node
     return out
 
 
@@ -64,16 +87,43 @@ def log_softmax(logits: Array) -> Array:
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def mask_logits(dev: TransitionTable, logits: Array, state: State) -> Array:
-    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
+def bitmask(dev: TransitionTable, state: State, remaining: Array | None = None) -> Array:
+    """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
+
+    remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
+    end can be reached within the others, so that there is always one in reach.
+    """
+    size = dev.vocab_size
+    if remaining is not None:
+        check_remaining(state.node.size, remaining.shape, True)
+    bits = np.zeros((state.node.size, 32 * -(-size // 32)), bool)
+    for row, node in enumerate(state.node.tolist()):
+        for token, target in edges(dev, node).items():
+            in_time = remaining is None or token == dev.eos or dev.distance[target] <= remaining[row] - 1
+            bits[row, token] = in_time
+    return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def mask_logits(dev: TransitionTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
+
+    remaining: as for `bitmask`.
+    """
     check_floating(logits.dtype.kind == "f", logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
+    bits = np.unpackbits(bitmask(dev, state, remaining).astype("<u4").view(np.uint8), axis=1, bitorder="little")
     out = np.full_like(logits, -np.inf)
-    for row, node in enumerate(state.node.tolist()):
-        allowed = list(edges(dev, node))
+    for row in range(logits.shape[0]):
+        allowed = np.flatnonzero(bits[row])
         out[row, allowed] = logits[row, allowed]
     return out
+
+
+def mask_logits_(dev: TransitionTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+    """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
+    logits[...] = mask_logits(dev, logits, state, remaining)
+    return logits
 
 
 def candidates(dev: TransitionTable, logits: Array, state: State, width: int, level: int | None = None) -> Candidates:
@@ -116,7 +166,7 @@ def select(
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """
     batch, m = scores.shape
-    in_place = dev is not None and m == beams and unbranched(dev.levels, level)
+    in_place = dev is not None and m == beams and unbranched(dev, level)
     out = Selection(
         np.full((batch, beams), -np.inf, scores.dtype),
         np.zeros((batch, beams), np.int64),

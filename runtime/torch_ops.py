@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..table import TransitionTable
+from . import packed, triton_ops
 from .device_table import (
     Candidates,
     DeviceTable,
@@ -23,6 +24,7 @@ from .device_table import (
     check_floating,
     check_logits,
     check_put,
+    check_remaining,
     check_rows,
     check_sids,
     check_tokens,
@@ -49,8 +51,13 @@ class TorchTable(DeviceTable):
     byte_rank: Tensor  # (256, 8) int32: bits set below each bit
 
 
-def put(table: TransitionTable, device: torch.device | str | None = None) -> TorchTable:
-    """Copy a table to a device, once; every other function takes what this returns."""
+def put(
+    table: TransitionTable, device: torch.device | str | None = None, *, budgets: bool = False
+) -> TorchTable:
+    """Copy a table to a device, once; every other function takes what this returns.
+
+    budgets: also copy the distances that `remaining` needs.
+    """
 
     def convert(array: NDArray[Any]) -> Tensor:
         if array.dtype.kind == "u" and array.dtype.itemsize > 1:
@@ -61,6 +68,8 @@ def put(table: TransitionTable, device: torch.device | str | None = None) -> Tor
         table,
         convert,
         TorchTable,
+        budgets,
+        host=table if torch.empty(0, device=device).device.type == "cpu" else None,
         byte_mask=-_BYTES.astype(np.int32),
         byte_penalty=np.where(_BYTES, np.float32(0), np.float32(-np.inf)),
         byte_rank=(np.cumsum(_BYTES, axis=1) - _BYTES).astype(np.int32),
@@ -109,24 +118,17 @@ def _follow(dev: TorchTable, edge: Tensor) -> Tensor:
 
 
 def _base(dev: TorchTable, node: Tensor) -> Tensor:
-    """Return the row of `masks` of each state; the row of zeros where it has none."""
+    """Return the base of each state; the last, which allows nothing, where it has none."""
     base: Tensor = dev.base_row.take(node.clamp(max=dev.base_row.shape[0] - 1))
     return base.long()
 
 
 def _edge_of(dev: TorchTable, node: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the edge of each state (n,) that carries a token (n,), and whether there is one."""
+    """Return the edge of each state (n,) of a trie that carries a token (n,), and whether there is one."""
     inside = (token >= 0) & (token < dev.vocab_size)
     token = token.clamp(0, dev.vocab_size - 1)
     low, last = _first(dev, node), _first(dev, node + 1)
-    high = last
-    for _ in range(dev.sparse_width.bit_length()):
-        middle = (low + high) >> 1
-        below = _token(dev, middle) < token
-        searching = low < high
-        low = torch.where(searching & below, middle + 1, low)
-        high = torch.where(searching & ~below, middle, high)
-    found = (low < last) & (_token(dev, low) == token)
+    low, found = _search(dev.edge_token, dev.vocab_size + 1, low, last, token, dev.sparse_width)
     if dev.has_masks:
         base = _base(dev, node)
         masked = base < dev.masks.shape[0] - 1
@@ -146,24 +148,88 @@ def _rank(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
     return inside + _unsigned(dev.rank.take(at), dev.vocab_size)
 
 
-def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int) -> Tensor:
+def _search(tokens: Tensor, largest: int, low: Tensor, last: Tensor, token: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return where a token (n,) stands among the sorted tokens[low:last] of at most `width`, and whether it does."""
+    high = last
+    for _ in range(width.bit_length()):
+        middle = (low + high) >> 1
+        below = _unsigned(tokens.take(middle), largest) < token
+        searching = low < high
+        low = torch.where(searching & below, middle + 1, low)
+        high = torch.where(searching & ~below, middle, high)
+    return low, (low < last) & (_unsigned(tokens.take(low), largest) == token)
+
+
+def _class_target(dev: TorchTable, node: Tensor, base: Tensor, name: Tensor) -> Tensor:
+    """Return where each state leads by a token of its base that has this class."""
+    code = dev.base_target.take(dev.base_start.take(base) + name).long()
+    return ((code >> 1) + (code & 1) * node).clamp(0, dev.dead)
+
+
+def _step(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
+    """Return the state of a graph that a token (n,) leads to from each state (n,), EOS aside; the dead state if none."""
+    inside = (token >= 0) & (token < dev.vocab_size)
+    token = token.clamp(0, dev.vocab_size - 1)
+    edge, own = _search(
+        dev.edge_token, dev.vocab_size + 1, _first(dev, node), _first(dev, node + 1), token, dev.sparse_width
+    )
+    following = torch.where(own, dev.edge_target.take(edge.clamp(max=dev.edge_target.shape[0] - 1)).long(), dev.dead)
+    if dev.has_masks:
+        base = _base(dev, node)
+        byte = dev.masks.take(dev.base_mask.take(base).long() * dev.masks.shape[1] + (token >> 3))
+        classes = dev.base_classes.take(base).long()
+        low, last = dev.class_start.take(classes).long(), dev.class_start.take(classes + 1).long()
+        at, found = _search(dev.class_token, dev.vocab_size, low, last, token, dev.class_width)
+        target = _class_target(dev, node, base, torch.where(found, dev.class_id.take(at), 0))
+        following = torch.where(((byte >> (token & 7)) & 1).bool() & ~own, target, following)
+    return torch.where(inside, following, dev.dead)
+
+
+def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, remaining: Tensor | None = None) -> Tensor:
     """Return (n, 8 K) in which column v says whether state n allows token v, as `table` (256, 8) says it of bytes.
 
-    width: most edges of a state without a mask, which are written one by one; 0 if all have masks. Columns from V on
-    are never allowed. EOS is left out.
+    width: most own edges of a state that its mask does not say, which are written one by one; 0 if all have masks.
+    Columns from V on are never allowed. EOS is left out.
     """
     size = dev.masks.shape[1]
+    yes, no = table[255, 0], table[0, 0]
     if dev.has_masks:
-        masks = dev.masks.index_select(0, _base(dev, node)).view(-1).int()
+        base = _base(dev, node)
+        masks = dev.masks.index_select(0, dev.base_mask.take(base)).view(-1).int()
         out = table.index_select(0, masks).view(-1, 8 * size)
+        if remaining is not None and not dev.is_trie:  # what classes lead to in time
+            last = (remaining - 1)[:, None]
+            in_time = dev.distance.take(_class_target(dev, node, base, torch.zeros_like(node)))[:, None] <= last
+            classes = dev.base_classes.take(base).long()
+            at = dev.class_start.take(classes).long()[:, None] + torch.arange(dev.class_width, device=node.device)
+            token = _unsigned(dev.class_token.take(at), dev.vocab_size)
+            own = (at < dev.class_start.take(classes + 1).long()[:, None]) & (token < dev.vocab_size)
+            token = torch.where(own, token, 8 * size)
+            target = _class_target(dev, node[:, None], base[:, None], torch.where(own, dev.class_id.take(at), 0))
+            allowed = torch.where(in_time, torch.ones_like(out, dtype=torch.bool), False)
+            allowed = torch.nn.functional.pad(allowed, (0, 1)).scatter(1, token, dev.distance.take(target) <= last)
+            out = torch.where(allowed[:, :-1], out, no)
     else:
         out = table[0].repeat(node.shape[0], size)
     if width:  # slots past a row's end repeat its last edge, so that they change nothing
         bounds = _first(dev, torch.cat([node, node + 1])).view(2, -1, 1)
         edge = torch.minimum(bounds[0] + torch.arange(width, device=node.device), bounds[1] - 1)
-        token = _token(dev, edge)
-        allowed = (edge >= bounds[0]) & (token < dev.vocab_size)
-        out.scatter_(1, token.clamp(max=dev.vocab_size - 1), torch.where(allowed, table[255, 0], table[0, 0]))
+        inside = edge >= bounds[0]
+        if dev.is_trie:
+            token = _token(dev, edge)
+        else:  # of a row without edges the slots say of token 0 what they find there
+            token = torch.where(inside, _token(dev, edge.clamp(min=0)), 0)
+        allowed = inside & (token < dev.vocab_size)
+        if remaining is not None or not dev.is_trie:
+            target = _follow(dev, edge.clamp(min=0))
+            allowed = allowed & (target != dev.dead)
+            if remaining is not None:
+                allowed = allowed & (dev.distance.take(target) <= (remaining - 1)[:, None])
+        value = torch.where(allowed, yes, no)
+        token = token.clamp(max=dev.vocab_size - 1)
+        if not dev.is_trie:
+            value = torch.where(inside, value, out[:, :1])
+        out.scatter_(1, token, value)
     return out
 
 
@@ -206,20 +272,99 @@ def _wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def mask_logits(dev: TorchTable, logits: Tensor, state: State) -> Tensor:
-    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched."""
-    check_floating(logits.is_floating_point(), logits.dtype)
-    check_logits(dev.vocab_size, logits.shape)
-    check_rows(logits.shape[0], state.node.shape)
-    mask = _unfold(dev, state.node, dev.byte_mask, dev.sparse_width)[:, : dev.vocab_size]
-    if dev.eos is not None:
-        mask[:, dev.eos] |= -_eos_allowed(dev, state.node).int()
+def bitmask(dev: TorchTable, state: State, remaining: Tensor | None = None) -> Tensor:
+    """Return the tokens allowed in each state, packed: int32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
+
+    remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
+    end can be reached within the others, so that there is always one in reach.
+    """
+    if remaining is not None:
+        check_remaining(state.node.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+    words = -(-dev.vocab_size // 32)
+    if _plain(state.node) and dev.host is not None:
+        left = None if remaining is None else remaining.long().numpy()
+        return torch.from_numpy(packed.compose(dev.host, state.node.numpy(), left).view(np.int32))
+    allowed = _allowed(dev, state.node, remaining).view(state.node.shape[0], -1, 32)[:, :words] & 1
+    shifts = torch.arange(32, dtype=torch.int32, device=allowed.device)
+    return (allowed << shifts).sum(dim=-1, dtype=torch.int32)
+
+
+def mask_logits(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None = None) -> Tensor:
+    """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
+
+    remaining: as for `bitmask`.
+    """
+    _check_masking(dev, logits, state, remaining)
+    derivatives = (logits.requires_grad and torch.is_grad_enabled()) or torch.autograd.forward_ad._current_level >= 0
+    if not derivatives:
+        if dev.host is not None and _plain(logits) and _plain(state.node):
+            return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
+        if triton_ops.usable(logits):
+            return triton_ops.apply(bitmask(dev, state, remaining), logits, torch.empty_like(logits))
+    mask = _allowed(dev, state.node, remaining)[:, : dev.vocab_size]
     if logits.dtype in (torch.float16, torch.bfloat16):
         mask = mask.to(torch.int16)
     if logits.shape[1] == dev.vocab_size:
         return _keep(logits, mask)
     padding = logits.new_full((logits.shape[0], logits.shape[1] - dev.vocab_size), -torch.inf)
     return torch.cat([_keep(logits[:, : dev.vocab_size], mask), padding], dim=1)
+
+
+def mask_logits_(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None = None) -> Tensor:
+    """Mask logits (B, V) as `mask_logits` does, in place, and return them.
+
+    On a CPU only what is not allowed is written: rows that allow almost everything cost almost nothing.
+    """
+    _check_masking(dev, logits, state, remaining)
+    derivatives = (logits.requires_grad and torch.is_grad_enabled()) or torch.autograd.forward_ad._current_level >= 0
+    if not derivatives and logits.is_contiguous():
+        if dev.host is not None and _plain(logits) and _plain(state.node):
+            return _mask_on_host(dev, logits, state, remaining)
+        if triton_ops.usable(logits):
+            return triton_ops.apply(bitmask(dev, state, remaining), logits, logits)
+    allowed = _allowed(dev, state.node, remaining)[:, : dev.vocab_size].bool()
+    forbidden = torch.nn.functional.pad(~allowed, (0, logits.shape[1] - dev.vocab_size), value=True)
+    return logits.masked_fill_(forbidden, -torch.inf)
+
+
+def _check_masking(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None) -> None:
+    check_floating(logits.is_floating_point(), logits.dtype)
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+    if remaining is not None:
+        check_remaining(logits.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+
+
+def _allowed(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> Tensor:
+    """Return int32 (n, 8 K): -1 for tokens that are allowed, EOS among them, else 0."""
+    width = dev.sparse_width
+    if remaining is not None and dev.is_trie:  # a trie's masks do not say where their tokens lead
+        width = max(width, *(level.width for level in dev.levels))
+    mask = _unfold(dev, node, dev.byte_mask, width, remaining)
+    if dev.eos is not None:
+        mask[:, dev.eos] |= -_eos_allowed(dev, node).int()
+    return mask
+
+
+def _plain(x: Tensor) -> bool:
+    """Return whether x is ordinary memory of the host: no graph is traced, nothing is fake or wrapped."""
+    return (
+        type(x) is Tensor
+        and x.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+
+
+def _mask_on_host(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None) -> Tensor:
+    """Mask logits in place by packed masks, writing only what is not allowed."""
+    assert dev.host is not None
+    left = None if remaining is None else remaining.long().numpy()
+    masks = packed.compose(dev.host, state.node.numpy(), left)
+    bits = logits.detach().view(_SAME_SIZE[logits.dtype]).numpy()
+    lowest = int(torch.full((), -torch.inf, dtype=logits.dtype).view(_SAME_SIZE[logits.dtype]))
+    packed.apply(masks, bits, lowest, torch.get_num_threads())
+    return logits
 
 
 def candidates(dev: TorchTable, logits: Tensor, state: State, width: int, level: int | None = None) -> Candidates:
@@ -280,9 +425,9 @@ def select(
     check_rows(logits.shape[0], state.node.shape)
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
-    dense = shape.dense and level > 0
+    dense = shape.dense and (level > 0 or not dev.is_trie)
     if dense:
-        tails = 1 if shape.tails else 0
+        tails = dev.sparse_width if not dev.is_trie else 1 if shape.tails else 0
         if renormalise:  # of logits that are not normalised, some that are not allowed may be NaN or inf: no sums
             mask = _unfold(dev, state.node, dev.byte_mask, tails)
             x = log_probs.new_full(mask.shape, -torch.inf)
@@ -323,12 +468,14 @@ def select(
         if dense:
             tokens = (at - parents * width).clamp(max=dev.vocab_size - 1)
             node = state.node.view(batch, m).gather(1, parents).view(-1)
-            edges = _first(dev, node) + _rank(dev, node, tokens.view(-1))
+            if dev.is_trie:
+                edges = _first(dev, node) + _rank(dev, node, tokens.view(-1))
         else:
             tokens = token.reshape(batch, -1).gather(1, at)
             edges = edge.reshape(batch, -1).gather(1, at).view(-1)
     alive = best > -torch.inf
-    following = torch.where(alive.view(-1), _follow(dev, edges), dev.dead)
+    reached = _follow(dev, edges) if dev.is_trie else _step(dev, node, tokens.view(-1))
+    following = torch.where(alive.view(-1), reached, dev.dead)
     return Selection(best, parents, torch.where(alive, tokens, 0), State(following))
 
 
@@ -364,8 +511,11 @@ def advance(dev: TorchTable, state: State, tokens: Tensor) -> State:
     integers = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
     check_tokens(state.node.shape[0], tokens.shape, integers, tokens.dtype)
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
-    edge, found = _edge_of(dev, state.node, tokens)
-    node = torch.where(found, _follow(dev, edge), dev.dead)
+    if dev.is_trie:
+        edge, found = _edge_of(dev, state.node, tokens)
+        node = torch.where(found, _follow(dev, edge), dev.dead)
+    else:
+        node = _step(dev, state.node, tokens)
     if dev.eos is not None:
         ended = torch.where(state.node < dev.num_rows, dev.after_eos, state.node)
         node = torch.where((tokens == dev.eos) & _eos_allowed(dev, state.node), ended, node)

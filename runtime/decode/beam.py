@@ -75,7 +75,9 @@ def beam_search(
             f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
             "nothing could be complete"
         )
-    steps = max_length if dev is None else min(max_length, dev.max_length)
+    if dev is not None and dev.max_length == 0:
+        raise ValueError("the table allows the empty sequence alone: there is nothing to search")
+    steps = max_length if dev is None or dev.max_length is None else min(max_length, dev.max_length)
     fixed = dev is None or dev.fixed_length is not None
     scores_end = not fixed and dev.eos is not None
     regather = gather or ops.gather

@@ -1,0 +1,89 @@
+"""Compile constraints on text: regular expressions and lists of choices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from ..automata.budget import Budget, Meter
+from ..automata.nfa import Nfa, determinize
+from ..errors import ConstraintError
+from ..table import TransitionTable
+from .bind import bind
+from .regex.lower import to_dfa
+from .vocabulary import Vocabulary
+
+
+def compile_regex(
+    pattern: str, vocabulary: Vocabulary, *, flags: str = "", budget: Budget | None = None
+) -> TransitionTable:
+    r"""Compile a regular expression into a table of exactly the texts that it matches from start to end.
+
+    pattern: in the syntax and meaning of Python's `re` for text, and `\p{..}` besides. flags: letters of "aimsx", as in
+    `(?aimsx)`. Lookahead, lookbehind of any width, `\b` and anchors are exact. budget: limits of states, seconds and
+    bytes for this compilation.
+
+    Raises RegexError, with a caret under the position, for a pattern that is malformed or not regular (back-references,
+    atomic groups); ConstraintError if it matches nothing, or nothing that the vocabulary can write; BudgetError.
+
+    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"20"], eos=0)
+    >>> table = compile_regex(r"\d{4}-\d\d", vocab)
+    >>> table.accepts([257, *(1 + b for b in b"26-11"), 0])
+    True
+    """
+    _check_vocabulary(vocabulary)
+    meter = _begin(budget)
+    dfa = to_dfa(pattern, flags=flags, meter=meter)
+    if dfa.is_empty:
+        raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
+    return bind(dfa, vocabulary, source=_hash("regex", flags, pattern), meter=meter)
+
+
+def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: Budget | None = None) -> TransitionTable:
+    """Compile a list of texts into a table that allows exactly these; one may be the prefix of another.
+
+    Each may be written in any segmentation into tokens. Raises ConstraintError if there are none, or one is not text.
+
+    >>> vocab = Vocabulary.from_bytes([b"", b"red", b"green", b"re", b"d"], eos=0)
+    >>> table = compile_choices(["red", "green"], vocab)
+    >>> table.accepts([1]), table.accepts([3, 4, 0]), table.accepts([3])
+    (True, True, False)
+    """
+    _check_vocabulary(vocabulary)
+    if isinstance(choices, (str, bytes)):
+        raise ConstraintError("choices is one text: pass a list of them")
+    meter = _begin(budget)
+    nfa = Nfa(meter=meter)
+    texts = []
+    for i, choice in enumerate(choices):
+        if not isinstance(choice, str):
+            raise ConstraintError(f"choice {i} is {type(choice).__name__}, not text")
+        try:
+            texts.append(choice.encode())
+        except UnicodeEncodeError as error:
+            raise ConstraintError(
+                f"choice {i} has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it"
+            ) from None
+    if not texts:
+        raise ConstraintError("there are no choices: nothing could be written")
+    dfa = determinize(nfa, nfa.union([nfa.literal(text) for text in texts]), meter)
+    return bind(dfa, vocabulary, source=_hash("choices", *(repr(text) for text in texts)), meter=meter)
+
+
+def _begin(budget: Budget | None) -> Meter:
+    if budget is not None and not isinstance(budget, Budget):
+        raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
+    return (budget or Budget()).begin()
+
+
+def _check_vocabulary(vocabulary: Vocabulary) -> None:
+    if not isinstance(vocabulary, Vocabulary):
+        raise TypeError(
+            f"a Vocabulary is needed, not a {type(vocabulary).__name__}: make one with Vocabulary.from_transformers "
+            "or another from_ method"
+        )
+
+
+def _hash(*parts: str) -> str:
+    """SHA-256 of what was compiled."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,539 @@
+"""What a tokenizer's tokens spell: their bytes by id, laid out as a trie.
+
+A constraint on text is an automaton over bytes; a model writes tokens. `Vocabulary` holds the exact bytes of every
+token id, whatever tokenizer they come from, and `TokenTrie` lays them out so that one walk over the trie tells where
+each token leads from a state of a byte automaton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ..errors import ConstraintError, VocabularyMismatchError
+from ..table import MOST_TOKENS
+from . import tokenizers
+
+_LONGEST = 65_535  # bytes of a token; depths are uint16
+_MOST_BYTES = 2**31 - 1  # of all tokens together; node numbers are int32
+
+Encoder = Callable[[str], Sequence[int]]
+
+
+UNCLEAN = 63
+"""Group of a trie's content that is not whole characters."""
+
+
+def _byte_groups() -> NDArray[np.uint8]:
+    """Return the group of each byte (256,) that can begin a character; `UNCLEAN` of those that cannot.
+
+    Signs are groups of their own, letters and digits are together; beyond ASCII, first bytes of scripts that
+    constraints treat alike are.
+    """
+    together = [b"0123456789", b"abcdef", b"ghijklmnopqrstuvwxyz", b"ABCDEF", b"GHIJKLMNOPQRSTUVWXYZ"]
+    controls = bytes(b for b in range(32) if b not in b"\t\n\r") + b"\x7f"
+    alone = [bytes([b]) for b in range(128) if b not in b"".join(together) + controls]
+    starts = (
+        0xC2,
+        0xC3,
+        0xC4,
+        0xCA,
+        0xCE,
+        0xD0,
+        0xD4,
+        0xD8,
+        0xDC,
+        0xE0,
+        0xE1,
+        0xE2,
+        0xE3,
+        0xE4,
+        0xE5,
+        0xEA,
+        0xED,
+        0xEE,
+        0xF0,
+    )
+    leads = [bytes(range(low, high)) for low, high in pairwise([*starts, 0xF5])]
+    out = np.full(256, UNCLEAN, np.uint8)
+    for group, members in enumerate([*together, controls, *alone, *leads]):
+        out[list(members)] = group
+    return out
+
+
+BYTE_GROUP = _byte_groups()
+"""Group of each byte that begins a character: a set of groups, one bit each, says what lies in a part of the trie."""
+
+
+@dataclass(frozen=True)
+class TokenTrie:
+    """The trie of all tokens' bytes in depth-first order, children by ascending byte, the root left out.
+
+    M nodes, K tokens that have bytes. The children of node i are i + 1, `skip[i + 1]`, ... below `skip[i]`; what lies
+    below the root for first byte b are the nodes `root_start[b]` .. `root_start[b + 1]`. The tokens that end at
+    node i are `token[token_start[i] : token_start[i + 1]]`: several, ascending, where tokens have the same bytes.
+    """
+
+    byte: NDArray[np.uint8]  # (M,)
+    skip: NDArray[np.int32]  # (M,) the node just after the node's subtree
+    depth: NDArray[np.uint16]  # (M,) bytes from the root: 1 for its children
+    height: NDArray[np.uint16]  # (M,) bytes from the node to the deepest one below it, 0 where there is none
+    content: NDArray[np.uint64]  # (M,) sets of byte groups in the node and below it, see `BYTE_GROUP`
+    token_start: NDArray[np.int32]  # (M + 1,)
+    token: NDArray[np.int32]  # (K,) ids in depth-first order
+    root_start: NDArray[np.int32]  # (257,)
+    longest: int  # bytes of the longest token
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Vocabulary:
+    """The bytes of every token id, and which id ends a text; make one with `from_bytes` or another `from_` method.
+
+    An id has no bytes, b"", if it is a control token, padding beyond the tokenizer's tokens, or a gap between them:
+    a constraint on text never allows it, except for `eos`, which ends the text. Tokens that were added to a tokenizer
+    without being special spell their text.
+
+    Bytes do not depend on context: they are what the token adds to a text that has already begun. SentencePiece's
+    "▁the" spells b" the", and so does WordPiece's "the". Only at the very start of a text do such tokenizers drop that
+    one space again when they decode, which `leading_space` says; a model that continues a prompt is not at the start.
+    Likewise `trailing_space`: tokens such as "the</w>" spell b"the ", and the last space of a text is dropped.
+
+    Two vocabularies are equal if their fingerprints are.
+    """
+
+    tokens: tuple[bytes, ...]  # (V,) by id
+    eos: int | None
+    special: frozenset[int]  # ids declared to be control tokens, eos among them
+    leading_space: bool = False
+    trailing_space: bool = False
+    encoder: Encoder | None = field(default=None)  # the tokenizer's own
+
+    # ------------------------------------------------------------------------------------------------- sources
+
+    @classmethod
+    def from_bytes(
+        cls,
+        tokens: Iterable[bytes],
+        *,
+        eos: int | None = None,
+        special: Iterable[int] = (),
+        size: int | None = None,
+        encode: Encoder | None = None,
+        leading_space: bool = False,
+        trailing_space: bool = False,
+    ) -> Vocabulary:
+        """Return the vocabulary in which id i spells `tokens[i]`; b"" for an id that spells nothing.
+
+        eos: the id that ends a text. special: ids of control tokens; what `tokens` has for them and for `eos` is
+        ignored. size: the width of the model's logits, where that is more than there are tokens. encode: how the
+        tokenizer itself segments a text, without adding special tokens. leading_space, trailing_space: see the class.
+        Raises ConstraintError if a token is not bytes, an id is out of range, or no token has bytes.
+
+        >>> vocab = Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=0)
+        >>> vocab.encode("aab"), vocab.decode([1, 3])
+        ([1, 3], b'aab')
+        """
+        if isinstance(tokens, (str, bytes, bytearray)):
+            raise ConstraintError(f"tokens is one {type(tokens).__name__}: pass a list of bytes, one for each id")
+        spelt = list(tokens)
+        if set(map(type, spelt)) - {bytes}:
+            raise _not_bytes(spelt)
+        width = _checked_size(size, len(spelt))
+        ids = {_checked_id(i, width, "special") for i in special}
+        if eos is not None:
+            eos = _checked_id(eos, width, "eos")
+            ids.add(eos)
+        for i in ids:
+            if i < len(spelt):
+                spelt[i] = b""
+        longest = max(map(len, spelt))
+        if not longest:
+            raise ConstraintError("no token of the vocabulary has bytes: nothing could be written with it")
+        if longest > _LONGEST:
+            at = next(i for i, token in enumerate(spelt) if len(token) == longest)
+            raise ConstraintError(f"token {at} has {longest:,} bytes, the most is {_LONGEST:,}: is it one token?")
+        if sum(map(len, spelt)) > _MOST_BYTES:
+            raise ConstraintError(f"the tokens have more than {_MOST_BYTES:,} bytes in all")
+        spelt.extend([b""] * (width - len(spelt)))
+        return cls(tuple(spelt), eos, frozenset(ids), bool(leading_space), bool(trailing_space), encode)
+
+    @classmethod
+    def from_transformers(cls, tok: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+        """Return the vocabulary of a transformers tokenizer, or of a `tokenizers.Tokenizer`.
+
+        Bytes are what the tokenizer's decoder writes; a space that it drops at a text's start or end is kept, see the
+        class. Clean-up that transformers does after decoding (`clean_up_tokenization_spaces`) is not followed.
+        size: the width of the model's logits, `model.config.vocab_size`, where that is more than the tokenizer has.
+        eos: the id that ends a text, where it is not the tokenizer's `eos_token_id`.
+        Raises ConstraintError, by name, for a decoder or a kind of tokenizer whose tokens have no exact bytes.
+        """
+        return cls._from(tokenizers.read_transformers(tok), size, eos)
+
+    @classmethod
+    def from_tiktoken(cls, enc: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+        """Return the vocabulary of a `tiktoken.Encoding`; gaps between ids have no bytes, "<|endoftext|>" is eos.
+
+        size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
+        """
+        return cls._from(tokenizers.read_tiktoken(enc), size, eos)
+
+    @classmethod
+    def from_sentencepiece(cls, sp: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+        """Return the vocabulary of a `sentencepiece.SentencePieceProcessor`.
+
+        "▁" is a space, a byte piece such as "<0x0A>" is that byte, and user-defined pieces spell their text. Control,
+        unknown and unused pieces have no bytes.
+        size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
+        """
+        return cls._from(tokenizers.read_sentencepiece(sp), size, eos)
+
+    @classmethod
+    def from_mistral(cls, tok: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+        """Return the vocabulary of a mistral-common tokenizer: a `MistralTokenizer`, or the tokenizer inside one.
+
+        size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
+        """
+        return cls._from(tokenizers.read_mistral(tok), size, eos)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+        """Return the vocabulary of a tokenizer on disk, read with the package that it belongs to.
+
+        - A folder with tokenizer_config.json: transformers. Another folder is the first it has of tekken.json,
+          tokenizer.json, tokenizer.model and tokenizer.tiktoken.
+        - tekken*.json: mistral-common. Any other .json: tokenizers.
+        - Lines of tokens in base64 and ranks, under any name: tiktoken's format. Any other .model: sentencepiece.
+
+        A tokenizer.json or a tiktoken file does not say which token ends a text: pass `eos`, or there is none. A
+        tiktoken file does not hold special tokens either, so `size` must make room for them, and its vocabulary takes
+        the longest token at each position to encode. size, eos: as for `from_transformers`. Nothing is downloaded.
+        Raises FileNotFoundError, DataError for a file that cannot be read, MissingDependencyError.
+        """
+        return cls._from(tokenizers.read_file(Path(path)), size, eos)
+
+    @classmethod
+    def _from(cls, read: tokenizers.Reading, size: int | None, eos: int | None) -> Vocabulary:
+        return cls.from_bytes(
+            read.tokens,
+            eos=read.eos if eos is None else eos,
+            special=read.special,
+            size=size,
+            encode=read.encode,
+            leading_space=read.leading_space,
+            trailing_space=read.trailing_space,
+        )
+
+    # -------------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def size(self) -> int:
+        """V, the width of the logits: ids are 0 .. V - 1."""
+        return len(self.tokens)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A name of this vocabulary, the same everywhere: a SHA-256 over each id's bytes, `eos` and dropped spaces.
+
+        Special ids count only through having no bytes, and the encoder not at all: neither changes a table.
+        """
+        head = f"vocabulary 1 {self.size} {self.eos} {self.leading_space:d} {self.trailing_space:d};"
+        digest = hashlib.sha256(head.encode())
+        digest.update(np.ascontiguousarray(self.token_offset, "<i8").data)
+        digest.update(self.token_bytes.data)
+        return f"bytes:{digest.hexdigest()}"
+
+    @cached_property
+    def token_bytes(self) -> NDArray[np.uint8]:
+        """All tokens' bytes, by id; those of id i are `token_bytes[token_offset[i] : token_offset[i + 1]]`."""
+        return np.frombuffer(b"".join(self.tokens), np.uint8)  # read-only, as bytes are
+
+    @cached_property
+    def token_offset(self) -> NDArray[np.int64]:
+        """Where each token's bytes start in `token_bytes`, (V + 1,)."""
+        offset = np.zeros(self.size + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, self.tokens), np.int64, self.size), out=offset[1:])
+        offset.flags.writeable = False
+        return offset
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        """The trie of all tokens that have bytes; built when first asked for."""
+        # sorting Python's bytes takes 40 ms for 131,072 tokens; numpy's own byte strings would lose trailing zeros
+        order = np.array(sorted(range(self.size), key=self.tokens.__getitem__), np.int32)
+        order = order[np.count_nonzero(np.diff(self.token_offset) == 0) :]  # ids without bytes sort first
+        *arrays, longest = _build(order, self.token_bytes, self.token_offset)
+        for array in (*arrays, order):
+            array.flags.writeable = False
+        byte, skip, depth, height, token_start, root_start = arrays
+        content = _content(byte, depth, token_start, BYTE_GROUP)
+        content.flags.writeable = False
+        return TokenTrie(byte, skip, depth, height, content, token_start, order, root_start, int(longest))
+
+    @cached_property
+    def spells_all_bytes(self) -> bool:
+        """Whether each of the 256 bytes is a token, so that any bytes can be written."""
+        return {token for token in self.tokens if len(token) == 1} == {bytes([b]) for b in range(256)}
+
+    def __eq__(self, other: object) -> bool:
+        return self.fingerprint == other.fingerprint if isinstance(other, Vocabulary) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary(size={self.size}, eos={self.eos}, fingerprint={self.fingerprint[:22]!r})"
+
+    # ------------------------------------------------------------------------------------------------ text and ids
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """Return the bytes that token ids spell, one after the other; ids that have none add nothing.
+
+        Raises VocabularyMismatchError for an id outside 0 .. V - 1.
+        """
+        parts = []
+        for position, i in enumerate(ids):
+            if not 0 <= i < self.size:
+                raise VocabularyMismatchError(
+                    f"token {i} at position {position} is outside 0 .. {self.size - 1}: the ids are of another "
+                    "vocabulary, or size= was not given as wide as the model's logits"
+                )
+            parts.append(self.tokens[i])
+        return b"".join(parts)
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Return the ids by which the tokenizer itself writes a text, without added special tokens.
+
+        What comes back spells the text exactly, but for one space that the tokenizer itself puts before it (or, where
+        `trailing_space`, behind it). A vocabulary without an encoder takes the longest token at each position after
+        which the rest can still be written, and the lowest id of equal ones; any does so for bytes that are not UTF-8.
+        Raises ConstraintError if the text cannot be written, or if the tokenizer would write another, as those that
+        turn capitals into small letters do.
+        """
+        if not isinstance(text, (str, bytes)):
+            raise ConstraintError(f"a text is str or bytes, not {type(text).__name__}")
+        if isinstance(text, str):
+            try:
+                raw = text.encode()
+            except UnicodeEncodeError as error:
+                raise ConstraintError(
+                    f"the text has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it"
+                ) from None
+        else:
+            raw = text
+        if self.encoder is None:
+            return self._longest_match(raw)
+        try:
+            ids = [int(i) for i in self.encoder(raw.decode())]
+        except UnicodeDecodeError:
+            return self._longest_match(raw)
+        spelt = self.decode(ids)
+        tail = b" " if self.trailing_space and not raw.endswith(b" ") else b""
+        if spelt not in (raw, raw + tail, b" " + raw, b" " + raw + tail):
+            raise ConstraintError(
+                f"the tokenizer writes {_short(raw)} as {_short(spelt)}: it has no tokens for parts of this text, or "
+                "changes text before splitting it; use text that it keeps as it is"
+            )
+        return ids
+
+    @cached_property
+    def _lowest_id(self) -> dict[bytes, int]:
+        ids = {token: i for i, token in reversed(list(enumerate(self.tokens)))}
+        ids.pop(b"", None)
+        return ids
+
+    def _longest_match(self, raw: bytes) -> list[int]:
+        ids = self._lowest_id
+        stuck = bytearray(len(raw) + 1)  # positions from which the rest cannot be written
+        starts: list[int] = []  # of the tokens chosen so far
+        position = furthest = 0
+        while position < len(raw):
+            for end in range(min(position + self.trie.longest, len(raw)), position, -1):
+                if not stuck[end] and raw[position:end] in ids:
+                    starts.append(position)
+                    position = end
+                    furthest = max(furthest, end)
+                    break
+            else:
+                if not starts:
+                    raise ConstraintError(
+                        f"{_short(raw)} cannot be written with this vocabulary: no token fits at byte {furthest}, "
+                        f"{raw[furthest : furthest + 1]!r}"
+                    )
+                stuck[position] = 1  # the token before was too long: take a shorter one
+                position = starts.pop()
+        return [ids[raw[a:b]] for a, b in pairwise([*starts, len(raw)])]
+
+
+@njit(cache=True, nogil=True)
+def _build(order: Any, token_bytes: Any, token_offset: Any) -> Any:
+    """Return (byte, skip, depth, height, token_start, root_start, longest): the trie of tokens `order`, (K,) sorted."""
+    count = order.size
+    shared = np.zeros(count + 1, np.int64)  # bytes each token shares with the one before
+    nodes = np.int64(0)
+    longest = np.int64(0)
+    before, length_before = np.int64(0), np.int64(0)
+    for k in range(count):
+        begin = token_offset[order[k]]
+        length = token_offset[order[k] + 1] - begin
+        same = np.int64(0)
+        most = min(length, length_before)
+        while same < most and token_bytes[begin + same] == token_bytes[before + same]:
+            same += 1
+        shared[k] = same
+        nodes += length - same
+        longest = max(longest, length)
+        before, length_before = begin, length
+
+    byte = np.empty(nodes, np.uint8)
+    skip = np.empty(nodes, np.int32)
+    depth = np.empty(nodes, np.uint16)
+    height = np.zeros(nodes, np.uint16)
+    token_start = np.empty(nodes + 1, np.int32)
+    root_start = np.empty(257, np.int32)
+    path = np.empty(longest + 1, np.int64)  # the open node of each depth
+    node = np.int64(0)
+    first = 0  # first bytes below this have their root_start
+    open_depth = np.int64(0)
+    for k in range(count):
+        begin = token_offset[order[k]]
+        length = token_offset[order[k] + 1] - begin
+        for d in range(shared[k], open_depth):
+            skip[path[d]] = node
+        for d in range(shared[k], length):
+            byte[node] = token_bytes[begin + d]
+            depth[node] = d + 1
+            token_start[node] = k
+            path[d] = node
+            if d == 0:
+                while first <= byte[node]:
+                    root_start[first] = node
+                    first += 1
+            node += 1
+        for d in range(length):
+            height[path[d]] = max(height[path[d]], length - 1 - d)
+        open_depth = length
+    for d in range(open_depth):
+        skip[path[d]] = node
+    root_start[first:] = node
+    token_start[nodes] = count
+    return byte, skip, depth, height, token_start, root_start, longest
+
+
+@njit(cache=True, nogil=True)
+def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any) -> Any:
+    """Return the groups of all characters that tokens have from each node on (M,), as bits.
+
+    A node inside a character has `UNCLEAN` alone; one below which a token ends inside a character, or is not UTF-8, has
+    it as well.
+    """
+    nodes = byte.size
+    deepest: Any = 0
+    for i in range(nodes):
+        deepest = max(deepest, np.int64(depth[i]))
+    # after each node: 0 between characters, 1 to 3 continuation bytes to come, 4 to 7 special ones, 8 not UTF-8
+    phase = np.zeros(nodes, np.uint8)
+    path = np.zeros(deepest + 1, np.uint8)
+    for i in range(nodes):
+        b, before = byte[i], path[depth[i] - 1]
+        after = 8
+        if before == 0:
+            if b < 0x80:
+                after = 0
+            elif 0xC2 <= b <= 0xDF:
+                after = 1
+            elif b == 0xE0:
+                after = 4
+            elif b == 0xED:
+                after = 5
+            elif 0xE1 <= b <= 0xEF:
+                after = 2
+            elif b == 0xF0:
+                after = 6
+            elif 0xF1 <= b <= 0xF3:
+                after = 3
+            elif b == 0xF4:
+                after = 7
+        elif before <= 3:
+            if 0x80 <= b <= 0xBF:
+                after = before - 1
+        elif before == 4:
+            if 0xA0 <= b <= 0xBF:
+                after = 1
+        elif before == 5:
+            if 0x80 <= b <= 0x9F:
+                after = 1
+        elif before == 6:
+            if 0x90 <= b <= 0xBF:
+                after = 2
+        elif before == 7 and 0x80 <= b <= 0x8F:
+            after = 2
+        path[depth[i]] = after
+        phase[i] = after
+    out = np.empty(nodes, np.uint64)
+    below = np.zeros(deepest + 2, np.uint64)  # by depth: what the nodes seen last have in common with their parent
+    unclean = np.uint64(1) << np.uint64(UNCLEAN)
+    for i in range(nodes - 1, -1, -1):
+        d = np.int64(depth[i])
+        own = np.uint64(0)
+        if phase[i] == 8 or (phase[i] > 0 and token_start[i + 1] > token_start[i]):
+            own = unclean
+        elif byte[i] < 0x80 or byte[i] >= 0xC2:
+            own = np.uint64(1) << np.uint64(byte_group[byte[i]])
+        out[i] = own | below[d + 1]
+        below[d + 1] = np.uint64(0)
+        below[d] |= out[i]
+    for i in range(nodes):
+        path[depth[i]] = phase[i]
+        inside = depth[i] > 1 and path[depth[i] - 1] > 0
+        if inside or (depth[i] == 1 and 0x80 <= byte[i] < 0xC2):
+            out[i] = unclean
+    return out
+
+
+# -------------------------------------------------------------------------------------------------------- checks
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _checked_size(size: int | None, count: int) -> int:
+    if not count:
+        raise ConstraintError("the vocabulary is empty: pass the bytes of at least one token")
+    if size is None:
+        size = count
+    if not _is_int(size) or not count <= size <= MOST_TOKENS:
+        raise ConstraintError(
+            f"size must be an integer from {count}, the number of tokens, to {MOST_TOKENS:,}, not {size!r}: "
+            "it is the width of the model's logits"
+        )
+    return int(size)
+
+
+def _checked_id(value: Any, size: int, name: str) -> int:
+    if not _is_int(value) or not 0 <= value < size:
+        raise ConstraintError(f"{name} must be token ids from 0 to {size - 1}, not {value!r}")
+    return int(value)
+
+
+def _not_bytes(tokens: Sequence[Any]) -> ConstraintError:
+    at, token = next((i, t) for i, t in enumerate(tokens) if type(t) is not bytes)
+    how = {
+        str: "encode it, token.encode(), unless it is spelt in a tokenizer's own alphabet: then use a from_ method",
+        type(None): 'use b"" for an id without bytes',
+    }.get(type(token), "convert it with bytes(token)" if isinstance(token, (bytearray, memoryview)) else "pass bytes")
+    return ConstraintError(f"token {at} is {type(token).__name__}, not bytes: {how}")
+
+
+def _short(raw: bytes) -> str:
+    return repr(raw) if len(raw) <= 40 else f"{raw[:40]!r}..."
