@@ -13,7 +13,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from . import Budget, Vocabulary, __version__, compile_choices, compile_regex, compile_sequences, compile_sids
+from . import (
+    Budget,
+    Vocabulary,
+    __version__,
+    compile_choices,
+    compile_regex,
+    compile_sequences,
+    compile_sids,
+    drawing,
+)
 from .compile.regex.lower import to_dfa
 from .errors import BudgetError, ConstraintError, DataError, MaskwrightError, MissingDependencyError
 from .table import NEVER, TransitionTable
@@ -62,10 +71,10 @@ def _writable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
 
 
 def _drawable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
-    from .drawing import FORMATS
-
-    if path.suffix not in FORMATS:
-        raise click.UsageError(f"a drawing ends in {', '.join(FORMATS)}, not {path.suffix or 'nothing'!r}: {path}")
+    if path.suffix not in drawing.FORMATS:
+        raise click.UsageError(
+            f"a drawing ends in {', '.join(drawing.FORMATS)}, not {path.suffix or 'nothing'!r}: {path}"
+        )
     return _writable(ctx, param, path)
 
 
@@ -77,12 +86,15 @@ def _output(callback: Callable[..., Path], help: str) -> Callable[[_Command], _C
 def _tokenizer(required: bool) -> Callable[[_Command], _Command]:
     options = (
         click.option(
-            "--tokenizer", "tokenizer", type=click.Path(exists=True, path_type=Path), required=required, metavar="SOURCE",
+            "--tokenizer",
+            type=click.Path(exists=True, path_type=Path),
+            required=required,
+            metavar="SOURCE",
             help="A tokenizer's folder, or a tokenizer.json, tekken.json, SentencePiece .model or tiktoken file.",
         ),
-        click.option("--size", type=click.IntRange(min=1), help="Width of the model's logits, if more than the tokens."),
+        click.option("--size", type=click.IntRange(min=1), help="Width of the model's logits, if beyond the tokens."),
         click.option("--eos", type=click.IntRange(min=0), help="Token that ends a text, if not the tokenizer's own."),
-    )  # fmt: skip
+    )
     return _all(options)
 
 
@@ -263,14 +275,12 @@ def show_regex(
     **limits: Any,
 ) -> None:  # fmt: skip
     """Draw the smallest DFA, over bytes, of what PATTERN matches; with a tokenizer, the tokens each state allows."""
-    from . import drawing
-
     budget = _limits(limits)
     dfa = to_dfa(pattern, flags=flags, meter=budget.begin())
     _check_few(dfa.num_states, max_states)
+    vocabulary = _if_given(tokenizer, size, eos)
     allowed = None
-    if tokenizer is not None:
-        vocabulary = Vocabulary.from_file(tokenizer, size=size, eos=eos)
+    if vocabulary is not None:
         table = compile_regex(pattern, vocabulary, flags=flags, budget=budget)
         allowed = drawing.tokens_by_state(dfa, table, vocabulary)
     drawing.write(drawing.draw_dfa(dfa, allowed=allowed, title=pattern), output)
@@ -286,12 +296,10 @@ def show_table(
     table: Path, tokenizer: Path | None, size: int | None, eos: int | None, max_states: int, output: Path
 ) -> None:
     """Draw a compiled table: states and edges with how many tokens they allow; with its tokenizer, what few spell."""
-    from . import drawing
-
     loaded = TransitionTable.load(table)
     states = loaded.num_states - 2  # without the one after EOS and the dead one
     _check_few(states, max_states)
-    vocabulary = None if tokenizer is None else Vocabulary.from_file(tokenizer, size=size, eos=eos)
+    vocabulary = _if_given(tokenizer, size, eos)
     drawing.write(drawing.draw_table(loaded, vocabulary=vocabulary, title=table.name), output)
     click.echo(f"{output}: {states:,} states")
 
@@ -344,6 +352,14 @@ def _read_tokenizer(source: Path, size: int | None, eos: int | None) -> Vocabula
             f"{source} does not say which token ends a text, so the table has none: pass its id with --eos", err=True
         )
     return vocabulary
+
+
+def _if_given(source: Path | None, size: int | None, eos: int | None) -> Vocabulary | None:
+    if source is not None:
+        return Vocabulary.from_file(source, size=size, eos=eos)
+    if size is not None or eos is not None:
+        raise click.UsageError("--size and --eos go with --tokenizer")
+    return None
 
 
 def _read_choices(file: Path) -> list[str]:

@@ -20,6 +20,7 @@ FORMATS = (".svg", ".pdf", ".png", ".dot")
 
 _MOST_RANGES = 10  # of a label; the tooltip has them all
 _MOST_NAMED = 3  # tokens of an edge up to which they are named, not counted
+_IN_CLASS = "\\[]^-"  # letters that mean something in a class
 _CAPTION = 80  # letters
 _NAME = 24  # letters of a token
 
@@ -154,7 +155,7 @@ def byte_class(ranges: Sequence[tuple[int, int]], most: int | None = None) -> st
         return _letter(ranges[0][0])
     shown = ranges[:most]
     inside = "".join(
-        _letter(low, "\\]^-") + ("-" if high > low + 1 else "") + (_letter(high, "\\]^-") if high > low else "")
+        _letter(low, _IN_CLASS) + ("-" if high > low + 1 else "") + (_letter(high, _IN_CLASS) if high > low else "")
         for low, high in shown
     )
     return f"[{inside}]" if len(shown) == len(ranges) else f"[{inside}…] ({size} bytes)"

@@ -47,6 +47,10 @@ class Nfa:
         self.num_states = 0
         self._edges = array("i")  # state, lowest symbol, highest symbol, next state
         self._epsilons = array("i")  # state, next state
+        self._ordered = array(
+            "i"
+        )  # state, its chain, its place: later ones of a chain can do nothing earlier ones cannot
+        self._chains = 0
 
     # ---------------------------------------------------------------------------------------------------- leaves
 
@@ -144,6 +148,7 @@ class Nfa:
         if high is not None:
             for i in range(low, high):
                 self._epsilons.extend((copies[i][0], end))
+            self._order(part, copies[low:])
             return self._around((part,), start, end)
         # the last copy loops: states of its own keep the loop away from what comes before and after
         outer = self.num_states
@@ -180,9 +185,40 @@ class Nfa:
             copied[:, :, 0] += shift[:, None]
             copied[:, :, -1] += shift[:, None]
             flat.frombytes(copied.tobytes())
+        own = self._ordered_in(part)
+        if own.size:
+            chains = int(own[:, 1].max()) + 1 - int(own[:, 1].min())
+            copied = np.repeat(own[None], more, axis=0)
+            copied[:, :, 0] += shift[:, None]
+            copied[:, :, 1] += self._chains - int(own[:, 1].min()) + chains * np.arange(more, dtype=np.int32)[:, None]
+            self._chains += chains * more
+            self._ordered.frombytes(copied.tobytes())
         self.num_states += more * size
         places = shift.tolist()
         return [(part.start, part.end), *((part.start + d, part.end + d) for d in places)]
+
+    def _order(self, part: Fragment, copies: list[tuple[int, int]]) -> None:
+        """Note that of copies of a part that are all optional, each can do what the same state of a later one can.
+
+        In x{0,40} a state of the second copy leads to all that its like in the third does, and to one x more. So of a
+        set of states only the first of each such chain counts, which keeps sets small: see `_subsets`.
+        """
+        if len(copies) < 2:
+            return
+        inner = self._ordered_in(part)[:, 0] - part.state_from  # states that are in a chain already stay there
+        free = np.setdiff1d(np.arange(part.state_to - part.state_from, dtype=np.int32), inner)
+        first = np.array([start - part.start for start, _ in copies], np.int32)[:, None] + part.state_from
+        triples = np.empty((len(copies), free.size, 3), np.int32)
+        triples[:, :, 0] = first + free
+        triples[:, :, 1] = self._chains + np.arange(free.size, dtype=np.int32)
+        triples[:, :, 2] = np.arange(len(copies), dtype=np.int32)[:, None]
+        self._chains += free.size
+        self._ordered.frombytes(triples.tobytes())
+
+    def _ordered_in(self, part: Fragment) -> IntArray:
+        """Return the (state, chain, place) of the part's states that have one, (n, 3)."""
+        ordered = np.array(self._ordered, np.int32).reshape(-1, 3)
+        return ordered[(ordered[:, 0] >= part.state_from) & (ordered[:, 0] < part.state_to)]
 
     # --------------------------------------------------------------------------------------------------- plumbing
 
@@ -208,6 +244,14 @@ class Nfa:
         edges = np.array(self._edges, np.int32).reshape(-1, 4)
         return edges, np.array(self._epsilons, np.int32).reshape(-1, 2)
 
+    def chains(self) -> tuple[IntArray, IntArray]:
+        """Return each state's chain, -1 for none, and its place there: (n,) each; both empty if there are no chains."""
+        size = self.num_states if self._ordered else 0
+        chain, place = np.full(size, -1, np.int32), np.zeros(size, np.int32)
+        ordered = np.array(self._ordered, np.int32).reshape(-1, 3)
+        chain[ordered[:, 0]], place[ordered[:, 0]] = ordered[:, 1], ordered[:, 2]
+        return chain, place
+
 
 # ------------------------------------------------------------------------------------------------ determinising
 
@@ -232,9 +276,10 @@ def determinize(nfa: Nfa, fragment: Fragment, meter: Meter | None = None) -> Dfa
     alone = np.full(n, -1, np.int32)
     stamp = np.zeros(n, np.int64)
     progress = np.zeros(4, np.int64)
+    chain, place = nfa.chains()
     while True:
         why = _subsets(
-            rows, edge_start, epsilon_start, epsilon_to, fragment.start, fragment.end,
+            rows, edge_start, epsilon_start, epsilon_to, chain, place, fragment.start, fragment.end,
             transition, accepting, set_start, digest, pool, alone, stamp, progress, _WORK,
         )  # fmt: skip
         count = int(progress[1])
@@ -339,6 +384,8 @@ def _subsets(
     edge_start: Any,
     epsilon_start: Any,
     epsilon_to: Any,
+    chain: Any,
+    place: Any,
     start: int,
     end: int,
     transition: Any,
@@ -354,8 +401,9 @@ def _subsets(
     """Go on with the subset construction until it is done, short of room, or `work` is spent; say which.
 
     DFA state i is the NFA states pool[set_start[i] : set_start[i + 1]], in no order; only those with edges, and the
-    end. alone (n,) is the DFA state of the closure of one NFA state, -1 while unknown, -2 for none. progress holds
-    DFA states done, found, pool entries used, and the last stamp. Stopping loses only the row at hand.
+    end, and of each chain only the first: it can do what the others can. alone (n,) is the DFA state of the closure of
+    one NFA state, -1 while unknown, -2 for none. progress holds DFA states done, found, pool entries used, and the last
+    stamp. Stopping loses only the row at hand.
     """
     n, C = stamp.size, transition.shape[1]
     capacity = accepting.size
@@ -370,6 +418,7 @@ def _subsets(
             slot = (slot + 1) & (slots - 1)
         table[slot] = i
     stack = np.empty(n, np.int32)
+    earliest = np.full(chain.max() + 1 if chain.size else 0, -1, np.int32)  # state of each chain
     cut = np.zeros(C + 1, np.bool_)
     interval = np.empty(C, np.int32)
     begins = np.empty(C + 1, np.int32)
@@ -453,11 +502,10 @@ def _subsets(
                     if s == end or edge_start[s] < edge_start[s + 1]:
                         pool[used + size] = s
                         size += 1
-                        final = final or s == end
-                        # a sum does not care for order, so sets need not be sorted
-                        mixed = (np.uint64(s) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-                        mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
-                        code += mixed ^ (mixed >> np.uint64(29))
+                        if chain.size and chain[s] >= 0:
+                            first = earliest[chain[s]]
+                            if first < 0 or place[s] < place[first]:
+                                earliest[chain[s]] = s
                     work -= 1
                     for e in range(epsilon_start[s], epsilon_start[s + 1]):
                         t = epsilon_to[e]
@@ -465,6 +513,23 @@ def _subsets(
                             stamp[t] = mark
                             stack[height] = t
                             height += 1
+                found, size = size, 0
+                for i in range(used, used + found):
+                    s = pool[i]
+                    if chain.size and chain[s] >= 0 and earliest[chain[s]] != s:
+                        stamp[s] = 0  # no member of the set
+                        continue
+                    pool[used + size] = s
+                    size += 1
+                    final = final or s == end
+                    # a sum does not care for order, so sets need not be sorted
+                    mixed = (np.uint64(s) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+                    mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+                    code += mixed ^ (mixed >> np.uint64(29))
+                if chain.size:
+                    for i in range(used, used + size):
+                        if chain[pool[i]] >= 0:
+                            earliest[chain[pool[i]]] = -1
                 state = -2
                 if size or done < 0:
                     slot = np.int64(code & np.uint64(slots - 1))

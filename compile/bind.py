@@ -558,7 +558,7 @@ def _walk_rows(
         if mask == counters[_MASKS]:
             counters[_MASKS] += 1
         at = counters[_TABLE]
-        group: Any = -1
+        group = counters[_CLASSES]
         compared = True
         for g in range(counters[_CLASSES] - 1, max(-1, counters[_CLASSES] - _CANDIDATES - 1), -1):
             table[at : at + class_count[g]] = _KILL
@@ -587,13 +587,12 @@ def _walk_rows(
                         table[k] = 2 * ((np.int64(table[k]) >> 1) + (table[k] & 1) * s)
                 compared = not converted  # a base must say which steps are relative to be compared with
                 break
-        if group < 0:
-            group = counters[_CLASSES]
+        if group == counters[_CLASSES]:
             count_classes: Any = 1
             table[at] = default
             votes[default + 2 * states] = 1  # marks codes that have a class
             class_by_code[default + 2 * states] = 0
-            x = np.int64(counters[_CLASSED])
+            x = counters[_CLASSED]
             for v in range(vocab_size):
                 code = np.int64(scratch[v])
                 if code in (_KILL, default):

@@ -59,7 +59,7 @@ class DeviceTable:
     base_classes: Any  # (R + 1,)
     base_start: Any  # (R + 1,)
     base_target: Any  # (X + 1,)
-    class_start: Any  # (max(lists, 1) + 1,)
+    class_start: Any  # (lists + 2,): one more list, which is empty, for the base that allows nothing
     class_token: Any  # (Z + class_width + 1,)
     class_id: Any  # (Z + class_width + 1,)
     distance: Any  # (num_states,), or (0,) if it was not put
@@ -151,7 +151,7 @@ def device_table(
         "masks": masks,
         "rank": rank.astype(np.uint16) if size < 2**16 else rank,
         "base_mask": np.append(table.base_mask, len(table.masks)).astype(np.int32),
-        "base_classes": np.append(table.base_classes, 0).astype(np.int32),
+        "base_classes": np.append(table.base_classes, table.class_start.size - 1).astype(np.int32),
         "base_start": table.base_start,
         "base_target": np.append(table.base_target, 0).astype(np.int32),
         "class_start": np.append(table.class_start, table.class_start[-1:]).astype(np.int32),
@@ -204,10 +204,17 @@ def unbranched(table: TransitionTable, depth: int) -> bool:
     return table.is_trie and (depth >= len(table.levels) or table.levels[depth].width == 1)
 
 
-def check_remaining(rows: int, shape: tuple[int, ...], budgets: bool) -> None:
-    """Raise ValueError unless there is a budget for each of `rows` rows, and the table was put with distances."""
+def check_remaining(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any, budgets: bool) -> None:
+    """Raise unless there is a whole number of tokens for each of `rows` rows, and the table was put with distances.
+
+    Raises ValueError, TypeError.
+    """
+    if not integers:
+        raise TypeError(f"remaining must be integers, not {dtype}")
     if tuple(shape) != (rows,):
-        raise ValueError(f"remaining has shape {tuple(shape)}, there are {rows} rows: one number of tokens a row is needed")
+        raise ValueError(
+            f"remaining has shape {tuple(shape)}, there are {rows} rows: one number of tokens a row is needed"
+        )
     if not budgets:
         raise ValueError("remaining needs the table's distances on the device: put(table, budgets=True)")
 

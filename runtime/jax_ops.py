@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from ..table import TransitionTable
+from ..table import NEVER, TransitionTable
 from .device_table import (
     ARRAYS,
     STATICS,
@@ -123,7 +123,7 @@ def _class_target(dev: DeviceTable, node: Array, base: Array, name: Array) -> Ar
 
 
 def _step(dev: DeviceTable, node: Array, token: Array) -> Array:
-    """Return the state of a graph that a token (n,) leads to from each state (n,), EOS aside; the dead state if none."""
+    """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
     inside = (token >= 0) & (token < dev.vocab_size)
     token = jnp.clip(token, 0, dev.vocab_size - 1).astype(jnp.int32)
     edge, own = _search(dev.edge_token, _first(dev, node), _first(dev, node + 1), token, dev.sparse_width)
@@ -179,7 +179,7 @@ def _mask(dev: DeviceTable, node: Array, masked: bool, width: int, remaining: Ar
         edge, token, inside = _expand(dev, node, width)
         value: Array | bool = True
         if remaining is not None or not dev.is_trie:
-            target = _follow(dev, edge)
+            target = jnp.where(inside, _follow(dev, edge), dev.dead)
             value = target != dev.dead
             if remaining is not None:
                 value &= _at(dev.distance, target) <= (remaining - 1)[:, None]
@@ -190,8 +190,12 @@ def _mask(dev: DeviceTable, node: Array, masked: bool, width: int, remaining: Ar
 def _allowed(dev: DeviceTable, node: Array, remaining: Array | None) -> Array:
     """Return bool (n, V) of the tokens allowed, EOS among them."""
     width = dev.sparse_width
-    if remaining is not None and dev.is_trie:  # a trie's masks do not say where their tokens lead
-        width = max(width, *(level.width for level in dev.levels))
+    if remaining is not None:
+        if remaining.dtype.itemsize < 4:
+            remaining = remaining.astype(jnp.int32)
+        remaining = jnp.clip(remaining, 0, NEVER).astype(jnp.int32)  # so that 1 less does not wrap in any type
+        if dev.is_trie:  # whose masks do not say where their tokens lead
+            width = max(width, *(level.width for level in dev.levels))
     mask = _mask(dev, node, dev.has_masks, width, remaining)
     if dev.eos is not None:
         mask = mask.at[:, dev.eos].set(mask[:, dev.eos] | accepting(dev, State(node)))
@@ -233,9 +237,9 @@ def bitmask(dev: DeviceTable, state: State, remaining: Array | None = None) -> A
     end can be reached within the others, so that there is always one in reach.
     """
     if remaining is not None:
-        check_remaining(state.node.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+        _check_remaining(dev, state.node.shape[0], remaining)
     mask = _allowed(dev, state.node, remaining)
-    mask = jnp.pad(mask, ((0, 0), (0, -dev.vocab_size % 32))).reshape(mask.shape[0], -1, 32)
+    mask = jnp.pad(mask, ((0, 0), (0, -dev.vocab_size % 32))).reshape(mask.shape[0], -(-dev.vocab_size // 32), 32)
     return (mask.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
 
 
@@ -248,14 +252,19 @@ def mask_logits(dev: DeviceTable, logits: Array, state: State, remaining: Array 
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     if remaining is not None:
-        check_remaining(logits.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+        _check_remaining(dev, logits.shape[0], remaining)
     mask = _allowed(dev, state.node, remaining)
     mask = jnp.pad(mask, ((0, 0), (0, logits.shape[1] - dev.vocab_size)))
     return jnp.where(mask, logits, -jnp.inf)
 
 
+def _check_remaining(dev: DeviceTable, rows: int, remaining: Array) -> None:
+    integers = jnp.issubdtype(remaining.dtype, jnp.integer)
+    check_remaining(rows, remaining.shape, integers, remaining.dtype, dev.distance.shape[0] > 0)
+
+
 def mask_logits_(dev: DeviceTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
-    """Mask logits (B, V) as `mask_logits` does, in their own memory: the array given is donated, use what comes back."""
+    """Mask logits (B, V) as `mask_logits` does, in their memory: the array given is donated, use what comes back."""
     return _mask_donated(dev, logits, state, remaining)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
+import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import VocabularyMismatchError
-from ..table import NEVER, TransitionTable
+from ..table import TransitionTable
 from . import packed
 
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each table
@@ -54,27 +56,32 @@ class _Host:
         self.masks = [memoryview(row) for row in table.masks] if not table.is_trie else []
         self.words = -(-table.vocab_size // 32)
         self.composed: dict[int, NDArray[np.uint32]] = {}
+        self.lock = threading.Lock()
         self.most = max(16, _CACHE_BYTES // (4 * self.words))
 
     def mask(self, node: int) -> NDArray[np.uint32]:
         """Return the mask of a state, read-only and kept for the next time."""
         found = self.composed.get(node)
         if found is None:
-            if len(self.composed) >= self.most:
-                del self.composed[next(iter(self.composed))]
-            out = np.empty((1, self.words), np.uint32)
-            packed.compose_into(self.table, np.array([node]), out)
-            found = out[0]
-            found.flags.writeable = False
-            self.composed[node] = found
+            found = self.made(node)
+            with self.lock:  # matchers of several threads may be making room at once
+                while len(self.composed) >= self.most:
+                    del self.composed[next(iter(self.composed))]
+                self.composed[node] = found
         return found
 
-    def allowed(self, node: int) -> list[int]:
-        """Return the tokens that a row allows, EOS aside where it has no base."""
+    def made(self, node: int, room: int | None = None) -> NDArray[np.uint32]:
+        """Return the mask of a state, read-only; room: how many tokens may still be written, EOS aside."""
+        remaining = None if room is None else np.array([room], np.int64)
+        out = packed.compose(self.table, np.array([node], np.int64), remaining)
+        out.flags.writeable = False
+        return out[0]
+
+    def allowed(self, node: int) -> NDArray[Any]:
+        """Return the tokens that a row which does not accept allows."""
         if node >= len(self.base_row) or self.base_row[node] < 0:
-            return self.edge_token[self.row_start[node] : self.row_start[node + 1]].tolist()
-        bits = np.unpackbits(self.mask(node).astype("<u4").view(np.uint8), bitorder="little")
-        return np.flatnonzero(bits).tolist()
+            return self.table.edge_token[self.row_start[node] : self.row_start[node + 1]]
+        return np.flatnonzero(np.unpackbits(self.mask(node).astype("<u4").view(np.uint8), bitorder="little"))
 
     def step(self, node: int, token: int) -> int:
         """Return the state that a token leads to; the dead state if it is not allowed."""
@@ -100,13 +107,16 @@ class _Host:
         code = self.base_target[self.base_start[base] + name]
         return (code >> 1) + (code & 1) * node
 
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of the table, in another process perhaps, makes its own
+
 
 def _host(table: TransitionTable) -> _Host:
     """Return what matchers of a table share, made once and kept with the table."""
-    host = table.__dict__.get("_host")
+    if not isinstance(table, TransitionTable):
+        raise TypeError(f"a Matcher takes a TransitionTable, not {type(table).__name__}")
+    host: _Host | None = table.__dict__.get("_host")
     if host is None:
-        if not isinstance(table, TransitionTable):
-            raise TypeError(f"a Matcher takes a TransitionTable, not {type(table).__name__}")
         host = table.__dict__["_host"] = _Host(table)
     return host
 
@@ -138,11 +148,13 @@ class Matcher:
                 f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
                 "pass the vocabulary that it was compiled with"
             )
-        if max_tokens is not None and max_tokens < table.min_length:
-            raise ValueError(
-                f"max_tokens={max_tokens} is less than the shortest match, {table.min_length} tokens: "
-                "nothing could be complete"
-            )
+        if max_tokens is not None:
+            max_tokens = operator.index(max_tokens)
+            if max_tokens < table.min_length:
+                raise ValueError(
+                    f"max_tokens={max_tokens} is less than the shortest match, {table.min_length} tokens: "
+                    "nothing could be complete"
+                )
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
         self._node = 0
@@ -175,11 +187,11 @@ class Matcher:
     def is_finished(self) -> bool:
         """Whether the sequence is complete and nothing but EOS can follow."""
         host, node = self._host, self._node
-        if node >= host.rows:
+        if not self.is_accepting or node >= host.rows:
             return self.is_accepting
-        return bool(host.accepting[node]) and host.row_start[node] == host.row_start[node + 1] and (
-            node >= len(host.base_row) or host.base_row[node] < 0
-        )
+        mask = self.mask()
+        at, eos = divmod(host.eos, 32)
+        return int(np.bitwise_count(mask).sum()) == (host.eos >= 0 and int(mask[at]) >> eos & 1)
 
     @property
     def remaining(self) -> int | None:
@@ -198,9 +210,7 @@ class Matcher:
         room = self._max_tokens - len(self._history)
         if room > self._host.table.farthest[self._node]:
             return self._host.mask(self._node)
-        out = packed.compose(self._host.table, np.array([self._node]), np.array([room]))[0]
-        out.flags.writeable = False
-        return out
+        return self._host.made(self._node, room)
 
     def advance(self, token: int) -> bool:
         """Take one more token and return True; False, with nothing changed, where it is not allowed.
@@ -226,9 +236,10 @@ class Matcher:
     def accepts(self, tokens: Iterable[int]) -> bool:
         """Return whether the sequence would be complete after these tokens; the matcher stays as it is."""
         before = len(self._history)
-        complete = all(self.advance(token) for token in tokens) and self.is_accepting
-        self.rollback(len(self._history) - before)
-        return complete
+        try:
+            return all(self.advance(token) for token in tokens) and self.is_accepting
+        finally:
+            self.rollback(len(self._history) - before)
 
     def rollback(self, n: int) -> None:
         """Take back the last n tokens, EOS among them. Raises ValueError if there are not as many."""
@@ -254,6 +265,9 @@ class Matcher:
     def __copy__(self) -> Matcher:
         return self.copy()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Matcher:
+        return self.copy()  # tables do not change
+
     # ------------------------------------------------------------------------------------------- jumping forward
 
     def forced_text(self) -> bytes:
@@ -262,26 +276,24 @@ class Matcher:
         Raises ValueError without a vocabulary.
         """
         tokens = self._spelling().tokens
-        host, node = self._host, self._node
+        host = self._host
         text = b""
-        while node < host.rows and not host.accepting[node]:
-            allowed = host.allowed(node)
-            shortest = allowed[0]
-            first = tokens[shortest]
-            common = len(first)
-            for token in allowed:
-                other = tokens[token]
-                while not other.startswith(first[:common]):
-                    common -= 1
-                if not common:
-                    break
-                if len(other) < len(tokens[shortest]):
-                    shortest = token
-            text += first[:common]
-            if len(tokens[shortest]) != common:  # what all begin with is not a token: no state to go on from
-                break
-            node = host.step(node, shortest)
-        return text
+        ahead = {(b"", self._node)}  # after `text`: the rest of a token that has begun in it, and where that leads
+        while True:
+            nodes = [node for rest, node in ahead if not rest]
+            if any(node >= host.rows or host.accepting[node] for node in nodes):
+                return text
+            begun = [(rest, node) for rest, node in ahead if rest]
+            following = [(node, host.allowed(node)) for node in nodes]
+            common = _shared_beginning(
+                chain((rest for rest, _ in begun), (tokens[t] for _, allowed in following for t in allowed))
+            )
+            if not common:
+                return text
+            text += common
+            n = len(common)
+            ahead = {(rest[n:], node) for rest, node in begun}
+            ahead |= {(tokens[t][n:], host.step(node, t)) for node, allowed in following for t in allowed.tolist()}
 
     def forced_tokens(self) -> list[int]:
         """Return the tokens by which the tokenizer writes what every match goes on with; they can be taken at once.
@@ -290,7 +302,7 @@ class Matcher:
         tokenizer might have made one token of it and of what follows. The matcher does not move.
         Raises ValueError without a vocabulary.
         """
-        text = self.forced_text()
+        text = _whole_characters(self.forced_text())
         if not text:
             return []
         vocabulary = self._spelling()
@@ -314,3 +326,25 @@ class Matcher:
         if self._vocabulary is None:
             raise ValueError("jumping forward needs to know how tokens are spelt: Matcher(table, vocabulary)")
         return self._vocabulary
+
+
+def _shared_beginning(texts: Iterator[bytes]) -> bytes:
+    """Return the longest text that all begin with; of many that differ at once only the first few are looked at."""
+    shared = next(texts)
+    for text in texts:
+        while not text.startswith(shared):
+            shared = shared[:-1]
+        if not shared:
+            break
+    return shared
+
+
+def _whole_characters(text: bytes) -> bytes:
+    """Return a text without the bytes at its end that only begin a UTF-8 character: no tokenizer splits such a text."""
+    for cut in range(min(4, len(text))):
+        try:
+            text[: len(text) - cut].decode()
+        except UnicodeDecodeError:
+            continue
+        return text[: len(text) - cut]
+    return text

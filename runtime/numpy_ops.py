@@ -93,14 +93,14 @@ def bitmask(dev: TransitionTable, state: State, remaining: Array | None = None) 
     remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
     end can be reached within the others, so that there is always one in reach.
     """
-    size = dev.vocab_size
+    words = -(-dev.vocab_size // 32)
     if remaining is not None:
-        check_remaining(state.node.size, remaining.shape, True)
-    bits = np.zeros((state.node.size, 32 * -(-size // 32)), bool)
+        check_remaining(state.node.size, remaining.shape, remaining.dtype.kind in "iu", remaining.dtype, True)
+    bits = np.zeros((state.node.size, 32 * words), bool)
     for row, node in enumerate(state.node.tolist()):
+        room = None if remaining is None else int(remaining[row]) - 1
         for token, target in edges(dev, node).items():
-            in_time = remaining is None or token == dev.eos or dev.distance[target] <= remaining[row] - 1
-            bits[row, token] = in_time
+            bits[row, token] = room is None or token == dev.eos or dev.distance[target] <= room
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 

@@ -6,7 +6,10 @@ No function synchronises with the host or has a shape that depends on data. Name
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..table import TransitionTable
-from . import packed, triton_ops
+from . import packed
 from .device_table import (
     Candidates,
     DeviceTable,
@@ -51,9 +54,7 @@ class TorchTable(DeviceTable):
     byte_rank: Tensor  # (256, 8) int32: bits set below each bit
 
 
-def put(
-    table: TransitionTable, device: torch.device | str | None = None, *, budgets: bool = False
-) -> TorchTable:
+def put(table: TransitionTable, device: torch.device | str | None = None, *, budgets: bool = False) -> TorchTable:
     """Copy a table to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs.
@@ -148,7 +149,9 @@ def _rank(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
     return inside + _unsigned(dev.rank.take(at), dev.vocab_size)
 
 
-def _search(tokens: Tensor, largest: int, low: Tensor, last: Tensor, token: Tensor, width: int) -> tuple[Tensor, Tensor]:
+def _search(
+    tokens: Tensor, largest: int, low: Tensor, last: Tensor, token: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
     """Return where a token (n,) stands among the sorted tokens[low:last] of at most `width`, and whether it does."""
     high = last
     for _ in range(width.bit_length()):
@@ -162,12 +165,12 @@ def _search(tokens: Tensor, largest: int, low: Tensor, last: Tensor, token: Tens
 
 def _class_target(dev: TorchTable, node: Tensor, base: Tensor, name: Tensor) -> Tensor:
     """Return where each state leads by a token of its base that has this class."""
-    code = dev.base_target.take(dev.base_start.take(base) + name).long()
+    code = dev.base_target.take(dev.base_start.take(base).long() + name).long()
     return ((code >> 1) + (code & 1) * node).clamp(0, dev.dead)
 
 
 def _step(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
-    """Return the state of a graph that a token (n,) leads to from each state (n,), EOS aside; the dead state if none."""
+    """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
     inside = (token >= 0) & (token < dev.vocab_size)
     token = token.clamp(0, dev.vocab_size - 1)
     edge, own = _search(
@@ -206,8 +209,7 @@ def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, remaining:
             own = (at < dev.class_start.take(classes + 1).long()[:, None]) & (token < dev.vocab_size)
             token = torch.where(own, token, 8 * size)
             target = _class_target(dev, node[:, None], base[:, None], torch.where(own, dev.class_id.take(at), 0))
-            allowed = torch.where(in_time, torch.ones_like(out, dtype=torch.bool), False)
-            allowed = torch.nn.functional.pad(allowed, (0, 1)).scatter(1, token, dev.distance.take(target) <= last)
+            allowed = in_time.repeat(1, 8 * size + 1).scatter_(1, token, dev.distance.take(target) <= last)
             out = torch.where(allowed[:, :-1], out, no)
     else:
         out = table[0].repeat(node.shape[0], size)
@@ -215,13 +217,13 @@ def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, remaining:
         bounds = _first(dev, torch.cat([node, node + 1])).view(2, -1, 1)
         edge = torch.minimum(bounds[0] + torch.arange(width, device=node.device), bounds[1] - 1)
         inside = edge >= bounds[0]
-        if dev.is_trie:
-            token = _token(dev, edge)
-        else:  # of a row without edges the slots say of token 0 what they find there
-            token = torch.where(inside, _token(dev, edge.clamp(min=0)), 0)
+        edge = edge.clamp(min=0)
+        token = _token(dev, edge)
+        if not dev.is_trie:  # of a row without edges the slots say of token 0 what they find there
+            token = torch.where(inside, token, 0)
         allowed = inside & (token < dev.vocab_size)
         if remaining is not None or not dev.is_trie:
-            target = _follow(dev, edge.clamp(min=0))
+            target = torch.where(allowed, _follow(dev, edge), dev.dead)
             allowed = allowed & (target != dev.dead)
             if remaining is not None:
                 allowed = allowed & (dev.distance.take(target) <= (remaining - 1)[:, None])
@@ -279,12 +281,12 @@ def bitmask(dev: TorchTable, state: State, remaining: Tensor | None = None) -> T
     end can be reached within the others, so that there is always one in reach.
     """
     if remaining is not None:
-        check_remaining(state.node.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+        _check_remaining(dev, state.node.shape[0], remaining)
+    if _on_host(dev, state.node, remaining):
+        return torch.from_numpy(_packed(dev, state.node, remaining).view(np.int32))
     words = -(-dev.vocab_size // 32)
-    if _plain(state.node) and dev.host is not None:
-        left = None if remaining is None else remaining.long().numpy()
-        return torch.from_numpy(packed.compose(dev.host, state.node.numpy(), left).view(np.int32))
-    allowed = _allowed(dev, state.node, remaining).view(state.node.shape[0], -1, 32)[:, :words] & 1
+    allowed = _allowed(dev, state.node, remaining).view(state.node.shape[0], dev.masks.shape[1] // 4, 32)
+    allowed = allowed[:, :words] & 1
     shifts = torch.arange(32, dtype=torch.int32, device=allowed.device)
     return (allowed << shifts).sum(dim=-1, dtype=torch.int32)
 
@@ -295,12 +297,11 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor
     remaining: as for `bitmask`.
     """
     _check_masking(dev, logits, state, remaining)
-    derivatives = (logits.requires_grad and torch.is_grad_enabled()) or torch.autograd.forward_ad._current_level >= 0
-    if not derivatives:
-        if dev.host is not None and _plain(logits) and _plain(state.node):
-            return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
-        if triton_ops.usable(logits):
-            return triton_ops.apply(bitmask(dev, state, remaining), logits, torch.empty_like(logits))
+    if _on_host(dev, state.node, remaining) and _writable(logits):
+        return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
+    if (kernels := _triton_for(logits)) is not None:
+        masks = bitmask(dev, state, remaining)
+        return kernels.apply(masks, logits, torch.empty_like(logits, memory_format=torch.contiguous_format))
     mask = _allowed(dev, state.node, remaining)[:, : dev.vocab_size]
     if logits.dtype in (torch.float16, torch.bfloat16):
         mask = mask.to(torch.int16)
@@ -316,12 +317,10 @@ def mask_logits_(dev: TorchTable, logits: Tensor, state: State, remaining: Tenso
     On a CPU only what is not allowed is written: rows that allow almost everything cost almost nothing.
     """
     _check_masking(dev, logits, state, remaining)
-    derivatives = (logits.requires_grad and torch.is_grad_enabled()) or torch.autograd.forward_ad._current_level >= 0
-    if not derivatives and logits.is_contiguous():
-        if dev.host is not None and _plain(logits) and _plain(state.node):
-            return _mask_on_host(dev, logits, state, remaining)
-        if triton_ops.usable(logits):
-            return triton_ops.apply(bitmask(dev, state, remaining), logits, logits)
+    if _on_host(dev, state.node, remaining) and _writable(logits):
+        return _noted(_mask_on_host(dev, logits, state, remaining))
+    if (kernels := _triton_for(logits)) is not None:
+        return _noted(kernels.apply(bitmask(dev, state, remaining), logits, logits))
     allowed = _allowed(dev, state.node, remaining)[:, : dev.vocab_size].bool()
     forbidden = torch.nn.functional.pad(~allowed, (0, logits.shape[1] - dev.vocab_size), value=True)
     return logits.masked_fill_(forbidden, -torch.inf)
@@ -332,14 +331,24 @@ def _check_masking(dev: TorchTable, logits: Tensor, state: State, remaining: Ten
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     if remaining is not None:
-        check_remaining(logits.shape[0], remaining.shape, dev.distance.shape[0] > 0)
+        _check_remaining(dev, logits.shape[0], remaining)
+
+
+def _check_remaining(dev: TorchTable, rows: int, remaining: Tensor) -> None:
+    check_remaining(rows, remaining.shape, _integers(remaining), remaining.dtype, dev.distance.shape[0] > 0)
+
+
+def _integers(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
 def _allowed(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> Tensor:
     """Return int32 (n, 8 K): -1 for tokens that are allowed, EOS among them, else 0."""
     width = dev.sparse_width
-    if remaining is not None and dev.is_trie:  # a trie's masks do not say where their tokens lead
-        width = max(width, *(level.width for level in dev.levels))
+    if remaining is not None:
+        remaining = remaining.long()  # before 1 is taken from it, which a narrow type would wrap
+        if dev.is_trie:  # whose masks do not say where their tokens lead
+            width = max(width, *(level.width for level in dev.levels))
     mask = _unfold(dev, node, dev.byte_mask, width, remaining)
     if dev.eos is not None:
         mask[:, dev.eos] |= -_eos_allowed(dev, node).int()
@@ -347,23 +356,78 @@ def _allowed(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> Tensor:
 
 
 def _plain(x: Tensor) -> bool:
-    """Return whether x is ordinary memory of the host: no graph is traced, nothing is fake or wrapped."""
+    """Return whether x is ordinary memory that kernels may read: nothing is traced, fake or wrapped."""
     return (
-        type(x) is Tensor
-        and x.device.type == "cpu"
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._get_tracing_state() is None
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
     )
 
 
+def _on_host(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> bool:
+    """Return whether the masks of these states can be composed on the host without waiting for a device."""
+    return (
+        dev.host is not None
+        and _plain(node)
+        and node.device.type == "cpu"
+        and (remaining is None or (_plain(remaining) and remaining.device.type == "cpu"))
+    )
+
+
+def _writable(logits: Tensor) -> bool:
+    """Return whether a kernel may write to logits (B, V') on the host, or to a copy of them."""
+    return _plain(logits) and logits.device.type == "cpu" and logits.dtype in _SAME_SIZE and _in_rows(logits)
+
+
+def _in_rows(logits: Tensor) -> bool:
+    """Return whether rows (B, V') lie apart, each in one piece, and no derivative is asked for."""
+    backward = logits.requires_grad and torch.is_grad_enabled()
+    forward = torch.autograd.forward_ad._current_level >= 0
+    apart = logits.shape[0] < 2 or logits.stride(0) >= logits.shape[1]
+    return not (backward or forward) and apart and (logits.stride(1) == 1 or logits.shape[1] < 2)
+
+
+def _packed(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> NDArray[np.uint32]:
+    assert dev.host is not None
+    return packed.compose(dev.host, node.numpy(), None if remaining is None else remaining.long().numpy())
+
+
 def _mask_on_host(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None) -> Tensor:
     """Mask logits in place by packed masks, writing only what is not allowed."""
-    assert dev.host is not None
-    left = None if remaining is None else remaining.long().numpy()
-    masks = packed.compose(dev.host, state.node.numpy(), left)
+    masks = _packed(dev, state.node, remaining)
     bits = logits.detach().view(_SAME_SIZE[logits.dtype]).numpy()
     lowest = int(torch.full((), -torch.inf, dtype=logits.dtype).view(_SAME_SIZE[logits.dtype]))
     packed.apply(masks, bits, lowest, torch.get_num_threads())
+    return logits
+
+
+def _triton_for(logits: Tensor) -> Any:
+    """Return the Triton kernels if they take these logits: on CUDA, of a float type they know; else None."""
+    usable = (
+        _plain(logits)
+        and (logits.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter takes tensors of the host
+        and logits.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and _in_rows(logits)
+    )
+    return _triton() if usable else None
+
+
+@lru_cache(maxsize=1)
+def _triton() -> Any:
+    """Return the module of Triton kernels, None where Triton is not installed; it is slow to import."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    from . import triton_ops
+
+    return triton_ops
+
+
+def _noted(logits: Tensor) -> Tensor:
+    """Return logits that were written to behind autograd's back, and tell it."""
+    if not logits.is_inference():
+        torch.autograd.graph.increment_version(logits)
     return logits
 
 
@@ -508,8 +572,7 @@ def _top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def advance(dev: TorchTable, state: State, tokens: Tensor) -> State:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
-    integers = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
-    check_tokens(state.node.shape[0], tokens.shape, integers, tokens.dtype)
+    check_tokens(state.node.shape[0], tokens.shape, _integers(tokens), tokens.dtype)
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
     if dev.is_trie:
         edge, found = _edge_of(dev, state.node, tokens)

@@ -257,6 +257,32 @@ def test_a_counted_repetition_has_one_state_for_each_count(low, high):
         assert not dfa.accepts(b"xy" * count + b"x")
 
 
+@given(st.integers(0, 3), st.integers(0, 6), st.integers(1, 4), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_nested_counted_repetitions_match_what_re_matches(low, more, outer, optional, letter):
+    """Of states that differ in how much may follow, the subset construction keeps the one that allows most."""
+    inner = f"[ab{'c' if letter else ''}]{{{low},{low + more}}}c"
+    pattern = re.compile(f"({inner}){{{0 if optional else outer},{outer}}}".encode())
+    nfa = Nfa()
+    body = nfa.repeat(nfa.symbols([(97, 99 if letter else 98)]), low, low + more)
+    part = nfa.concat([body, nfa.literal(b"c")])
+    dfa = determinize(nfa, nfa.repeat(part, 0 if optional else outer, outer))
+    rng = np.random.default_rng(low + 7 * more + 49 * outer)
+    for length in range(24):
+        for word in rng.integers(97, 100, (40, length)).astype(np.uint8):
+            assert dfa.accepts(word.tobytes()) == bool(pattern.fullmatch(word.tobytes())), word.tobytes()
+
+
+def test_repetitions_inside_repetitions_take_few_more_states_than_the_result():
+    """(.{0,40}x){3}: sets of all the states that could be meant would be hundreds of thousands."""
+    meter = Budget(states=22_000).begin()
+    nfa = Nfa(meter=meter)
+    part = nfa.concat(
+        [nfa.repeat(nfa.embed(utf8.char_class(utf8.complement_ranges(((10, 10),)))), 0, 40), nfa.literal(b"x")]
+    )
+    assert determinize(nfa, nfa.repeat(part, 3, 3), meter).num_states == 19_932
+
+
 def test_a_counted_repetition_takes_time_linear_in_its_count():
     def seconds(count: int) -> float:
         nfa = Nfa()

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+from collections import Counter
+from itertools import groupby
+
 import numpy as np
 import pytest
+import tokenizer_zoo as zoo
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright import drawing
 from maskwright.cli import main
+from maskwright.compile.regex.lower import to_dfa
+from maskwright.runtime import numpy_ops
 
-pa = pytest.importorskip("pyarrow")
+
+def run(*arguments, stdin=None):
+    return CliRunner().invoke(main, [str(a) for a in arguments], input=stdin)
+
+
+def run_well(*arguments, stdin=None):
+    out = run(*arguments, stdin=stdin)
+    assert out.exit_code == 0, out.output
+    return out.output
+
+
+# ---------------------------------------------------------------------------------------------------- sequences
 
 
 @pytest.fixture
@@ -19,6 +42,7 @@ def rows():
 
 @pytest.fixture
 def files(rows, tmp_path):
+    pa = pytest.importorskip("pyarrow")
     from pyarrow import feather, parquet
 
     table = pa.table({"sid": pa.array(rows.tolist()), "a": rows[:, 0], "b": rows[:, 1], "title": ["x"] * 500})
@@ -28,10 +52,6 @@ def files(rows, tmp_path):
         writer.write_table(table)
     np.save(tmp_path / "ids.npy", rows.astype(np.uint16))
     return tmp_path
-
-
-def run(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.mark.parametrize("name", ["ids.parquet", "ids.feather", "ids.arrow", "ids.npy"])
@@ -56,6 +76,7 @@ def test_build_from_one_column_per_position(files, rows):
 
 
 def test_build_ragged_with_eos(files):
+    import pyarrow as pa
     from pyarrow import parquet
 
     parquet.write_table(pa.table({"s": [[1, 2], [1], [3, 4, 5]]}), files / "r.parquet")
@@ -111,3 +132,290 @@ def test_inspect_refuses_what_is_no_table(files):
     out = run("inspect", files / "ids.npy")
     assert out.exit_code != 0
     assert "truncated or is not a maskwright table" in " ".join(out.output.split())
+
+
+# --------------------------------------------------------------------------------------------------------- texts
+
+DATE = r"(19|20)[0-9]{2}-(0[1-9]|1[0-2])"
+STRING = r'"([^"\\]|\\.)*"'
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A file with the tokenizer whose vocabulary `vocab` is."""
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    zoo.byte_level_bpe()[0].save(str(path))
+    return path
+
+
+@pytest.fixture
+def vocab():
+    return zoo.byte_level_bpe()[1]
+
+
+def same(a, b):
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in a.bytes_by_part) and repr(a) == repr(b)
+
+
+def test_a_regex_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_path):
+    printed = run_well("compile", "regex", DATE, "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
+    table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+    assert same(table, mw.compile_regex(DATE, vocab))
+    assert table.accepts([*vocab.encode("2024-07"), 0])
+    assert f"{table.num_states:,} states" in printed
+    assert "does not say" not in printed
+    shown = run_well("inspect", tmp_path / "t")
+    assert f"{table.min_length} to {table.max_length} tokens" in shown
+    for part in ("bases by the rows that share them", "class lists", "1 rows accept; from any state", "base_target"):
+        assert part in shown
+    assert "branches by level" not in shown
+
+
+def test_flags_and_the_width_of_logits_are_passed_on(tokenizer, tmp_path):
+    arguments = ("--tokenizer", tokenizer, "--eos", 1000, "--size", 1024)
+    run_well("compile", "regex", "yes|no", "--flags", "i", *arguments, "-o", tmp_path / "t")
+    table = mw.TransitionTable.load(tmp_path / "t")
+    wide = mw.Vocabulary.from_file(tokenizer, size=1024, eos=1000)
+    assert (table.vocab_size, table.eos) == (1024, 1000)
+    assert table.accepts([*wide.encode("yEs"), 1000])
+
+
+def test_a_table_without_a_token_that_ends_texts_is_pointed_out(tokenizer, tmp_path):
+    printed = run_well("compile", "regex", "a+", "--tokenizer", tokenizer, "-o", tmp_path / "t")
+    assert "does not say which token ends a text" in printed
+    assert mw.TransitionTable.load(tmp_path / "t").eos is None
+    assert "1 token or more" in run_well("inspect", tmp_path / "t")
+
+
+@pytest.mark.parametrize("raw", [b"red\ngreen\n", b"red\r\ngreen\r\n", b"\xef\xbb\xbfred\ngreen"])
+def test_choices_are_lines_of_a_file_or_of_standard_input(tokenizer, vocab, tmp_path, raw):
+    (tmp_path / "colours").write_bytes(raw)
+    expected = mw.compile_choices(["red", "green"], vocab)
+    for source, stdin in ((tmp_path / "colours", None), ("-", raw)):
+        arguments = ("--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
+        run_well("compile", "choices", source, *arguments, stdin=stdin)
+        assert same(mw.TransitionTable.load(tmp_path / "t"), expected)
+
+
+# -------------------------------------------------------------------------------------------------------- samples
+
+
+def test_samples_of_a_regex_are_members_and_the_same_for_a_seed():
+    members = run_well("sample", "regex", DATE, "-n", 30, "--seed", 7).splitlines()
+    assert len(members) == 30
+    assert len(set(members)) > 20
+    assert all(re.fullmatch(DATE, member) for member in members)
+    assert run_well("sample", "regex", DATE, "-n", 30, "--seed", 7).splitlines() == members
+    assert run_well("sample", "regex", DATE, "-n", 30).splitlines() != members
+
+
+@pytest.mark.parametrize("kind", ["regex", "choices"])
+def test_samples_are_uniform_among_members_that_are_short_enough(kind):
+    members = ["a", "b", "aa", "ab", "ba", "bb"]
+    stdin = "\n".join([*members, "aa", "aaa", "é" * 2])
+    arguments = ("regex", "[ab]{1,3}") if kind == "regex" else ("choices", "-")
+    printed = run_well("sample", *arguments, "-n", 1200, "--max-bytes", 2, stdin=stdin)
+    counts = Counter(printed.splitlines())
+    assert set(counts) == set(members)
+    assert 140 < min(counts.values()) <= max(counts.values()) < 260  # 200 expected: 60 are more than 4.6 sigma
+
+
+def test_each_member_is_one_line():
+    assert set(run_well("sample", "regex", r"\n|x|é|", "-n", 40).splitlines()) == {"x", "é", r"'\n'", "''"}
+
+
+# ------------------------------------------------------------------------------------------------------- drawings
+
+
+def source(path):
+    """Return the nodes, {state: attributes}, and edges, {(from, to): attributes}, of a .dot file."""
+    text = path.read_text()
+    quoted = r'(?:"(?:[^"\\]|\\.)*"|[^\s"\]]+)'
+    nodes, edges = {}, {}
+    for line in text.splitlines():
+        found = re.fullmatch(r"\t(\d+)(?: -> (\d+))? \[(.*)\]", line)
+        if found is None:
+            continue
+        attributes = {}
+        for name, value in re.findall(rf"(\w+)=({quoted})", found[3]):
+            if value.startswith('"'):
+                value = value[1:-1].replace('\\"', '"')
+            attributes[name] = value
+        if found[2] is None:
+            nodes[int(found[1])] = attributes
+        else:
+            edges[int(found[1]), int(found[2])] = attributes
+    return nodes, edges
+
+
+def bytes_of(label):
+    """Return the set of bytes that a label says, read by Python's own regular expressions."""
+    if label == "any byte":
+        return set(range(256))
+    pattern = label if len(label) > 1 else re.escape(label)
+    return {b for b in range(256) if re.fullmatch(pattern.replace("␣", " "), chr(b), re.DOTALL)}
+
+
+def as_ranges(members):
+    runs = groupby(enumerate(sorted(members)), key=lambda pair: pair[1] - pair[0])
+    return [(run[0][1], run[-1][1]) for run in (list(group) for _, group in runs)]
+
+
+@given(st.sets(st.integers(0, 255), min_size=1) | st.sets(st.sampled_from(b" []^-\\\n\t\0.\x7f\x80"), min_size=1))
+def test_a_byte_class_says_its_bytes(members):
+    ranges = as_ranges(members)
+    assert bytes_of(drawing.byte_class(ranges)) == members
+    if len(ranges) > 3:
+        assert drawing.byte_class(ranges, 3).endswith(f"…] ({len(members)} bytes)")
+
+
+@pytest.mark.parametrize("pattern", [DATE, STRING, "<a b>|<b>", r"\\|\x20|\S"])
+def test_a_drawn_regex_has_the_states_and_edges_of_its_dfa(pattern, tmp_path):
+    pytest.importorskip("graphviz")
+    run_well("show", "regex", pattern, "-o", tmp_path / "x.dot")
+    dfa = to_dfa(pattern)
+    nodes, edges = source(tmp_path / "x.dot")
+    assert [nodes[s]["peripheries"] == "2" for s in range(dfa.num_states)] == dfa.accepting.tolist()
+    expected: dict[tuple[int, int], set[int]] = {}
+    for state in range(dfa.num_states):
+        for byte in range(256):
+            if dfa.step(state, byte) >= 0:
+                expected.setdefault((state, dfa.step(state, byte)), set()).add(byte)
+    # escaping doubles each backslash
+    assert {k: bytes_of(edge["tooltip"].replace("\\\\", "\\")) for k, edge in edges.items()} == expected
+
+
+def test_each_state_of_a_drawn_regex_says_how_many_tokens_it_allows(tokenizer, vocab, tmp_path):
+    pytest.importorskip("graphviz")
+    run_well("show", "regex", STRING, "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "x.dot")
+    dfa, (nodes, _) = to_dfa(STRING), source(tmp_path / "x.dot")
+    for state in range(dfa.num_states):
+        count = 0
+        for token in filter(None, vocab.tokens):
+            at = state
+            for byte in token:
+                at = dfa.step(at, byte) if at >= 0 else at
+            count += at >= 0
+        assert nodes[state]["label"] == f"{state}\\n{count} token{'s' * (count != 1)}"
+
+
+def test_a_state_inside_of_tokens_is_said_to_be_one():
+    pytest.importorskip("graphviz")
+    vocab = mw.Vocabulary.from_bytes([b"ab", b"c", b"bc", b""], eos=3)
+    dfa = to_dfa("abc")
+    counts = drawing.tokens_by_state(dfa, mw.compile_regex("abc", vocab), vocab)
+    assert counts == {0: 1, 2: 1, 3: 0}
+    assert "no token ends here" in drawing.draw_dfa(dfa, allowed=counts).source
+
+
+@pytest.mark.parametrize("kind", ["graph", "base", "trie"])
+def test_a_drawn_table_counts_what_each_state_allows(kind, vocab, tmp_path):
+    pytest.importorskip("graphviz")
+    table = {
+        "graph": lambda: mw.compile_regex(DATE, vocab),
+        "base": lambda: mw.compile_regex(STRING, vocab),
+        "trie": lambda: mw.compile_sequences([[1, 2, 3, 4], [1, 2], [5, 6]], vocab_size=9, eos=0),
+    }[kind]()
+    table.save(tmp_path / "t")
+    for words in (("show",), ("show", "table")):
+        run_well(*words, tmp_path / "t", "-o", tmp_path / "x.dot")
+        nodes, edges = source(tmp_path / "x.dot")
+        assert set(nodes) == set(range(table.num_states - 2))
+        counts = Counter()
+        for state, node in nodes.items():
+            naive = {token: to for token, to in numpy_ops.edges(table, state).items() if token != table.eos}
+            tokens, targets = drawing.moves(table, state)
+            assert dict(zip(tokens.tolist(), targets.tolist(), strict=True)) == naive
+            assert node["label"].endswith(f"\\n{len(naive)} token{'s' * (len(naive) != 1)}")
+            assert (node["peripheries"] == "2") == bool(table.is_accepting(state))
+            counts.update((state, to) for to in naive.values())
+        assert set(edges) == set(counts)
+        for edge, count in counts.items():
+            label = edges[edge]["label"]
+            assert label == f"{count} tokens" if count > 3 else len(label.split(", ")) == count
+
+
+def test_with_its_tokenizer_a_drawn_table_shows_what_tokens_spell(tokenizer, vocab, tmp_path):
+    pytest.importorskip("graphviz")
+    mw.compile_choices(["<é"], vocab).save(tmp_path / "t")
+    arguments = ("show", tmp_path / "t", "-o", tmp_path / "x.dot", "--tokenizer", tokenizer)
+    run_well(*arguments, "--eos", 0)
+    assert "'<'" in (tmp_path / "x.dot").read_text()
+    out = run(*arguments)
+    assert out.exit_code == 1
+    assert "the table was compiled for vocabulary" in out.output
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot of Graphviz is not installed")
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_drawings_are_made_by_dot(tmp_path, ending):
+    pytest.importorskip("graphviz")
+    printed = run_well("show", "regex", r'<b>|"\\x', "-o", tmp_path / f"x.{ending}")
+    assert "6 states" in printed
+    drawn = (tmp_path / f"x.{ending}").read_bytes()
+    if ending == "png":
+        assert drawn.startswith(b"\x89PNG")
+    else:
+        assert b"<svg" in drawn
+        assert b"&lt;b&gt;|&quot;\\\\x" in drawn  # the caption is the pattern as it was written
+
+
+def test_without_dot_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+    pytest.importorskip("graphviz")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = run("show", "regex", "a", "-o", tmp_path / "x.svg")
+    assert out.exit_code == 1
+    assert "needs the program dot of Graphviz: apt install graphviz" in out.output
+    assert not (tmp_path / "x.svg").exists()
+    run_well("show", "regex", "a", "-o", tmp_path / "x.dot")
+
+
+def test_without_the_package_it_is_said_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    out = run("show", "regex", "a", "-o", tmp_path / "x.dot")
+    assert out.exit_code == 1
+    assert "drawing needs graphviz: pip install 'maskwright[draw]'" in out.output
+
+
+# --------------------------------------------------------------------------------------------------------- errors
+
+OUT = ("-o", "{tmp}/x.dot")
+TO_TABLE = ("--tokenizer", "{tok}", "--eos", "0", "-o", "{tmp}/t")
+TEXT_ERRORS = [
+    (("compile", "regex", "(a", *TO_TABLE), "Error: this group is never closed: add )\n    (a\n    ^"),
+    (("compile", "regex", r"(a)\1", *TO_TABLE), "back-reference"),
+    (("compile", "regex", "a(?!)", *TO_TABLE), "the pattern matches nothing"),
+    (("compile", "regex", "a{5000}", *TO_TABLE, "--budget-states", "100"), "raise it with --budget-states, or"),
+    (("compile", "regex", "a{5000}", *TO_TABLE, "--budget-seconds", "0"), "raise it with --budget-seconds, or"),
+    (("compile", "regex", "a", *TO_TABLE, "--size", "3"), "size must be an integer from"),
+    (("compile", "regex", "a", "--tokenizer", "{tmp}/bad.json", "-o", "{tmp}/t"), "cannot be read as a tokenizer"),
+    (("compile", "regex", "a", "--tokenizer", "{tmp}/none", "-o", "{tmp}/t"), "does not exist"),
+    (("compile", "regex", "a", "--tokenizer", "{tok}", "-o", "{tmp}/none/t"), "there is no folder"),
+    (("compile", "choices", "{tmp}/gap", *TO_TABLE), "line 2 of {tmp}/gap is empty: remove it"),
+    (("compile", "choices", "{tmp}/latin", *TO_TABLE), "line 2 of {tmp}/latin is not UTF-8"),
+    (("compile", "choices", "{tmp}/empty", *TO_TABLE), "{tmp}/empty is empty: write one choice a line"),
+    (("sample", "regex", "aaa", "--max-bytes", "2"), "the shortest has 3; raise --max-bytes"),
+    (("sample", "regex", "a(?!)"), "the pattern matches nothing"),
+    (("sample", "choices", "{tmp}/latin"), "is not UTF-8"),
+    (("show", "regex", "a{200}", *OUT), "201 states are more than a drawing can show clearly"),
+    (("show", "regex", "abc", *OUT, "--max-states", "3"), "4 states are more than"),
+    (("show", "regex", "a", "-o", "{tmp}/x.jpg"), "a drawing ends in .svg, .pdf, .png, .dot, not '.jpg'"),
+    (("show", "regex", "a", *OUT, "--size", "9"), "--size and --eos go with --tokenizer"),
+    (("show", "{tmp}/bad.json", *OUT), "is not a maskwright table"),
+    (("show", "{tmp}/none", *OUT), "does not exist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), TEXT_ERRORS, ids=[m[:30] for _, m in TEXT_ERRORS])
+def test_bad_calls_on_texts_end_with_a_clear_message(tokenizer, tmp_path, arguments, message):
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "gap").write_text("a\n\nb\n")
+    (tmp_path / "latin").write_bytes(b"a\n\xe9\n")
+    (tmp_path / "empty").touch()
+    out = run(*(a.format(tmp=tmp_path, tok=tokenizer) if "{t" in a else a for a in arguments))
+    assert out.exit_code in (1, 2)
+    assert out.exception is None or isinstance(out.exception, SystemExit)
+    message = message.replace("{tmp}", str(tmp_path))
+    assert message in (out.output if "\n" in message else " ".join(out.output.split()))
+    assert not (tmp_path / "t").exists()
+    assert not (tmp_path / "x.dot").exists()

@@ -30,6 +30,7 @@ HEAVY = {
     "triton": {"runtime/triton_ops.py"},
     "transformers": {"runtime/integrations", "compile/tokenizers.py"},
     "jax": {"runtime/jax_ops.py"},
+    "graphviz": {"drawing.py"},
     "pyarrow": {"compile/sequences.py", "cli.py"},
     "sklearn": {"demo"},
     "matplotlib": {"demo"},

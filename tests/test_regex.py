@@ -107,6 +107,26 @@ def test_a_pattern_accepts_these_texts_and_not_those(pattern: str, accepted: lis
         assert [text for text in rejected if judge.fullmatch(text)] == []
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"a*+a",
+        r"a++b",
+        r"a?+ab",
+        r"[ab]*+c",
+        r"a{1,2}+a",
+        r"a{1,2}+[ab]c?",
+        r"(?:a{2}+b)+",
+        r"a{,2}+a*",
+        r"(?i)a*+Ab",
+    ],
+)
+def test_a_possessive_character_takes_as_many_as_there_are(pattern: str) -> None:
+    dfa, judge = to_dfa(pattern), re.compile(pattern)
+    for text in short_texts("abcA", 5):
+        assert dfa.accepts(text.encode()) == bool(judge.fullmatch(text)), (pattern, text)
+
+
 def test_flags_given_apart_mean_what_they_mean_inside_a_pattern() -> None:
     for flags, pattern in (("i", "aé"), ("s", "."), ("m", "(?:^a$\n?)*"), ("x", "a b"), ("a", r"\w\d"), ("ims", "^.K")):
         assert same(to_dfa(pattern, flags=flags), to_dfa(f"(?{flags}){pattern}"))
@@ -408,7 +428,7 @@ ERRORS = [
     ("(?P<a>x)(?P=a)", 8, "a back-reference, (?P=...), is not regular"),
     ("(a)?(?(1)b|c)", 4, "a group that depends on another"),
     ("x(?>a*)", 1, "an atomic group, (?>...), is not supported"),
-    ("a*+", 2, "a possessive quantifier is not supported"),
+    ("(a)*+", 4, "a possessive quantifier is supported after one character or class only"),
     ("(?P<1>a)", 4, "'1' is no name for a group"),
     ("(?P<a>x)(?P<a>y)", 12, "there is a group named 'a' already"),
     ("(?<a>x)", 0, "name a group with (?P<name>...)"),

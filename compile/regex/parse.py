@@ -378,11 +378,23 @@ class _Parser:
         if following == "?":  # lazy: the same texts match
             self.at += 1
         elif following == "+" and not self.ecma:
-            raise self.error(
-                "a possessive quantifier is not supported: what it matches depends on the order in which a "
-                "backtracking matcher tries things; remove the second +",
-                self.at,
-            )
+            if not isinstance(item, Chars) and not (isinstance(item, str) and len(item) == 1):
+                raise self.error(
+                    "a possessive quantifier is supported after one character or class only: what it matches otherwise "
+                    "depends on the order in which a backtracking matcher tries things; remove the second +",
+                    self.at,
+                )
+            self.at += 1
+            group.items[-1] = self._possessive(Text(item) if isinstance(item, str) else item, low, high)
+
+    def _possessive(self, item: Text | Chars, low: int, high: int | None) -> Node:
+        """Return a repeat that takes as many as there are: either the last there may be, or no other follows."""
+        if low == high:
+            return Repeat(item, low, high)
+        key = ("none follows", item.text if isinstance(item, Text) else item.ranges)
+        none_follows = self.assertions.setdefault(key, Look(item, behind=False, negated=True))
+        fewer = Concat((Repeat(item, low, None if high is None else high - 1), none_follows))
+        return fewer if high is None else Union((fewer, Repeat(item, high, high)))
 
     def _count(self, digits: str | None, start: int) -> int | None:
         if not digits:

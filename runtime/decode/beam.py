@@ -43,6 +43,7 @@ def beam_search(
     start_token: int = 0,
     length_penalty: float = 0.0,
     renormalise: bool = False,
+    count_eos: bool = False,
     gather: Callable[[Any, Any], Any] | None = None,
 ) -> Beams:
     """Return the `beams` best sequences of the table for each of `batch` inputs.
@@ -59,7 +60,8 @@ def beam_search(
 
     Scores are sums of log-probabilities under the model's full softmax; renormalise: under the softmax of the
     allowed tokens alone. Sequences of different lengths are ranked by score / length ** length_penalty, and then
-    that is the score returned. A table without EOS lets a sequence that is the prefix of another end at no cost.
+    that is the score returned; count_eos: with EOS in the length. The empty sequence counts as one token there. A table
+    without EOS lets a sequence that is the prefix of another end at no cost.
 
     Where there are fewer sequences than beams, or a model rules some out with logits of -inf or NaN, the rest is
     flagged in `valid` and holds no tokens.
@@ -93,11 +95,17 @@ def beam_search(
     history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
 
     def finish(totals: Any, length: int) -> _Finished:
-        return _merge(ops, finished, totals, length, state.node.reshape(batch, beams), length_penalty)
+        counted = max(1, length + (1 if count_eos and scores_end else 0))
+        return _merge(ops, finished, totals, length, state.node.reshape(batch, beams), counted**length_penalty)
 
     def finish_with_eos(length: int) -> _Finished:
         return finish(scores + ops.end_scores(dev, logits, state, renormalise).reshape(batch, beams), length)
 
+    if root is not None and not fixed and dev.min_length == 0:  # what is written so far, nothing, may be all
+        end = ops.end_scores(dev, logits, root, renormalise) if scores_end else scores[:, 0]
+        totals = ops.where(ops.arange(beams, like=tokens) == 0, end[:, None], -float("inf"))
+        nodes = ops.zeros((batch, beams), like=tokens) + root.node[:, None]
+        finished = _merge(ops, None, totals, 0, nodes, 1.0)
     for t in range(steps):
         if t > 0:
             logits, cache = step(tokens.reshape(-1), cache, t)
@@ -119,11 +127,11 @@ def beam_search(
     return _read_back(ops, finished, history, fixed)
 
 
-def _merge(ops: Any, finished: _Finished | None, totals: Any, length: int, states: Any, penalty: float) -> _Finished:
+def _merge(ops: Any, finished: _Finished | None, totals: Any, length: int, states: Any, divisor: float) -> _Finished:
     """Put the beams that end now, with totals and states (B, M), among the best that have ended before."""
     beams = states.shape[1]
     pool = _Finished(
-        ops.where(totals == totals, totals, -float("inf")) / length**penalty,
+        ops.where(totals == totals, totals, -float("inf")) / divisor,
         ops.zeros(states.shape, like=states) + length,
         ops.zeros(states.shape, like=states) + ops.arange(beams, like=states),
         states,

@@ -1,0 +1,604 @@
+"""Generation with Hugging Face transformers: a logits processor, and a decoding method that carries states itself.
+
+Both keep the state of every row on the device and never wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ...errors import MissingDependencyError, VocabularyMismatchError
+from ...table import TransitionTable
+from .. import torch_ops
+from ..decode.beam import beam_search
+from ..device_table import Selection, State, check_floating, check_table
+from ..torch_ops import TorchTable
+
+try:
+    from transformers.generation import logits_process, stopping_criteria
+    from transformers.generation.utils import (
+        ALL_CACHE_NAMES,
+        GenerateBeamDecoderOnlyOutput,
+        GenerateBeamEncoderDecoderOutput,
+    )
+except ImportError:
+    raise MissingDependencyError(
+        "this module needs transformers, 5 or later: pip install 'maskwright[transformers]'"
+    ) from None
+
+_NO_LIMIT = 1 << 40
+_FLOOR = -1e6  # what an allowed score of -inf becomes: nothing beside others, but above transformers' -1e9 for no beam
+_SEVERAL = 64  # the most tokens by which a sequence is taken to have grown between two calls
+_BLOCK = 1 << 24  # comparisons made at once
+
+# these choose among what is allowed, so they come after the constraint
+_WARPERS = tuple(
+    getattr(logits_process, name)
+    for name in (
+        "TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",
+        "TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "WatermarkLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor", "LogitNormalization",
+    )
+    if hasattr(logits_process, name)
+)  # fmt: skip
+
+Tables = TransitionTable | Sequence[TransitionTable | None]
+"""One table for all rows, or one for each element of a batch; None leaves an element unconstrained."""
+
+
+# ------------------------------------------------------------------------------------------ rows on a device
+
+
+class _Constraint:
+    """The tables and limits of the elements of a batch, checked, and put on devices as they are needed."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        max_tokens: int | Sequence[int | None] | None,
+        eos_token_ids: Sequence[int],
+        needs_eos: bool = True,
+    ) -> None:
+        if isinstance(tables, TransitionTable):
+            self.elements: list[TransitionTable | None] = [tables]
+            self.for_all = True
+        else:
+            self.elements = list(tables)
+            self.for_all = False
+        if not self.elements:
+            raise ValueError("tables is empty: pass one table for all rows, or one for each element of the batch")
+        for table in self.elements:
+            if table is not None:
+                check_table(table)
+        self.limits = _each(max_tokens, len(self.elements))
+        if len(self.limits) != len(self.elements):
+            raise ValueError(f"max_tokens has {len(self.limits)} entries, tables has {len(self.elements)}")
+        self.more_ends = [int(token) for token in eos_token_ids]
+        if any(token < 0 for token in self.more_ends):
+            raise ValueError(f"eos_token_ids must not be negative: {self.more_ends}")
+        for i, (table, limit) in enumerate(zip(self.elements, self.limits, strict=True)):
+            if table is None:
+                continue
+            if limit is not None and limit < table.min_length:
+                raise ValueError(
+                    f"max_tokens={limit} is less than the shortest match of table {i}, {table.min_length} tokens: "
+                    "nothing could be complete"
+                )
+            if needs_eos and not self.ends(table):
+                raise ValueError(
+                    f"table {i} has no EOS, so generation could not end: compile it with eos=, "
+                    "or pass the model's as eos_token_ids="
+                )
+        self._put: dict[tuple[int, torch.device], TorchTable] = {}
+        self._rows: dict[tuple[int, torch.device], _Rows] = {}
+
+    def ends(self, table: TransitionTable | None) -> list[int]:
+        """Return the tokens that end a sequence of a table; of an unconstrained row, those of any table."""
+        known = [t.eos for t in (self.elements if table is None else [table]) if t is not None and t.eos is not None]
+        return sorted({*known, *self.more_ends})
+
+    def put(self, table: TransitionTable, device: torch.device) -> TorchTable:
+        """Return a table on a device, copied there the first time."""
+        key = (id(table), device)
+        if key not in self._put:
+            of_table = zip(self.elements, self.limits, strict=True)
+            budgets = any(limit is not None for element, limit in of_table if element is table)
+            self._put[key] = torch_ops.put(table, device, budgets=budgets)
+        return self._put[key]
+
+    def rows(self, count: int, device: torch.device) -> _Rows:
+        """Return the rows of a batch of `count`; those of one element follow each other."""
+        key = (count, device)
+        if key not in self._rows:
+            self._rows[key] = _Rows(self, count, device)
+        return self._rows[key]
+
+
+def _each(max_tokens: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return max_tokens of each of `count` elements."""
+    return [max_tokens] * count if max_tokens is None or isinstance(max_tokens, int) else list(max_tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """The rows of a batch that share a table."""
+
+    dev: TorchTable | None  # None: unconstrained; state 0 until an end, then 1
+    rows: Tensor | None  # (r,) which rows; None for all
+    limit: Tensor | None  # (r,) max_tokens
+    ends: Tensor  # (E,) tokens that mean EOS
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return this group's rows of x."""
+        return x if self.rows is None else x.index_select(0, self.rows)
+
+    def into(self, out: Tensor, part: Tensor) -> Tensor:
+        """Return `out` with this group's rows written."""
+        return part if self.rows is None else out.index_copy_(0, self.rows, part)
+
+
+class _Rows:
+    """What a constraint does with states (n,) and scores (n, V) of the rows of a batch on one device."""
+
+    def __init__(self, constraint: _Constraint, count: int, device: torch.device) -> None:
+        elements = constraint.elements
+        if count % len(elements):
+            raise ValueError(
+                f"there are {count} rows and {len(elements)} tables: pass one table for each element of the batch, "
+                "or one table alone for all"
+            )
+        each = count // len(elements)
+        self.count = count
+        self.per_element = count if constraint.for_all else each  # rows among which beams may be reordered
+        self.most_end = max(constraint.ends(None), default=-1)
+        self.lost = torch.zeros(count, dtype=torch.int64, device=device)  # the state that nothing leads out of
+        self._groups: list[_Group] = []
+        for key in dict.fromkeys(id(table) for table in elements):
+            members = [i for i, table in enumerate(elements) if id(table) == key]
+            table = elements[members[0]]
+            rows = [i * each + j for i in members for j in range(each)]
+            limits = [constraint.limits[row // each] for row in rows]
+            limited = table is not None and any(limit is not None for limit in limits)
+            bounds = [_NO_LIMIT if limit is None else limit for limit in limits]
+            group = _Group(
+                None if table is None else constraint.put(table, device),
+                None if len(rows) == count else torch.tensor(rows, device=device),
+                torch.tensor(bounds, device=device) if limited else None,
+                torch.tensor(constraint.ends(table), dtype=torch.int64, device=device),
+            )
+            self._groups.append(group)
+            dead = torch.full((len(rows),), 1 if group.dev is None else group.dev.dead, device=device)
+            self.lost = group.into(self.lost, dead)
+
+    def start(self) -> Tensor:
+        """Return the states of rows with nothing written yet."""
+        return torch.zeros_like(self.lost)
+
+    def mask(self, scores: Tensor, node: Tensor, count: Tensor | int, floor: float | None = _FLOOR) -> Tensor:
+        """Return scores with -inf at what is not allowed; in lost states the ends are, so that there is a softmax.
+
+        count: tokens written so far. floor: what allowed scores are raised to; None to leave them as they are.
+        """
+        check_floating(scores.is_floating_point(), scores.dtype)
+        if scores.shape[1] <= self.most_end:
+            raise VocabularyMismatchError(
+                f"scores have {scores.shape[1]} columns and EOS is token {self.most_end}: this is another model's"
+            )
+        out = scores if self._groups[0].rows is None else scores.clone()
+        for group in self._groups:
+            if group.dev is None:
+                continue
+            part = group.of(scores)
+            # a score of -inf, from another processor, must not leave a row with nothing to choose from
+            part = part.clone() if floor is None else part.clamp(min=max(floor, torch.finfo(part.dtype).min))
+            at_end = part.index_select(1, group.ends)
+            remaining = None if group.limit is None else (group.limit - count).clamp(min=0)
+            state = State(group.of(node))
+            part = torch_ops.mask_logits_(group.dev, part, state, remaining)
+            may_end = torch_ops.accepting(group.dev, state) | (state.node == group.dev.dead)
+            part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
+            out = group.into(out, part)
+        return out
+
+    def accepting(self, node: Tensor) -> Tensor:
+        """Return whether each row may end where it stands: bool (n,)."""
+        out = torch.ones_like(node, dtype=torch.bool)
+        for group in self._groups:
+            if group.dev is not None:
+                out = group.into(out, torch_ops.accepting(group.dev, State(group.of(node))))
+        return out
+
+    def advance(self, node: Tensor, tokens: Tensor, count: Tensor | int) -> Tensor:
+        """Return the states after one more token (n,) each, `count` having been written before.
+
+        A token that was not allowed, also where it left no time for an end, leads to the lost state.
+        """
+        out = node.clone()
+        for group in self._groups:
+            part, token = group.of(node), group.of(tokens)
+            is_end = (token[:, None] == group.ends).any(-1)
+            if group.dev is None:
+                following = torch.where(is_end, 1, part)
+            else:
+                following = torch_ops.advance(group.dev, State(part), token).node
+                if group.limit is not None:
+                    in_time = group.dev.distance.take(following) < group.limit - count
+                    following = torch.where(in_time, following, group.dev.dead)
+                ended = torch.where(torch_ops.accepting(group.dev, State(part)), group.dev.after_eos, group.dev.dead)
+                following = torch.where(is_end, ended, following)
+            out = group.into(out, following)
+        return out
+
+    def is_over(self, node: Tensor) -> Tensor:
+        """Return whether each row has ended, or was lost: bool (n,)."""
+        out = torch.empty_like(node, dtype=torch.bool)
+        for group in self._groups:
+            out = group.into(out, group.of(node) >= (1 if group.dev is None else group.dev.after_eos))
+        return out
+
+
+# ------------------------------------------------------------------------------------------- the processor
+
+
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """What a processor keeps from one call to the next."""
+
+    rows: _Rows
+    first: int  # columns of the prompt; on the device a later start may be known
+    ids: Tensor  # (n, L) of the last call
+    nodes: Tensor  # (n, L - first + 1) the state of each row after each of its columns from `first` on
+    counts: Tensor  # (L - first + 1,) tokens written there
+    twins: Tensor  # bool: in the last call each row had a neighbour like it
+    beams: Tensor  # bool: the rows may be those of a beam search
+
+
+class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
+    """Keeps what `model.generate` writes inside one table, or inside one for each element of the batch.
+
+    For greedy decoding, sampling, beam search, assisted decoding; decoder-only and encoder-decoder models. Pass it as
+    `logits_processor=[...]`. It may be used for any number of calls, one after the other.
+
+    tables: one table for all rows, or a list with one for each element of the batch, None for no constraint; with
+    `num_beams` or `num_return_sequences` an element has several rows. max_tokens: so many tokens, EOS aside, are
+    enough for a complete match, always; one number, or one for each table. Let `max_new_tokens` be one more, so that
+    EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own, if the model has several.
+
+    Rows are recognised by what they hold, as transformers reorders beams without telling: the state of a row is that of
+    the row of the last call which it continues. A prompt starts anew, unless it is the last call's rows and one token
+    each, not all of them ended; `reset` says so in any case. Rows that are no match, with which transformers fills up
+    its beams, may only end.
+
+    Scores that other processors set to -inf can still be chosen where the constraint leaves nothing else.
+
+    Raises ValueError for limits below a table's shortest match, and for rows that cannot be shared out evenly;
+    VocabularyMismatchError if the model's scores are narrower than a table's vocabulary.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        max_tokens: int | Sequence[int | None] | None = None,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        self._constraint = _Constraint(tables, max_tokens, eos_token_ids)
+        self._memory: _Memory | None = None
+
+    def reset(self) -> None:
+        """Forget all rows: the next call is the first of a prompt."""
+        self._memory = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores (n, V) with -inf at every token that may not follow input_ids (n, L)."""
+        rows = self._constraint.rows(input_ids.shape[0], scores.device)
+        memory = _follow(self._memory, rows, input_ids.to(scores.device, copy=True), scores)
+        self._memory = memory
+        return rows.mask(scores, memory.nodes[:, -1], memory.counts[-1])
+
+
+def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor, scores: Tensor) -> _Memory:
+    """Return what is known of rows of tokens (n, L), given what was of the rows of the call before."""
+    length = ids.shape[1]
+    twins = _twins(ids)
+    # beam search feeds log-probabilities; some logit is almost always positive
+    log_probs = ~(scores.detach().amax() > 1e-3)
+    if memory is None or memory.rows is not rows or not memory.first < length <= memory.ids.shape[1] + _SEVERAL:
+        nodes = rows.start()[:, None]
+        return _Memory(rows, length, ids, nodes, nodes.new_zeros(1), twins, twins & log_probs)
+    first = memory.first
+    known = min(length - 1, memory.ids.shape[1])
+    parent, found = _parents(ids[:, first:known], memory.ids[:, first:known], rows.per_element)
+    same = found.all() & (ids[:, :first] == memory.ids[:, :first]).all()
+    nodes = memory.nodes[:, : known - first + 1].index_select(0, parent)
+    nodes = torch.where(same, nodes, rows.lost[:, None])
+    counts = memory.counts[: known - first + 1]
+    for column in range(known, length):
+        nodes = torch.cat([nodes, rows.advance(nodes[:, -1], ids[:, column], counts[-1])[:, None]], dim=1)
+        counts = torch.cat([counts, counts[-1:] + 1])
+    # generation stops when all rows have ended, so a call with such rows is the first of a new one; beam search alone
+    # may go on, whose first call is known by rows that are alike
+    over = rows.is_over(nodes[:, -1]).all()
+    if length == memory.ids.shape[1] + 1:
+        over = over & (~memory.beams | (twins & ~memory.twins))
+    fresh = ~same | over
+    nodes[:, -1] = torch.where(fresh, 0, nodes[:, -1])
+    counts[-1] = torch.where(fresh, 0, counts[-1])
+    beams = torch.where(fresh, twins, memory.beams) & log_probs
+    return _Memory(rows, first, ids, nodes, counts, twins, beams)
+
+
+def _twins(ids: Tensor) -> Tensor:
+    """Return whether each row (n, L) is like the one before or the one after it: bool ()."""
+    if ids.shape[0] < 2:
+        return torch.zeros((), dtype=torch.bool, device=ids.device)
+    alike = (ids[1:] == ids[:-1]).all(dim=1)
+    return (torch.nn.functional.pad(alike, (1, 0)) | torch.nn.functional.pad(alike, (0, 1))).all()
+
+
+def _parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor]:
+    """Return a row of `before` (n, T) that is like each row of `now` (n, T), and whether there is one.
+
+    Only the `together` rows of an element are compared with each other.
+    """
+    count, length = now.shape
+    groups = count // together
+    left, right = now.reshape(groups, together, 1, length), before.reshape(groups, 1, together, length)
+    same = torch.ones(groups, together, together, dtype=torch.bool, device=now.device)
+    block = max(1, _BLOCK // (count * together))
+    for low in range(0, length, block):
+        same &= (left[..., low : low + block] == right[..., low : low + block]).all(dim=-1)
+    offset = torch.arange(groups, device=now.device)[:, None] * together
+    return (same.int().argmax(dim=-1) + offset).view(-1), same.any(dim=-1)
+
+
+# ------------------------------------------------------------------------------------- the decoding method
+
+
+def constrained_generate(
+    model: Any,
+    input_ids: Tensor,
+    *,
+    tables: Tables,
+    max_tokens: int | Sequence[int | None] | None = None,
+    logits_processor: Any = None,
+    stopping_criteria: Any = None,
+    generation_config: Any = None,
+    **model_kwargs: Any,
+) -> Any:
+    """Return what `model.generate` returns; every sequence is a complete match within `max_new_tokens`.
+
+    Called by transformers: `model.generate(**inputs, custom_generate=constrained_generate, tables=table,
+    max_new_tokens=30)`, with any of `num_beams`, `do_sample`, `num_return_sequences`, `length_penalty` and so on.
+    tables, max_tokens: as of `ConstraintLogitsProcessor`.
+
+    States are carried from step to step: by row, and in beam search by the beam that a beam continues. Beam search is
+    `maskwright.runtime.decode.beam_search`: the best of all allowed continuations go on, ended sequences take no
+    beam's place, and it goes on to the last step, whatever `early_stopping` says. Its scores are sums of the
+    log-probabilities that logits processors return, divided by (tokens, EOS among them) ** length_penalty. Where there
+    are fewer sequences than are asked for, rows of padding are returned, with a score of -inf.
+
+    Raises ValueError where `max_new_tokens` is too few for a match, and for what beam search does not do: sampling,
+    stopping criteria, returning attentions, hidden states or the scores of steps.
+    """
+    room = generation_config.max_length - input_ids.shape[1]
+    if generation_config.num_beams > 1:
+        return _search(
+            model, input_ids, tables, max_tokens, room, logits_processor, stopping_criteria, generation_config,
+            model_kwargs,
+        )  # fmt: skip
+    ends = generation_config._eos_token_tensor
+    ends = [] if ends is None else ends.tolist()
+    for table in [tables] if isinstance(tables, TransitionTable) else tables:
+        if table is not None and table.eos not in ends:
+            raise ValueError(
+                f"generation ends at {ends}, and the table's EOS is {table.eos}: "
+                "compile it for this model's EOS, or pass eos_token_id= to generate"
+            )
+    constraint = _Constraint(tables, _within(room, tables, max_tokens), ends)
+    carried = _ByRow(constraint.rows(input_ids.shape[0], input_ids.device))
+    return type(model)._sample(
+        model,
+        input_ids,
+        logits_processor=_insert(logits_processor, carried),
+        stopping_criteria=stopping_criteria,
+        generation_config=generation_config,
+        **model_kwargs,
+    )
+
+
+def _within(room: int, tables: Tables, max_tokens: int | Sequence[int | None] | None) -> list[int | None]:
+    """Return max_tokens of each element, with room for so many tokens in any case."""
+    elements: list[TransitionTable | None] = [tables] if isinstance(tables, TransitionTable) else list(tables)
+    lengths = [0 if table is None else table.min_length for table in elements]
+    if max(lengths, default=0) > room:
+        raise ValueError(
+            f"there is room for {room} tokens, and the shortest match has {max(lengths)}: raise max_new_tokens"
+        )
+    return [room if limit is None else min(limit, room) for limit in _each(max_tokens, len(elements))]
+
+
+def _insert(processors: Any, constraint: logits_process.LogitsProcessor) -> Any:
+    """Return a list of processors with the constraint before those that choose among what is allowed."""
+    out = logits_process.LogitsProcessorList(processors or [])
+    at = next((i for i, processor in enumerate(out) if isinstance(processor, _WARPERS)), len(out))
+    out.insert(at, constraint)
+    return out
+
+
+class _ByRow(logits_process.LogitsProcessor):
+    """The constraint where each row continues the row it was."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+        self._node = rows.start()
+        self._first: int | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self._first is None:
+            self._first = input_ids.shape[1]
+        else:
+            self._node = self._rows.advance(self._node, input_ids[:, -1], input_ids.shape[1] - self._first - 1)
+        return self._rows.mask(scores, self._node, input_ids.shape[1] - self._first)
+
+
+class _Beams(logits_process.LogitsProcessor):
+    """The constraint in beam search: a processor, and the operations that `beam_search` is written against.
+
+    Scores have gone through the processors when they come to `select`, so that nothing is left to be masked there.
+    """
+
+    zeros, arange = staticmethod(torch_ops.zeros), staticmethod(torch_ops.arange)
+    where, concatenate = staticmethod(torch_ops.where), staticmethod(torch_ops.concatenate)
+    top_k, take = staticmethod(torch_ops.top_k), staticmethod(torch_ops.take)
+
+    def __init__(self, rows: _Rows, elements: list[TransitionTable | None], first: int) -> None:
+        self._rows = rows
+        self._node = rows.start()
+        self._first = first
+        lengths = [None if t is None else t.max_length for t in elements]
+        fixed = {None if t is None else t.fixed_length for t in elements}
+        self.eos = next((t.eos for t in elements if t is not None), None)
+        if any(t is not None and t.eos != self.eos for t in elements):
+            raise ValueError("the tables of one beam search must have the same EOS, or none of them one")
+        if self.eos is None and None in elements:
+            raise ValueError("beam search over a batch with unconstrained rows needs a table with an EOS")
+        self.min_length = min(0 if t is None else t.min_length for t in elements)
+        self.max_length = None if None in lengths else max(cast(list[int], lengths))
+        self.fixed_length = fixed.pop() if len(fixed) == 1 else None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self._rows.mask(scores, self._node, input_ids.shape[1] - self._first, floor=None)
+
+    def start(self, dev: Any, batch: int) -> State:
+        return State(self._node[:batch])
+
+    def first_tokens(self, dev: Any, cache: Any, count: int, token: int) -> Tensor:
+        return self._node.new_full((count,), token)
+
+    def accepting(self, dev: Any, state: State) -> Tensor:
+        return self._rows.accepting(state.node)
+
+    def select(
+        self, dev: Any, scores: Tensor, state: State, totals: Tensor, beams: int, level: int, renormalise: bool
+    ) -> Selection:
+        batch, m = totals.shape
+        if self.eos is not None:
+            scores = scores.clone()
+            scores[:, self.eos] = -torch.inf
+        width = scores.shape[1]
+        grown = (scores.view(batch, m, width) + totals[:, :, None]).view(batch, -1)
+        best, at = torch_ops.top_k(torch.where(grown.isnan(), -torch.inf, grown), beams)
+        alive = best > -torch.inf
+        parents = at // width
+        tokens = torch.where(alive, at - parents * width, 0)
+        node = state.node.view(batch, m).gather(1, parents).view(-1)
+        node = torch.where(alive.view(-1), self._rows.advance(node, tokens.view(-1), level), self._rows.lost)
+        self._node = node
+        return Selection(best, parents, tokens, State(node))
+
+    def end_scores(self, dev: Any, scores: Tensor, state: State, renormalise: bool) -> Tensor:
+        return scores[:, self.eos]
+
+
+def _search(
+    model: Any,
+    input_ids: Tensor,
+    tables: Tables,
+    max_tokens: int | Sequence[int | None] | None,
+    room: int,
+    processors: Any,
+    criteria: Any,
+    config: Any,
+    model_kwargs: dict[str, Any],
+) -> Any:
+    """Return what beam search finds, as `generate` returns it."""
+    _check_search(config, criteria)
+    elements: list[TransitionTable | None] = [tables] if isinstance(tables, TransitionTable) else list(tables)
+    has_eos = any(table is not None and table.eos is not None for table in elements)
+    room -= has_eos  # EOS takes a place of its own
+    constraint = _Constraint(tables, _within(room, tables, max_tokens), (), needs_eos=False)
+    beams, first = config.num_beams, input_ids.shape[1]
+    batch = input_ids.shape[0] // beams
+    search = _Beams(constraint.rows(batch * beams, input_ids.device), elements, first)
+    processors = _insert(processors, search)
+
+    def step(tokens: Tensor, ids: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        nonlocal model_kwargs
+        if t == 0:
+            outputs = model._prefill(input_ids, config, model_kwargs, is_first_iteration=True)
+        else:
+            ids = torch.cat([ids, tokens[:, None]], dim=1)
+            new = 1 if model_kwargs["use_cache"] else None
+            inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=new, **model_kwargs)
+            outputs = model(**inputs, return_dict=True)
+        model_kwargs = model._update_model_kwargs_for_generation(
+            outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
+        )
+        return processors(ids, torch_ops.log_softmax(outputs.logits[:, -1].to(ids.device))), ids
+
+    def gather(ids: Tensor, index: Tensor) -> Tensor:
+        name = next((name for name in ALL_CACHE_NAMES if model_kwargs.get(name) is not None), None)
+        if name is not None and hasattr(model, "_reorder_cache"):
+            model_kwargs[name] = model._reorder_cache(model_kwargs[name], index)
+        elif name is not None:
+            model_kwargs[name].reorder_cache(index)
+        return ids.index_select(0, index)
+
+    found = beam_search(
+        step,
+        input_ids,
+        search,
+        ops=cast(ModuleType, search),
+        batch=batch,
+        beams=beams,
+        max_length=room,
+        length_penalty=config.length_penalty,
+        count_eos=True,
+        gather=gather,
+    )
+    if not bool(found.valid[:, 0].all()):
+        raise ValueError(
+            "the other logits processors, or scores that are not numbers, leave no match: "
+            "see to min_new_tokens, bad_words_ids and the like"
+        )
+    keep = config.num_return_sequences
+    tokens, lengths = found.tokens[:, :keep].flatten(0, 1), found.lengths[:, :keep].reshape(-1, 1)
+    valid = found.valid[:, :keep].reshape(-1, 1)
+    pad = config._pad_token_tensor
+    if pad is None:
+        pad = input_ids.new_tensor(0 if search.eos is None else search.eos)
+    column = torch.arange(tokens.shape[1] + has_eos, device=tokens.device)
+    tokens = torch.nn.functional.pad(tokens, (0, int(has_eos)))
+    written = torch.where(column < lengths, tokens, pad.to(tokens.device))
+    if search.eos is not None:
+        written = torch.where(valid & (column == lengths), search.eos, written)
+    longest = int(torch.where(valid, lengths, 0).max()) + has_eos
+    prompt = input_ids.view(batch, beams, first)[:, :keep].flatten(0, 1)
+    sequences = torch.cat([prompt, written[:, :longest]], dim=1)
+    if not config.return_dict_in_generate:
+        return sequences
+    kind: Any = GenerateBeamEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateBeamDecoderOnlyOutput
+    return kind(sequences=sequences, sequences_scores=found.scores[:, :keep].reshape(-1))
+
+
+def _check_search(config: Any, criteria: Any) -> None:
+    """Raise ValueError for what was asked of beam search and is not done."""
+    asked = [
+        name
+        for name in ("do_sample", "low_memory", "output_attentions", "output_hidden_states", "output_logits")
+        if getattr(config, name, None)
+    ]
+    known = (stopping_criteria.MaxLengthCriteria, stopping_criteria.EosTokenCriteria)
+    asked += [type(criterion).__name__ for criterion in criteria or [] if not isinstance(criterion, known)]
+    if asked:
+        raise ValueError(
+            f"beam search in constrained_generate does without {', '.join(asked)}: leave it out, "
+            "or use transformers' own with a ConstraintLogitsProcessor"
+        )

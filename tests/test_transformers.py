@@ -1,0 +1,566 @@
+"""Generation with transformers: what is written always matches, and states are those of a walk from the start."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizer_zoo
+
+import maskwright as mw
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from maskwright.runtime.integrations import transformers as integration  # noqa: E402
+from maskwright.runtime.integrations.transformers import (  # noqa: E402
+    ConstraintLogitsProcessor,
+    constrained_generate,
+)
+
+PATTERN = r"(ab|cd|\d{2,4}[xyz]){1,5}"
+EOS = 0
+SHAPE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "temperature": 0.7, "top_k": 30, "top_p": 0.9},
+    "several samples": {"do_sample": True, "num_return_sequences": 3},
+    "beams": {"num_beams": 4, "num_return_sequences": 2},
+    "beams, long first": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 2.0},
+    "beams, stopping early": {"num_beams": 3, "early_stopping": True, "length_penalty": 0.0},
+    "sampled beams": {"num_beams": 4, "do_sample": True, "num_return_sequences": 2},
+}
+
+
+@cache
+def llama(size: int, eos: int | tuple[int, ...] = EOS, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    ends = list(eos) if isinstance(eos, tuple) else eos
+    config = LlamaConfig(
+        vocab_size=size, num_key_value_heads=2, eos_token_id=ends, pad_token_id=EOS, bos_token_id=None,
+        initializer_range=0.5, **SHAPE,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@cache
+def bart(size: int) -> Any:
+    torch.manual_seed(0)
+    config = BartConfig(
+        vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.5,
+        bos_token_id=1, eos_token_id=EOS, pad_token_id=3, decoder_start_token_id=5, forced_eos_token_id=None,
+    )  # fmt: skip
+    return BartForConditionalGeneration(config).eval()
+
+
+@cache
+def vocabulary() -> mw.Vocabulary:
+    return tokenizer_zoo.byte_level_bpe()[1]
+
+
+@cache
+def table(pattern: str = PATTERN) -> mw.TransitionTable:
+    return mw.compile_regex(pattern, vocabulary())
+
+
+@cache
+def letters() -> mw.Vocabulary:
+    """A vocabulary with few ways to write a text."""
+    return mw.Vocabulary.from_bytes(
+        [b"", b"", b"", b"a", b"b", b"c", b"ab", b"bc", b"cab", b"d"], eos=EOS, special=[0, 1, 2]
+    )
+
+
+def prompts(rows: int = 2, length: int = 4) -> dict[str, Any]:
+    """Inputs of which all but the first row are padded on the left."""
+    ids = torch.arange(10, 10 + rows * length).view(rows, length) % 200
+    mask = torch.ones_like(ids)
+    for row in range(1, rows):
+        ids[row, :row] = EOS
+        mask[row, :row] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def written(out: Any, prompt: int, ends: tuple[int, ...] = (EOS,)) -> list[tuple[list[int], bool]]:
+    """Return what each row wrote before its first end, and whether it wrote one."""
+    rows = []
+    for row in out[:, prompt:].tolist():
+        at = next((i for i, token in enumerate(row) if token in ends), None)
+        rows.append((row[:at], at is not None))
+    return rows
+
+
+def matches(vocab: mw.Vocabulary, tokens: list[int], pattern: str = PATTERN) -> bool:
+    return re.fullmatch(pattern, vocab.decode(tokens).decode()) is not None
+
+
+def generate(model: Any, inputs: dict[str, Any], seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    options = {"max_new_tokens": 13, **options}
+    return model.generate(**inputs, **options)
+
+
+class Checked(transformers.LogitsProcessor):
+    """A processor whose every answer is compared with a walk of each row from the start of its text."""
+
+    def __init__(self, inner: Any, tables: list[Any], prompt: int, max_tokens: int | None = None, sinks: bool = True):
+        self.inner, self.tables, self.prompt, self.max_tokens = inner, tables, prompt, max_tokens
+        self.sinks = sinks  # whether what follows after an end or no match matters
+        self.calls = self.sunk = 0
+
+    def __call__(self, input_ids, scores):
+        out = self.inner(input_ids, scores)
+        assert torch.isfinite(out.softmax(dim=-1)).all()
+        each = len(input_ids) // len(self.tables)
+        for i, row in enumerate(input_ids[:, self.prompt :].tolist()):
+            of_row = self.tables[i // each]
+            if of_row is None:
+                assert torch.equal(out[i], scores[i])
+                continue
+            expected = allowed(of_row, row, self.max_tokens)
+            self.sunk += expected == {of_row.eos}
+            if expected == {of_row.eos} and not self.sinks:
+                continue
+            assert set(torch.isfinite(out[i]).nonzero().view(-1).tolist()) == expected
+            kept = sorted(expected)
+            assert torch.equal(out[i, kept], scores[i, kept])
+        self.calls += 1
+        return out
+
+
+def allowed(of_row: mw.TransitionTable, tokens: list[int], max_tokens: int | None) -> set[int]:
+    """Return what may follow these tokens: EOS alone after EOS, and after what is no match."""
+    matcher = mw.Matcher(of_row, max_tokens=max_tokens)
+    for token in tokens:
+        ended = token == of_row.eos and matcher.is_accepting
+        if ended or token >= of_row.vocab_size or not matcher.advance(token):
+            return {of_row.eos}
+    bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+# ------------------------------------------------------------------------------------- what is written matches
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["processor", "custom_generate"])
+def test_every_text_is_a_complete_match_with_left_padding(mode, how):
+    vocab, options = vocabulary(), MODES[mode]
+    model = llama(vocab.size + 5)  # logits wider than the vocabulary
+    if how == "processor":
+        options = {**options, "logits_processor": [ConstraintLogitsProcessor(table(), max_tokens=12)]}
+    elif mode == "sampled beams":
+        pytest.skip("refused, which another test shows")
+    else:
+        options = {**options, "custom_generate": constrained_generate, "tables": table()}
+    for seed in range(3):
+        found = written(generate(model, prompts(3), seed, **options), 4)
+        assert len(found) == 3 * options.get("num_return_sequences", 1)
+        for tokens, _ in found:
+            assert matches(vocab, tokens), vocab.decode(tokens)
+            assert len(tokens) <= 13
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams"])
+def test_texts_of_a_large_sentencepiece_vocabulary_match(mode):
+    _, vocab = tokenizer_zoo.mistral_sentencepiece()
+    pattern = r"\{\"name\": \"[a-z]{1,8}\", \"age\": [1-9]\d?\}"
+    constraint = ConstraintLogitsProcessor(mw.compile_regex(pattern, vocab), max_tokens=30)
+    model = llama(vocab.size, vocab.eos)
+    out = generate(model, prompts(), logits_processor=[constraint], max_new_tokens=31, **MODES[mode])
+    for tokens, ended in written(out, 4, (vocab.eos,)):
+        assert ended
+        assert matches(vocab, tokens, pattern)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_budget_what_ends_is_a_match(mode):
+    vocab = vocabulary()
+    constraint = ConstraintLogitsProcessor(table(PATTERN + "[a-z]*"))
+    found = written(generate(llama(vocab.size), prompts(), logits_processor=[constraint], **MODES[mode]), 4)
+    assert all(matches(vocab, tokens, PATTERN + "[a-z]*") for tokens, ended in found if ended)
+    assert all(table(PATTERN + "[a-z]*").walk([tokens])[0] != table().dead for tokens, _ in found)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["processor", "custom_generate"])
+def test_each_element_of_a_batch_has_its_own_constraint(mode, how):
+    vocab, options = vocabulary(), MODES[mode]
+    patterns = [PATTERN, r"[a-f]{3}-?\d", None, PATTERN]
+    tables = [None if pattern is None else table(pattern) for pattern in patterns]
+    limits = [5, 6, None, 12]
+    if how == "processor":
+        options = {**options, "logits_processor": [ConstraintLogitsProcessor(tables, max_tokens=limits)]}
+    elif mode == "sampled beams":
+        pytest.skip("refused, which another test shows")
+    else:
+        options = {**options, "custom_generate": constrained_generate, "tables": tables, "max_tokens": limits}
+    found = written(generate(llama(vocab.size), prompts(4), **options), 4)
+    each = len(found) // 4
+    for i, (tokens, _) in enumerate(found):
+        if patterns[i // each] is not None:
+            assert matches(vocab, tokens, patterns[i // each])
+            assert len(tokens) <= limits[i // each]
+    free = generate(llama(vocab.size), prompts(4), **MODES["greedy"])
+    if mode == "greedy":
+        assert written(free, 4)[2] == found[2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["processor", "custom_generate"])
+def test_encoder_decoder_models_write_matches(mode, how):
+    vocab, options = vocabulary(), MODES[mode]
+    if how == "processor":
+        options = {**options, "logits_processor": [ConstraintLogitsProcessor([table(), table()], max_tokens=12)]}
+    elif mode == "sampled beams":
+        pytest.skip("refused, which another test shows")
+    else:
+        options = {**options, "custom_generate": constrained_generate, "tables": table()}
+    out = generate(bart(vocab.size), prompts(), **options)
+    assert (out[:, 0] == 5).all()
+    assert all(matches(vocab, [t for t in tokens if t != 3]) for tokens, _ in written(out, 1))
+
+
+# ----------------------------------------------------------------------------------------- states, call by call
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("max_tokens", [None, 7])
+@pytest.mark.parametrize("one_table", [True, False])
+def test_every_call_answers_as_a_walk_from_the_start_does(mode, max_tokens, one_table):
+    tables = [table()] if one_table else [table(), None, table(r"[a-f]+\d")]
+    inner = ConstraintLogitsProcessor(table() if one_table else tables, max_tokens=max_tokens)
+    checked = Checked(inner, tables, 4, max_tokens)
+    for seed in range(2):
+        generate(llama(vocabulary().size), prompts(3), seed, logits_processor=[checked], **MODES[mode])
+    assert checked.calls > 8
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if "beams" in mode])
+@pytest.mark.parametrize("choices", [["ab"], ["ab", "cd"], ["ab", "abcd", "cd"]])
+def test_where_legal_continuations_run_out_rows_sink_and_nothing_is_nan(mode, choices):
+    """transformers fills up with prefixes that are no match; what it returns for them repeats a match, or is empty."""
+    vocab = letters()
+    few = mw.compile_choices(choices, vocab)
+    checked = Checked(ConstraintLogitsProcessor(few), [few], 4)
+    model = llama(vocab.size + 3)
+    inputs = {"input_ids": torch.tensor([[3, 4, 5, 6], [9, 8, 7, 6]]), "attention_mask": torch.ones(2, 4)}
+    options = {**MODES[mode], "num_beams": 6, "num_return_sequences": 6}  # more than there are
+    out = generate(model, inputs, logits_processor=[checked], **options)
+    assert checked.sunk > 3
+    texts = [vocab.decode(tokens).decode() for tokens, _ in written(out, 4)]
+    assert set(texts[:6]) == set(texts[6:]) | {""} == {*choices, ""} or set(texts) <= {*choices, ""}
+    assert texts[0] in choices
+    assert texts[6] in choices
+
+
+def test_prefixes_that_are_no_match_sink_and_stay_there():
+    constraint = ConstraintLogitsProcessor([table()] * 4, max_tokens=[4, 4, 4, 10])
+    scores = torch.randn(4, vocabulary().size)
+    end = torch.tensor([EOS])
+    a, b, digit = (vocabulary().tokens.index(text) for text in (b"a", b"b", b"1"))
+    texts = [
+        [a, b, a, b, EOS, EOS],
+        [b, a, b, a, b, a],
+        [digit] * 6,
+        [a, b] * 3,
+    ]  # the third is too long to be ended in time
+    constraint(torch.zeros(4, 0, dtype=torch.int64), scores)
+    for t in range(1, 7):
+        out = constraint(torch.tensor([text[:t] for text in texts]), scores)
+        finite = [row.isfinite().nonzero().view(-1) for row in out]
+        assert torch.equal(finite[0], end) == (t >= 4)
+        assert torch.equal(finite[1], end)
+        assert torch.equal(finite[2], end) == (t >= 4)
+        assert not torch.equal(finite[3], end)
+
+
+def test_assisted_decoding_goes_forth_and_back():
+    model, vocab = llama(vocabulary().size), vocabulary()
+    pattern = "(ab|cd|12)+"
+    guess = tokenizer_zoo.byte_level_bpe()[0].encode("abcdabcdabab12ab").ids
+    inputs = {"input_ids": torch.tensor([guess]), "attention_mask": torch.ones(1, len(guess))}
+    # EOS can be guessed, and transformers asks for more all the same; what it is told there it throws away
+    tables = [table(pattern)]
+    length = inputs["input_ids"].shape[1]
+    constraint = ConstraintLogitsProcessor(tables[0], max_tokens=20)
+    plain = generate(model, inputs, logits_processor=[constraint], max_new_tokens=21)
+    for options in ({"prompt_lookup_num_tokens": 4}, {"assistant_model": llama(vocab.size, seed=1)}):
+        checked = Checked(ConstraintLogitsProcessor(tables[0], max_tokens=20), tables, length, 20, sinks=False)
+        out = generate(model, inputs, logits_processor=[checked], max_new_tokens=21, **options)
+        assert written(out, length) == written(plain, length)
+
+
+def test_tokens_that_come_several_at_once_are_all_taken():
+    constraint, vocab = ConstraintLogitsProcessor(table(), max_tokens=12), vocabulary()
+    checked = Checked(constraint, [table()], 2, 12)
+    text = [7, 8, *(vocab.tokens.index(bytes([c])) for c in b"ab12x345ycd")]
+    scores = torch.randn(1, vocab.size)
+    for length in (2, 5, 6, 12, 7, 8, 3, 13):
+        checked(torch.tensor([text[:length]]), scores)
+
+
+def test_nothing_waits_for_the_device():
+    """Tensors without values have nothing to wait for: reading one raises."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        constraint = ConstraintLogitsProcessor([table(), None], max_tokens=9)
+        for length in (3, 4, 5, 9, 7):
+            ids = torch.zeros(4, length, dtype=torch.int64)
+            assert constraint(ids, torch.zeros(4, vocabulary().size)).shape == (4, vocabulary().size)
+
+
+# ------------------------------------------------------------------------------------------------- a second call
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beams", "several samples"])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_processor_serves_one_call_after_another(mode, per_row):
+    """Each call writes what a new processor writes, also where prompts differ in length by one."""
+    model, options = llama(vocabulary().size), MODES[mode]
+    tables = [table(), table()] if per_row else table()
+    used = ConstraintLogitsProcessor(tables, max_tokens=12)
+    for length in (4, 4, 16, 17, 18, 5, 6, 4, 90, 30):
+        inputs = prompts(2, length)
+        new = ConstraintLogitsProcessor(tables, max_tokens=12)
+        expected = generate(model, inputs, logits_processor=[new], **options)
+        assert torch.equal(generate(model, inputs, logits_processor=[used], **options), expected)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "several samples", "beams"])
+@pytest.mark.parametrize("pattern", [r"\d{3}", PATTERN])
+def test_a_second_call_may_go_on_from_the_first_ones_output(mode, pattern):
+    vocab = vocabulary()
+    model, options = llama(vocab.size), MODES[mode]
+    used = ConstraintLogitsProcessor(table(pattern), max_tokens=12)
+    for seed in range(4):
+        first = generate(model, prompts(1), seed, logits_processor=[used], **options)
+        assert all(ended for _, ended in written(first, 4))
+        inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
+        # as many rows as in the last call, so that only what they hold tells the calls apart
+        again = {**options, "num_return_sequences": 1}
+        if mode == "beams":
+            inputs = {name: value[:1] for name, value in inputs.items()}
+        second = generate(model, inputs, seed, logits_processor=[used], **again)
+        assert all(matches(vocab, tokens, pattern) for tokens, _ in written(second, first.shape[1]))
+
+
+def test_what_was_cut_short_goes_on_where_it_was_unless_reset():
+    vocab, inputs = vocabulary(), prompts(1)
+    model, constraint = llama(vocab.size), ConstraintLogitsProcessor(table(r"\d{8}"))
+    first = generate(model, inputs, logits_processor=[constraint], max_new_tokens=2)
+    inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
+    second = generate(model, inputs, logits_processor=[constraint], max_new_tokens=12)
+    assert matches(vocab, written(second, 4)[0][0], r"\d{8}")
+    first = generate(model, prompts(1), logits_processor=[constraint], max_new_tokens=2)
+    constraint.reset()
+    second = generate(model, inputs, logits_processor=[constraint], max_new_tokens=12)
+    assert matches(vocab, written(second, 6)[0][0], r"\d{8}")
+
+
+# ----------------------------------------------------------------------------------------- ends and other limits
+
+
+@pytest.mark.parametrize("how", ["processor", "custom_generate"])
+def test_all_tokens_that_the_model_ends_with_mean_eos(how):
+    """Token "z" of the text ends generation too, so it may not be written inside one."""
+    vocab = vocabulary()
+    z = vocab.tokens.index(b"z")
+    model = llama(vocab.size, (EOS, z, vocab.size + 2 - 3))
+    ends = (EOS, z, vocab.size - 1)
+    ended_by = set()
+    for seed in range(12):
+        if how == "processor":
+            constraint = ConstraintLogitsProcessor(table(), max_tokens=12, eos_token_ids=ends)
+            options: dict[str, Any] = {"logits_processor": [constraint]}
+        else:
+            options = {"custom_generate": constrained_generate, "tables": table()}
+        out = generate(model, prompts(3), seed, do_sample=True, temperature=3.0, **options)
+        for row, (tokens, ended) in zip(out[:, 4:].tolist(), written(out, 4, ends), strict=True):
+            assert matches(vocab, tokens)
+            if ended:
+                ended_by.add(row[len(tokens)])
+    assert len(ended_by) > 1
+
+
+def test_other_processors_cannot_break_the_constraint():
+    """They forbid the only tokens that are allowed; softmax and argmax still find those."""
+    vocab, model = vocabulary(), llama(vocabulary().size)
+    for options in ({}, {"do_sample": True, "temperature": 0.1}, {"num_beams": 3}):
+        out = generate(
+            model, prompts(), logits_processor=[ConstraintLogitsProcessor(table("ab|cd"))], min_new_tokens=6,
+            bad_words_ids=[[vocab.tokens.index(b"a")], [vocab.tokens.index(b"c")]], **options,
+        )  # fmt: skip
+        for tokens, _ in written(out, 4):
+            assert matches(vocab, tokens, "ab|cd")
+
+
+def test_wrong_use_is_refused():
+    size, scores = vocabulary().size, torch.zeros(2, vocabulary().size)
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(mw.VocabularyMismatchError, match="logits have 100 columns"):
+        ConstraintLogitsProcessor(table())(ids, scores[:, :100])
+    with pytest.raises(mw.VocabularyMismatchError, match=f"EOS is token {size + 7}: this is another model's"):
+        ConstraintLogitsProcessor(table(), eos_token_ids=[size + 7])(ids, scores)
+    with pytest.raises(TypeError, match="floating-point"):
+        ConstraintLogitsProcessor(table())(ids, scores.int())
+    with pytest.raises(ValueError, match="there are 2 rows and 3 tables"):
+        ConstraintLogitsProcessor([table()] * 3)(ids, scores)
+    with pytest.raises(ValueError, match="max_tokens=2 is less than the shortest match of table 1, 4 tokens"):
+        ConstraintLogitsProcessor([table(), mw.compile_choices(["dddd"], letters())], max_tokens=2)
+    with pytest.raises(ValueError, match="max_tokens has 1 entries, tables has 2"):
+        ConstraintLogitsProcessor([table(), table()], max_tokens=[3])
+    with pytest.raises(ValueError, match="tables is empty"):
+        ConstraintLogitsProcessor([])
+    with pytest.raises(TypeError, match="TransitionTable"):
+        ConstraintLogitsProcessor([3])
+    with pytest.raises(ValueError, match="table 0 has no EOS"):
+        ConstraintLogitsProcessor(mw.compile_sids([[1, 2]], 9))
+    with pytest.raises(ValueError, match="must not be negative"):
+        ConstraintLogitsProcessor(table(), eos_token_ids=[-1])
+
+
+def test_what_custom_generate_does_not_do_is_refused():
+    model, inputs = llama(vocabulary().size), prompts()
+    options: dict[str, Any] = {"custom_generate": constrained_generate, "tables": table()}
+    with pytest.raises(ValueError, match="does without do_sample"):
+        generate(model, inputs, num_beams=2, do_sample=True, **options)
+    with pytest.raises(ValueError, match="does without output_attentions, MaxTimeCriteria"):
+        generate(
+            model, inputs, num_beams=2, output_attentions=True, return_dict_in_generate=True, max_time=9.0, **options
+        )
+    with pytest.raises(ValueError, match="room for 1 tokens, and the shortest match has 2: raise max_new_tokens"):
+        generate(model, inputs, num_beams=2, max_new_tokens=2, **{**options, "tables": table("ab|[c]d")})
+    with pytest.raises(ValueError, match=r"generation ends at \[7\], and the table's EOS is 0"):
+        generate(model, inputs, eos_token_id=7, **options)
+    with pytest.raises(ValueError, match="leave no match"):
+        generate(model, inputs, num_beams=2, min_new_tokens=9, **{**options, "tables": table("ab|cd")})
+
+
+# ------------------------------------------------------------------------------------- exact search, and caches
+
+
+def sequences_of(of_row: mw.TransitionTable, most: int) -> list[tuple[int, ...]]:
+    """Return all token sequences of a table, EOS aside."""
+    done, growing = [], [()]
+    while growing:
+        prefix = growing.pop()
+        following = allowed(of_row, list(prefix), most)
+        if of_row.contains(np.array([prefix], np.int64).reshape(1, -1))[0]:
+            done.append(prefix)
+        growing += [(*prefix, token) for token in following - {of_row.eos} if len(prefix) < most]
+    return done
+
+
+def brute_force(
+    model: Any, inputs: dict[str, Any], row: int, found: list[tuple[int, ...]], penalty: float, eos: int | None
+):
+    """Return (score, tokens) of each sequence by one forward pass without a cache, best first."""
+    ids, mask = inputs["input_ids"][[row]], inputs["attention_mask"][[row]]
+    prompt = ids[mask.bool()]
+    scored = []
+    for tokens in found:
+        full = [*tokens, *([] if eos is None else [eos])]
+        if model.config.is_encoder_decoder:
+            logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=torch.tensor([[5, *full]])).logits[
+                0, :-1
+            ]
+        else:
+            logits = model(input_ids=torch.cat([prompt, torch.tensor(full, dtype=torch.int64)])[None]).logits[0]
+            logits = logits[len(prompt) - 1 : -1]
+        p = logits.double().log_softmax(-1)
+        total = sum(p[t, token].item() for t, token in enumerate(full))
+        scored.append((total / len(full) ** penalty, tokens))
+    return sorted(scored, key=lambda pair: -pair[0])
+
+
+def small_inputs() -> dict[str, Any]:
+    ids = torch.tensor([[3, 4, 5, 9], [0, 3, 9, 4]])
+    return {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])}
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama without a cache", "bart"])
+@pytest.mark.parametrize("penalty", [0.0, 1.0, -0.5])
+def test_custom_beam_search_finds_the_best_sequences_of_all(kind, penalty):
+    """In double precision against a forward pass for each sequence, so that a beam with another's cache would show."""
+    vocab = letters()
+    model = (bart if kind == "bart" else llama)(vocab.size + 3).double()
+    tables = [mw.compile_choices(["abc", "cabd", "ab", "d", ""], vocab), mw.compile_regex("(ab|c|bc){1,2}", vocab)]
+    found = [sequences_of(t, 6) for t in tables]
+    beams = max(map(len, found))
+    assert 5 < len(found[0]) < beams < 60
+    out = generate(
+        model, small_inputs(), custom_generate=constrained_generate, tables=tables, num_beams=beams, max_new_tokens=7,
+        num_return_sequences=beams, length_penalty=penalty, return_dict_in_generate=True,
+        use_cache=kind != "llama without a cache",
+    )  # fmt: skip
+    start = 1 if kind == "bart" else 4
+    rows = out.sequences[:, start:].tolist()
+    for i, of_row in enumerate(found):
+        with torch.no_grad():
+            expected = brute_force(model, small_inputs(), i, of_row, penalty, EOS)
+        mine = rows[i * beams : (i + 1) * beams]
+        texts = [tuple(row[: row.index(EOS)]) for row in mine[: len(of_row)]]
+        assert texts == [tokens for _, tokens in expected]
+        scores = out.sequences_scores[i * beams : (i + 1) * beams].tolist()
+        np.testing.assert_allclose(scores[: len(of_row)], [score for score, _ in expected], rtol=1e-9)
+        assert all(score == -math.inf for score in scores[len(of_row) :])
+        assert all(set(row) == {model.config.pad_token_id} for row in mine[len(of_row) :])
+        assert all(set(row[row.index(EOS) + 1 :]) <= {model.config.pad_token_id} for row in mine[: len(of_row)])
+    model.float()
+
+
+def test_transformers_own_beam_search_agrees_where_beams_are_plenty():
+    vocab = letters()
+    model, few = llama(vocab.size), mw.compile_choices(["abc", "cab", "ab", "d"], vocab)
+    options = {"num_beams": 40, "early_stopping": "never", "length_penalty": 1.0, "num_return_sequences": 4,
+               "output_scores": True, "return_dict_in_generate": True}  # fmt: skip
+    ours = generate(model, small_inputs(), custom_generate=constrained_generate, tables=few, **options)
+    theirs = generate(model, small_inputs(), logits_processor=[ConstraintLogitsProcessor(few)], **options)
+    assert written(ours.sequences, 4) == written(theirs.sequences, 4)
+    torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores)
+
+
+def test_semantic_ids_without_eos_are_found_best_first():
+    rng = np.random.default_rng(0)
+    sids = rng.integers(3, 12, (30, 3))
+    model = llama(12).double()
+    out = generate(
+        model, small_inputs(), custom_generate=constrained_generate, tables=mw.compile_sids(sids, 12), num_beams=30,
+        num_return_sequences=5, max_new_tokens=3, return_dict_in_generate=True, length_penalty=0.0,
+    )  # fmt: skip
+    for i in range(2):
+        with torch.no_grad():
+            expected = brute_force(model, small_inputs(), i, sorted(set(map(tuple, sids.tolist()))), 0.0, None)[:5]
+        assert [tuple(row) for row in out.sequences[5 * i : 5 * i + 5, 4:].tolist()] == [s for _, s in expected]
+        np.testing.assert_allclose(out.sequences_scores[5 * i : 5 * i + 5], [score for score, _ in expected], rtol=1e-9)
+    model.float()
+
+
+def test_without_beams_custom_generate_writes_what_a_processor_does():
+    model = llama(vocabulary().size)
+    for mode, seed in itertools.product(["greedy", "sampling", "several samples"], range(2)):
+        constraint = ConstraintLogitsProcessor(table(), max_tokens=13)
+        expected = generate(model, prompts(3), seed, logits_processor=[constraint], **MODES[mode])
+        options = {"custom_generate": constrained_generate, "tables": table(), **MODES[mode]}
+        assert torch.equal(generate(model, prompts(3), seed, **options), expected)
+
+
+def test_parents_are_found_in_blocks(monkeypatch):
+    now, before = torch.tensor([[1, 2, 3], [4, 5, 6], [1, 2, 4]]), torch.tensor([[4, 5, 6], [1, 2, 3], [1, 2, 3]])
+    for block in (1, 1 << 24):
+        monkeypatch.setattr(integration, "_BLOCK", block)
+        parent, found = integration._parents(now, before, 3)
+        found = found.view(-1)
+        assert parent[:2].tolist() in ([1, 0], [2, 0])
+        assert found.tolist() == [True, True, False]
+        assert not integration._parents(now, before, 1)[1].any()
