@@ -20,8 +20,9 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/dev
+bench: $(VENV)/bench
 	$(BIN)/python benchmarks/sid.py
+	$(BIN)/python benchmarks/regexes.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +40,10 @@ $(VENV)/demo: pyproject.toml $(VENV)/torch
 $(VENV)/dev: pyproject.toml $(VENV)/torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/maskwright
+	touch $@
+
+$(VENV)/bench: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	touch $@
 
 clean:

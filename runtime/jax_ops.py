@@ -265,7 +265,8 @@ def _check_remaining(dev: DeviceTable, rows: int, remaining: Array) -> None:
 
 def mask_logits_(dev: DeviceTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in their memory: the array given is donated, use what comes back."""
-    return _mask_donated(dev, logits, state, remaining)
+    masked: Array = _mask_donated(dev, logits, state, remaining)
+    return masked
 
 
 _mask_donated = jax.jit(mask_logits, donate_argnums=1)

@@ -32,8 +32,13 @@ class Spelling(Protocol):
         """Return the tokenizer's own segmentation of a text."""
 
 
+def _view(array: Any) -> memoryview:
+    """Return an array as Python reads it fastest, element by element."""
+    return memoryview(array)
+
+
 class _Host:
-    """What all matchers of one table share: its arrays as Python reads them fastest, and masks made so far."""
+    """What all matchers of one table share: views of its arrays, and masks made so far."""
 
     def __init__(self, table: TransitionTable) -> None:
         self.table = table
@@ -41,19 +46,19 @@ class _Host:
         self.after_eos, self.dead = table.after_eos, table.dead
         self.size = table.vocab_size
         self.eos = -1 if table.eos is None else table.eos
-        self.row_start = memoryview(table.row_start)
-        self.edge_token = memoryview(table.edge_token)
-        self.edge_target = memoryview(table.edge_target)
-        self.accepting = memoryview(table.accepting.view(np.uint8))
-        self.base_row = memoryview(table.base_row if not table.is_trie else table.base_row[:0])
-        self.base_mask = memoryview(table.base_mask)
-        self.base_classes = memoryview(table.base_classes)
-        self.base_start = memoryview(table.base_start)
-        self.base_target = memoryview(table.base_target)
-        self.class_start = memoryview(table.class_start)
-        self.class_token = memoryview(table.class_token)
-        self.class_id = memoryview(table.class_id)
-        self.masks = [memoryview(row) for row in table.masks] if not table.is_trie else []
+        self.row_start = _view(table.row_start)
+        self.edge_token = _view(table.edge_token)
+        self.edge_target = _view(table.edge_target)
+        self.accepting = _view(table.accepting.view(np.uint8))
+        self.base_row = _view(table.base_row if not table.is_trie else table.base_row[:0])
+        self.base_mask = _view(table.base_mask)
+        self.base_classes = _view(table.base_classes)
+        self.base_start = _view(table.base_start)
+        self.base_target = _view(table.base_target)
+        self.class_start = _view(table.class_start)
+        self.class_token = _view(table.class_token)
+        self.class_id = _view(table.class_id)
+        self.masks = [_view(row) for row in table.masks] if not table.is_trie else []
         self.words = -(-table.vocab_size // 32)
         self.composed: dict[int, NDArray[np.uint32]] = {}
         self.lock = threading.Lock()
@@ -75,7 +80,8 @@ class _Host:
         remaining = None if room is None else np.array([room], np.int64)
         out = packed.compose(self.table, np.array([node], np.int64), remaining)
         out.flags.writeable = False
-        return out[0]
+        mask: NDArray[np.uint32] = out[0]
+        return mask
 
     def allowed(self, node: int) -> NDArray[Any]:
         """Return the tokens that a row which does not accept allows."""

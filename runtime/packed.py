@@ -148,7 +148,7 @@ def _shorten(
     rows, edges = row_start.size - 1, edge_target.size
     for i in range(nodes.size):
         s = nodes[i]
-        room = min(remaining[i], NEVER) - 1  # below the distance of the dead state
+        room = np.int64(min(remaining[i], NEVER) - 1)  # below the distance of the dead state
         if s >= rows:
             v = np.int64(edge_token[edges + s - rows])
             if v < vocab_size and distance[s + 1] > room:
@@ -167,11 +167,11 @@ def _shorten(
                     word = out[i, w]
                     if word == 0:
                         continue
-                    for v in range(32 * w, min(32 * w + 32, vocab_size)):
-                        while x < stop and class_token[x] < v:
+                    for token in range(32 * w, min(32 * w + 32, vocab_size)):
+                        while x < stop and class_token[x] < token:
                             x += 1
-                        if not (x < stop and class_token[x] == v):
-                            word &= ~(np.uint32(1) << np.uint32(v & 31))
+                        if not (x < stop and class_token[x] == token):
+                            word &= ~(np.uint32(1) << np.uint32(token & 31))
                     out[i, w] = word
             for x in range(class_start[classes], stop):
                 code = np.int64(base_target[first + class_id[x]])

@@ -10,7 +10,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +43,13 @@ _SAME_SIZE = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
+
+
+class _Kernels(Protocol):
+    """What `triton_ops` has."""
+
+    def apply(self, masks: Tensor, logits: Tensor, out: Tensor) -> Tensor:
+        """Write logits to out with -inf where masks has no bit set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +173,8 @@ def _search(
 def _class_target(dev: TorchTable, node: Tensor, base: Tensor, name: Tensor) -> Tensor:
     """Return where each state leads by a token of its base that has this class."""
     code = dev.base_target.take(dev.base_start.take(base).long() + name).long()
-    return ((code >> 1) + (code & 1) * node).clamp(0, dev.dead)
+    target: Tensor = (code >> 1) + (code & 1) * node
+    return target.clamp(0, dev.dead)
 
 
 def _step(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
@@ -217,7 +225,6 @@ def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, remaining:
         bounds = _first(dev, torch.cat([node, node + 1])).view(2, -1, 1)
         edge = torch.minimum(bounds[0] + torch.arange(width, device=node.device), bounds[1] - 1)
         inside = edge >= bounds[0]
-        edge = edge.clamp(min=0)
         token = _token(dev, edge)
         if not dev.is_trie:  # of a row without edges the slots say of token 0 what they find there
             token = torch.where(inside, token, 0)
@@ -300,8 +307,8 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor
     if _on_host(dev, state.node, remaining) and _writable(logits):
         return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
     if (kernels := _triton_for(logits)) is not None:
-        masks = bitmask(dev, state, remaining)
-        return kernels.apply(masks, logits, torch.empty_like(logits, memory_format=torch.contiguous_format))
+        out = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        return kernels.apply(bitmask(dev, state, remaining), logits, out)
     mask = _allowed(dev, state.node, remaining)[:, : dev.vocab_size]
     if logits.dtype in (torch.float16, torch.bfloat16):
         mask = mask.to(torch.int16)
@@ -403,7 +410,7 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: State, remaining: Tens
     return logits
 
 
-def _triton_for(logits: Tensor) -> Any:
+def _triton_for(logits: Tensor) -> _Kernels | None:
     """Return the Triton kernels if they take these logits: on CUDA, of a float type they know; else None."""
     usable = (
         _plain(logits)
@@ -415,7 +422,7 @@ def _triton_for(logits: Tensor) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _triton() -> Any:
+def _triton() -> _Kernels | None:
     """Return the module of Triton kernels, None where Triton is not installed; it is slow to import."""
     if importlib.util.find_spec("triton") is None:
         return None

@@ -20,7 +20,8 @@ def apply(masks: Tensor, logits: Tensor, out: Tensor) -> Tensor:
     batch, columns = logits.shape
     if batch and columns:
         grid = (batch, -(-columns // _COLUMNS))
-        with torch.cuda.device_of(logits):  # kernels go to the current device, not to that of their arguments
+        # kernels go to the current device, not to that of their arguments
+        with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
             _apply_masks[grid](
                 masks, logits, out, columns, masks.shape[1], masks.stride(0), logits.stride(0), out.stride(0),
                 COLUMNS=_COLUMNS, SAME=out.data_ptr() == logits.data_ptr(),
@@ -40,7 +41,7 @@ def _apply_masks(
     out_stride: Any,
     COLUMNS: tl.constexpr,
     SAME: tl.constexpr,
-):
+) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     word = column // 32

@@ -86,6 +86,32 @@ def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sequences(
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("count_eos", [False, True])
+def test_the_empty_sequence_is_a_result_where_the_table_has_it(name, penalty, count_eos):
+    """Of a regular expression, scored by EOS at the first step; it counts as one token."""
+    vocab = mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0)
+    table = mw.compile_regex("(a|bb){0,2}", vocab)
+    rows = [(), (1,), (1, 1), (2, 2), (1, 2, 2), (2, 2, 1), (2, 2, 2, 2)]
+    weights = np.random.default_rng(3).normal(size=(5, 2, 3, 3)).astype(np.float32)
+    weights[0, 0, 0, 0] = 4.0  # the best of the first input
+    options = {"length_penalty": penalty, "count_eos": count_eos, "max_length": 4}
+    tokens, lengths, scores, valid, states = search(name, table, weights, len(rows) + 1, **options)
+    for b in range(2):
+        ranking = []
+        for row in rows:
+            total = naive.ranking({row}, weights[:, b], 0)[0][0]
+            ranking.append((total / max(1, len(row) + count_eos) ** penalty, row))
+        ranking.sort(reverse=True)
+        assert valid[b].tolist() == [True] * len(rows) + [False]
+        found = [tuple(tokens[b, i, : lengths[b, i]].tolist()) for i in range(len(rows))]
+        assert found == [row for _, row in ranking]
+        np.testing.assert_allclose(scores[b, :-1], [score for score, _ in ranking], rtol=1e-4, atol=1e-4)
+        assert states[b][found.index(())] == 0
+    assert lengths[0, 0] == 0
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_few_beams_keep_the_best_of_all_allowed_continuations_at_every_step(name):
     """A step-by-step beam search over tuples, with allowed tokens far below the unmasked top."""
     rng = np.random.default_rng(0)

@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizer_zoo
 
 import maskwright as mw
-from maskwright.compile import sequences
+from maskwright import drawing
+from maskwright.compile import sequences, text, vocabulary
+from maskwright.runtime import matcher
 
 ROOT = Path(mw.__file__).parent
 
@@ -23,12 +26,21 @@ def run(path: Path, folder: Path) -> str:
 
 
 def test_the_readme_runs_from_top_to_bottom(tmp_path):
-    pytest.importorskip("torch")
+    tokenizer, _ = tokenizer_zoo.byte_level_bpe()
+    transformers = pytest.importorskip("transformers")
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer) + 7, eos_token_id=tokenizer.eos_token_id, **size)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "path/to/model")
+    tokenizer.save_pretrained(tmp_path / "path/to/model")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) >= 3
     script = tmp_path / "readme.py"
     script.write_text("\n".join(blocks))
-    assert "array" in run(script, tmp_path)
+    printed = run(script, tmp_path)
+    assert "array" in printed
+    assert re.search(r"^(\d{4}-\d\d-\d\d|unknown)$", printed, re.MULTILINE)
+    assert "[258]" in printed
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
@@ -40,8 +52,11 @@ def test_examples_run(path, tmp_path):
     assert "False" not in printed.replace("[ True False]", "")
 
 
-def test_docstring_examples_hold():
-    assert doctest.testmod(sequences).failed == 0
+@pytest.mark.parametrize("module", [drawing, matcher, sequences, text, vocabulary], ids=lambda m: m.__name__)
+def test_docstring_examples_hold(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert result.failed == 0
 
 
 def test_files_named_in_the_readme_exist():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +32,7 @@ def random_graph(seed: int) -> mw.TransitionTable:
     """A table made of everything that graphs have: bases, classes, relative codes, own edges, edges that kill."""
     rng = np.random.default_rng(seed)
     size = int(rng.choice([1, 2, 5, 31, 32, 33, 64, 70, 300]))
-    rows = int(rng.integers(1, 8))
+    rows = int(rng.integers(1, 11))
     eos = None if rng.random() < 0.3 else int(rng.integers(size))
     words = -(-size // 32)
     tokens = np.array([t for t in range(size) if t != eos], np.int64)
@@ -44,8 +46,9 @@ def random_graph(seed: int) -> mw.TransitionTable:
         lists.append({int(t): int(rng.integers(4)) for t in classed})
     bases: list[tuple[int, int, list[int]]] = []
     base_row, own = np.full(rows, -1, np.int32), []
+    bare = rng.choice([0.2, 0.8])  # how many rows have no base
     for s in range(rows):
-        if rng.random() < 0.2 or not size:
+        if rng.random() < bare:
             continue
         mask, group = int(rng.integers(len(masks))), int(rng.integers(len(lists)))
         codes = [2 * int(t) + 1 if r else 2 * int(t + s) for t, r in zip(
@@ -85,12 +88,15 @@ def random_graph(seed: int) -> mw.TransitionTable:
         "class_token": np.array([t for group in lists for t in group], kind),
         "class_id": np.array([k for group in lists for k in group.values()], np.int32),
     }
-    for accepting in (rng.random(rows) < 0.4, np.ones(rows, bool)):
+    accepting = rng.random(rows) < rng.choice([0.1, 0.4])
+    while True:
         try:
-            return mw.TransitionTable.graph(vocab_size=size, eos=eos, accepting=accepting, **arrays)
+            return mw.TransitionTable.graph(vocab_size=size, eos=eos, accepting=accepting.copy(), **arrays)
         except mw.TableError as error:
-            assert "no end can be reached" in str(error)
-    raise AssertionError
+            dead_end = re.fullmatch(r"no end can be reached from a row: .* \(at (\d+)\)", str(error))
+            if dead_end is None:
+                raise
+            accepting[int(dead_end[1])] = True
 
 
 def random_trie(seed: int) -> mw.TransitionTable:
@@ -174,6 +180,18 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
 
 
 # ------------------------------------------------------------------------------------------------ numpy
+
+
+def test_the_random_graphs_of_these_tests_have_what_graphs_can_have():
+    tables = [random_graph(seed) for seed in range(60)]
+    assert sum((t.edge_target == t.dead).any() for t in tables) > 10
+    assert sum((t.base_target & 1).any() for t in tables) > 20
+    assert sum(np.bincount(t.base_row[t.base_row >= 0], minlength=1).max() > 1 for t in tables) > 10
+    assert sum((t.base_target >> 1 >= t.num_rows - 1).any() for t in tables) > 10
+    assert sum(t.num_rows == 1 for t in tables) > 3
+    assert sum(bool(t.accepting[0]) for t in tables) > 10
+    assert sum(t.eos is None for t in tables) > 10
+    assert sum(t.distance[:-1].max() > 1 for t in tables) > 10
 
 
 @some
@@ -296,13 +314,19 @@ def test_torch_agrees_with_numpy_where_rows_share_bases(torch_way, bound):
         same(ops.bitmask(dev, state, into(room.astype(kind))).numpy().view(np.uint32), in_time)
 
 
-def test_a_vocabulary_of_262_144_tokens(torch_way):
-    ops, torch = torch_way.ops, torch_way.torch
+@functools.cache
+def large() -> tuple[mw.TransitionTable, mw.Vocabulary]:
+    """A table for a vocabulary as large as any in use."""
     words = [bytes(w) for n in range(1, 9) for w in itertools.product(b"abcd", repeat=n)]
     single = [bytes([b]) for b in range(256) if b not in b"abcd0123456789"]
     numbers = [str(n).encode() for n in range(262_144 - 1 - len(words) - len(single))]
     vocab = mw.Vocabulary.from_bytes([*words, *single, *numbers, b""], eos=262_143)
-    table = mw.compile_regex("x[a-d]{3,30}(?:[0-9]{1,9})?", vocab)
+    return mw.compile_regex("x[a-d]{3,30}(?:[0-9]{1,9})?", vocab), vocab
+
+
+def test_a_vocabulary_of_262_144_tokens(torch_way):
+    ops, torch = torch_way.ops, torch_way.torch
+    table, vocab = large()
     assert table.vocab_size == 262_144
     dev = ops.put(table, budgets=True)
     text = [b"x", b"abcd", b"1234"]
@@ -353,7 +377,7 @@ def test_torch_masks_rows_of_a_larger_buffer_in_place(torch_way):
         same(view, wanted)
         view.fill_(2.5)
         same(buffer, before.numpy())
-    with pytest.raises((RuntimeError, UserWarning), match="expand|single memory location"):
+    with pytest.raises((RuntimeError, UserWarning), match=r"expand|single memory location"):
         ops.mask_logits_(dev, torch.zeros(1, size).expand(3, size), state)
 
 
@@ -416,28 +440,29 @@ def test_autograd_notices_logits_masked_in_place_that_it_still_needs(torch_way):
     same(logits, numpy_ops.mask_logits(random_graph(5), np.zeros_like(logits), numpy_ops.start(random_graph(5), 1)))
 
 
-def test_a_step_compiles_whole_in_torch(bound):
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_step_compiles_whole_in_torch(compiler):
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
 
-    dev = ops.put(bound, budgets=True)
+    table = random_graph(5)
+    assert table.base_mask.size
+    dev = ops.put(table, budgets=True)
 
     def step(logits, state, room):
-        words = ops.bitmask(dev, state, room)
         masked = ops.mask_logits_(dev, logits, state, room)
-        return words, masked, ops.advance(dev, state, masked.argmax(-1))
+        return masked, ops.advance(dev, state, masked.argmax(-1))
 
-    compiled = torch.compile(step, fullgraph=True, dynamic=False)
-    nodes = some_nodes(bound, 5)
+    compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compiler)
+    nodes = some_nodes(table, 9)
     for _ in range(3):
-        logits = torch.tensor(logits_like(nodes.size, bound.vocab_size, 1, special=False))
-        room = torch.tensor(bound.distance[nodes].astype(np.int64).clip(max=99))
+        logits = torch.tensor(logits_like(nodes.size, table.vocab_size, 1, special=False))
+        room = torch.tensor(table.distance[nodes].astype(np.int64).clip(max=99))
         plain = step(logits.clone(), State(torch.tensor(nodes)), room)
         quick = compiled(logits.clone(), State(torch.tensor(nodes)), room)
         assert torch.equal(plain[0], quick[0])
-        assert torch.equal(plain[1], quick[1])
-        assert torch.equal(plain[2].node, quick[2].node)
-        nodes = plain[2].node.numpy()
+        assert torch.equal(plain[1].node, quick[1].node)
+        nodes = plain[1].node.numpy()
 
 
 def test_no_torch_operation_on_a_graph_needs_a_value_on_the_host(bound):
@@ -540,10 +565,9 @@ def check_triton() -> None:
     calls = []
     apply = triton_ops.apply
     triton_ops.apply = lambda *args: calls.append(1) or apply(*args)
-    for seed, extra, dtype in [
-        (7, 0, torch.float32), (5, 3, torch.float16), (6, 0, torch.bfloat16), (9, 5000, torch.float32), (4, 1, torch.float32)
-    ]:  # fmt: skip
-        table = random_table(seed)
+    kinds = [torch.float32, torch.float16, torch.bfloat16]
+    for i, (seed, extra) in enumerate([(7, 0), (5, 3), (6, 0), (9, 5000), (4, 1)]):
+        table, dtype = random_table(seed), kinds[i % 3]
         dev = dataclasses.replace(torch_ops.put(table, budgets=True), host=None)
         nodes = some_nodes(table, 5)
         state = State(torch.tensor(nodes))
@@ -577,7 +601,7 @@ def check_triton() -> None:
 # ------------------------------------------------------------------------------------------------ JAX
 
 
-@pytest.mark.parametrize("seed", [5, 7, 4, None])
+@pytest.mark.parametrize("seed", [5, 4, None])
 def test_jax_agrees_with_numpy(seed, bound):
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
@@ -606,7 +630,7 @@ def test_jax_agrees_with_numpy(seed, bound):
         )  # fmt: skip
 
     masked = numpy_ops.mask_logits(table, logits, State(nodes))
-    for step in range(4):
+    for step in range(3):
         tokens = rng.integers(-1, table.vocab_size + 1, nodes.size)
         if step % 2:
             tokens = np.where(masked.max(1) > -np.inf, np.nan_to_num(masked, nan=-np.inf).argmax(1), tokens)
@@ -662,17 +686,17 @@ def test_jax_scans_maps_and_masks_graphs_in_place():
     assert ((np.asarray(tokens) != 0).sum(1) <= [1, 3, 7]).all()
 
     nodes = jnp.asarray([[0, 1], [2, table.dead]], jnp.int32)
-    mapped = jax.vmap(lambda node: ops.bitmask(dev, State(node)))(nodes)
+    mapped = jax.jit(jax.vmap(lambda node: ops.bitmask(dev, State(node))))(nodes)
     same(mapped.reshape(4, -1), numpy_ops.bitmask(table, State(np.array(nodes).reshape(-1))))
 
     own = jnp.zeros((3, 5))
     wanted = numpy_ops.mask_logits(table, np.zeros((3, 5), np.float32), numpy_ops.start(table, 3))
     same(ops.mask_logits_(dev, own, ops.start(dev, 3)), wanted)
     assert own.is_deleted(), "its memory has gone to the result"
-    same(ops.bitmask(dev, ops.start(dev, 0)), np.zeros((0, 1), np.uint32))
+    same(jax.jit(ops.bitmask)(dev, ops.start(dev, 0)), np.zeros((0, 1), np.uint32))
 
 
-@pytest.mark.parametrize("kind", ["uint8", "int16", "uint32", "int64"])
+@pytest.mark.parametrize("kind", ["uint8", "int32", "uint32", "int64"])
 def test_jax_budgets_of_any_integer_type_mean_the_same(kind):
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
@@ -680,15 +704,14 @@ def test_jax_budgets_of_any_integer_type_mean_the_same(kind):
     from maskwright.runtime import jax_ops as ops
 
     table = mw.compile_regex("a{2,4}", mw.Vocabulary.from_bytes([b"", b"a", b"aa", b"aaa"], eos=0))
-    nodes = np.arange(table.num_states)
+    nodes = np.tile(np.arange(table.num_states), 4)
+    room = np.repeat([np.iinfo(kind).min if kind == "int32" else 0, 1, 2, 200], table.num_states)
     with jax.enable_x64(kind == "int64"):
         dev = ops.put(table, budgets=True)
-        for budget in (0, 1, 2, 200):
-            room = np.full(nodes.size, budget)
-            found = ops.bitmask(dev, State(jnp.asarray(nodes, jnp.int32)), jnp.asarray(room, kind))
-            assert found.dtype == jnp.uint32
-            same(found, numpy_ops.bitmask(table, State(nodes), room))
-        after = ops.advance(dev, State(jnp.asarray(nodes, jnp.int32)), jnp.asarray(np.ones(nodes.size), kind))
+        found = jax.jit(ops.bitmask)(dev, State(jnp.asarray(nodes, jnp.int32)), jnp.asarray(room, kind))
+        assert found.dtype == jnp.uint32
+        same(found, numpy_ops.bitmask(table, State(nodes), room))
+        after = jax.jit(ops.advance)(dev, State(jnp.asarray(nodes, jnp.int32)), jnp.asarray(np.ones(nodes.size), kind))
         assert after.node.dtype == jnp.int32
         same(after.node, numpy_ops.advance(table, State(nodes), np.ones(nodes.size, np.int64)).node)
 
@@ -736,7 +759,9 @@ def test_a_budget_allows_what_can_still_be_finished_within_it(seed):
             within |= {s for s in nodes.tolist() if following[s] & within}
         found = bits_of(numpy_ops.bitmask(table, State(nodes), np.full(nodes.size, room)), table.vocab_size)
         for s in nodes.tolist():
-            wanted = {t for t, target in numpy_ops.edges(table, s).items() if t == table.eos or (room and target in within)}
+            wanted = {
+                t for t, target in numpy_ops.edges(table, s).items() if t == table.eos or (room and target in within)
+            }
             assert set(np.flatnonzero(found[s]).tolist()) == wanted
 
 
@@ -754,16 +779,17 @@ def test_budgets_need_distances_on_the_device(name):
         make = jnp.asarray
     for table in (random_graph(5), mw.compile_sids([[0, 1]], 2)):
         dev = ops.put(table)
+        logits = make(np.zeros((1, table.vocab_size), np.float32))
         for call in (
             lambda dev, room: ops.bitmask(dev, ops.start(dev, 1), room),
-            lambda dev, room: ops.mask_logits(dev, make(np.zeros((1, dev.vocab_size), np.float32)), ops.start(dev, 1), room),
-            lambda dev, room: ops.mask_logits_(dev, make(np.zeros((1, dev.vocab_size), np.float32)), ops.start(dev, 1), room),
-        ):  # fmt: skip
+            lambda dev, room, logits=logits: ops.mask_logits(dev, logits, ops.start(dev, 1), room),
+            lambda dev, room, logits=logits: ops.mask_logits_(dev, logits, ops.start(dev, 1), room),
+        ):
             with pytest.raises(ValueError, match=r"remaining needs the table's distances .*put\(table, budgets=True\)"):
                 call(dev, make(np.array([3])))
             with pytest.raises(ValueError, match=r"remaining has shape \(2,\), there are 1 rows"):
                 call(ops.put(table, budgets=True), make(np.array([3, 3])))
-            with pytest.raises(TypeError, match="remaining must be integers, not .*float32"):
+            with pytest.raises(TypeError, match=r"remaining must be integers, not .*float32"):
                 call(ops.put(table, budgets=True), make(np.array([3.0], np.float32)))
 
 
@@ -798,7 +824,7 @@ def test_beam_search_over_graphs_finds_the_best_sequences(name):
             model: Any = torch.tensor(logits)
         else:
             ops, model = numpy_ops, logits
-        beams = 50  # more than there are sequences that have begun, so that none is lost on the way
+        beams = 150  # more than there are sequences that have begun, so that none is lost on the way
         found = beam_search(
             lambda tokens, cache, t, model=model: (model[t][tokens], cache), None, ops.put(table),
             ops=ops, batch=1, beams=beams, max_length=longest,

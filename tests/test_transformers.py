@@ -35,6 +35,7 @@ MODES: dict[str, dict[str, Any]] = {
     "beams": {"num_beams": 4, "num_return_sequences": 2},
     "beams, long first": {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 2.0},
     "beams, stopping early": {"num_beams": 3, "early_stopping": True, "length_penalty": 0.0},
+    "beams, never stopping early": {"num_beams": 4, "early_stopping": "never", "length_penalty": 1.0},
     "sampled beams": {"num_beams": 4, "do_sample": True, "num_return_sequences": 2},
 }
 
@@ -245,7 +246,7 @@ def test_every_call_answers_as_a_walk_from_the_start_does(mode, max_tokens, one_
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "beams" in mode])
-@pytest.mark.parametrize("choices", [["ab"], ["ab", "cd"], ["ab", "abcd", "cd"]])
+@pytest.mark.parametrize("choices", [["d"], ["ab"], ["ab", "cd"], ["ab", "abcd", "cd"]])
 def test_where_legal_continuations_run_out_rows_sink_and_nothing_is_nan(mode, choices):
     """transformers fills up with prefixes that are no match; what it returns for them repeats a match, or is empty."""
     vocab = letters()
@@ -267,12 +268,7 @@ def test_prefixes_that_are_no_match_sink_and_stay_there():
     scores = torch.randn(4, vocabulary().size)
     end = torch.tensor([EOS])
     a, b, digit = (vocabulary().tokens.index(text) for text in (b"a", b"b", b"1"))
-    texts = [
-        [a, b, a, b, EOS, EOS],
-        [b, a, b, a, b, a],
-        [digit] * 6,
-        [a, b] * 3,
-    ]  # the third is too long to be ended in time
+    texts = [[a, b, a, b, EOS, EOS], [b, a, b, a, b, a], [digit] * 6, [a, b] * 3]  # the third is soon too long
     constraint(torch.zeros(4, 0, dtype=torch.int64), scores)
     for t in range(1, 7):
         out = constraint(torch.tensor([text[:t] for text in texts]), scores)
@@ -352,6 +348,47 @@ def test_a_second_call_may_go_on_from_the_first_ones_output(mode, pattern):
             inputs = {name: value[:1] for name, value in inputs.items()}
         second = generate(model, inputs, seed, logits_processor=[used], **again)
         assert all(matches(vocab, tokens, pattern) for tokens, _ in written(second, first.shape[1]))
+
+
+@pytest.mark.parametrize("beams", [1, 2, 4])
+def test_a_second_call_is_known_where_the_first_ended_in_its_last_step(beams):
+    """Its prompt is then the last call's best row and one token: that all rows are alike again tells them apart."""
+    vocab, options = letters(), {"num_beams": beams}
+    two_tokens = mw.compile_choices(["dd", "dc", "da", "cd"], vocab)
+    used = ConstraintLogitsProcessor(two_tokens)
+    inputs = {"input_ids": torch.tensor([[5, 4]]), "attention_mask": torch.ones(1, 2)}
+    for _ in range(3):
+        length = inputs["input_ids"].shape[1]
+        out = generate(llama(vocab.size), inputs, logits_processor=[used], **options)
+        ((tokens, ended),) = written(out, length)
+        assert vocab.decode(tokens).decode() in ("dd", "dc", "da", "cd")
+        assert ended
+        assert out.shape[1] == length + 3
+        inputs = {"input_ids": out, "attention_mask": torch.ones_like(out)}
+
+
+def test_calls_are_told_apart_by_what_their_rows_hold():
+    """Rows live in a buffer that is written over, as long as the last call's or one longer."""
+    vocab = vocabulary()
+    a, b, digit = (vocab.tokens.index(text) for text in (b"a", b"b", b"1"))
+    constraint = ConstraintLogitsProcessor(table())
+    scores = torch.randn(2, vocab.size)
+    buffer = torch.zeros(2, 12, dtype=torch.int64)
+    at_start = allowed(table(), [], None)
+
+    def following(*rows: list[int]) -> list[set[int]]:
+        buffer[:, : len(rows[0])] = torch.tensor(rows)
+        out = constraint(buffer[:, : len(rows[0])], scores)
+        return [set(torch.isfinite(row).nonzero().view(-1).tolist()) for row in out]
+
+    assert following([7, 8], [9, 8]) == [at_start] * 2
+    assert following([7, 8, a], [9, 9, a]) == [at_start] * 2  # another prompt, one longer
+    assert following([7, 8, a, a], [9, 9, a, digit]) == [allowed(table(), t, None) for t in ([a], [digit])]
+    assert following([7, 8, b, a, b], [9, 9, a, digit, b]) == [at_start] * 2  # the same until what was written
+    assert following([7, 8, b, a, b, a], [9, 9, a, digit, b, a]) == [allowed(table(), [a], None)] * 2
+    assert following([7, 8, b, a], [9, 9, a, digit]) == [at_start] * 2  # the last prompt's beginning
+    assert following([7, 8, b, a, digit], [9, 9, a, digit, a]) == [allowed(table(), t, None) for t in ([digit], [a])]
+    assert following([9, 9, a, digit, a, b], [7, 8, b, a, digit, b]) == [at_start] * 2  # rows have changed places
 
 
 def test_what_was_cut_short_goes_on_where_it_was_unless_reset():

@@ -67,10 +67,8 @@ class _Constraint:
     ) -> None:
         if isinstance(tables, TransitionTable):
             self.elements: list[TransitionTable | None] = [tables]
-            self.for_all = True
         else:
             self.elements = list(tables)
-            self.for_all = False
         if not self.elements:
             raise ValueError("tables is empty: pass one table for all rows, or one for each element of the batch")
         for table in self.elements:
@@ -155,7 +153,7 @@ class _Rows:
             )
         each = count // len(elements)
         self.count = count
-        self.per_element = count if constraint.for_all else each  # rows among which beams may be reordered
+        self.per_element = each  # rows among which beams are reordered
         self.most_end = max(constraint.ends(None), default=-1)
         self.lost = torch.zeros(count, dtype=torch.int64, device=device)  # the state that nothing leads out of
         self._groups: list[_Group] = []
@@ -382,10 +380,12 @@ def constrained_generate(
     `maskwright.runtime.decode.beam_search`: the best of all allowed continuations go on, ended sequences take no
     beam's place, and it goes on to the last step, whatever `early_stopping` says. Its scores are sums of the
     log-probabilities that logits processors return, divided by (tokens, EOS among them) ** length_penalty. Where there
-    are fewer sequences than are asked for, rows of padding are returned, with a score of -inf.
+    are fewer sequences than are asked for, rows of padding are returned, with a score of -inf. With
+    `return_dict_in_generate` they come with `sequences_scores`. A streamer is given the prompt alone: transformers
+    does not pass it on.
 
     Raises ValueError where `max_new_tokens` is too few for a match, and for what beam search does not do: sampling,
-    stopping criteria, returning attentions, hidden states or the scores of steps.
+    stopping criteria, returning attentions, hidden states or the logits of steps.
     """
     room = generation_config.max_length - input_ids.shape[1]
     if generation_config.num_beams > 1:
