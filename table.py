@@ -245,15 +245,18 @@ class TransitionTable:
 
     # -------------------------------------------------------------------------------------------- membership
 
-    def walk(self, tokens: ArrayLike) -> NDArray[np.int64]:
-        """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed."""
+    def walk(self, tokens: ArrayLike, states: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed.
+
+        states: where each row starts (N,); the start if left out.
+        """
         array = np.asarray(tokens)
         if array.size == 0:
-            return np.zeros(array.shape[:1], np.int64)
+            return np.zeros(array.shape[:1], np.int64) if states is None else states.copy()
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        out = np.empty(array.shape[0], np.int64)
+        out = np.zeros(array.shape[0], np.int64) if states is None else states.copy()
         eos = -1 if self.eos is None else self.eos
         _walk(
             self.row_start, self.edge_token, self.edge_target, self.accepting, self.base_row, self.masks,
@@ -745,12 +748,11 @@ def _walk(
     tokens: Any,
     out: Any,
 ) -> None:
-    """Follow each row of tokens (N, L) from the start by binary search; out (N,) gets the state reached."""
+    """Follow each row of tokens (N, L) from its state in out (N,) by binary search; out gets the state reached."""
     rows, edges = row_start.size - 1, edge_target.size
     dead = rows + edge_token.size - edges - 1
     for block in range(0, tokens.shape[0], _TOGETHER):
         last = min(block + _TOGETHER, tokens.shape[0])
-        out[block:last] = 0
         for j in range(tokens.shape[1]):
             for i in range(block, last):  # one step of many rows: their cache misses overlap
                 state = out[i]

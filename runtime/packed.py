@@ -44,7 +44,7 @@ def compose_into(
     nodes = np.ascontiguousarray(nodes, np.int64)  # of any other kind the kernels would be compiled once more
     _compose(
         table.row_start, table.edge_token, table.edge_target, table.accepting, table.base_row, table.masks,
-        table.base_mask, table.vocab_size, -1 if table.eos is None else table.eos, nodes, out,
+        table.base_mask, table.is_trie, table.vocab_size, -1 if table.eos is None else table.eos, nodes, out,
     )  # fmt: skip
     if remaining is not None:
         _shorten(
@@ -91,6 +91,7 @@ def _compose(
     base_row: Any,
     masks: Any,
     base_mask: Any,
+    is_trie: bool,
     vocab_size: int,
     eos: int,
     nodes: Any,
@@ -107,6 +108,8 @@ def _compose(
             out[i] = np.uint32(0)
         if s < rows:
             first, stop = np.int64(row_start[s]), np.int64(row_start[s + 1])
+            if is_trie and base >= 0:  # its mask says all that its edges say
+                stop = first
             ends = accepting[s]
         else:
             first = edges + s - rows

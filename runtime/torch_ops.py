@@ -581,6 +581,8 @@ def advance(dev: TorchTable, state: State, tokens: Tensor) -> State:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, _integers(tokens), tokens.dtype)
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
+    if dev.host is not None and _plain(state.node) and _plain(tokens):
+        return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
     if dev.is_trie:
         edge, found = _edge_of(dev, state.node, tokens)
         node = torch.where(found, _follow(dev, edge), dev.dead)
