@@ -24,10 +24,12 @@ from . import (
     drawing,
 )
 from .compile.regex.lower import to_dfa
-from .errors import BudgetError, ConstraintError, DataError, MaskwrightError, MissingDependencyError
+from .compile.regex.parse import parse
+from .errors import ConstraintError, DataError, MaskwrightError, MissingDependencyError, RegexError
 from .table import NEVER, TransitionTable
 
 _MOST_BASES = 20  # shown by `inspect`
+_SAID = 120  # letters of what another package says of a tokenizer
 
 
 class _Commands(click.Group):
@@ -36,10 +38,19 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BudgetError as error:  # it names an argument of Python's
-            raise click.ClickException(re.sub(r"budget=Budget\((\w+)=\.\.\.\)", r"--budget-\1", str(error))) from None
-        except (MaskwrightError, OSError) as error:
+        except BrokenPipeError:  # of `| head`: click ends in silence
+            raise
+        except RegexError as error:  # it shows the pattern, where nothing is to be exchanged
             raise click.ClickException(str(error)) from None
+        except (MaskwrightError, OSError) as error:
+            raise click.ClickException(_with_options(str(error))) from None
+
+
+def _with_options(message: str) -> str:
+    """Return a message with options in place of arguments of Python's."""
+    message = re.sub(r"budget=Budget\((\w+)=\.\.\.\)", r"--budget-\1", message)
+    message = re.sub(r"^(eos|flags|size) must", r"--\1 must", message)
+    return message.replace("leave out eos= if", "leave out --eos if").replace("(vocab_size=", "(--vocab-size ")
 
 
 class _Show(click.Group):
@@ -101,7 +112,7 @@ def _tokenizer(required: bool) -> Callable[[_Command], _Command]:
 def _pattern(command: _Command) -> _Command:
     options = (
         click.argument("pattern"),
-        click.option("--flags", default="", help='Letters out of "aimsx", as in (?aimsx).'),
+        click.option("--flags", default="", help='Letters out of "aimsx", as in (?aimsx); u says nothing new.'),
     )
     return _all(options)(command)
 
@@ -176,10 +187,11 @@ def compile_regex_(
     pattern: str, flags: str, tokenizer: Path, size: int | None, eos: int | None, output: Path, **limits: Any
 ) -> None:
     """Compile PATTERN, a regular expression as in Python's re, into a table of the texts that it matches as a whole."""
-    vocabulary = _read_tokenizer(tokenizer, size, eos)
+    parse(pattern, flags)  # reading a tokenizer takes seconds: a fault of the pattern is said before
+    vocabulary = _vocabulary(tokenizer, size, eos)
     began = time.perf_counter()
     table = compile_regex(pattern, vocabulary, flags=flags, budget=_limits(limits))
-    _save(table, output, began)
+    _save(table, output, began, tokenizer)
 
 
 @compile_.command("choices")
@@ -192,10 +204,10 @@ def compile_choices_(
 ) -> None:
     """Compile the lines of FILE, UTF-8 (- for standard input), into a table that allows exactly these texts."""
     choices = _read_choices(file)
-    vocabulary = _read_tokenizer(tokenizer, size, eos)
+    vocabulary = _vocabulary(tokenizer, size, eos)
     began = time.perf_counter()
     table = compile_choices(choices, vocabulary, budget=_limits(limits))
-    _save(table, output, began)
+    _save(table, output, began, tokenizer)
 
 
 @main.group()
@@ -284,7 +296,7 @@ def show_regex(
         table = compile_regex(pattern, vocabulary, flags=flags, budget=budget)
         allowed = drawing.tokens_by_state(dfa, table, vocabulary)
     drawing.write(drawing.draw_dfa(dfa, allowed=allowed, title=pattern), output)
-    click.echo(f"{output}: {dfa.num_states:,} states")
+    click.echo(f"{output}: {dfa.num_states:,} states of the DFA")
 
 
 @show.command("table")
@@ -297,17 +309,17 @@ def show_table(
 ) -> None:
     """Draw a compiled table: states and edges with how many tokens they allow; with its tokenizer, what few spell."""
     loaded = TransitionTable.load(table)
-    states = loaded.num_states - 2  # without the one after EOS and the dead one
-    _check_few(states, max_states)
+    drawn = drawing.num_drawn(loaded)
+    _check_few(drawn, max_states)
     vocabulary = _if_given(tokenizer, size, eos)
     drawing.write(drawing.draw_table(loaded, vocabulary=vocabulary, title=table.name), output)
-    click.echo(f"{output}: {states:,} states")
+    click.echo(f"{output}: {drawn:,} of {loaded.num_states:,} states, all but the one after EOS and the dead one")
 
 
-def _check_few(states: int, most: int) -> None:
-    if states > most:
+def _check_few(drawn: int, most: int) -> None:
+    if drawn > most:
         raise ConstraintError(
-            f"{states:,} states are more than a drawing can show clearly: make the constraint smaller, or raise "
+            f"{drawn:,} states to draw are more than a drawing can show clearly: make the constraint smaller, or raise "
             f"--max-states, now {most:,}"
         )
 
@@ -316,7 +328,7 @@ def _check_few(states: int, most: int) -> None:
 @click.argument("table", type=_FILE)
 def inspect(table: Path) -> None:
     """Show what a table holds: states, edges, lengths, bytes by part; levels of sequences, bases of texts."""
-    _show(TransitionTable.load(table), Console())
+    _show(TransitionTable.load(table), _console())
 
 
 @main.command()
@@ -334,7 +346,7 @@ def demo(data: Path | None, out: Path, seed: int) -> None:
     from . import demo as package  # brings in torch and scikit-learn
 
     report = package.run(data=data, out=out, seed=seed, progress=lambda line: click.echo(line, err=True))
-    report.print(Console())
+    report.print(_console())
 
 
 # ------------------------------------------------------------------------------------------------ input and output
@@ -345,18 +357,36 @@ def _limits(limits: dict[str, Any]) -> Budget:
     return Budget(**{name.removeprefix("budget_"): limit for name, limit in limits.items()})
 
 
-def _read_tokenizer(source: Path, size: int | None, eos: int | None) -> Vocabulary:
-    vocabulary = Vocabulary.from_file(source, size=size, eos=eos)
-    if vocabulary.eos is None:
-        click.echo(
-            f"{source} does not say which token ends a text, so the table has none: pass its id with --eos", err=True
-        )
-    return vocabulary
+def _console() -> Console:
+    """Return a console as wide as the terminal; what goes to a file or another program is never cut."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 10_000
+    return console
+
+
+def _vocabulary(source: Path, size: int | None, eos: int | None) -> Vocabulary:
+    """Return the vocabulary of a tokenizer; errors name the source."""
+    try:
+        return Vocabulary.from_file(source, size=size, eos=eos)
+    except DataError as error:
+        if error.__cause__ is None or not (source / "tokenizer_config.json").exists():
+            raise
+        said = " ".join(f"{type(error.__cause__).__name__}: {error.__cause__}".split())
+        said = said if len(said) <= _SAID else f"{said[:_SAID]}..."
+        raise DataError(
+            f"transformers cannot build the tokenizer of the folder {source} ({said}): save it again with "
+            "save_pretrained, or pass the tokenizer's own file"
+        ) from None
+    except ConstraintError as error:
+        if str(error).startswith(("eos", "size")):  # an option, not the tokenizer
+            raise
+        raise ConstraintError(f"{source} holds no tokenizer to compile for: {error}") from None
 
 
 def _if_given(source: Path | None, size: int | None, eos: int | None) -> Vocabulary | None:
     if source is not None:
-        return Vocabulary.from_file(source, size=size, eos=eos)
+        return _vocabulary(source, size, eos)
     if size is not None or eos is not None:
         raise click.UsageError("--size and --eos go with --tokenizer")
     return None
@@ -380,13 +410,17 @@ def _read_choices(file: Path) -> list[str]:
     return lines
 
 
-def _save(table: TransitionTable, output: Path, began: float) -> None:
+def _save(table: TransitionTable, output: Path, began: float, tokenizer: Path) -> None:
     seconds = time.perf_counter() - began
     table.save(output)
     click.echo(
         f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.masks):,} masks, "
         f"{table.nbytes / 1e6:,.2f} MB, {_lengths(table)}, eos = {table.eos}, {seconds:.2f} s"
     )
+    if table.eos is None:
+        click.echo(
+            f"{tokenizer} does not say which token ends a text, so the table has none: pass its id with --eos", err=True
+        )
 
 
 def _read(source: Path, columns: tuple[str, ...]) -> Any:
@@ -453,22 +487,27 @@ def _feather_schema(source: Path) -> Any:
 
 def _show(table: TransitionTable, console: Console) -> None:
     facts = Table(box=None, show_header=False)
+    facts.add_column()
+    facts.add_column(overflow="fold")  # a hash is longer than many a terminal is wide
     size = f"{table.nbytes:,}"
     if table.is_trie:
         facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.item_row.size:,} rows")
         size += f" ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside"
     facts.add_row("length", _lengths(table))
     facts.add_row("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}")
-    facts.add_row("states", f"{table.num_states:,}, of which {table.num_rows:,} have a row of edges")
+    facts.add_row("states", _states(table))
     facts.add_row("edges", f"{table.num_edges:,}")
-    if not table.is_trie:
+    has_bases = not table.is_trie and table.base_mask.size > 0
+    if has_bases:
         shared = int(np.count_nonzero(table.base_row >= 0))
-        ends = int(np.count_nonzero(table.accepting))
-        reach = table.distance[table.distance != NEVER]
         facts.add_row("bases", f"{table.base_mask.size:,}, shared by {shared:,} rows, with {len(table.masks):,} masks")
         lists = table.class_start.size - 1
         facts.add_row("class lists", f"{lists:,}, with {table.class_token.size:,} tokens that have a class")
-        facts.add_row("ends", f"{ends:,} rows accept; from any state one is at most {_count(int(reach.max()))} away")
+    if not table.is_trie:
+        ends = int(np.count_nonzero(table.accepting))
+        accept = f"{ends:,} row accepts" if ends == 1 else f"{ends:,} rows accept"
+        reach = drawing.in_tokens(int(table.distance[table.distance != NEVER].max()))
+        facts.add_row("ends", f"{accept}; from any state one is at most {reach} away")
     facts.add_row("bytes", size)
     facts.add_row("source", table.source)
     console.print(facts)
@@ -480,9 +519,20 @@ def _show(table: TransitionTable, console: Console) -> None:
     parts.add_column("bytes", justify="right")
     for name, part in table.bytes_by_part.items():
         array = getattr(table, name)
-        parts.add_row(name, str(array.dtype), str(array.shape), f"{part:,}")
+        if array.size:
+            parts.add_row(name, str(array.dtype), str(array.shape), f"{part:,}")
     console.print(parts)
-    console.print(_level_table(table) if table.is_trie else _base_table(table))
+    if table.is_trie:
+        console.print(_level_table(table))
+    elif has_bases:
+        console.print(_base_table(table))
+
+
+def _states(table: TransitionTable) -> str:
+    rows = table.num_rows
+    tails = drawing.num_drawn(table) - rows
+    kinds = f"{rows:,} row{'s' * (rows != 1)}" + f", {tails:,} in tails" * (tails > 0)
+    return f"{table.num_states:,}: {kinds}, the one after EOS and the dead one"
 
 
 def _level_table(table: TransitionTable) -> Table:
@@ -519,14 +569,10 @@ def _base_table(table: TransitionTable) -> Table:
 
 def _lengths(table: TransitionTable) -> str:
     if table.max_length is None:
-        return f"{_count(table.min_length)} or more"
+        return f"{drawing.in_tokens(table.min_length)} or more"
     if table.min_length == table.max_length:
-        return _count(table.min_length)
-    return f"{table.min_length:,} to {_count(table.max_length)}"
-
-
-def _count(tokens: int) -> str:
-    return f"{tokens:,} token{'s' * (tokens != 1)}"
+        return drawing.in_tokens(table.min_length)
+    return f"{table.min_length:,} to {drawing.in_tokens(table.max_length)}"
 
 
 if __name__ == "__main__":

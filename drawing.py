@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .automata.dfa import Dfa
 from .compile.vocabulary import Vocabulary
 from .errors import ConstraintError, MissingDependencyError, VocabularyMismatchError
-from .table import TransitionTable
+from .table import TransitionTable, integer_vocabulary
 
 FORMATS = (".svg", ".pdf", ".png", ".dot")
 """Endings of the files that `write` makes; only .dot, the graph's source, needs no program."""
@@ -36,7 +36,7 @@ def draw_dfa(dfa: Dfa, *, allowed: Counts | None = None, title: str = "") -> Any
     for state, accepting in enumerate(dfa.accepting.tolist()):
         note = ""
         if allowed is not None:
-            note = _tokens(allowed[state]) if state in allowed else "no token ends here"
+            note = in_tokens(allowed[state]) if state in allowed else "no token ends here"
         _add_state(graph, state, accepting, note)
     between: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for state, low, high, target in dfa.edges.tolist():
@@ -52,15 +52,15 @@ def draw_table(table: TransitionTable, *, vocabulary: Vocabulary | None = None, 
     Edges have up to three tokens by name, more by number. Names are ids, or what the tokens spell if `vocabulary` is
     given. Raises VocabularyMismatchError if the table was compiled for another one, MissingDependencyError.
     """
-    _check_vocabulary(table, vocabulary)
+    _check_compiled_for(table, vocabulary)
     graph = _graph(title)
-    for state in range(table.num_states - 2):  # without the one after EOS and the dead one
+    for state in range(num_drawn(table)):
         tokens, targets = moves(table, state)
-        _add_state(graph, state, bool(table.is_accepting(state)), _tokens(tokens.size))
+        _add_state(graph, state, bool(table.is_accepting(state)), in_tokens(tokens.size))
         for target in np.unique(targets).tolist():
             there = tokens[targets == target]
             names = ", ".join(_name(token, vocabulary) for token in there[:_MOST_NAMED].tolist())
-            label = names if there.size <= _MOST_NAMED else _tokens(there.size)
+            label = names if there.size <= _MOST_NAMED else in_tokens(there.size)
             _add_edge(graph, state, target, label, names if label == names else f"{names}, ...")
     return graph
 
@@ -93,6 +93,20 @@ def write(graph: Any, path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- contents
 
 
+def num_drawn(table: TransitionTable) -> int:
+    """Return how many states of a table are drawn: all but its last two, the one after EOS and the dead one."""
+    return table.num_states - 2
+
+
+def in_tokens(count: int) -> str:
+    """Return a number of tokens in words.
+
+    >>> in_tokens(1), in_tokens(2000)
+    ('1 token', '2,000 tokens')
+    """
+    return f"{count:,} token{'s' * (count != 1)}"
+
+
 def moves(table: TransitionTable, state: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the tokens that a state allows, ascending, EOS aside, and the state each leads to: (n,), (n,)."""
     rows, edges = table.num_rows, table.num_edges
@@ -122,7 +136,7 @@ def tokens_by_state(dfa: Dfa, table: TransitionTable, vocabulary: Vocabulary) ->
 
     table: what the DFA was bound to for this vocabulary. The two are walked side by side, one token to each target.
     """
-    _check_vocabulary(table, vocabulary)
+    _check_compiled_for(table, vocabulary)
     counts: Counts = {}
     todo = [(0, 0)]
     while todo:
@@ -180,20 +194,22 @@ def _name(token: int, vocabulary: Vocabulary | None) -> str:
         return _cut(repr(spelt), _NAME)
 
 
-def _tokens(count: int) -> str:
-    return f"{count:,} token{'s' * (count != 1)}"
-
-
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _check_vocabulary(table: TransitionTable, vocabulary: Vocabulary | None) -> None:
-    if vocabulary is not None and vocabulary.fingerprint != table.vocabulary:
+def _check_compiled_for(table: TransitionTable, vocabulary: Vocabulary | None) -> None:
+    if vocabulary is None or vocabulary.fingerprint == table.vocabulary:
+        return
+    if table.vocabulary == integer_vocabulary(table.vocab_size):
         raise VocabularyMismatchError(
-            f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
-            "pass the tokenizer, and its size and eos, that it was compiled with"
+            f"the table's tokens are integers below {table.vocab_size:,}, which spell nothing: it has no tokenizer, so "
+            "draw it without one"
         )
+    raise VocabularyMismatchError(
+        f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
+        "pass the tokenizer, and its size and eos, that it was compiled with"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- Graphviz

@@ -248,7 +248,7 @@ class TransitionTable:
     def walk(self, tokens: ArrayLike, states: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed.
 
-        states: where each row starts (N,); the start if left out.
+        states: where each row starts (N,); the start if left out. Raises ValueError for one that this table has not.
         """
         array = np.asarray(tokens)
         if array.size == 0:
@@ -258,16 +258,20 @@ class TransitionTable:
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
         out = np.zeros(array.shape[0], np.int64) if states is None else states.copy()
         eos = -1 if self.eos is None else self.eos
-        _walk(
+        stray = _walk(
             self.row_start, self.edge_token, self.edge_target, self.accepting, self.base_row, self.masks,
             self.base_mask, self.base_classes, self.base_start, self.base_target, self.class_start, self.class_token,
             self.class_id, self.is_trie, self.vocab_size, eos, array, out,
         )  # fmt: skip
+        if stray >= 0:
+            raise stray_state(self, int(out[stray]))
         return out
 
     def is_accepting(self, states: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each state (N,) ends a sequence: bool (N,)."""
         array = np.asarray(states)
+        if array.size and not 0 <= array.min() <= array.max() < self.num_states:
+            raise stray_state(self, int(array.min() if array.min() < 0 else array.max()))
         rows = self.accepting[np.minimum(array, self.num_rows - 1)]
         tails = self.edge_token[self.num_edges + np.maximum(array - self.num_rows, 0)] == self.vocab_size
         return np.asarray(np.where(array < self.num_rows, rows, tails))
@@ -384,6 +388,14 @@ class TransitionTable:
             return cls(**arrays, **header)
         except (TableError, TypeError) as error:  # TypeError: a header of other fields
             raise TableFileError(f"{name} is not a valid table: {error}") from error
+
+
+def stray_state(table: TransitionTable, state: int) -> ValueError:
+    """Return the error for a state that is none of a table's."""
+    return ValueError(
+        f"state {state} is outside this table, whose states are 0 .. {table.num_states - 1}: "
+        "it comes from another table"
+    )
 
 
 def _checksum(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
@@ -747,10 +759,16 @@ def _walk(
     eos: int,
     tokens: Any,
     out: Any,
-) -> None:
-    """Follow each row of tokens (N, L) from its state in out (N,) by binary search; out gets the state reached."""
+) -> int:
+    """Follow each row of tokens (N, L) from its state in out (N,) by binary search; out gets the state reached.
+
+    Return the place of a state that is outside the table, with nothing done, or -1.
+    """
     rows, edges = row_start.size - 1, edge_target.size
     dead = rows + edge_token.size - edges - 1
+    for i in range(out.size):
+        if out[i] < 0 or out[i] > dead:
+            return i
     for block in range(0, tokens.shape[0], _TOGETHER):
         last = min(block + _TOGETHER, tokens.shape[0])
         for j in range(tokens.shape[1]):
@@ -796,6 +814,7 @@ def _walk(
                 found = class_id[lo] if lo < stop and np.int64(class_token[lo]) == token else 0
                 code = np.int64(base_target[base_start[base] + found])
                 out[i] = (code >> 1) + (code & 1) * state
+    return -1
 
 
 @njit(cache=True, nogil=True)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 from ..errors import BudgetError
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits for one compilation; reaching one raises BudgetError, never a smaller result."""
+    """Limits for one compilation; reaching one raises BudgetError, never a smaller result.
 
-    states: int = 200_000  # of any one automaton made on the way, before it is minimised
+    `seconds` may be `math.inf`. Raises TypeError or ValueError, with the field, for what is no limit.
+    """
+
+    states: int = 1_000_000  # of any one deterministic automaton made on the way, before it is minimised
     seconds: float = 30.0
     bytes: int = 1 << 30  # of the arrays of the step at hand
+
+    def __post_init__(self) -> None:
+        for name in ("states", "bytes"):
+            limit: Any = getattr(self, name)
+            if not isinstance(limit, Integral) or isinstance(limit, bool):
+                raise TypeError(f"Budget({name}=...) must be an integer, not {type(limit).__name__}: {limit!r}")
+            if limit < 1:
+                raise ValueError(f"Budget({name}=...) must be 1 or more, not {limit}")
+        seconds: Any = self.seconds
+        if not isinstance(seconds, Real) or isinstance(seconds, bool):
+            raise TypeError(f"Budget(seconds=...) must be a number, not {type(seconds).__name__}: {seconds!r}")
+        if math.isnan(seconds) or seconds < 0:
+            raise ValueError(f"Budget(seconds=...) must be 0 or more, not {seconds}")
 
     def begin(self) -> Meter:
         """Return a meter whose clock starts now."""
@@ -41,7 +60,7 @@ class Meter:
         if states > budget.states:
             self._stop("states", f"more than {budget.states:,} states", f"states={budget.states:,}", doing)
         if bytes > budget.bytes:
-            self._stop("bytes", f"{bytes / 1e6:,.0f} MB", f"bytes={budget.bytes:,}", doing)
+            self._stop("bytes", _size(bytes), f"bytes={budget.bytes:,}", doing)
         self.states = max(self.states, states)
         self.bytes = max(self.bytes, bytes)
         if self.seconds > budget.seconds:
@@ -50,6 +69,17 @@ class Meter:
     def _stop(self, limit: str, need: str, shown: str, doing: str) -> None:
         raise BudgetError(
             f"the constraint needs {need}, reached while {doing} (budget: {shown}; {self.seconds:.1f} s, "
-            f"{self.states:,} states, {self.bytes / 1e6:.0f} MB so far): "
+            f"{self.states:,} states, {_size(self.bytes)} so far): "
             f"raise it with budget=Budget({limit}=...), or make the constraint smaller"
         )
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes in a unit that leaves it at least 1.
+
+    >>> _size(10), _size(2_500), _size(30_000_000)
+    ('10 bytes', '2 kB', '30 MB')
+    """
+    if count < 1_000:
+        return f"{count} bytes"
+    return f"{count / 1e3:,.0f} kB" if count < 1_000_000 else f"{count / 1e6:,.0f} MB"

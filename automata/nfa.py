@@ -166,8 +166,7 @@ class Nfa:
         edges = part.edge_to - part.edge_from
         epsilons = part.epsilon_to - part.epsilon_from
         self.meter.check(
-            states=self.num_states + more * size,
-            bytes=self._bytes(more * (edges + epsilons)),
+            bytes=self._bytes(more * (edges + epsilons + 2 * size)),  # with what determinising keeps of each state
             doing=f"repeating a part of {size:,} states {count:,} times",
         )
         shift = self.num_states - part.state_from + size * np.arange(more, dtype=np.int32)

@@ -22,7 +22,6 @@ LAST = 0x10FFFF
 ANY: Ranges = ((0, 0xD7FF), (0xE000, LAST))  # all scalar values
 
 _BLOCKS = (LAST + 1) >> 6  # of 64 code points: what the last byte of an encoding chooses from
-_LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, LAST))  # code points encoded in 1, 2, 3, 4 bytes
 
 
 def normalize_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -53,35 +52,6 @@ def complement_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     if after <= LAST:
         gaps.append((after, LAST))
     return normalize_ranges(gaps)
-
-
-def byte_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[tuple[int, int], ...]]:
-    """Return sequences of byte ranges that together match exactly the encodings of these code points, in order."""
-    sequences: list[tuple[tuple[int, int], ...]] = []
-    for low, high in normalize_ranges(ranges):
-        for first, last in _LENGTHS:
-            if max(low, first) <= min(high, last):
-                _split(max(low, first), min(high, last), sequences)
-    return sequences
-
-
-def _split(low: int, high: int, sequences: list[tuple[tuple[int, int], ...]]) -> None:
-    """Append the sequences for low .. high, all encoded in the same number of bytes."""
-    tail = len(chr(high).encode()) - 1
-    for bits in range(
-        6 * tail, 0, -6
-    ):  # where the ends differ above these bits, all below must run over 0 .. 2^bits - 1
-        mask = (1 << bits) - 1
-        if low & ~mask != high & ~mask:
-            if low & mask:
-                _split(low, low | mask, sequences)
-                _split((low | mask) + 1, high, sequences)
-                return
-            if high & mask != mask:
-                _split(low, (high & ~mask) - 1, sequences)
-                _split(high & ~mask, high, sequences)
-                return
-    sequences.append(tuple(zip(chr(low).encode(), chr(high).encode(), strict=True)))
 
 
 @lru_cache(maxsize=4096)

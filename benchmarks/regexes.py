@@ -243,7 +243,8 @@ def compiling(plan: Plan, earlier: Record) -> Record:
 def steps(plan: Plan, earlier: Record) -> Record:
     """Nanoseconds of one mask and one advance along the texts that match, all engines in turn.
 
-    The first walk along a text is kept apart: engines that work lazily do their work there.
+    The first walk along a text is kept apart: engines that work lazily do their work there. A table's first mask is not
+    in it, as it is counted with compiling.
     """
     tokenizer = peers.tekken()
     able = usable(earlier, plan)
@@ -256,6 +257,8 @@ def steps(plan: Plan, earlier: Record) -> Record:
     for pattern in track(plan.patterns, "steps", console=console):
         texts = [tokenizer.encode(text)[:STEPS] for text in pattern.positive]
         compiled = {n: made[n].compile(pattern) for n in names if n in able[pattern.name]}
+        for name, what in compiled.items():
+            made[name].session(what).mask()  # counted with compiling
         alone: dict[str, list[int]] = defaultdict(list)
         kind = pattern.group if pattern.group in ("hard", "irregular") else "usual"
         for walk in range(walks):

@@ -1,0 +1,1 @@
+"""From a source and, for text, a vocabulary to a TransitionTable."""

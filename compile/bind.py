@@ -1,6 +1,6 @@
 """Bind a byte automaton to a vocabulary: which tokens each state allows, and where they lead.
 
-A state's row is found by walking the trie of all tokens along the automaton. Three things keep this short:
+A state's row is found by walking the trie of all tokens along the automaton. Four things keep this short:
 
 - **Rows are differences.** A state that agrees with a wide row already walked, its *base*, is walked side by side
   with it. Where both paths have come to the same state, all that follows is the same, so the walk turns back: what is
@@ -32,8 +32,10 @@ from ..table import NEVER, TransitionTable, graph_facts
 from .vocabulary import BYTE_GROUP, UNCLEAN, TokenTrie, Vocabulary
 
 _FEW_STATES = 32  # automata up to this size are bound without naming states: it would cost more than it saves
+_MOST_ROUNDS = 512  # of comparing states: tokens of more bytes are rare, and followed byte by byte
 _NARROW = 2048  # a walk of fewer trie nodes costs less than choosing a base for it
-_CANDIDATES = 64  # of the last bases, how many are looked at for a state
+_CANDIDATES = 32  # of the last bases, how many are looked at for a state
+_NEAR = 6  # the round whose names find a base alike
 _SLICE = 20_000_000  # trie nodes visited between two looks at the meter: about 0.1 s
 _KILL = -(2**31)  # code of an edge that takes a token of the base away
 
@@ -78,20 +80,25 @@ def bind(dfa: Dfa, vocabulary: Vocabulary, *, source: str, meter: Meter) -> Tran
     transition = np.ascontiguousarray(dfa.transition, np.int32)
     class_of = np.ascontiguousarray(dfa.class_of[:256], np.int32)
     states = dfa.num_states
+    accepting = dfa.accepting
+    if states > _FEW_STATES:
+        number = _number_along(class_of, transition, trie.root_start)
+        transition, accepting = _renumbered(transition, accepting, number)
     live = np.ones(states, np.bool_)
     rows = _walk_all(class_of, transition, live, trie, vocabulary, meter)
     if not vocabulary.spells_all_bytes:
         everything = np.arange(states, dtype=np.int32)
-        _, distance, _ = graph_facts(**_arrays(rows, dfa.accepting, everything, vocabulary.size))
+        _, distance, _ = graph_facts(**_arrays(rows, accepting, everything, vocabulary.size))
         closed = distance != NEVER
         if not closed[0]:
             raise ConstraintError(
                 "no text that fits the constraint can be written with this vocabulary: "
                 "it lacks tokens for bytes that every such text needs"
+                + ("; its words spell a space before them: begin the constraint with one" * vocabulary.leading_space)
             )
         if not closed[rows.reached].all():
             rows = _walk_all(class_of, transition, closed | ~rows.reached, trie, vocabulary, meter)
-    return _assemble(rows, dfa.accepting, vocabulary, source)
+    return _assemble(rows, accepting, vocabulary, source)
 
 
 def _walk_all(
@@ -107,12 +114,14 @@ def _walk_all(
     size = vocabulary.size
     words = -(-size // 32)
     if states > _FEW_STATES:
-        meter.check(bytes=8 * states * (trie.longest + 8), doing="comparing states")
+        rounds = min(trie.longest, _MOST_ROUNDS)
+        meter.check(bytes=4 * states * (rounds + 16), doing="comparing states")
         relative = _relative_steps(transition)
-        names, members = _name_states(transition, relative, live, trie.longest)
+        names, members, final = _name_states(transition, relative, live, rounds)
+        final = final or rounds == trie.longest
     else:
         relative, names = np.zeros((1, 1), np.bool_), np.zeros((0, states), np.int32)
-        members = np.ones(states, np.int32)
+        members, final = np.ones(states, np.int32), True
     own_limit = max(16, min(512, size // 256))
 
     rows = _Rows(
@@ -142,8 +151,9 @@ def _walk_all(
     scratch = np.full(size, _KILL, np.int32)
     while True:
         done = _walk_rows(
-            class_of, transition, relative, names, members, live, trie.byte, trie.skip, trie.depth, trie.height,
-            trie.content, BYTE_GROUP, trie.token_start, trie.token, trie.root_start, size, own_limit, scratch, *rows,
+            class_of, transition, relative, names, members, bool(final), live, trie.byte, trie.skip, trie.depth,
+            trie.height, trie.content, BYTE_GROUP, trie.token_start, trie.token, trie.root_start, size, own_limit,
+            scratch, *rows,
         )  # fmt: skip
         spent = sum(array.nbytes for array in rows)
         meter.check(states=int(rows.counters[_TAIL]), bytes=spent, doing="binding to the vocabulary")
@@ -176,6 +186,87 @@ def _with_room(rows: _Rows, own: int, extra: int) -> _Rows:
 
 
 @njit(cache=True, nogil=True)
+def _number_along(class_of: Any, transition: Any, root_start: Any) -> Any:
+    """Return new numbers of the states (N,), such that the steps of long repetitions all have the same length.
+
+    A state's successors are numbered when it is visited, those inside a character with all that follow up to its end.
+    The one that the fewest states lead to is visited next: the next place of what repeats, not the common place behind
+    it. So what repeats, with what hangs on each of its places, gets numbers in a row.
+    """
+    states, classes = transition.shape
+    weight = np.zeros(classes, np.int64)
+    continues = np.ones(classes, np.bool_)  # classes of continuation bytes alone
+    for b in range(256):
+        weight[class_of[b]] += root_start[b + 1] - root_start[b]
+        if not 0x80 <= b <= 0xBF:
+            continues[class_of[b]] = False
+    for c in range(classes):
+        if continues[c]:
+            weight[c] = -1
+    by_weight = np.argsort(weight)
+    inside = np.ones(states, np.bool_)  # of a character
+    for s in range(states):
+        for c in range(classes):
+            if transition[s, c] >= 0 and not continues[c]:
+                inside[s] = False
+                break
+        if transition[s].max() < 0:
+            inside[s] = False
+    ways = np.zeros(states, np.int32)  # how many states lead to each
+    last = np.full(states, -1, np.int32)
+    for s in range(states):
+        for c in range(classes):
+            t = transition[s, c]
+            if t >= 0 and last[t] != s:
+                last[t] = s
+                ways[t] += 1
+    number = np.full(states, -1, np.int32)
+    stack = np.empty(states, np.int32)
+    queue = np.empty(states, np.int32)
+    number[0] = 0
+    stack[0] = 0
+    height, count = 1, 1
+    while height:
+        height -= 1
+        queue[0] = stack[height]
+        tail, bottom = 1, height
+        for late in range(2):  # first what is inside characters, then what follows by whole ones
+            head = 0
+            while head < tail:
+                s = queue[head]
+                head += 1
+                for k in range(classes):
+                    t = transition[s, by_weight[k]]
+                    if t < 0 or number[t] >= 0 or (not late and not inside[t]):
+                        continue
+                    number[t] = count
+                    count += 1
+                    if late:
+                        stack[height] = t
+                        height += 1
+                    else:
+                        queue[tail] = t
+                        tail += 1
+            if not late:  # the visited state itself comes last
+                queue[0], queue[tail - 1] = queue[tail - 1], queue[0]
+        for k in range(bottom, height - 1):
+            if ways[stack[k]] < ways[stack[height - 1]]:
+                stack[k], stack[height - 1] = stack[height - 1], stack[k]
+    return number
+
+
+def _renumbered(
+    transition: NDArray[np.int32], accepting: NDArray[np.bool_], number: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return transitions and accepting states by their new numbers."""
+    out = np.empty_like(transition)
+    out[number] = np.where(transition >= 0, number[transition], -1)
+    ends = np.empty_like(accepting)
+    ends[number] = accepting
+    return out, ends
+
+
+@njit(cache=True, nogil=True)
 def _relative_steps(transition: Any) -> Any:
     """Return which transitions (N, C) as many states share as a step of the same length as share their target."""
     states, classes = transition.shape
@@ -199,7 +290,7 @@ def _relative_steps(transition: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _name_states(transition: Any, relative: Any, live: Any, rounds: int) -> Any:
-    """Return (names (R + 1, N), how many states have the last name of each (N,)).
+    """Return (names (R + 1, N), how many states have the last name of each (N,), whether it holds for any bytes).
 
     States have the same name of round h if no h bytes tell them apart: they lead to the same places, relative steps
     taken as steps, and to live ones alike. Stops where names no longer change, or all differ, so that the last round
@@ -214,6 +305,7 @@ def _name_states(transition: Any, relative: Any, live: Any, rounds: int) -> Any:
     slots = np.empty(size, np.int32)
     count = 0
     known = -1
+    final = False
     for h in range(rounds + 1):
         slots[:] = -1
         count = 0
@@ -257,7 +349,7 @@ def _name_states(transition: Any, relative: Any, live: Any, rounds: int) -> Any:
                     break
                 slot = (slot + 1) & (size - 1)
         if count in (known, states):
-            rounds = h
+            rounds, final = h, True
             break
         known = count
     members = np.zeros(states, np.int32)
@@ -265,7 +357,7 @@ def _name_states(transition: Any, relative: Any, live: Any, rounds: int) -> Any:
         members[out[rounds, s]] += 1
     for s in range(states):
         first[s] = members[out[rounds, s]]
-    return out[: rounds + 1], first
+    return out[: rounds + 1], first, final
 
 
 # ------------------------------------------------------------------------------------------------------- the walk
@@ -278,6 +370,7 @@ def _walk_rows(
     relative: Any,
     names: Any,
     members: Any,
+    final: bool,
     live: Any,
     byte: Any,
     skip: Any,
@@ -339,6 +432,16 @@ def _walk_rows(
         (states, 2), np.uint64
     )  # groups of characters that lead from a state back to it: any way, relatively
     looked = np.zeros(states, np.bool_)
+    # bases that rows can be compared with, the latest last, and the first of each name of a near round
+    compared_bases = np.empty(states, np.int32)
+    by_name = np.full(states, -1, np.int32)
+    usable = 0
+    for b in range(counters[_BASES]):
+        if base_state[b] >= 0:
+            compared_bases[usable] = b
+            usable += 1
+            if named and by_name[names[min(last, _NEAR), base_state[b]]] < 0:
+                by_name[names[min(last, _NEAR), base_state[b]]] = b
     visited = 0
     while counters[_HEAD] < counters[_TAIL]:
         if (
@@ -356,7 +459,7 @@ def _walk_rows(
         counters[_HEAD] += 1
 
         # ---- a state like one walked before has its row, and leads where that one leads, relative steps as such
-        alike = np.int64(representative[names[last, s]]) if named else np.int64(-1)
+        alike = np.int64(representative[names[last, s]]) if named and final else np.int64(-1)
         if alike >= 0:
             row_base[s], row_own[s], row_codes[s] = row_base[alike], row_own[alike], row_codes[alike]
             for x in range(row_codes[s, 0], row_codes[s, 0] + row_codes[s, 1]):
@@ -373,10 +476,13 @@ def _walk_rows(
         narrow = best < _NARROW
         best //= 2
         if not narrow:
-            for b in range(counters[_BASES] - 1, max(-1, counters[_BASES] - _CANDIDATES - 1), -1):
-                r = np.int64(base_state[b])
-                if r < 0:
+            h = min(last, _NEAR)
+            like = np.int64(by_name[names[h, s]]) if named else np.int64(-1)
+            for k in range(-1, min(_CANDIDATES, usable)):
+                b = np.int64(compared_bases[usable - 1 - k]) if k >= 0 else like
+                if b < 0:
                     continue
+                r = np.int64(base_state[b])
                 score = 0
                 for c in range(classes):
                     t, u = np.int64(transition[s, c]), np.int64(transition[r, c])
@@ -385,7 +491,6 @@ def _walk_rows(
                     if t < 0:
                         score -= weight[c]
                     elif named and relative[r, c]:
-                        h = min(last, 4)
                         if relative[s, c] and t == u + s - r and names[h, t] == names[h, u]:
                             score += weight[c]
                     elif t == u and not (named and relative[s, c]):
@@ -420,9 +525,9 @@ def _walk_rows(
                     same = False  # what ends here leads to the same
                     if t >= 0 and u >= 0 and path_relative[d] == other_relative[d]:
                         same = t == (u + s - r if path_relative[d] else u) and live[t] == live[u]
-                        if same and (
-                            not path_relative[d] or names[min(last, height[i]), t] == names[min(last, height[i]), u]
-                        ):
+                        h = min(last, np.int64(height[i]))
+                        below = not path_relative[d] or ((final or h == height[i]) and names[h, t] == names[h, u])
+                        if same and below:
                             i = np.int64(skip[i])
                             continue
                     if not same and token_start[i] < token_start[i + 1]:
@@ -613,6 +718,11 @@ def _walk_rows(
             scratch[emit_token[k]] = _KILL
         b = counters[_BASES]
         base_state[b], base_mask[b], base_classes[b] = s if compared else -1, mask, group
+        if compared:
+            compared_bases[usable] = b
+            usable += 1
+            if named and by_name[names[min(last, _NEAR), s]] < 0:
+                by_name[names[min(last, _NEAR), s]] = b
         counters[_TABLE] += class_count[group]
         base_first[b + 1] = counters[_TABLE]
         counters[_BASES] += 1

@@ -20,11 +20,15 @@ def compile_regex(
     r"""Compile a regular expression into a table of exactly the texts that it matches from start to end.
 
     pattern: in the syntax and meaning of Python's `re` for text, and `\p{..}` besides. flags: letters of "aimsx", as in
-    `(?aimsx)`. Lookahead, lookbehind of any width, `\b` and anchors are exact. budget: limits of states, seconds and
-    bytes for this compilation.
+    `(?aimsx)`; "u" is taken too and, as in `re`, says nothing new. Lookahead, lookbehind of any width, `\b` and anchors
+    are exact. Ignoring case, `\p{..}` matches what a class of the property's characters would: these, and all that
+    differ from one of them in case only; `\P{..}` matches all others. budget: limits of states, seconds and bytes for
+    this compilation.
 
-    Raises RegexError, with a caret under the position, for a pattern that is malformed or not regular (back-references,
-    atomic groups); ConstraintError if it matches nothing, or nothing that the vocabulary can write; BudgetError.
+    Raises RegexError, with a caret under the position, for a pattern that is malformed, or that uses what is not
+    supported: back-references, which are not regular in general, groups that depend on whether another matched, atomic
+    groups, and possessive quantifiers after more than a character or class. Raises ConstraintError if the pattern
+    matches nothing, or nothing that the vocabulary can write; BudgetError; TypeError for arguments of another kind.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"20"], eos=0)
     >>> table = compile_regex(r"\d{4}-\d\d", vocab)
@@ -32,6 +36,8 @@ def compile_regex(
     True
     """
     _check_vocabulary(vocabulary)
+    if not isinstance(flags, str):
+        raise TypeError(f'flags must be a str of letters, such as "im", not {type(flags).__name__}')
     meter = _begin(budget)
     dfa = to_dfa(pattern, flags=flags, meter=meter)
     if dfa.is_empty:
@@ -42,7 +48,8 @@ def compile_regex(
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: Budget | None = None) -> TransitionTable:
     """Compile a list of texts into a table that allows exactly these; one may be the prefix of another.
 
-    Each may be written in any segmentation into tokens. Raises ConstraintError if there are none, or one is not text.
+    Each may be written in any segmentation into tokens. Raises ConstraintError if there are none, or one is not text;
+    BudgetError; TypeError for arguments of another kind.
 
     >>> vocab = Vocabulary.from_bytes([b"", b"red", b"green", b"re", b"d"], eos=0)
     >>> table = compile_choices(["red", "green"], vocab)
@@ -52,6 +59,8 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
     _check_vocabulary(vocabulary)
     if isinstance(choices, (str, bytes)):
         raise ConstraintError("choices is one text: pass a list of them")
+    if not isinstance(choices, Iterable):
+        raise TypeError(f"choices must be a list of texts, or another iterable, not {type(choices).__name__}")
     meter = _begin(budget)
     nfa = Nfa(meter=meter)
     texts = []

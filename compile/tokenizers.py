@@ -41,6 +41,43 @@ class Reading:
     trailing_space: bool = False
 
 
+# ----------------------------------------------------------------------------------------------------- encoders
+# Objects, not functions inside the readers: they can be pickled wherever the tokenizer can.
+
+
+@dataclass(frozen=True)
+class _OfTransformers:
+    tok: Any
+
+    def __call__(self, text: str) -> Sequence[int]:
+        # without splitting at special tokens: "</s>" in a text is text
+        ids: Sequence[int] = self.tok.encode(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return ids
+
+
+@dataclass(frozen=True)
+class _OfTokenizers:
+    tok: Any
+
+    def __call__(self, text: str) -> Sequence[int]:
+        before = self.tok.encode_special_tokens
+        self.tok.encode_special_tokens = True
+        try:
+            ids: Sequence[int] = self.tok.encode(text, add_special_tokens=False).ids
+        finally:
+            self.tok.encode_special_tokens = before
+        return ids
+
+
+@dataclass(frozen=True)
+class _OfMistral:
+    tok: Any
+
+    def __call__(self, text: str) -> Sequence[int]:
+        ids: Sequence[int] = self.tok.encode(text, bos=False, eos=False)
+        return ids
+
+
 # -------------------------------------------------------------------------------------------------- transformers
 
 
@@ -49,29 +86,14 @@ def read_transformers(tok: Any) -> Reading:
 
     Raises ConstraintError for other objects and for tokenizers whose tokens have no exact bytes.
     """
-
-    def encode(text: str) -> Sequence[int]:
-        # without splitting at special tokens: "</s>" in a text is text
-        ids: Sequence[int] = tok.encode(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        return ids
-
-    def encode_bare(text: str) -> Sequence[int]:
-        before = tok.encode_special_tokens
-        tok.encode_special_tokens = True
-        try:
-            ids: Sequence[int] = tok.encode(text, add_special_tokens=False).ids
-        finally:
-            tok.encode_special_tokens = before
-        return ids
-
     if hasattr(tok, "backend_tokenizer"):
-        return _read_fast(tok.backend_tokenizer, _declared_special(tok), tok.eos_token_id, encode)
+        return _read_fast(tok.backend_tokenizer, _declared_special(tok), tok.eos_token_id, _OfTransformers(tok))
     if hasattr(tok, "get_added_tokens_decoder"):
-        return _read_fast(tok, set(), None, encode_bare)
+        return _read_fast(tok, set(), None, _OfTokenizers(tok))
     if hasattr(getattr(tok, "tokenizer", None), "instruct_tokenizer"):
         return read_mistral(tok.tokenizer)
     if hasattr(tok, "convert_ids_to_tokens"):
-        return _read_slow(tok, encode)
+        return _read_slow(tok, _OfTransformers(tok))
     raise _foreign(tok, "from_transformers", "a transformers tokenizer or a tokenizers.Tokenizer")
 
 
@@ -335,14 +357,9 @@ def read_mistral(tok: Any) -> Reading:
     given = tok
     tok = getattr(tok, "instruct_tokenizer", tok)
     tok = getattr(tok, "tokenizer", tok)
-
-    def encode(text: str) -> Sequence[int]:
-        ids: Sequence[int] = tok.encode(text, bos=False, eos=False)
-        return ids
-
     if hasattr(tok, "id_to_byte_piece"):  # Tekken: special tokens come first and give no bytes
         special = {i for i in range(tok.n_words) if tok.is_special(i)}
-        return Reading([tok.id_to_byte_piece(i) for i in range(tok.n_words)], special, tok.eos_id, encode)
+        return Reading([tok.id_to_byte_piece(i) for i in range(tok.n_words)], special, tok.eos_id, _OfMistral(tok))
     if hasattr(getattr(tok, "_model", None), "is_byte"):  # its SentencePieceProcessor, which it has no name for
         return read_sentencepiece(tok._model)
     raise _foreign(given, "from_mistral", "a mistral-common MistralTokenizer, Tekkenizer or SentencePieceTokenizer")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ _LONGEST = 65_535  # bytes of a token; depths are uint16
 _MOST_BYTES = 2**31 - 1  # of all tokens together; node numbers are int32
 
 Encoder = Callable[[str], Sequence[int]]
+
+_CONTEXTS = ("", "\n", ":", "0", "x", "\u00a0")
+"""Texts beside which a tokenizer shows how it writes a text inside another, tried in this order."""
 
 
 UNCLEAN = 63
@@ -136,7 +140,8 @@ class Vocabulary:
 
         eos: the id that ends a text. special: ids of control tokens; what `tokens` has for them and for `eos` is
         ignored. size: the width of the model's logits, where that is more than there are tokens. encode: how the
-        tokenizer itself segments a text, without adding special tokens. leading_space, trailing_space: see the class.
+        tokenizer itself segments a text, without adding special tokens; the vocabulary can be pickled if it can.
+        leading_space, trailing_space: see the class.
         Raises ConstraintError if a token is not bytes, an id is out of range, or no token has bytes.
 
         >>> vocab = Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=0)
@@ -145,6 +150,15 @@ class Vocabulary:
         """
         if isinstance(tokens, (str, bytes, bytearray)):
             raise ConstraintError(f"tokens is one {type(tokens).__name__}: pass a list of bytes, one for each id")
+        if not isinstance(tokens, Iterable) or isinstance(tokens, (Mapping, Set)):  # the latter two have no order by id
+            raise ConstraintError(f"tokens must be a list of bytes, one for each id, not {type(tokens).__name__}")
+        if not isinstance(special, Iterable):
+            raise ConstraintError(f"special must be a list of token ids, not {special!r}")
+        if encode is not None and not callable(encode):
+            raise ConstraintError(
+                f"encode must be a function from a text to its token ids, not {type(encode).__name__}: pass a "
+                "tokenizer's method, or use a from_ method for the whole tokenizer"
+            )
         spelt = list(tokens)
         if set(map(type, spelt)) - {bytes}:
             raise _not_bytes(spelt)
@@ -290,6 +304,9 @@ class Vocabulary:
     def __hash__(self) -> int:
         return hash(self.fingerprint)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}  # what was worked out is again, if needed
+
     def __repr__(self) -> str:
         return f"Vocabulary(size={self.size}, eos={self.eos}, fingerprint={self.fingerprint[:22]!r})"
 
@@ -311,13 +328,15 @@ class Vocabulary:
         return b"".join(parts)
 
     def encode(self, text: str | bytes) -> list[int]:
-        """Return the ids by which the tokenizer itself writes a text, without added special tokens.
+        """Return ids that spell a text exactly, as the tokenizer itself writes it inside a longer text.
 
-        What comes back spells the text exactly, but for one space that the tokenizer itself puts before it (or, where
-        `trailing_space`, behind it). A vocabulary without an encoder takes the longest token at each position after
-        which the rest can still be written, and the lowest id of equal ones; any does so for bytes that are not UTF-8.
-        Raises ConstraintError if the text cannot be written, or if the tokenizer would write another, as those that
-        turn capitals into small letters do.
+        Some tokenizers put a space before any text, or behind it, that a text being continued does not have. Where
+        the tokenizer's ids for the text alone spell anything else, it is written beside a short other text, and the
+        ids between them are taken, provided that tokens end where the text begins and ends. Where none of a few
+        such texts serves, where there is no encoder, and for bytes that are not UTF-8, the longest token is taken at
+        each position after which the rest can still be written, and the lowest id of equal ones. That includes what
+        the tokenizer would change first, as those do that turn capitals into small letters.
+        Raises ConstraintError if no tokens spell the text.
         """
         if not isinstance(text, (str, bytes)):
             raise ConstraintError(f"a text is str or bytes, not {type(text).__name__}")
@@ -333,17 +352,38 @@ class Vocabulary:
         if self.encoder is None:
             return self._longest_match(raw)
         try:
-            ids = [int(i) for i in self.encoder(raw.decode())]
+            text = raw.decode()
         except UnicodeDecodeError:
             return self._longest_match(raw)
-        spelt = self.decode(ids)
-        tail = b" " if self.trailing_space and not raw.endswith(b" ") else b""
-        if spelt not in (raw, raw + tail, b" " + raw, b" " + raw + tail):
+        for after, before in product(_CONTEXTS if self.trailing_space else ("",), _CONTEXTS):
+            ids = self._between(before, text, after)
+            if ids is not None:
+                return ids
+        try:
+            return self._longest_match(raw)
+        except ConstraintError:
+            own = self.decode(self.encoder(text))
             raise ConstraintError(
-                f"the tokenizer writes {_short(raw)} as {_short(spelt)}: it has no tokens for parts of this text, or "
-                "changes text before splitting it; use text that it keeps as it is"
-            )
-        return ids
+                f"the tokenizer writes {_short(raw)} as {_short(own)}, and no tokens spell it exactly: it begins words "
+                "with a space, has no tokens for parts of this text, or changes text before splitting it; use text "
+                "that it keeps as it is"
+            ) from None
+
+    def _between(self, before: str, text: str, after: str) -> list[int] | None:
+        """Return the ids of a text between others, one space at the ends of all aside; None where it has none there."""
+        assert self.encoder is not None
+        ids = [int(i) for i in self.encoder(before + text + after)]
+        spelt, raw, tail = self.decode(ids), text.encode(), after.encode()
+        ends = [0, *accumulate(len(self.tokens[i]) for i in ids)]
+        for head in (before.encode(), f" {before}".encode()):
+            if spelt not in (head + raw + tail, head + raw + tail + b" "):
+                continue
+            # what has no bytes at an end, such as an added special token, is no part of the text
+            first = bisect_right(ends, len(head)) - 1
+            last = bisect_left(ends, len(head) + len(raw))
+            if self.decode(ids[first:last]) == raw and all(self.tokens[i] for i in ids[first:last]):
+                return ids[first:last]
+        return None
 
     @cached_property
     def _lowest_id(self) -> dict[bytes, int]:

@@ -29,7 +29,7 @@ class Spelling(Protocol):
         """The name of the vocabulary."""
 
     def encode(self, text: bytes) -> list[int]:
-        """Return the tokenizer's own segmentation of a text."""
+        """Return tokens that spell a text exactly, segmented as the tokenizer does inside a longer text."""
 
 
 def _view(array: Any) -> memoryview:
@@ -149,6 +149,11 @@ class Matcher:
         self, table: TransitionTable, vocabulary: Spelling | None = None, *, max_tokens: int | None = None
     ) -> None:
         self._host = _host(table)
+        if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
+            raise TypeError(
+                f"a Matcher takes a Vocabulary, not {type(vocabulary).__name__}: make one with Vocabulary.from_bytes "
+                "or another from_ method"
+            )
         if vocabulary is not None and vocabulary.fingerprint != table.vocabulary:
             raise VocabularyMismatchError(
                 f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
@@ -274,6 +279,13 @@ class Matcher:
     def __deepcopy__(self, memo: dict[int, Any]) -> Matcher:
         return self.copy()  # tables do not change
 
+    def __reduce__(self) -> Any:
+        return _restored, (self.table, self._vocabulary, self._max_tokens, self._node, self._history)
+
+    def __repr__(self) -> str:
+        limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
+        return f"Matcher(state={self.state}, num_tokens={self.num_tokens}{limit}, is_accepting={self.is_accepting})"
+
     # ------------------------------------------------------------------------------------------- jumping forward
 
     def forced_text(self) -> bytes:
@@ -304,8 +316,8 @@ class Matcher:
     def forced_tokens(self) -> list[int]:
         """Return the tokens by which the tokenizer writes what every match goes on with; they can be taken at once.
 
-        The segmentation is the tokenizer's own. Its last token is left out where the text after it is open: the
-        tokenizer might have made one token of it and of what follows. The matcher does not move.
+        The segmentation is the tokenizer's own, see `Vocabulary.encode`. Its last token is left out where the text
+        after it is open: the tokenizer might have made one token of it and of what follows. The matcher does not move.
         Raises ValueError without a vocabulary.
         """
         text = _whole_characters(self.forced_text())
@@ -317,11 +329,9 @@ class Matcher:
         except ValueError:  # this much of the text cannot be written on its own
             return []
         ahead = self.copy()
-        spelt = 0
         taken: list[int] = []
         for token in tokens:
-            spelt += len(vocabulary.tokens[token])
-            if spelt > len(text) or not ahead.advance(token):
+            if not ahead.advance(token):
                 break
             taken.append(token)
         if taken and not ahead.is_finished:
@@ -332,6 +342,15 @@ class Matcher:
         if self._vocabulary is None:
             raise ValueError("jumping forward needs to know how tokens are spelt: Matcher(table, vocabulary)")
         return self._vocabulary
+
+
+def _restored(
+    table: TransitionTable, vocabulary: Spelling | None, max_tokens: int | None, node: int, history: list[int]
+) -> Matcher:
+    """Return a matcher that stands where one did when it was pickled."""
+    matcher = Matcher(table, vocabulary, max_tokens=max_tokens)
+    matcher._node, matcher._history = node, history
+    return matcher
 
 
 def _shared_beginning(texts: Iterator[bytes]) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..table import NEVER, TransitionTable
+from ..table import NEVER, TransitionTable, stray_state
 
 _PARALLEL = 1 << 19  # logits from which on threads pay for being woken
 
@@ -40,12 +40,17 @@ def compose_into(
     out: NDArray[np.uint32],
     remaining: NDArray[np.int64] | None = None,
 ) -> None:
-    """Write the masks of states (n,) into out (n, ceil(V / 32)); see `compose`."""
+    """Write the masks of states (n,) into out (n, ceil(V / 32)); see `compose`.
+
+    Raises ValueError for a state that is none of this table's.
+    """
     nodes = np.ascontiguousarray(nodes, np.int64)  # of any other kind the kernels would be compiled once more
-    _compose(
+    stray = _compose(
         table.row_start, table.edge_token, table.edge_target, table.accepting, table.base_row, table.masks,
         table.base_mask, table.is_trie, table.vocab_size, -1 if table.eos is None else table.eos, nodes, out,
     )  # fmt: skip
+    if stray >= 0:
+        raise stray_state(table, int(nodes[stray]))
     if remaining is not None:
         _shorten(
             table.row_start, table.edge_token, table.edge_target, table.base_row, table.base_mask, table.base_classes,
@@ -96,11 +101,14 @@ def _compose(
     eos: int,
     nodes: Any,
     out: Any,
-) -> None:
+) -> int:
+    """Write masks; return the place of a state that is outside the table, where it stops, or -1."""
     rows, edges = row_start.size - 1, edge_target.size
     dead = rows + edge_token.size - edges - 1
     for i in range(nodes.size):
         s = nodes[i]
+        if s < 0 or s > dead:
+            return i
         base = base_row[s] if s < base_row.size else -1
         if base >= 0:
             out[i] = masks[base_mask[base]]
@@ -124,6 +132,7 @@ def _compose(
                 out[i, v >> 5] |= bit
         if ends and eos >= 0:
             out[i, eos >> 5] |= np.uint32(1) << np.uint32(eos & 31)
+    return -1
 
 
 @njit(cache=True, nogil=True)

@@ -662,10 +662,41 @@ def test_a_character_class_holds_exactly_the_encodings_of_its_characters(ranges)
     assert dfa.cardinality() == scalars  # so nothing else is accepted
 
 
+LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF))  # in 1, 2, 3, 4 bytes
+
+
+def byte_ranges(ranges: list[tuple[int, int]]) -> list[tuple[tuple[int, int], ...]]:
+    """Return sequences of byte ranges that together match exactly the encodings of these code points, in order."""
+    sequences: list[tuple[tuple[int, int], ...]] = []
+    for low, high in utf8.normalize_ranges(ranges):
+        for first, last in LENGTHS:
+            if max(low, first) <= min(high, last):
+                split_bytes(max(low, first), min(high, last), sequences)
+    return sequences
+
+
+def split_bytes(low: int, high: int, sequences: list[tuple[tuple[int, int], ...]]) -> None:
+    """Append the sequences for low .. high, all encoded in the same number of bytes."""
+    tail = len(chr(high).encode()) - 1
+    # where the ends differ above these bits, all below must run over 0 .. 2^bits - 1
+    for bits in range(6 * tail, 0, -6):
+        mask = (1 << bits) - 1
+        if low & ~mask != high & ~mask:
+            if low & mask:
+                split_bytes(low, low | mask, sequences)
+                split_bytes((low | mask) + 1, high, sequences)
+                return
+            if high & mask != mask:
+                split_bytes(low, (high & ~mask) - 1, sequences)
+                split_bytes(high & ~mask, high, sequences)
+                return
+    sequences.append(tuple(zip(chr(low).encode(), chr(high).encode(), strict=True)))
+
+
 @settings(deadline=None, max_examples=60)
 @given(range_lists)
 def test_character_classes_and_byte_ranges_are_the_same_language(ranges):
-    sequences = utf8.byte_ranges(ranges)
+    sequences = byte_ranges(ranges)
     nfa = Nfa()
     made = determinize(nfa, nfa.union([nfa.concat([nfa.symbols([r]) for r in s]) for s in sequences]))
     dfa = utf8.char_class(tuple(ranges))
@@ -779,7 +810,7 @@ def explosive(nfa: Nfa, count: int = 18) -> Fragment:
             Budget(states=1000),
             r"more than 1,000 states, reached while determinising .*raise it with budget=Budget\(states",
         ),
-        (Budget(bytes=50_000), r"MB, reached while determinising \(budget: bytes=50,000; .*Budget\(bytes=\.\.\.\)"),
+        (Budget(bytes=50_000), r"\d+ kB, reached while determinising \(budget: bytes=50,000; .*Budget\(bytes=\.\.\.\)"),
         (Budget(seconds=0.0), r"more than 0 s, reached while .*raise it with budget=Budget\(seconds=\.\.\.\)"),
     ],
 )
@@ -811,7 +842,7 @@ def test_the_clock_stops_a_long_determinisation_soon_after_its_limit():
 
 
 def test_a_repetition_that_is_too_large_is_refused_before_it_is_made():
-    nfa = Nfa(meter=Budget(states=10_000).begin())
+    nfa = Nfa(meter=Budget(bytes=1_000_000).begin())
     inner = nfa.repeat(nfa.symbols([(97, 98)]), 0, 1000)
     with pytest.raises(BudgetError, match="while repeating a part of 2,000 states 1,000 times"):
         nfa.repeat(inner, 1000, 1000)
@@ -833,10 +864,40 @@ def test_products_and_reversals_stay_within_the_budget():
         ops.reverse(backwards, Budget(states=3000).begin())
 
 
+@pytest.mark.parametrize(
+    ("limits", "error", "message"),
+    [
+        ({"states": -1}, ValueError, "Budget(states=...) must be 1 or more, not -1"),
+        ({"states": "x"}, TypeError, "Budget(states=...) must be an integer, not str: 'x'"),
+        ({"states": 100.5}, TypeError, "Budget(states=...) must be an integer, not float: 100.5"),
+        ({"states": True}, TypeError, "Budget(states=...) must be an integer, not bool"),
+        ({"bytes": None}, TypeError, "Budget(bytes=...) must be an integer, not NoneType"),
+        ({"bytes": 0}, ValueError, "Budget(bytes=...) must be 1 or more, not 0"),
+        ({"seconds": None}, TypeError, "Budget(seconds=...) must be a number, not NoneType"),
+        ({"seconds": float("nan")}, ValueError, "Budget(seconds=...) must be 0 or more, not nan"),
+        ({"seconds": -1}, ValueError, "Budget(seconds=...) must be 0 or more, not -1"),
+    ],
+)
+def test_what_is_no_limit_is_refused_when_the_budget_is_made(limits, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        Budget(**limits)
+
+
+def test_limits_may_be_numbers_of_numpy_and_time_without_end():
+    assert Budget(states=np.int32(5), seconds=np.float32(2), bytes=np.uint8(7)) == Budget(5, 2.0, 7)
+    Budget(seconds=float("inf")).begin().check(states=1, doing="testing")
+
+
+@pytest.mark.parametrize(("size", "shown"), [(10, "10 bytes"), (2_500, "2 kB"), (3_000_000, "3 MB")])
+def test_a_size_is_said_in_a_unit_that_shows_it(size, shown):
+    with pytest.raises(BudgetError, match=f"needs {shown}, reached while testing"):
+        Budget(bytes=size - 1).begin().check(bytes=size, doing="testing")
+
+
 def test_a_meter_remembers_the_most_that_was_asked_for():
     meter = Meter(Budget(states=10, bytes=100))
     meter.check(states=7, bytes=80, doing="testing")
     meter.check(states=3, doing="testing")
     assert (meter.states, meter.bytes) == (7, 80)
-    with pytest.raises(BudgetError, match="7 states, 0 MB so far"):
+    with pytest.raises(BudgetError, match="7 states, 80 bytes so far"):
         meter.check(states=11, doing="testing")

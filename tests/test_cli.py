@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from itertools import groupby
@@ -162,13 +163,34 @@ def test_a_regex_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_pa
     table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
     assert same(table, mw.compile_regex(DATE, vocab))
     assert table.accepts([*vocab.encode("2024-07"), 0])
-    assert f"{table.num_states:,} states" in printed
+    assert f" {table.num_states:,} states, " in printed
     assert "does not say" not in printed
     shown = run_well("inspect", tmp_path / "t")
+    assert f" {table.num_states:,}: {table.num_rows:,} rows, the one after EOS and the dead one" in shown
     assert f"{table.min_length} to {table.max_length} tokens" in shown
-    for part in ("bases by the rows that share them", "class lists", "1 rows accept; from any state", "base_target"):
-        assert part in shown
+    assert "1 row accepts; from any state" in shown
     assert "branches by level" not in shown
+
+
+def test_through_a_pipe_nothing_of_a_table_is_cut(tokenizer, vocab, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    run_well("compile", "regex", STRING, "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
+    table = mw.TransitionTable.load(tmp_path / "t")
+    shown = run_well("inspect", tmp_path / "t")
+    assert f"{vocab.fingerprint}, V = " in shown
+    assert table.source in shown
+    for part in ("bases by the rows that share them", "class lists", "base_target"):
+        assert part in shown
+    assert "…" not in shown
+    assert not [line for line in shown.splitlines() if len(line) > 300]
+
+
+def test_a_table_without_bases_is_inspected_without_them(tokenizer, tmp_path):
+    run_well("compile", "regex", "ab", "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
+    assert not mw.TransitionTable.load(tmp_path / "t").base_mask.size
+    shown = run_well("inspect", tmp_path / "t")
+    for part in ("bases", "class lists", "base_target", "masks", "(0,)"):
+        assert part not in shown
 
 
 def test_flags_and_the_width_of_logits_are_passed_on(tokenizer, tmp_path):
@@ -222,6 +244,14 @@ def test_samples_are_uniform_among_members_that_are_short_enough(kind):
 
 def test_each_member_is_one_line():
     assert set(run_well("sample", "regex", r"\n|x|é|", "-n", 40).splitlines()) == {"x", "é", r"'\n'", "''"}
+
+
+def test_a_pipe_that_is_closed_early_is_no_error():
+    command = [sys.executable, "-m", "maskwright.cli", "sample", "regex", "[0-9]+", "-n", "3000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sampling:
+        assert sampling.stdout.readline().strip().isdigit()
+        sampling.stdout.close()
+        assert sampling.stderr.read() == b""
 
 
 # ------------------------------------------------------------------------------------------------------- drawings
@@ -318,7 +348,8 @@ def test_a_drawn_table_counts_what_each_state_allows(kind, vocab, tmp_path):
     }[kind]()
     table.save(tmp_path / "t")
     for words in (("show",), ("show", "table")):
-        run_well(*words, tmp_path / "t", "-o", tmp_path / "x.dot")
+        printed = run_well(*words, tmp_path / "t", "-o", tmp_path / "x.dot")
+        assert f": {table.num_states - 2:,} of {table.num_states:,} states, " in printed
         nodes, edges = source(tmp_path / "x.dot")
         assert set(nodes) == set(range(table.num_states - 2))
         counts = Counter()
@@ -387,7 +418,13 @@ TEXT_ERRORS = [
     (("compile", "regex", "a(?!)", *TO_TABLE), "the pattern matches nothing"),
     (("compile", "regex", "a{5000}", *TO_TABLE, "--budget-states", "100"), "raise it with --budget-states, or"),
     (("compile", "regex", "a{5000}", *TO_TABLE, "--budget-seconds", "0"), "raise it with --budget-seconds, or"),
-    (("compile", "regex", "a", *TO_TABLE, "--size", "3"), "size must be an integer from"),
+    (("compile", "regex", "a", *TO_TABLE, "--flags", "q"), "--flags must be letters out of \"aimsx\", not 'q'"),
+    (("compile", "regex", "a", *TO_TABLE, "--size", "3"), "--size must be an integer from"),
+    (("compile", "regex", "a", "--tokenizer", "{tok}", "--eos", "99999", "-o", "{tmp}/t"), "Error: --eos must be"),
+    (("compile", "regex", "(a", "--tokenizer", "{tmp}/bad.json", "-o", "{tmp}/t"), "this group is never closed"),
+    (("compile", "regex", "a(?!)", "--tokenizer", "{tok}", "-o", "{tmp}/t"), "Error: the pattern matches nothing"),
+    (("compile", "regex", "a", "--tokenizer", "{tmp}/foo", "-o", "{tmp}/t"), "of the folder {tmp}/foo (ValueError: "),
+    (("compile", "regex", "a", "--tokenizer", "{tmp}", "-o", "{tmp}/t"), "the folder {tmp} has neither"),
     (("compile", "regex", "a", "--tokenizer", "{tmp}/bad.json", "-o", "{tmp}/t"), "cannot be read as a tokenizer"),
     (("compile", "regex", "a", "--tokenizer", "{tmp}/none", "-o", "{tmp}/t"), "does not exist"),
     (("compile", "regex", "a", "--tokenizer", "{tok}", "-o", "{tmp}/none/t"), "there is no folder"),
@@ -397,8 +434,12 @@ TEXT_ERRORS = [
     (("sample", "regex", "aaa", "--max-bytes", "2"), "the shortest has 3; raise --max-bytes"),
     (("sample", "regex", "a(?!)"), "the pattern matches nothing"),
     (("sample", "choices", "{tmp}/latin"), "is not UTF-8"),
-    (("show", "regex", "a{200}", *OUT), "201 states are more than a drawing can show clearly"),
-    (("show", "regex", "abc", *OUT, "--max-states", "3"), "4 states are more than"),
+    (("show", "regex", "a{200}", *OUT), "201 states to draw are more than a drawing can show clearly"),
+    (("show", "regex", "abc", *OUT, "--max-states", "3"), "4 states to draw are more than"),
+    (
+        ("show", "{tmp}/names", "--tokenizer", "{tok}", *OUT),
+        "which spell nothing: it has no tokenizer",
+    ),
     (("show", "regex", "a", "-o", "{tmp}/x.jpg"), "a drawing ends in .svg, .pdf, .png, .dot, not '.jpg'"),
     (("show", "regex", "a", *OUT, "--size", "9"), "--size and --eos go with --tokenizer"),
     (("show", "{tmp}/bad.json", *OUT), "is not a maskwright table"),
@@ -412,10 +453,15 @@ def test_bad_calls_on_texts_end_with_a_clear_message(tokenizer, tmp_path, argume
     (tmp_path / "gap").write_text("a\n\nb\n")
     (tmp_path / "latin").write_bytes(b"a\n\xe9\n")
     (tmp_path / "empty").touch()
+    mw.compile_sequences([[1, 2], [3]], vocab_size=9).save(tmp_path / "names")
+    (tmp_path / "foo").mkdir()
+    (tmp_path / "foo" / "tokenizer_config.json").write_text('{"tokenizer_class": "FooTokenizer"}')
     out = run(*(a.format(tmp=tmp_path, tok=tokenizer) if "{t" in a else a for a in arguments))
     assert out.exit_code in (1, 2)
     assert out.exception is None or isinstance(out.exception, SystemExit)
     message = message.replace("{tmp}", str(tmp_path))
     assert message in (out.output if "\n" in message else " ".join(out.output.split()))
+    assert out.output.count("\n") <= 4  # a usage message has the most
+    assert "does not say" not in out.output
     assert not (tmp_path / "t").exists()
     assert not (tmp_path / "x.dot").exists()

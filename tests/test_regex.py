@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import regex
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.utf8 import Ranges
@@ -131,7 +133,8 @@ def test_flags_given_apart_mean_what_they_mean_inside_a_pattern() -> None:
     for flags, pattern in (("i", "aé"), ("s", "."), ("m", "(?:^a$\n?)*"), ("x", "a b"), ("a", r"\w\d"), ("ims", "^.K")):
         assert same(to_dfa(pattern, flags=flags), to_dfa(f"(?{flags}){pattern}"))
         assert not same(to_dfa(pattern, flags=flags), to_dfa(pattern))
-    assert same(to_dfa(r"\w", flags="u"), to_dfa(r"\w"))
+    for dialect in ("python", "ecma"):  # "u" says nothing new
+        assert same(to_dfa(r"\w", flags="u", dialect=dialect), to_dfa(r"\w", dialect=dialect))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def test_random_patterns_accept_exactly_what_re_fullmatch_accepts(pattern: str, 
 PIECES = r"""(?: (?P<n> (?= (?<=a) (?i) (?x) (?i: (?-i: (?# {1,2} {,2} {2} \d \b \x41 \u0041 \N{DASH} \012 \0 [a- [^ \q
 \Z \8 \777 {2,1} \x4 (?z (?au {99999999999} (?L) (?i-i: \U00110000"""
 pieces = st.sampled_from([*r"ab(){}[]*+?|^$.,-\12:=!<>#Pimsx é", *PIECES.split(), "\n", r"\N{EM DASH}"])
-OURS = ("back-reference", "atomic group", "possessive", "depends on another", "surrogate")
+OURS = ("back-reference", "atomic group", "possessive", "depends on whether another matched", "surrogate")
 
 
 @settings(deadline=None, max_examples=1500)
@@ -424,9 +427,9 @@ ERRORS = [
     (r"\N{NO SUCH}", 0, "there is no character named 'NO SUCH'"),
     (r"a\p{Foo}", 1, "there is no property 'Foo'"),
     (r"\p{L", 0, "this property is never closed"),
-    (r"(a)\1", 3, r"a back-reference, \1, is not regular"),
-    ("(?P<a>x)(?P=a)", 8, "a back-reference, (?P=...), is not regular"),
-    ("(a)?(?(1)b|c)", 4, "a group that depends on another"),
+    (r"(a)\1", 3, r"a back-reference, \1, is not supported: to repeat what a group matched is not regular in general"),
+    ("(?P<a>x)(?P=a)", 8, "a back-reference, (?P=...), is not supported"),
+    ("(a)?(?(1)b|c)", 4, "a group that depends on whether another matched, (?(...)...), is not supported"),
     ("x(?>a*)", 1, "an atomic group, (?>...), is not supported"),
     ("(a)*+", 4, "a possessive quantifier is supported after one character or class only"),
     ("(?P<1>a)", 4, "'1' is no name for a group"),
@@ -452,8 +455,8 @@ ECMA_ERRORS = [
     (r"\u{x}", 0, r"\u{ needs hexadecimal digits"),
     (r"\uD83D", 0, "half a surrogate pair"),
     (r"\01", 0, "characters are not written in octal here"),
-    (r"(?<a>x)\k<a>", 7, r"a back-reference, \k, is not regular"),
-    (r"(x)\1", 3, r"a back-reference, \1, is not regular"),
+    (r"(?<a>x)\k<a>", 7, r"a back-reference, \k, is not supported"),
+    (r"(x)\1", 3, r"a back-reference, \1, is not supported"),
     (r"\p{Greek}", 0, "there is no property 'Greek'"),
     (r"\pL", 0, "a property needs braces"),
     ("(?P<a>x)", 0, "there is no group that begins with (?P"),
@@ -483,15 +486,32 @@ def test_an_error_says_what_is_wrong_with_a_caret_under_the_place(
     ("arguments", "message"),
     [
         ({"pattern": b"a"}, "a pattern must be a str, not bytes"),
-        ({"pattern": "a", "flags": "q"}, "flags must be letters out of"),
+        ({"pattern": "a", "flags": "q"}, "flags must be letters out of \"aimsx\", not 'q'"),
         ({"pattern": "a", "flags": "au"}, 'the flags "a" and "u" exclude each other'),
-        ({"pattern": "a", "flags": "x", "dialect": "ecma"}, 'flags must be letters out of "imsu"'),
+        ({"pattern": "a", "flags": "x", "dialect": "ecma"}, 'flags must be letters out of "ims"'),
         ({"pattern": "a", "dialect": "perl"}, 'dialect must be "python" or "ecma"'),
     ],
 )
 def test_arguments_of_another_kind_are_refused(arguments: dict[str, str], message: str) -> None:
     with pytest.raises(ConstraintError, match=re.escape(message)):
         to_dfa(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda v: mw.compile_regex("a", v, flags=None), 'flags must be a str of letters, such as "im", not NoneType'),
+        (lambda v: mw.compile_regex("a", v, flags=re.I), 'flags must be a str of letters, such as "im", not RegexFlag'),
+        (lambda v: mw.compile_regex("a", v, flags=["i", "m"]), "flags must be a str of letters"),
+        (lambda v: mw.compile_regex("a", v, budget=5), "budget must be a Budget, not int"),
+        (lambda v: mw.compile_choices(None, v), "choices must be a list of texts, or another iterable, not NoneType"),
+        (lambda v: mw.compile_choices(5, v), "choices must be a list of texts, or another iterable, not int"),
+    ],
+)
+def test_compiling_from_arguments_of_another_kind_is_a_type_error(call: Any, message: str) -> None:
+    vocabulary = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        call(vocabulary)
 
 
 # ----------------------------------------------------------------------------------------------------------- size

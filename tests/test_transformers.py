@@ -258,9 +258,11 @@ def test_where_legal_continuations_run_out_rows_sink_and_nothing_is_nan(mode, ch
     out = generate(model, inputs, logits_processor=[checked], **options)
     assert checked.sunk > 3
     texts = [vocab.decode(tokens).decode() for tokens, _ in written(out, 4)]
-    assert set(texts[:6]) == set(texts[6:]) | {""} == {*choices, ""} or set(texts) <= {*choices, ""}
-    assert texts[0] in choices
-    assert texts[6] in choices
+    for of_element in (texts[:6], texts[6:]):
+        assert set(of_element) <= {*choices, ""}
+        assert of_element[0] in choices
+        if "sampled" not in mode:
+            assert set(of_element) >= set(choices)
 
 
 def test_prefixes_that_are_no_match_sink_and_stay_there():
@@ -295,13 +297,34 @@ def test_assisted_decoding_goes_forth_and_back():
         assert written(out, length) == written(plain, length)
 
 
-def test_tokens_that_come_several_at_once_are_all_taken():
+def test_an_assistants_guesses_start_where_the_text_stands():
+    """A model that assists itself guesses right each time, so that it is rarely asked for a token alone."""
+    model, vocab = llama(vocabulary().size), vocabulary()
+    twin = LlamaForCausalLM(model.config).eval()
+    twin.load_state_dict(model.state_dict())
+    twin.generation_config.num_assistant_tokens = 5
+    twin.generation_config.num_assistant_tokens_schedule = "constant"
+    twin.generation_config.assistant_confidence_threshold = 0.0
+    used = ConstraintLogitsProcessor(table(r"\d{18}"), max_tokens=18)
+    passes: list[int] = []
+    handle = model.register_forward_hook(lambda *_: passes.append(1))
+    for _ in range(2):
+        passes.clear()
+        out = generate(model, prompts(1), logits_processor=[used], assistant_model=twin, max_new_tokens=19)
+        ((tokens, ended),) = written(out, 4)
+        assert ended
+        assert matches(vocab, tokens, r"\d{18}")
+        assert len(passes) <= math.ceil((len(tokens) + 1) / 6) + 1
+    handle.remove()
+
+
+def test_tokens_that_come_several_at_once_are_all_taken_in_one_run():
     constraint, vocab = ConstraintLogitsProcessor(table(), max_tokens=12), vocabulary()
-    checked = Checked(constraint, [table()], 2, 12)
+    run = transformers.LogitsProcessorList([Checked(constraint, [table()], 2, 12)])
     text = [7, 8, *(vocab.tokens.index(bytes([c])) for c in b"ab12x345ycd")]
     scores = torch.randn(1, vocab.size)
     for length in (2, 5, 6, 12, 7, 8, 3, 13):
-        checked(torch.tensor([text[:length]]), scores)
+        run(torch.tensor([text[:length]]), scores)
 
 
 def test_nothing_waits_for_the_device():
@@ -333,26 +356,32 @@ def test_a_processor_serves_one_call_after_another(mode, per_row):
 
 
 @pytest.mark.parametrize("mode", ["greedy", "several samples", "beams"])
-@pytest.mark.parametrize("pattern", [r"\d{3}", PATTERN])
-def test_a_second_call_may_go_on_from_the_first_ones_output(mode, pattern):
+@pytest.mark.parametrize("more", [-5, -1, 0, 1, 3])
+@pytest.mark.parametrize("pattern", [r"\d{3}", PATTERN, "(ab|cd)*"])
+def test_a_second_call_starts_anew_whatever_its_prompt_has_of_the_first_ones_output(mode, more, pattern):
+    """more: tokens that its prompt has more than the output, EOS included, or less."""
     vocab = vocabulary()
     model, options = llama(vocab.size), MODES[mode]
     used = ConstraintLogitsProcessor(table(pattern), max_tokens=12)
-    for seed in range(4):
+    for seed in range(2):
         first = generate(model, prompts(1), seed, logits_processor=[used], **options)
-        assert all(ended for _, ended in written(first, 4))
-        inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
-        # as many rows as in the last call, so that only what they hold tells the calls apart
+        # as many rows as in the last call, so that only what they hold could tell the calls apart
         again = {**options, "num_return_sequences": 1}
         if mode == "beams":
-            inputs = {name: value[:1] for name, value in inputs.items()}
+            first = first[:1]
+        short = first[:, : max(1, first.shape[1] + more)]
+        first = short if more < 0 else torch.nn.functional.pad(first, (0, more), value=9)
+        inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
+        new = ConstraintLogitsProcessor(table(pattern), max_tokens=12)
+        expected = generate(model, inputs, seed, logits_processor=[new], **again)
         second = generate(model, inputs, seed, logits_processor=[used], **again)
+        assert torch.equal(second, expected)
         assert all(matches(vocab, tokens, pattern) for tokens, _ in written(second, first.shape[1]))
 
 
 @pytest.mark.parametrize("beams", [1, 2, 4])
-def test_a_second_call_is_known_where_the_first_ended_in_its_last_step(beams):
-    """Its prompt is then the last call's best row and one token: that all rows are alike again tells them apart."""
+def test_a_second_call_starts_anew_where_the_first_ended_in_its_last_step(beams):
+    """Its prompt is then the last call's best row and one token."""
     vocab, options = letters(), {"num_beams": beams}
     two_tokens = mw.compile_choices(["dd", "dc", "da", "cd"], vocab)
     used = ConstraintLogitsProcessor(two_tokens)
@@ -365,6 +394,27 @@ def test_a_second_call_is_known_where_the_first_ended_in_its_last_step(beams):
         assert ended
         assert out.shape[1] == length + 3
         inputs = {"input_ids": out, "attention_mask": torch.ones_like(out)}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_was_cut_short_or_interrupted_does_not_go_on(wrapped):
+    """Also where the processor is called by another one, and where an exception keeps the first run's frames alive."""
+    vocab, model = vocabulary(), llama(vocabulary().size)
+    constraint = ConstraintLogitsProcessor(table(r"\d{8}"))
+    used = (lambda input_ids, scores: constraint(input_ids, scores)) if wrapped else constraint
+    cut = generate(model, prompts(1), logits_processor=[used], max_new_tokens=2)
+
+    def interrupt(ids, scores, **_):
+        if ids.shape[1] == 6:
+            raise KeyboardInterrupt
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+    with pytest.raises(KeyboardInterrupt) as kept:
+        generate(model, prompts(1), logits_processor=[used], stopping_criteria=[interrupt])
+    inputs = {"input_ids": cut, "attention_mask": torch.ones_like(cut)}
+    out = generate(model, inputs, logits_processor=[used])
+    assert kept.tb is not None
+    assert matches(vocab, written(out, 6)[0][0], r"\d{8}")
 
 
 def test_calls_are_told_apart_by_what_their_rows_hold():
@@ -389,44 +439,113 @@ def test_calls_are_told_apart_by_what_their_rows_hold():
     assert following([7, 8, b, a], [9, 9, a, digit]) == [at_start] * 2  # the last prompt's beginning
     assert following([7, 8, b, a, digit], [9, 9, a, digit, a]) == [allowed(table(), t, None) for t in ([digit], [a])]
     assert following([9, 9, a, digit, a, b], [7, 8, b, a, digit, b]) == [at_start] * 2  # rows have changed places
+    assert following(*[[9, 9, a, digit, a, b, a, b, a]] * 2) == [at_start] * 2  # several tokens more
 
 
-def test_what_was_cut_short_goes_on_where_it_was_unless_reset():
-    vocab, inputs = vocabulary(), prompts(1)
-    model, constraint = llama(vocab.size), ConstraintLogitsProcessor(table(r"\d{8}"))
-    first = generate(model, inputs, logits_processor=[constraint], max_new_tokens=2)
-    inputs = {"input_ids": first, "attention_mask": torch.ones_like(first)}
-    second = generate(model, inputs, logits_processor=[constraint], max_new_tokens=12)
-    assert matches(vocab, written(second, 4)[0][0], r"\d{8}")
-    first = generate(model, prompts(1), logits_processor=[constraint], max_new_tokens=2)
+def test_in_a_loop_of_ones_own_reset_says_where_a_text_starts():
+    digits = table(r"\d{2}")
+    digit = vocabulary().tokens.index(b"1")
+    constraint, scores = ConstraintLogitsProcessor(digits), torch.randn(1, vocabulary().size)
+
+    def following(*row: int) -> set[int]:
+        return set(constraint(torch.tensor([row]), scores)[0].isfinite().nonzero().view(-1).tolist())
+
+    assert following(7, 8) == allowed(digits, [], None)
+    assert following(7, 8, digit) == allowed(digits, [digit], None)
+    assert following(7, 8, digit, digit) == {EOS}
+    assert following(7, 8, digit, digit, EOS) == {EOS}
     constraint.reset()
-    second = generate(model, inputs, logits_processor=[constraint], max_new_tokens=12)
-    assert matches(vocab, written(second, 6)[0][0], r"\d{8}")
+    assert following(7, 8, digit, digit, EOS, 9) == allowed(digits, [], None)
+    assert following(7, 8, digit, digit, EOS, 9, digit) == allowed(digits, [digit], None)
 
 
 # ----------------------------------------------------------------------------------------- ends and other limits
 
 
-@pytest.mark.parametrize("how", ["processor", "custom_generate"])
+@pytest.mark.parametrize("how", ["processor", "custom_generate", "beams"])
 def test_all_tokens_that_the_model_ends_with_mean_eos(how):
     """Token "z" of the text ends generation too, so it may not be written inside one."""
     vocab = vocabulary()
     z = vocab.tokens.index(b"z")
-    model = llama(vocab.size, (EOS, z, vocab.size + 2 - 3))
     ends = (EOS, z, vocab.size - 1)
+    model = llama(vocab.size, ends)
     ended_by = set()
     for seed in range(12):
+        options: dict[str, Any] = {"do_sample": True, "temperature": 3.0, "custom_generate": constrained_generate}
         if how == "processor":
             constraint = ConstraintLogitsProcessor(table(), max_tokens=12, eos_token_ids=ends)
-            options: dict[str, Any] = {"logits_processor": [constraint]}
+            options = {"do_sample": True, "temperature": 3.0, "logits_processor": [constraint]}
         else:
-            options = {"custom_generate": constrained_generate, "tables": table()}
-        out = generate(model, prompts(3), seed, do_sample=True, temperature=3.0, **options)
+            options["tables"] = table()
+        if how == "beams":
+            options |= {"do_sample": False, "temperature": None, "num_beams": 4, "num_return_sequences": 4}
+        out = generate(model, prompts(3), seed, **options)
         for row, (tokens, ended) in zip(out[:, 4:].tolist(), written(out, 4, ends), strict=True):
             assert matches(vocab, tokens)
             if ended:
                 ended_by.add(row[len(tokens)])
-    assert len(ended_by) > 1
+        if how == "beams":
+            break
+    assert ended_by == {EOS} if how == "beams" else len(ended_by) > 1
+
+
+def test_a_model_that_does_not_end_with_the_tables_eos_writes_nothing_else_after_the_match():
+    vocab = vocabulary()
+    model, other = llama(vocab.size), vocab.size - 1
+    for mode in ("greedy", "sampling", "several samples", "beams"):
+        constraint = ConstraintLogitsProcessor(table(r"\d{3}"))
+        out = generate(model, prompts(), logits_processor=[constraint], eos_token_id=other, **MODES[mode])
+        assert out.shape[1] == 4 + 13
+        for row in out[:, 4:].tolist():
+            tokens = row[: row.index(EOS)]
+            assert matches(vocab, tokens, r"\d{3}")
+            assert set(row[len(tokens) :]) == {EOS}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("config_ends", [7, None])
+def test_custom_generate_ends_with_the_tables_eos_whatever_the_model_ends_with(beams, config_ends):
+    vocab = vocabulary()
+    model = LlamaForCausalLM(llama(vocab.size).config).eval()
+    model.load_state_dict(llama(vocab.size).state_dict())
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = config_ends
+    further = vocab.tokens.index(b"x")
+    for ends in (further, [further, EOS]):
+        out = generate(
+            model, prompts(), custom_generate=constrained_generate, tables=table(), num_beams=beams, eos_token_ids=ends,
+        )  # fmt: skip
+        for tokens, ended in written(out, 4, (EOS, further, 7)):
+            assert ended
+            assert matches(vocab, tokens)
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_return_sequences": 3}, {"num_beams": 3}])
+def test_tables_without_eos_are_complete_without_one(options):
+    """Even where semantic ids hold the token that ends the model's other texts."""
+    sids = np.random.default_rng(0).integers(0, 12, (30, 3))
+    for max_new_tokens in (3, 9):
+        out = generate(
+            llama(12), small_inputs(), custom_generate=constrained_generate, tables=mw.compile_sids(sids, 12),
+            max_new_tokens=max_new_tokens, **options,
+        )  # fmt: skip
+        assert {tuple(row) for row in out[:, 4:].tolist()} <= set(map(tuple, sids.tolist()))
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams", "beams, long first"])
+def test_a_first_token_that_transformers_forces_is_let_pass(mode):
+    vocab = vocabulary()
+    model, options = bart(vocab.size), MODES[mode]
+    constraint = ConstraintLogitsProcessor(table(), max_tokens=12)
+    custom = {"custom_generate": constrained_generate, "tables": table()}
+    for how in ({"logits_processor": [constraint]}, custom):
+        out = generate(model, prompts(), forced_bos_token_id=1, max_new_tokens=14, **how, **options)
+        assert (out[:, :2] == torch.tensor([5, 1])).all()
+        for tokens, ended in written(out, 2):
+            assert ended
+            assert matches(vocab, tokens)
+        start = {**prompts(), "decoder_input_ids": torch.tensor([[5, 1]] * 2)}
+        if how is custom or mode == "greedy":  # transformers draws, and scores, the forced token too
+            assert torch.equal(generate(model, start, max_new_tokens=13, **how, **options), out)
 
 
 def test_other_processors_cannot_break_the_constraint():
@@ -458,12 +577,32 @@ def test_wrong_use_is_refused():
         ConstraintLogitsProcessor([table(), table()], max_tokens=[3])
     with pytest.raises(ValueError, match="tables is empty"):
         ConstraintLogitsProcessor([])
-    with pytest.raises(TypeError, match="TransitionTable"):
-        ConstraintLogitsProcessor([3])
-    with pytest.raises(ValueError, match="table 0 has no EOS"):
+    with pytest.raises(ValueError, match=r"table 0 has no EOS.*which is the eos of the Vocabulary"):
         ConstraintLogitsProcessor(mw.compile_sids([[1, 2]], 9))
     with pytest.raises(ValueError, match="must not be negative"):
-        ConstraintLogitsProcessor(table(), eos_token_ids=[-1])
+        ConstraintLogitsProcessor(table(), eos_token_ids=-1)
+
+
+@pytest.mark.parametrize("wrong", ["red", None, 3, ["red"], [table(), 3]])
+def test_what_is_no_table_is_named(wrong):
+    with pytest.raises(TypeError, match="tables must be a TransitionTable, which compile_regex and the like return"):
+        ConstraintLogitsProcessor(wrong)
+    with pytest.raises(TypeError, match="tables must be a TransitionTable, which compile_regex and the like return"):
+        generate(llama(vocabulary().size), prompts(), custom_generate=constrained_generate, tables=wrong)
+
+
+def test_numbers_may_be_numpys_and_must_be_whole():
+    vocab = vocabulary()
+    for max_tokens in (np.int32(12), [np.int64(12), None], np.array([12, 12])):
+        constraint = ConstraintLogitsProcessor([table(), table()], max_tokens=max_tokens, eos_token_ids=np.int64(EOS))
+        out = generate(llama(vocab.size), prompts(), logits_processor=[constraint])
+        assert matches(vocab, written(out, 4)[0][0])
+    for max_tokens in (12.0, True, "12", [None, 3.5], [np.float32(7), 7]):
+        with pytest.raises(TypeError, match="max_tokens must be a whole number of tokens"):
+            ConstraintLogitsProcessor([table(), table()], max_tokens=max_tokens)
+    for ends in ("0", 0.0, True, None, [0.5]):
+        with pytest.raises(TypeError, match="eos_token_ids must be a token id, or a list of them"):
+            ConstraintLogitsProcessor(table(), eos_token_ids=ends)
 
 
 def test_what_custom_generate_does_not_do_is_refused():
@@ -475,12 +614,33 @@ def test_what_custom_generate_does_not_do_is_refused():
         generate(
             model, inputs, num_beams=2, output_attentions=True, return_dict_in_generate=True, max_time=9.0, **options
         )
-    with pytest.raises(ValueError, match="room for 1 tokens, and the shortest match has 2: raise max_new_tokens"):
-        generate(model, inputs, num_beams=2, max_new_tokens=2, **{**options, "tables": table("ab|[c]d")})
-    with pytest.raises(ValueError, match=r"generation ends at \[7\], and the table's EOS is 0"):
-        generate(model, inputs, eos_token_id=7, **options)
     with pytest.raises(ValueError, match="leave no match"):
         generate(model, inputs, num_beams=2, min_new_tokens=9, **{**options, "tables": table("ab|cd")})
+    with pytest.raises(ValueError, match=r"matches differ in length, so there would be no telling.*num_beams=2"):
+        generate(model, inputs, **{**options, "tables": mw.compile_sequences([[1, 2], [3]], vocab_size=9)})
+    with pytest.raises(ValueError, match="forced_bos_token_id=3 is for encoder-decoder models"):
+        generate(model, prompts(1, 1), forced_bos_token_id=3, **options)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_greedy_and_beam_search_refuse_alike(beams):
+    model, inputs = llama(vocabulary().size), prompts()
+    options: dict[str, Any] = {"custom_generate": constrained_generate, "num_beams": beams}
+    message = (
+        "max_new_tokens=2 leaves room for 1 tokens of a match besides EOS, and the shortest needs 2: raise it to 3"
+    )
+    with pytest.raises(ValueError, match=message):
+        generate(model, inputs, max_new_tokens=2, tables=table("ab|[c]d"), **options)
+    assert generate(model, inputs, max_new_tokens=3, tables=table("ab|[c]d"), **options).shape[1] == 4 + 3
+    with pytest.raises(ValueError, match="leaves room for 2 tokens of a match, and the shortest needs 3: raise it to"):
+        generate(model, inputs, max_new_tokens=2, tables=mw.compile_sids([[1, 2, 3]], 9), **options)
+    with pytest.raises(ValueError, match=r"max_new_tokens=13 leaves room for 11 tokens.*needs 12: raise it to 14"):
+        generate(bart(vocabulary().size), inputs, forced_bos_token_id=1, tables=table("z{12}"), **options)
+    sids = mw.compile_sids([[1, 2]], 9)
+    with pytest.raises(ValueError, match="must have the same EOS, or none of them one, not"):
+        generate(model, inputs, tables=[table(), sids], **options)
+    with pytest.raises(ValueError, match="rows without a constraint end with EOS"):
+        generate(model, inputs, tables=[None, sids], **options)
 
 
 # ------------------------------------------------------------------------------------- exact search, and caches
@@ -499,14 +659,14 @@ def sequences_of(of_row: mw.TransitionTable, most: int) -> list[tuple[int, ...]]
 
 
 def brute_force(
-    model: Any, inputs: dict[str, Any], row: int, found: list[tuple[int, ...]], penalty: float, eos: int | None
+    model: Any, inputs: dict[str, Any], row: int, found: list[tuple[int, ...]], penalty: float, ends: tuple[int, ...]
 ):
-    """Return (score, tokens) of each sequence by one forward pass without a cache, best first."""
+    """Return (score, tokens) of each sequence by one forward pass without a cache, best first; with any of the ends."""
     ids, mask = inputs["input_ids"][[row]], inputs["attention_mask"][[row]]
     prompt = ids[mask.bool()]
     scored = []
     for tokens in found:
-        full = [*tokens, *([] if eos is None else [eos])]
+        full = [*tokens, *ends[:1]]
         if model.config.is_encoder_decoder:
             logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=torch.tensor([[5, *full]])).logits[
                 0, :-1
@@ -515,7 +675,9 @@ def brute_force(
             logits = model(input_ids=torch.cat([prompt, torch.tensor(full, dtype=torch.int64)])[None]).logits[0]
             logits = logits[len(prompt) - 1 : -1]
         p = logits.double().log_softmax(-1)
-        total = sum(p[t, token].item() for t, token in enumerate(full))
+        total = sum(p[t, token].item() for t, token in enumerate(tokens))
+        if ends:
+            total += math.log(sum(math.exp(p[len(tokens), end]) for end in ends))
         scored.append((total / len(full) ** penalty, tokens))
     return sorted(scored, key=lambda pair: -pair[0])
 
@@ -525,12 +687,13 @@ def small_inputs() -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])}
 
 
-@pytest.mark.parametrize("kind", ["llama", "llama without a cache", "bart"])
+@pytest.mark.parametrize("kind", ["llama", "llama without a cache", "bart", "llama with several ends"])
 @pytest.mark.parametrize("penalty", [0.0, 1.0, -0.5])
 def test_custom_beam_search_finds_the_best_sequences_of_all(kind, penalty):
     """In double precision against a forward pass for each sequence, so that a beam with another's cache would show."""
     vocab = letters()
     model = (bart if kind == "bart" else llama)(vocab.size + 3).double()
+    ends = (EOS, 1, 11) if kind == "llama with several ends" else (EOS,)
     tables = [mw.compile_choices(["abc", "cabd", "ab", "d", ""], vocab), mw.compile_regex("(ab|c|bc){1,2}", vocab)]
     found = [sequences_of(t, 6) for t in tables]
     beams = max(map(len, found))
@@ -538,13 +701,13 @@ def test_custom_beam_search_finds_the_best_sequences_of_all(kind, penalty):
     out = generate(
         model, small_inputs(), custom_generate=constrained_generate, tables=tables, num_beams=beams, max_new_tokens=7,
         num_return_sequences=beams, length_penalty=penalty, return_dict_in_generate=True,
-        use_cache=kind != "llama without a cache",
+        use_cache=kind != "llama without a cache", eos_token_ids=ends,
     )  # fmt: skip
     start = 1 if kind == "bart" else 4
     rows = out.sequences[:, start:].tolist()
     for i, of_row in enumerate(found):
         with torch.no_grad():
-            expected = brute_force(model, small_inputs(), i, of_row, penalty, EOS)
+            expected = brute_force(model, small_inputs(), i, of_row, penalty, ends)
         mine = rows[i * beams : (i + 1) * beams]
         texts = [tuple(row[: row.index(EOS)]) for row in mine[: len(of_row)]]
         assert texts == [tokens for _, tokens in expected]
@@ -577,7 +740,7 @@ def test_semantic_ids_without_eos_are_found_best_first():
     )  # fmt: skip
     for i in range(2):
         with torch.no_grad():
-            expected = brute_force(model, small_inputs(), i, sorted(set(map(tuple, sids.tolist()))), 0.0, None)[:5]
+            expected = brute_force(model, small_inputs(), i, sorted(set(map(tuple, sids.tolist()))), 0.0, ())[:5]
         assert [tuple(row) for row in out.sequences[5 * i : 5 * i + 5, 4:].tolist()] == [s for _, s in expected]
         np.testing.assert_allclose(out.sequences_scores[5 * i : 5 * i + 5], [score for score, _ in expected], rtol=1e-9)
     model.float()
@@ -586,7 +749,7 @@ def test_semantic_ids_without_eos_are_found_best_first():
 def test_without_beams_custom_generate_writes_what_a_processor_does():
     model = llama(vocabulary().size)
     for mode, seed in itertools.product(["greedy", "sampling", "several samples"], range(2)):
-        constraint = ConstraintLogitsProcessor(table(), max_tokens=13)
+        constraint = ConstraintLogitsProcessor(table(), max_tokens=12)
         expected = generate(model, prompts(3), seed, logits_processor=[constraint], **MODES[mode])
         options = {"custom_generate": constrained_generate, "tables": table(), **MODES[mode]}
         assert torch.equal(generate(model, prompts(3), seed, **options), expected)

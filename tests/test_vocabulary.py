@@ -6,6 +6,8 @@ import base64
 import functools
 import json
 import operator
+import pickle
+import re
 import subprocess
 import sys
 import time
@@ -506,19 +508,106 @@ def test_bytes_that_are_no_text_are_written_by_longest_match() -> None:
     assert vocab.encode("naïve".encode()) == vocab.encode("naïve")
 
 
+@functools.cache
+def without_encoder(name: str) -> Vocabulary:
+    return Vocabulary.from_bytes(zoo.ZOO[name].make()[1].tokens)
+
+
+INSIDE = st.lists(st.sampled_from([" the", "dog", " ", "quick", "é", "🎉", "\n", "12", '{"', "The"]), max_size=6).map(
+    "".join
+)
+
+
+@ALL
 @FEW
-@given(text=st.lists(st.sampled_from(["the", " ", "quick", "é", "🎉", "\n", "12"]), max_size=8).map("".join))
-def test_encoding_spells_the_text_after_the_space_that_a_tokenizer_begins_with(text: str) -> None:
-    for tok, vocab in (zoo.byte_fallback_bpe(), zoo.mistral_sentencepiece(), zoo.sentencepiece_unigram()):
-        begin = b" " if vocab.leading_space and text else b""
-        assert vocab.decode(vocab.encode(text)) == begin + text.encode(), tok
+@given(text=INSIDE | TEXTS)
+def test_ids_spell_the_text_exactly_if_any_tokens_can(name: str, text: str) -> None:
+    vocab = zoo.ZOO[name].make()[1]
+    try:
+        without_encoder(name).encode(text)
+    except mw.ConstraintError:
+        with pytest.raises(mw.ConstraintError, match="and no tokens spell it exactly"):
+            vocab.encode(text)
+    else:
+        ids = vocab.encode(text)
+        assert vocab.decode(ids) == text.encode()
+        assert all(vocab.tokens[i] for i in ids)
 
 
-def test_a_text_that_the_tokenizer_changes_is_refused() -> None:
-    with pytest.raises(mw.ConstraintError, match=r"the tokenizer writes b'The fox' as b' the fox'"):
+MISTRAL = pytest.mark.parametrize("name", ["mistral v1", "mistral v2", "mistral v3", "mistral v7"])
+
+
+@MISTRAL
+def test_no_space_is_put_before_a_text_that_has_none_nor_another_before_one_that_has(name: str) -> None:
+    tok, vocab = zoo.ZOO[name].make()
+    assert vocab.decode(tok.encode("red", bos=False, eos=False)) == b" red", "as the tokenizer writes it alone"
+    assert [vocab.tokens[i] for i in vocab.encode("red")] == [b"red"]
+    assert [vocab.tokens[i] for i in vocab.encode(" and then")] == [b" and", b" then"]
+    assert mw.compile_choices(["red", "green"], vocab).accepts(vocab.encode("red"))
+
+
+@MISTRAL
+@FEW
+@given(text=st.lists(st.sampled_from(["the", " quick", " ", "é", "🎉", "12", "{", "\n"]), max_size=8).map("".join))
+def test_a_text_is_segmented_as_it_is_inside_a_longer_one(name: str, text: str) -> None:
+    tok, vocab = zoo.ZOO[name].make()
+    line = tok.encode("\n", bos=False, eos=False)
+    assert line + vocab.encode(text) == tok.encode("\n" + text, bos=False, eos=False)
+
+
+def test_a_text_is_taken_from_between_others_where_tokens_end_at_its_ends() -> None:
+    tokens = " |r|e|d|:| r|d |: | :|\nr|d\n|re|x|0|\n| \n| 0| x|\n |0 |x |\u00a0| \u00a0|\u00a0 ".encode().split(b"|")
+
+    def encode(text: str) -> list[int]:
+        """Put a space before and behind every text, and join two pairs of characters."""
+        return [tokens.index(part.encode()) for part in re.findall(r"\nr|d\n|(?:^ )?.(?: $)?", f" {text} ", re.DOTALL)]
+
+    vocab = Vocabulary.from_bytes(tokens, encode=encode, leading_space=True, trailing_space=True)
+    assert vocab.decode(encode("red")) == b" red "
+    assert [tokens[i] for i in vocab.encode("red")] == [b"r", b"e", b"d"]
+    assert [tokens[i] for i in Vocabulary.from_bytes(tokens).encode("red")] == [b"re", b"d"], "by longest match"
+
+
+def test_special_tokens_that_an_encoder_adds_are_no_part_of_the_text() -> None:
+    vocab = Vocabulary.from_bytes(
+        [b"", b"a", b"b", b""], eos=3, special=[0], encode=lambda text: [0, *("ab".index(c) + 1 for c in text), 3]
+    )
+    assert vocab.encode("ab") == [1, 2]
+
+
+def test_a_text_that_the_tokenizer_changes_is_written_by_longest_match_or_refused() -> None:
+    sp, vocab = zoo.sentencepiece_bpe()
+    assert vocab.decode(sp.encode("ﬁne")) == b" fine"
+    assert vocab.encode("ﬁne") == without_encoder("sentencepiece BPE").encode("ﬁne")
+    with pytest.raises(mw.ConstraintError, match=r"the tokenizer writes b'The fox' as b' the fox', and no tokens"):
         zoo.wordpiece()[1].encode("The fox")
-    with pytest.raises(mw.ConstraintError, match=r"it has no tokens for parts of this text"):
+    with pytest.raises(mw.ConstraintError, match=r"it begins words with a space, has no tokens for parts of this text"):
         zoo.word_level()[1].encode("zebra")
+
+
+# ---------------------------------------------------------------------------------------------------- pickling
+
+
+@ALL
+def test_a_vocabulary_can_be_sent_to_another_process_with_its_tokenizer(name: str) -> None:
+    vocab = zoo.ZOO[name].make()[1]
+    assert vocab.trie.longest
+    sent = pickle.dumps(vocab)
+    assert len(sent) < len(pickle.dumps(vocab.encoder)) + 2 * len(vocab.token_bytes) + 20 * vocab.size, "no trie in it"
+    read = pickle.loads(sent)
+    assert (read.fingerprint, read.special) == (vocab.fingerprint, vocab.special)
+    text = "a red dog" if name == "BPE with </w>" else " the fox"  # which no token of it begins
+    assert read.encode(text) == vocab.encode(text)
+    assert not read.token_bytes.flags.writeable
+
+
+def test_a_transformers_tokenizer_is_sent_along() -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=zoo.byte_fallback_bpe()[0], eos_token="</s>")
+    vocab = Vocabulary.from_transformers(fast)
+    read = pickle.loads(pickle.dumps(vocab))
+    assert read == vocab
+    assert read.encode("The fox") == vocab.encode("The fox")
 
 
 # ------------------------------------------------------------------------------------------------ fingerprint
@@ -581,6 +670,11 @@ def test_all_bytes_are_spelt_only_if_each_of_the_256_is_a_token() -> None:
         ({"tokens": [b"a", bytearray(b"b")]}, r"token 1 is bytearray, not bytes: convert it with bytes\(token\)"),
         ({"tokens": [b"a", 7]}, "token 1 is int, not bytes: pass bytes"),
         ({"tokens": b"abc"}, "tokens is one bytes: pass a list of bytes"),
+        ({"tokens": None}, "tokens must be a list of bytes, one for each id, not NoneType"),
+        ({"tokens": {b"a": 1, b"b": 0}}, "tokens must be a list of bytes, one for each id, not dict"),
+        ({"tokens": {b"a"}}, "tokens must be a list of bytes, one for each id, not set"),
+        ({"tokens": [b"a"], "special": None}, "special must be a list of token ids, not None"),
+        ({"tokens": [b"a"], "encode": "gpt2"}, "encode must be a function from a text to its token ids, not str"),
         ({"tokens": [b"a"], "eos": 1}, "eos must be token ids from 0 to 0, not 1"),
         ({"tokens": [b"a", b"b"], "eos": -1}, "eos must be token ids from 0 to 1, not -1"),
         ({"tokens": [b"a", b"b"], "eos": True}, "eos must be token ids from 0 to 1, not True"),
@@ -610,6 +704,15 @@ def test_foreign_objects_are_refused_with_what_to_use() -> None:
             getattr(Vocabulary, method)("gpt2")
         with pytest.raises(mw.ConstraintError, match=r"not object: use the from_ method of the package"):
             getattr(Vocabulary, method)(object())
+
+
+def test_a_constraint_that_no_words_begin_is_refused_with_a_hint_where_words_begin_with_a_space() -> None:
+    vocab = zoo.word_level()[1]
+    with pytest.raises(mw.ConstraintError, match="its words spell a space before them: begin the constraint with one"):
+        mw.compile_choices(["The quick"], vocab)
+    assert mw.compile_choices([" The quick"], vocab).accepts(vocab.encode(" The quick"))
+    with pytest.raises(mw.ConstraintError, match=r"that every such text needs$"):
+        mw.compile_choices(["c"], Vocabulary.from_bytes([b"a", b"b"]))
 
 
 def test_ids_and_texts_that_are_none_are_refused() -> None:

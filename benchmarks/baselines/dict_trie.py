@@ -6,7 +6,6 @@ kept on the device. This is also what a `prefix_allowed_tokens_fn` does.
 
 import functools
 import gc
-import sys
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -28,18 +27,7 @@ class DictTrie:
 
     root: dict[int, Any] = field(repr=False)
     vocab_size: int
-    length: int
     nbytes: int = 0
-
-    @property
-    def host_nbytes(self) -> int:
-        """The dictionaries' own size on the host, in bytes."""
-        total = 0
-        level = [self.root]
-        for _ in range(self.length):
-            total += sum(map(sys.getsizeof, level))
-            level = list(chain.from_iterable(node.values() for node in level))
-        return total
 
     def mask(self, prefixes: Any) -> np.ndarray[Any, Any]:
         """Return the tokens each prefix may go on with, none after an invalid one: (n, t) -> (n, V) bool."""
@@ -74,7 +62,7 @@ def build(sids: Any, vocab_size: int) -> DictTrie:
     finally:
         if collecting:
             gc.enable()
-    return DictTrie(root, vocab_size, length)
+    return DictTrie(root, vocab_size)
 
 
 class TorchDictTrie:

@@ -1,0 +1,1 @@
+"""Patterns: their syntax, their characters, and the DFA of what they match."""

@@ -45,11 +45,11 @@ def to_dfa(
 ) -> Dfa:
     r"""Return the DFA of the UTF-8 encodings of the texts that a pattern matches as a whole.
 
-    flags: letters as in (?flags), out of "aimsux" ("imsu" for dialect="ecma"). dialect: "python" for the texts that
+    flags: letters as in (?flags), out of "aimsx" ("ims" for dialect="ecma"). dialect: "python" for the texts that
     `re.fullmatch` accepts, "ecma" for ECMA 262 with the flag u. search: the texts that hold a match anywhere, as JSON
     Schema's "pattern" asks; anchors mean the ends of the text as ever.
 
-    Raises RegexError with a caret for a pattern that is malformed or whose language is not regular, BudgetError where
+    Raises RegexError with a caret for a pattern that is malformed or uses what is not supported, BudgetError where
     the automata grow beyond the meter's budget.
 
     >>> to_dfa(r"\d{2}:\d{2}").accepts(b"23:59")

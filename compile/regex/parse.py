@@ -55,7 +55,7 @@ _LETTERS_AND_DIGITS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 
 _NO_BOUNDARY_IN_EMPTY = re.fullmatch(r"\B", "") is not None  # `re` changed its mind in 3.14
 
-_NOT_REGULAR = "no automaton can do that, since what it matches depends on what a group matched before: write it out"
+_NO_BACK_REFERENCES = "is not supported: to repeat what a group matched is not regular in general; write it out"
 
 _LAST_BACKSLASH = r"the pattern ends in a backslash: write \\ if one is meant"
 
@@ -66,8 +66,9 @@ _NOTHING, _ATOM, _ANCHOR, _REPEAT = range(4)
 def parse(pattern: str, flags: str = "", dialect: Dialect = "python") -> Node:
     """Return the tree of a pattern.
 
-    flags: letters out of "aimsux" for Python's dialect, out of "imsu" for ECMA's. Raises RegexError with the position
-    for a pattern that is malformed or not regular, ConstraintError for arguments of another kind.
+    flags: letters out of "aimsx" for Python's dialect, out of "ims" for ECMA's; "u", which both have anyway, is taken
+    too. Raises RegexError with the position for a pattern that is malformed or uses what is not supported,
+    ConstraintError for arguments of another kind.
     """
     return _Parser(pattern, flags, dialect).parse()
 
@@ -110,7 +111,7 @@ class _Parser:
             raise ConstraintError('the flags "a" and "u" exclude each other: give one of them')
 
     def _letters(self) -> str:
-        return "imsu" if self.ecma else "aimsux"
+        return "ims" if self.ecma else "aimsx"
 
     def error(self, message: str, position: int) -> RegexError:
         return RegexError(message, self.pattern, position)
@@ -253,7 +254,11 @@ class _Parser:
                 self.at = comment.end()
                 return None
             if c == "(":
-                raise self.error(f"a group that depends on another, (?(...)...), is not regular: {_NOT_REGULAR}", start)
+                raise self.error(
+                    "a group that depends on whether another matched, (?(...)...), is not supported: write the two "
+                    "cases as branches, (?:...|...)",
+                    start,
+                )
             if c == ">":
                 raise self.error(
                     "an atomic group, (?>...), is not supported: what it matches depends on the order in which a "
@@ -277,7 +282,7 @@ class _Parser:
         c = self.pattern[self.at : self.at + 1]
         self.at += 1
         if c == "=":
-            raise self.error(f"a back-reference, (?P=...), is not regular: {_NOT_REGULAR}", start)
+            raise self.error(f"a back-reference, (?P=...), {_NO_BACK_REFERENCES}", start)
         if c != "<":
             raise self.error(f"there is no group that begins with (?P{c}: name a group with (?P<name>...)", start)
         self._name(self.at)
@@ -529,7 +534,7 @@ class _Parser:
             return chr(int(digits, 8))
         elif inside:
             raise self.error("a back-reference inside brackets means nothing: remove it", start)
-        raise self.error(f"a back-reference, \\{pattern[start + 1]}, is not regular: {_NOT_REGULAR}", start)
+        raise self.error(f"a back-reference, \\{pattern[start + 1]}, {_NO_BACK_REFERENCES}", start)
 
     def _named(self, start: int) -> str:
         end = self.pattern.find("}", self.at)
@@ -551,7 +556,7 @@ class _Parser:
             self.at += 1
             return chr(ord(letter) & 31)
         if c == "k":
-            raise self.error(f"a back-reference, \\k, is not regular: {_NOT_REGULAR}", start)
+            raise self.error(f"a back-reference, \\k, {_NO_BACK_REFERENCES}", start)
         hint = {"A": "write ^", "Z": "write $", "z": "write $", "c": "a letter follows it"}.get(
             c, f"write {c} if that is meant"
         )

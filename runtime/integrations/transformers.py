@@ -5,11 +5,14 @@ Both keep the state of every row on the device and never wait for it.
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +20,7 @@ from ...errors import MissingDependencyError, VocabularyMismatchError
 from ...table import TransitionTable
 from .. import torch_ops
 from ..decode.beam import beam_search
-from ..device_table import Selection, State, check_floating, check_table
+from ..device_table import Selection, State, check_floating
 from ..torch_ops import TorchTable
 
 try:
@@ -34,8 +37,8 @@ except ImportError:
 
 _NO_LIMIT = 1 << 40
 _FLOOR = -1e6  # what an allowed score of -inf becomes: nothing beside others, but above transformers' -1e9 for no beam
-_SEVERAL = 64  # the most tokens by which a sequence is taken to have grown between two calls
 _BLOCK = 1 << 24  # comparisons made at once
+_LIST_CALL: CodeType = logits_process.LogitsProcessorList.__call__.__code__
 
 # these choose among what is allowed, so they come after the constraint
 _WARPERS = tuple(
@@ -62,24 +65,12 @@ class _Constraint:
         self,
         tables: Tables,
         max_tokens: int | Sequence[int | None] | None,
-        eos_token_ids: Sequence[int],
+        eos_token_ids: int | Sequence[int],
         needs_eos: bool = True,
     ) -> None:
-        if isinstance(tables, TransitionTable):
-            self.elements: list[TransitionTable | None] = [tables]
-        else:
-            self.elements = list(tables)
-        if not self.elements:
-            raise ValueError("tables is empty: pass one table for all rows, or one for each element of the batch")
-        for table in self.elements:
-            if table is not None:
-                check_table(table)
-        self.limits = _each(max_tokens, len(self.elements))
-        if len(self.limits) != len(self.elements):
-            raise ValueError(f"max_tokens has {len(self.limits)} entries, tables has {len(self.elements)}")
-        self.more_ends = [int(token) for token in eos_token_ids]
-        if any(token < 0 for token in self.more_ends):
-            raise ValueError(f"eos_token_ids must not be negative: {self.more_ends}")
+        self.elements = _elements(tables)
+        self.limits = _limits(max_tokens, len(self.elements))
+        self.more_ends = _token_ids(eos_token_ids)
         for i, (table, limit) in enumerate(zip(self.elements, self.limits, strict=True)):
             if table is None:
                 continue
@@ -89,10 +80,7 @@ class _Constraint:
                     "nothing could be complete"
                 )
             if needs_eos and not self.ends(table):
-                raise ValueError(
-                    f"table {i} has no EOS, so generation could not end: compile it with eos=, "
-                    "or pass the model's as eos_token_ids="
-                )
+                raise ValueError(f"table {i} has no EOS, so generation could not end: {_GIVE_EOS}, or eos_token_ids=")
         self._put: dict[tuple[int, torch.device], TorchTable] = {}
         self._rows: dict[tuple[int, torch.device], _Rows] = {}
 
@@ -118,9 +106,49 @@ class _Constraint:
         return self._rows[key]
 
 
-def _each(max_tokens: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    """Return max_tokens of each of `count` elements."""
-    return [max_tokens] * count if max_tokens is None or isinstance(max_tokens, int) else list(max_tokens)
+_GIVE_EOS = "give it the model's, which is the eos of the Vocabulary it is compiled with, or eos= of compile_sids"
+
+
+def _elements(tables: Tables) -> list[TransitionTable | None]:
+    """Return the table of each element of a batch, or alone the one for all rows; raise TypeError for anything else."""
+    if isinstance(tables, TransitionTable):
+        return [tables]
+    wanted = "tables must be a TransitionTable, which compile_regex and the like return, or a list of them"
+    if not isinstance(tables, Sequence) or isinstance(tables, str | bytes):
+        raise TypeError(f"{wanted}, not {type(tables).__name__}")
+    for i, table in enumerate(tables):
+        if table is not None and not isinstance(table, TransitionTable):
+            raise TypeError(f"{wanted} with None where there is no constraint: tables[{i}] is {type(table).__name__}")
+    if not tables:
+        raise ValueError("tables is empty: pass one table for all rows, or one for each element of the batch")
+    return list(tables)
+
+
+def _limits(max_tokens: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return max_tokens of each of `count` elements; raise TypeError for what is no whole number."""
+    listed = isinstance(max_tokens, Sequence | np.ndarray) and not isinstance(max_tokens, str | bytes)
+    limits = list(cast(Sequence[int | None], max_tokens)) if listed else [cast(int | None, max_tokens)] * count
+    for limit in limits:
+        if limit is not None and not _is_int(limit):
+            raise TypeError(f"max_tokens must be a whole number of tokens, or a list of one for each table: {limit!r}")
+    if len(limits) != count:
+        raise ValueError(f"max_tokens has {len(limits)} entries, tables has {count}")
+    return [None if limit is None else int(limit) for limit in limits]
+
+
+def _token_ids(ids: int | Sequence[int]) -> list[int]:
+    """Return token ids given as one or as several."""
+    listed = isinstance(ids, Sequence | np.ndarray) and not isinstance(ids, str | bytes)
+    tokens = list(cast(Sequence[int], ids)) if listed else [cast(int, ids)]
+    if not all(map(_is_int, tokens)):
+        raise TypeError(f"eos_token_ids must be a token id, or a list of them, not {ids!r}")
+    if any(token < 0 for token in tokens):
+        raise ValueError(f"eos_token_ids must not be negative: {ids!r}")
+    return [int(token) for token in tokens]
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,13 +261,6 @@ class _Rows:
             out = group.into(out, following)
         return out
 
-    def is_over(self, node: Tensor) -> Tensor:
-        """Return whether each row has ended, or was lost: bool (n,)."""
-        out = torch.empty_like(node, dtype=torch.bool)
-        for group in self._groups:
-            out = group.into(out, group.of(node) >= (1 if group.dev is None else group.dev.after_eos))
-        return out
-
 
 # ------------------------------------------------------------------------------------------- the processor
 
@@ -249,34 +270,40 @@ class _Memory:
     """What a processor keeps from one call to the next."""
 
     rows: _Rows
-    first: int  # columns of the prompt; on the device a later start may be known
+    first: int  # columns of the prompt, or fewer: a later start is found on the device
+    start: Tensor | int  # columns of the prompt
     ids: Tensor  # (n, L) of the last call
     nodes: Tensor  # (n, L - first + 1) the state of each row after each of its columns from `first` on
     counts: Tensor  # (L - first + 1,) tokens written there
-    twins: Tensor  # bool: in the last call each row had a neighbour like it
-    beams: Tensor  # bool: the rows may be those of a beam search
 
 
 class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     """Keeps what `model.generate` writes inside one table, or inside one for each element of the batch.
 
     For greedy decoding, sampling, beam search, assisted decoding; decoder-only and encoder-decoder models. Pass it as
-    `logits_processor=[...]`. It may be used for any number of calls, one after the other.
+    `logits_processor=[...]`. It may be used for any number of calls.
 
     tables: one table for all rows, or a list with one for each element of the batch, None for no constraint; with
     `num_beams` or `num_return_sequences` an element has several rows. max_tokens: so many tokens, EOS aside, are
     enough for a complete match, always; one number, or one for each table. Let `max_new_tokens` be one more, so that
-    EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own, if the model has several.
+    EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own; pass all those that generation ends
+    with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short.
 
-    Rows are recognised by what they hold, as transformers reorders beams without telling: the state of a row is that of
-    the row of the last call which it continues. A prompt starts anew, unless it is the last call's rows and one token
-    each, not all of them ended; `reset` says so in any case. Rows that are no match, with which transformers fills up
-    its beams, may only end.
+    What is written begins after the prompt: with encoder-decoder models, after `decoder_input_ids`, which may hold the
+    code of a language. A token that transformers forces to come first (`forced_bos_token_id` of BART and mBART) is let
+    pass, as no part of a match; it takes one more of `max_new_tokens`.
+
+    transformers reorders beams without telling, so rows are recognised by what they hold: the state of a row is that
+    of the row of the last call which it continues. Each run of `generate` starts anew, whatever its prompt. In a loop
+    of your own `reset` says where a text starts; without it, rows that are those of the last call and one token more
+    go on, as do rows that went back, and all others start anew. After its end a row gets nothing but EOS; rows that
+    are no match, with which transformers fills up its beams, may only end as well.
 
     Scores that other processors set to -inf can still be chosen where the constraint leaves nothing else.
 
-    Raises ValueError for limits below a table's shortest match, and for rows that cannot be shared out evenly;
-    VocabularyMismatchError if the model's scores are narrower than a table's vocabulary.
+    Raises TypeError for what are no tables or numbers, ValueError for limits below a table's shortest match, for a
+    table that could not end, and for rows that cannot be shared out evenly; VocabularyMismatchError if the model's
+    scores are narrower than a table's vocabulary.
     """
 
     def __init__(
@@ -284,60 +311,93 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
         tables: Tables,
         *,
         max_tokens: int | Sequence[int | None] | None = None,
-        eos_token_ids: Sequence[int] = (),
+        eos_token_ids: int | Sequence[int] = (),
     ) -> None:
         self._constraint = _Constraint(tables, max_tokens, eos_token_ids)
-        self._memory: _Memory | None = None
+        self._runs: dict[int, tuple[weakref.ref[Any], _Memory]] = {}  # of `generate`, by the id of its processors' list
+        self._alone: _Memory | None = None  # of calls from elsewhere
+
+    def __repr__(self) -> str:
+        return f"ConstraintLogitsProcessor({self._constraint.elements})"
 
     def reset(self) -> None:
         """Forget all rows: the next call is the first of a prompt."""
-        self._memory = None
+        self._runs.clear()
+        self._alone = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores (n, V) with -inf at every token that may not follow input_ids (n, L)."""
         rows = self._constraint.rows(input_ids.shape[0], scores.device)
-        memory = _follow(self._memory, rows, input_ids.to(scores.device, copy=True), scores)
-        self._memory = memory
+        ids = input_ids.to(scores.device, copy=True)
+        # every run of `generate` makes a list of processors of its own, which is who calls: it tells runs apart
+        frame = _frame(sys._getframe(1), _LIST_CALL)
+        if frame is None:
+            memory = self._alone = _follow(self._alone, rows, ids, most=1)
+        else:
+            run = frame.f_locals["self"]
+            if _forces_first(run, ids):
+                return scores
+            memory = _follow(self._of(run) or self._around(frame), rows, ids, most=None)
+            for key, (known, _) in list(self._runs.items()):
+                if known() is None:
+                    self._runs.pop(key, None)
+            self._runs[id(run)] = weakref.ref(run), memory
         return rows.mask(scores, memory.nodes[:, -1], memory.counts[-1])
 
+    def _of(self, run: Any) -> _Memory | None:
+        """Return what is known of a run."""
+        known, memory = self._runs.get(id(run), (None, None))
+        return memory if known is not None and known() is run else None
 
-def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor, scores: Tensor) -> _Memory:
-    """Return what is known of rows of tokens (n, L), given what was of the rows of the call before."""
+    def _around(self, frame: FrameType) -> _Memory | None:
+        """Return what is known of the run that decodes with an assistant's, whose own texts start where it stands."""
+        outer: FrameType | None = frame
+        while outer is not None:
+            if outer.f_code.co_name == "_assisted_decoding":
+                return self._of(outer.f_locals.get("logits_processor"))
+            outer = outer.f_back
+        return None
+
+
+def _frame(frame: FrameType | None, code: CodeType) -> FrameType | None:
+    """Return the first frame that runs this code, going outwards; a processor may be called through others."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame
+
+
+def _forces_first(processors: Any, ids: Tensor) -> bool:
+    """Return whether another processor, here or in an assistant's run, writes the token that comes now."""
+    return ids.shape[1] == 1 and any(isinstance(p, logits_process.ForcedBOSTokenLogitsProcessor) for p in processors)
+
+
+def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor, most: int | None) -> _Memory:
+    """Return what is known of rows of tokens (n, L), given what was of the rows of the call before.
+
+    They go on where each is like a row of that call with at most `most` tokens more, or with fewer; else they start.
+    """
     length = ids.shape[1]
-    twins = _twins(ids)
-    # beam search feeds log-probabilities; some logit is almost always positive
-    log_probs = ~(scores.detach().amax() > 1e-3)
-    if memory is None or memory.rows is not rows or not memory.first < length <= memory.ids.shape[1] + _SEVERAL:
+    if (
+        memory is None
+        or memory.rows is not rows
+        or length <= memory.first
+        or (most is not None and length > memory.ids.shape[1] + most)
+    ):
         nodes = rows.start()[:, None]
-        return _Memory(rows, length, ids, nodes, nodes.new_zeros(1), twins, twins & log_probs)
+        return _Memory(rows, length, length, ids, nodes, nodes.new_zeros(1))
     first = memory.first
     known = min(length - 1, memory.ids.shape[1])
     parent, found = _parents(ids[:, first:known], memory.ids[:, first:known], rows.per_element)
     same = found.all() & (ids[:, :first] == memory.ids[:, :first]).all()
     nodes = memory.nodes[:, : known - first + 1].index_select(0, parent)
-    nodes = torch.where(same, nodes, rows.lost[:, None])
     counts = memory.counts[: known - first + 1]
     for column in range(known, length):
         nodes = torch.cat([nodes, rows.advance(nodes[:, -1], ids[:, column], counts[-1])[:, None]], dim=1)
         counts = torch.cat([counts, counts[-1:] + 1])
-    # generation stops when all rows have ended, so a call with such rows is the first of a new one; beam search alone
-    # may go on, whose first call is known by rows that are alike
-    over = rows.is_over(nodes[:, -1]).all()
-    if length == memory.ids.shape[1] + 1:
-        over = over & (~memory.beams | (twins & ~memory.twins))
-    fresh = ~same | over
+    fresh = ~same | (memory.start >= length)
     nodes[:, -1] = torch.where(fresh, 0, nodes[:, -1])
     counts[-1] = torch.where(fresh, 0, counts[-1])
-    beams = torch.where(fresh, twins, memory.beams) & log_probs
-    return _Memory(rows, first, ids, nodes, counts, twins, beams)
-
-
-def _twins(ids: Tensor) -> Tensor:
-    """Return whether each row (n, L) is like the one before or the one after it: bool ()."""
-    if ids.shape[0] < 2:
-        return torch.zeros((), dtype=torch.bool, device=ids.device)
-    alike = (ids[1:] == ids[:-1]).all(dim=1)
-    return (torch.nn.functional.pad(alike, (1, 0)) | torch.nn.functional.pad(alike, (0, 1))).all()
+    return _Memory(rows, first, torch.where(fresh, length, memory.start), ids, nodes, counts)
 
 
 def _parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor]:
@@ -353,7 +413,7 @@ def _parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor
     for low in range(0, length, block):
         same &= (left[..., low : low + block] == right[..., low : low + block]).all(dim=-1)
     offset = torch.arange(groups, device=now.device)[:, None] * together
-    return (same.int().argmax(dim=-1) + offset).view(-1), same.any(dim=-1)
+    return (same.int().argmax(dim=-1) + offset).view(-1), same.any(dim=-1).view(-1)
 
 
 # ------------------------------------------------------------------------------------- the decoding method
@@ -365,6 +425,7 @@ def constrained_generate(
     *,
     tables: Tables,
     max_tokens: int | Sequence[int | None] | None = None,
+    eos_token_ids: int | Sequence[int] = (),
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
@@ -374,54 +435,109 @@ def constrained_generate(
 
     Called by transformers: `model.generate(**inputs, custom_generate=constrained_generate, tables=table,
     max_new_tokens=30)`, with any of `num_beams`, `do_sample`, `num_return_sequences`, `length_penalty` and so on.
-    tables, max_tokens: as of `ConstraintLogitsProcessor`.
+
+    tables, max_tokens: as of `ConstraintLogitsProcessor`; the tables of one call have the same EOS, or none of them
+    one. A match may have one token less than `max_new_tokens`, as EOS takes a place, and `forced_bos_token_id` of an
+    encoder-decoder model another. eos_token_ids: tokens that mean EOS besides the table's and all of the generation
+    config's; none of them stands inside a match. Tables without EOS (semantic ids) are complete without one: all
+    sequences then have the one length that all matches must have; in beam search they may have several.
+
+    `min_new_tokens` holds where a match can be so long; in beam search it rules out all shorter ones.
 
     States are carried from step to step: by row, and in beam search by the beam that a beam continues. Beam search is
     `maskwright.runtime.decode.beam_search`: the best of all allowed continuations go on, ended sequences take no
     beam's place, and it goes on to the last step, whatever `early_stopping` says. Its scores are sums of the
-    log-probabilities that logits processors return, divided by (tokens, EOS among them) ** length_penalty. Where there
+    log-probabilities that logits processors return, divided by (tokens, EOS among them) ** length_penalty; of several
+    tokens that mean EOS the probabilities are added, and the table's own is written. Where there
     are fewer sequences than are asked for, rows of padding are returned, with a score of -inf. With
     `return_dict_in_generate` they come with `sequences_scores`. A streamer is given the prompt alone: transformers
     does not pass it on.
 
-    Raises ValueError where `max_new_tokens` is too few for a match, and for what beam search does not do: sampling,
-    stopping criteria, returning attentions, hidden states or the logits of steps.
+    Raises TypeError for what are no tables or numbers; ValueError where `max_new_tokens` is too few for a match, for
+    tables whose ends differ, and for what beam search does not do: sampling, stopping criteria, returning attentions,
+    hidden states or the logits of steps.
     """
-    room = generation_config.max_length - input_ids.shape[1]
-    if generation_config.num_beams > 1:
-        return _search(
-            model, input_ids, tables, max_tokens, room, logits_processor, stopping_criteria, generation_config,
-            model_kwargs,
-        )  # fmt: skip
+    most = generation_config.max_length - input_ids.shape[1]
+    input_ids = _with_forced_token(input_ids, generation_config, model, model_kwargs)
+    elements = _elements(tables)
     ends = generation_config._eos_token_tensor
-    ends = [] if ends is None else ends.tolist()
-    for table in [tables] if isinstance(tables, TransitionTable) else tables:
-        if table is not None and table.eos not in ends:
-            raise ValueError(
-                f"generation ends at {ends}, and the table's EOS is {table.eos}: "
-                "compile it for this model's EOS, or pass eos_token_id= to generate"
-            )
-    constraint = _Constraint(tables, _within(room, tables, max_tokens), ends)
-    carried = _ByRow(constraint.rows(input_ids.shape[0], input_ids.device))
+    ends = [] if ends is None else [token for token in ends.tolist() if token >= 0]
+    ends = list(dict.fromkeys(ends + _token_ids(eos_token_ids)))
+    eos = _eos_of(elements, ends)
+    ends = [] if eos is None else ends
+    room = generation_config.max_length - input_ids.shape[1] - (eos is not None)
+    needed = max(1, *(0 if table is None else table.min_length for table in elements))
+    if needed > room:
+        raise ValueError(
+            f"max_new_tokens={most} leaves room for {room} tokens of a match{'' if eos is None else ' besides EOS'}, "
+            f"and the shortest needs {needed}: raise it to {most - room + needed}"
+        )
+    limits = [room if limit is None else min(limit, room) for limit in _limits(max_tokens, len(elements))]
+    constraint = _Constraint(elements, limits, ends, needs_eos=False)
+    rows = constraint.rows(input_ids.shape[0], input_ids.device)
+    if generation_config.num_beams > 1:
+        _check_search(generation_config, stopping_criteria)
+        search = _Beams(rows, elements, input_ids.shape[1], eos, constraint.ends(None))
+        processors = _insert(logits_processor, search)
+        return _search(model, input_ids, search, room, processors, generation_config, model_kwargs)
+    if eos is not None and generation_config._pad_token_tensor is None:
+        generation_config._pad_token_tensor = input_ids.new_tensor(eos)
     return type(model)._sample(
         model,
         input_ids,
-        logits_processor=_insert(logits_processor, carried),
-        stopping_criteria=stopping_criteria,
+        logits_processor=_insert(logits_processor, _ByRow(rows)),
+        stopping_criteria=_stops(stopping_criteria, elements, input_ids, constraint.ends(None)),
         generation_config=generation_config,
         **model_kwargs,
     )
 
 
-def _within(room: int, tables: Tables, max_tokens: int | Sequence[int | None] | None) -> list[int | None]:
-    """Return max_tokens of each element, with room for so many tokens in any case."""
-    elements: list[TransitionTable | None] = [tables] if isinstance(tables, TransitionTable) else list(tables)
-    lengths = [0 if table is None else table.min_length for table in elements]
-    if max(lengths, default=0) > room:
+def _with_forced_token(input_ids: Tensor, config: Any, model: Any, model_kwargs: dict[str, Any]) -> Tensor:
+    """Return input_ids with the token that transformers forces to come next, if it does: it is no part of a match."""
+    if config.forced_bos_token_id is None or input_ids.shape[1] != 1:
+        return input_ids
+    if not model.config.is_encoder_decoder:
         raise ValueError(
-            f"there is room for {room} tokens, and the shortest match has {max(lengths)}: raise max_new_tokens"
+            f"forced_bos_token_id={config.forced_bos_token_id} is for encoder-decoder models: write the token at the "
+            "end of the prompt"
         )
-    return [room if limit is None else min(limit, room) for limit in _each(max_tokens, len(elements))]
+    mask = model_kwargs.get("decoder_attention_mask")
+    if mask is not None:
+        model_kwargs["decoder_attention_mask"] = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+    return torch.cat([input_ids, torch.full_like(input_ids, config.forced_bos_token_id)], dim=1)
+
+
+def _eos_of(elements: list[TransitionTable | None], ends: list[int]) -> int | None:
+    """Return the EOS of all tables, or None where none has one; ends: further tokens that mean EOS."""
+    found = {table.eos for table in elements if table is not None}
+    if len(found) > 1:
+        raise ValueError(
+            f"the tables of one call must have the same EOS, or none of them one, not {found}: {_GIVE_EOS}; "
+            "a ConstraintLogitsProcessor takes tables whose EOS differ"
+        )
+    eos = found.pop() if found else next(iter(ends), None)
+    if eos is None and None in elements:
+        raise ValueError(f"rows without a constraint end with EOS, and neither table nor model has one: {_GIVE_EOS}")
+    return eos
+
+
+def _stops(criteria: Any, elements: list[TransitionTable | None], input_ids: Tensor, ends: list[int]) -> Any:
+    """Return the stopping criteria, with ends in the place of the generation config's; without any, matches' length."""
+    replaced: tuple[type, ...] = (stopping_criteria.EosTokenCriteria,)
+    if ends:
+        own: Any = stopping_criteria.EosTokenCriteria(input_ids.new_tensor(ends))
+    else:
+        lengths = {None if table is None else table.fixed_length for table in elements}
+        length = lengths.pop() if len(lengths) == 1 else None
+        if not length:
+            raise ValueError(
+                "tables have no EOS and matches differ in length, so there would be no telling where one ends: "
+                f"{_GIVE_EOS}; beam search (num_beams=2 or more) can do without"
+            )
+        own = stopping_criteria.MaxLengthCriteria(input_ids.shape[1] + length)
+        replaced += (stopping_criteria.MaxLengthCriteria,)
+    kept = [criterion for criterion in criteria or [] if not isinstance(criterion, replaced)]
+    return stopping_criteria.StoppingCriteriaList([*kept, own])
 
 
 def _insert(processors: Any, constraint: logits_process.LogitsProcessor) -> Any:
@@ -458,17 +574,16 @@ class _Beams(logits_process.LogitsProcessor):
     where, concatenate = staticmethod(torch_ops.where), staticmethod(torch_ops.concatenate)
     top_k, take = staticmethod(torch_ops.top_k), staticmethod(torch_ops.take)
 
-    def __init__(self, rows: _Rows, elements: list[TransitionTable | None], first: int) -> None:
+    def __init__(
+        self, rows: _Rows, elements: list[TransitionTable | None], first: int, eos: int | None, ends: list[int]
+    ) -> None:
         self._rows = rows
         self._node = rows.start()
         self._first = first
+        self._ends = torch.tensor(ends, dtype=torch.int64, device=self._node.device)
         lengths = [None if t is None else t.max_length for t in elements]
         fixed = {None if t is None else t.fixed_length for t in elements}
-        self.eos = next((t.eos for t in elements if t is not None), None)
-        if any(t is not None and t.eos != self.eos for t in elements):
-            raise ValueError("the tables of one beam search must have the same EOS, or none of them one")
-        if self.eos is None and None in elements:
-            raise ValueError("beam search over a batch with unconstrained rows needs a table with an EOS")
+        self.eos = eos
         self.min_length = min(0 if t is None else t.min_length for t in elements)
         self.max_length = None if None in lengths else max(cast(list[int], lengths))
         self.fixed_length = fixed.pop() if len(fixed) == 1 else None
@@ -489,9 +604,7 @@ class _Beams(logits_process.LogitsProcessor):
         self, dev: Any, scores: Tensor, state: State, totals: Tensor, beams: int, level: int, renormalise: bool
     ) -> Selection:
         batch, m = totals.shape
-        if self.eos is not None:
-            scores = scores.clone()
-            scores[:, self.eos] = -torch.inf
+        scores = scores.index_fill(1, self._ends, -torch.inf)
         width = scores.shape[1]
         grown = (scores.view(batch, m, width) + totals[:, :, None]).view(batch, -1)
         best, at = torch_ops.top_k(torch.where(grown.isnan(), -torch.inf, grown), beams)
@@ -504,30 +617,22 @@ class _Beams(logits_process.LogitsProcessor):
         return Selection(best, parents, tokens, State(node))
 
     def end_scores(self, dev: Any, scores: Tensor, state: State, renormalise: bool) -> Tensor:
-        return scores[:, self.eos]
+        return scores.index_select(1, self._ends).logsumexp(dim=1)
 
 
 def _search(
     model: Any,
     input_ids: Tensor,
-    tables: Tables,
-    max_tokens: int | Sequence[int | None] | None,
+    search: _Beams,
     room: int,
     processors: Any,
-    criteria: Any,
     config: Any,
     model_kwargs: dict[str, Any],
 ) -> Any:
     """Return what beam search finds, as `generate` returns it."""
-    _check_search(config, criteria)
-    elements: list[TransitionTable | None] = [tables] if isinstance(tables, TransitionTable) else list(tables)
-    has_eos = any(table is not None and table.eos is not None for table in elements)
-    room -= has_eos  # EOS takes a place of its own
-    constraint = _Constraint(tables, _within(room, tables, max_tokens), (), needs_eos=False)
+    has_eos = search.eos is not None
     beams, first = config.num_beams, input_ids.shape[1]
     batch = input_ids.shape[0] // beams
-    search = _Beams(constraint.rows(batch * beams, input_ids.device), elements, first)
-    processors = _insert(processors, search)
 
     def step(tokens: Tensor, ids: Tensor, t: int) -> tuple[Tensor, Tensor]:
         nonlocal model_kwargs
