@@ -2,7 +2,7 @@
 
     MaskwrightError
     ├── ConstraintError(ValueError)       a constraint that cannot be compiled as given
-    │   ├── RegexError                    a pattern that is malformed or not regular, with a caret under the place
+    │   ├── RegexError                    a pattern that is malformed or not supported, with a caret
     │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version

@@ -224,12 +224,10 @@ def _apply(masks: Any, logits: Any, lowest: Any, first: int, last: int) -> None:
             if word == np.uint32(0xFFFFFFFF):
                 continue
             at = 32 * w
-            if word == 0:
-                for j in range(32):
-                    row[at + j] = lowest
-            else:  # chosen, not skipped: this becomes vector code, 35 times as fast as branches for mixed words
-                for j in range(32):
-                    row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
+            # chosen, not skipped: this becomes vector code, 35 times as fast as branches; a way of their own for words
+            # that allow nothing would only cost branches again
+            for j in range(32):
+                row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
         for j in range(32 * words, columns):
             if j >> 5 >= masks.shape[1] or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
                 row[j] = lowest

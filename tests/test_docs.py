@@ -39,7 +39,7 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path):
     script.write_text("\n".join(blocks))
     printed = run(script, tmp_path)
     assert "array" in printed
-    assert re.search(r"^(\d{4}-\d\d-\d\d|unknown)$", printed, re.MULTILINE)
+    assert re.search(r"^([0-9]{4}-[0-9]{2}-[0-9]{2}|unknown)$", printed, re.MULTILINE)
     assert "[258]" in printed
 
 
