@@ -479,10 +479,10 @@ def _walk_rows(
             h = min(last, _NEAR)
             like = np.int64(by_name[names[h, s]]) if named else np.int64(-1)
             for k in range(-1, min(_CANDIDATES, usable)):
-                b = np.int64(compared_bases[usable - 1 - k]) if k >= 0 else like
-                if b < 0:
+                near = np.int64(compared_bases[usable - 1 - k]) if k >= 0 else like
+                if near < 0:
                     continue
-                r = np.int64(base_state[b])
+                r = np.int64(base_state[near])
                 score = 0
                 for c in range(classes):
                     t, u = np.int64(transition[s, c]), np.int64(transition[r, c])
@@ -496,7 +496,7 @@ def _walk_rows(
                     elif t == u and not (named and relative[s, c]):
                         score += weight[c]
                 if score > best:
-                    base, best = np.int64(b), np.int64(score)
+                    base, best = near, np.int64(score)
 
         # ---- side by side with that base, turning back where both lead to the same
         count = 0
