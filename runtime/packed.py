@@ -53,7 +53,7 @@ def compose_into(
         raise stray_state(table, int(nodes[stray]))
     if remaining is not None:
         _shorten(
-            table.row_start, table.edge_token, table.edge_target, table.base_row, table.base_mask, table.base_classes,
+            table.row_start, table.edge_token, table.edge_target, table.base_row, table.base_classes,
             table.base_start, table.base_target, table.class_start, table.class_token, table.class_id, table.is_trie,
             table.distance, table.vocab_size, -1 if table.eos is None else table.eos, nodes,
             np.ascontiguousarray(remaining, np.int64), out,
@@ -141,7 +141,6 @@ def _shorten(
     edge_token: Any,
     edge_target: Any,
     base_row: Any,
-    base_mask: Any,
     base_classes: Any,
     base_start: Any,
     base_target: Any,
