@@ -23,6 +23,7 @@ check: $(VENV)/dev
 bench: $(VENV)/bench
 	$(BIN)/python benchmarks/sid.py
 	$(BIN)/python benchmarks/regexes.py
+	$(BIN)/python benchmarks/json_schema.py $(if $(SCHEMAS),--data $(SCHEMAS))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .automata.budget import Budget
+from .compile.schema import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids
 from .compile.text import compile_choices, compile_regex
 from .compile.vocabulary import Vocabulary
@@ -13,6 +14,7 @@ from .errors import (
     MaskwrightError,
     MissingDependencyError,
     RegexError,
+    SchemaError,
     TableError,
     TableFileError,
     VocabularyMismatchError,
@@ -31,12 +33,14 @@ __all__ = [
     "Matcher",
     "MissingDependencyError",
     "RegexError",
+    "SchemaError",
     "TableError",
     "TableFileError",
     "TransitionTable",
     "Vocabulary",
     "VocabularyMismatchError",
     "compile_choices",
+    "compile_json_schema",
     "compile_regex",
     "compile_sequences",
     "compile_sids",

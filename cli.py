@@ -18,15 +18,18 @@ from . import (
     Vocabulary,
     __version__,
     compile_choices,
+    compile_json_schema,
     compile_regex,
     compile_sequences,
     compile_sids,
     drawing,
 )
+from .compile.json_schema.build import build as build_skeleton
+from .compile.json_schema.keywords import ALLOWED, formula
 from .compile.regex.lower import to_dfa
 from .compile.regex.parse import parse
-from .errors import ConstraintError, DataError, MaskwrightError, MissingDependencyError, RegexError
-from .table import NEVER, TransitionTable
+from .errors import ConstraintError, DataError, MaskwrightError, MissingDependencyError, RegexError, SchemaError
+from .table import MOST_DEPTH, NEVER, TransitionTable
 
 _MOST_BASES = 20  # shown by `inspect`
 _SAID = 120  # letters of what another package says of a tokenizer
@@ -49,6 +52,8 @@ class _Commands(click.Group):
 def _with_options(message: str) -> str:
     """Return a message with options in place of arguments of Python's."""
     message = re.sub(r"budget=Budget\((\w+)=\.\.\.\)", r"--budget-\1", message)
+    message = re.sub(r'allow=\["(\w+)"\]', r"--allow \1", message)
+    message = re.sub(r'documents=\{"(.*)": \.\.\.\}', r"--document \1 FILE", message)
     message = re.sub(r"^(eos|flags|size) must", r"--\1 must", message)
     return message.replace("leave out eos= if", "leave out --eos if").replace("(vocab_size=", "(--vocab-size ")
 
@@ -72,6 +77,7 @@ def main() -> None:
 
 _Command = Callable[..., None]
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE_OR_DASH = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 def _writable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
@@ -118,9 +124,56 @@ def _pattern(command: _Command) -> _Command:
 
 
 def _choices(command: _Command) -> _Command:
-    return click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))(
-        command
+    return click.argument("file", type=_FILE_OR_DASH)(command)
+
+
+def _separators(ctx: click.Context, param: click.Parameter, given: tuple[str, str] | None) -> tuple[str, str] | None:
+    if given is not None and [text.strip(" \t\n\r") for text in given] != [",", ":"]:
+        raise click.UsageError(f"--separators must be a comma and a colon with white space around, not {given!r}")
+    return given
+
+
+def _form(command: _Command) -> _Command:
+    options = (
+        click.option(
+            "--whitespace",
+            type=click.Choice(["flexible", "compact"]),
+            default="flexible",
+            show_default=True,
+            help="What json.dumps writes in any indentation, or none.",
+        ),
+        click.option(
+            "--separators",
+            nargs=2,
+            callback=_separators,
+            metavar="COMMA COLON",
+            help="What stands between items and after keys, such as ', ' ': ', in place of --whitespace.",
+        ),
+        click.option("--ascii", is_flag=True, help="Write characters outside ASCII as escapes."),
+        click.option(
+            "--allow",
+            multiple=True,
+            type=click.Choice(sorted(ALLOWED)),
+            help="A keyword that need not be enforced where it cannot be exactly; may be given several times.",
+        ),
+        click.option(
+            "--document",
+            "documents",
+            nargs=2,
+            multiple=True,
+            type=(str, _FILE),
+            metavar="URI FILE",
+            help='A schema that "$ref" may name by its URI; nothing is fetched.',
+        ),
+        click.option(
+            "--depth",
+            type=click.IntRange(1, MOST_DEPTH),
+            default=64,
+            show_default=True,
+            help="Most recursive schemas open inside one another.",
+        ),
     )
+    return _all(options)(command)
 
 
 def _budget(command: _Command) -> _Command:
@@ -207,6 +260,38 @@ def compile_choices_(
     vocabulary = _vocabulary(tokenizer, size, eos)
     began = time.perf_counter()
     table = compile_choices(choices, vocabulary, budget=_limits(limits))
+    _save(table, output, began, tokenizer)
+
+
+@compile_.command("json-schema")
+@click.argument("schema", metavar="FILE", type=_FILE_OR_DASH)
+@_form
+@_tokenizer(required=True)
+@_budget
+@_output(_writable, "Where the table is written.")
+def compile_json_schema_(
+    schema: Path, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
+    documents: tuple[tuple[str, Path], ...], depth: int, tokenizer: Path, size: int | None, eos: int | None,
+    output: Path, **limits: Any,
+) -> None:  # fmt: skip
+    """Compile the JSON Schema in FILE (- for standard input) into a table of the JSON texts that fit it."""
+    text, known = _read_bytes(schema), {uri: path.read_bytes() for uri, path in documents}
+    budget = _limits(limits)
+    try:
+        # reading a tokenizer takes seconds: what is wrong with the schema is said before
+        meter = budget.begin()
+        build_skeleton(formula(text, allow=frozenset(allow), documents=known, meter=meter), meter)
+        vocabulary = _vocabulary(tokenizer, size, eos)
+        began = time.perf_counter()
+        table = compile_json_schema(
+            text, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
+            depth=depth, budget=budget,
+        )  # fmt: skip
+    except SchemaError as error:
+        said = str(error).removeprefix(f"{error.pointer or '/'}: ")
+        # a document of the caller's is named by its URI
+        where = error.pointer if "#" in error.pointer else f"{_name(schema)}{'#' * bool(error.pointer)}{error.pointer}"
+        raise click.ClickException(_with_options(f"{where}: {said}")) from None
     _save(table, output, began, tokenizer)
 
 
@@ -309,6 +394,11 @@ def show_table(
 ) -> None:
     """Draw a compiled table: states and edges with how many tokens they allow; with its tokenizer, what few spell."""
     loaded = TransitionTable.load(table)
+    if loaded.is_nested:
+        raise ConstraintError(
+            f"{table} cannot be drawn: it has calls, as tables of JSON Schemas do, so that where a state leads depends "
+            "on what is open around it; see `maskwright inspect`"
+        )
     drawn = drawing.num_drawn(loaded)
     _check_few(drawn, max_states)
     vocabulary = _if_given(tokenizer, size, eos)
@@ -394,9 +484,7 @@ def _if_given(source: Path | None, size: int | None, eos: int | None) -> Vocabul
 
 def _read_choices(file: Path) -> list[str]:
     """Return the lines of a UTF-8 file, "-" for standard input, without their ends and a byte order mark."""
-    with click.open_file(str(file), "rb") as stream:
-        raw = stream.read()
-    name = "standard input" if str(file) == "-" else str(file)
+    raw, name = _read_bytes(file), _name(file)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -408,6 +496,16 @@ def _read_choices(file: Path) -> list[str]:
     if "" in lines:
         raise DataError(f"line {lines.index('') + 1} of {name} is empty: remove it")
     return lines
+
+
+def _read_bytes(file: Path) -> bytes:
+    with click.open_file(str(file), "rb") as stream:
+        raw: bytes = stream.read()
+    return raw
+
+
+def _name(file: Path) -> str:
+    return "standard input" if str(file) == "-" else str(file)
 
 
 def _save(table: TransitionTable, output: Path, began: float, tokenizer: Path) -> None:
@@ -503,9 +601,17 @@ def _show(table: TransitionTable, console: Console) -> None:
         facts.add_row("bases", f"{table.base_mask.size:,}, shared by {shared:,} rows, with {len(table.masks):,} masks")
         lists = table.class_start.size - 1
         facts.add_row("class lists", f"{lists:,}, with {table.class_token.size:,} tokens that have a class")
-    if not table.is_trie:
-        ends = int(np.count_nonzero(table.accepting))
-        accept = f"{ends:,} row accepts" if ends == 1 else f"{ends:,} rows accept"
+    ends = int(np.count_nonzero(table.accepting))
+    accept = f"{ends:,} row accepts" if ends == 1 else f"{ends:,} rows accept"
+    if table.is_nested:
+        leaves = int(np.count_nonzero(table.site_leaf))
+        facts.add_row("calls", f"{table.num_sites:,} return sites, {leaves:,} of parts that make no calls themselves")
+        facts.add_row("pushes", f"{table.num_actions:,} actions, of up to {table.most_pushes:,} sites at once")
+        lists, exits = table.exit_start.size - 1, table.exit_token.size
+        facts.add_row("exits", f"{exits:,} tokens in {lists:,} lists, with {table.num_symbols:,} symbols")
+        facts.add_row("depth", f"{table.depth:,} calls may be open at once, beside one that makes none itself")
+        facts.add_row("ends", f"{accept} where no call is open")
+    elif not table.is_trie:
         reach = drawing.in_tokens(int(table.distance[table.distance != NEVER].max()))
         facts.add_row("ends", f"{accept}; from any state one is at most {reach} away")
     facts.add_row("bytes", size)

@@ -3,6 +3,7 @@
     MaskwrightError
     ├── ConstraintError(ValueError)       a constraint that cannot be compiled as given
     │   ├── RegexError                    a pattern that is malformed or not supported, with a caret
+    │   ├── SchemaError                   a JSON Schema that is malformed, matches nothing or is not supported
     │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
@@ -55,6 +56,15 @@ class RegexError(ConstraintError):
         super().__init__(f"{message}\n{_caret(pattern, position)}")
         self.pattern = pattern
         self.position = position  # index into pattern, 0 to len(pattern)
+
+
+class SchemaError(ConstraintError):
+    """A JSON Schema that cannot be compiled exactly; the message begins with the JSON Pointer of what is at fault."""
+
+    def __init__(self, message: str, pointer: str, keyword: str | None = None) -> None:
+        super().__init__(f"{pointer or '/'}: {message}")
+        self.pointer = pointer  # where in the schema, as a URI fragment without '#': "" is the whole schema
+        self.keyword = keyword  # the keyword that `allow` could name, if there is one
 
 
 _EXCERPT = 40  # characters of a pattern shown on either side of a fault

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numba import njit
@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from .errors import TableError, TableFileError, VocabularyMismatchError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the file format; a reader refuses any other."""
 
 MOST_TOKENS = 2**31 - 3
@@ -30,12 +30,30 @@ MOST_TOKENS = 2**31 - 3
 NEVER = 2**31 - 1
 """The distance of a state from which no end can be reached."""
 
+MOST_DEPTH = 2**16
+"""The largest `depth` of a nested table, and the largest need of a state or a site."""
+
 IntArray = NDArray[np.signedinteger[Any]]
 
 _ARRAYS = (
     "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks",
     "base_mask", "base_classes", "base_start", "base_target", "class_start", "class_token", "class_id",
     "level_start", "item_start", "item_row",
+    "action_state", "action_start", "action_push", "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol",
+    "site_start", "site_symbol", "site_target", "base_push", "symbol_label", "site_leaf", "state_need", "site_need",
+)  # fmt: skip
+_INT32, _INT64, _BOOL, _UINT32 = (np.dtype(kind) for kind in (np.int32, np.int64, np.bool_, np.uint32))
+_KINDS: dict[str, tuple[np.dtype[Any], ...]] = {  # of arrays; () for tokens and for edge_target, which follow others
+    **dict.fromkeys(_ARRAYS, (_INT32,)),
+    **dict.fromkeys(("row_start", "item_start", "item_row"), (_INT32, _INT64)),
+    **dict.fromkeys(("accepting", "site_leaf"), (_BOOL,)),
+    **dict.fromkeys(("edge_target", "edge_token", "class_token", "exit_token"), ()),
+    "masks": (_UINT32,),
+    "level_start": (_INT64,),
+}
+_OF_CALLS = (
+    "action_state", "action_push", "row_exit", "base_exit", "exit_token", "site_symbol", "base_push", "symbol_label",
+    "state_need",
 )  # fmt: skip
 _TOGETHER = 256  # rows walked side by side in `_walk`
 _BLOCK = 256  # tail entries per count of ends kept for looking up input rows
@@ -50,9 +68,67 @@ class Level(NamedTuple):
     tails: bool  # some states at this depth are tail entries
 
 
+class Distances(NamedTuple):
+    """What budgets need to know of a nested table; a configuration's distance is its code's and those of its sites."""
+
+    code: NDArray[np.int64]  # (S + 2 + A,) fewest tokens to the end of the fragment; for actions, with what they push
+    site: NDArray[np.int64]  # (K,) fewest tokens from the return to the end of the fragment below
+    farthest: NDArray[np.int64]  # (S + 2,) the largest distance a token leads to, above that of what is on the stack
+
+
+class _Length:
+    """A field that a nested table works out when it is first asked for: most are never asked."""
+
+    @overload
+    def __get__(self, table: None, owner: type) -> int: ...
+
+    @overload
+    def __get__(self, table: TransitionTable, owner: type) -> int: ...
+
+    def __get__(self, table: TransitionTable | None, owner: type) -> int:
+        if table is None:
+            return -1  # the field's default
+        found: int = table.__dict__["_min_length"]
+        if found == -1 and table.is_nested:
+            found = table.__dict__["_min_length"] = int(table.distance[0])
+        return found
+
+    def __set__(self, table: TransitionTable, value: int) -> None:
+        table.__dict__["_min_length"] = value
+
+
 def integer_vocabulary(vocab_size: int) -> str:
     """Return the fingerprint of a vocabulary of bare integers 0 .. vocab_size - 1."""
     return f"integers:{vocab_size}"
+
+
+class NestedState(NamedTuple):
+    """Where sequences stand in a table with calls: a state, and the return sites of the frames that are open."""
+
+    node: Any  # (B,)
+    stack: Any  # (B, slots) sites, the outermost first; 0 from `height` on
+    height: Any  # (B,) open frames; 0 where the state is dead
+
+
+def _nothing() -> NDArray[np.int32]:
+    return _NO_NUMBERS
+
+
+def _no_tokens() -> NDArray[Any]:
+    return _NO_NUMBERS
+
+
+def _no_lists() -> NDArray[np.int32]:
+    return _NO_LISTS
+
+
+def _no_flags() -> NDArray[np.bool_]:
+    return _NO_FLAGS
+
+
+_NO_NUMBERS, _NO_LISTS, _NO_FLAGS = np.empty(0, np.int32), np.zeros(1, np.int32), np.empty(0, np.bool_)
+for _array in (_NO_NUMBERS, _NO_LISTS, _NO_FLAGS):  # shared by all tables without calls
+    _array.flags.writeable = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +157,26 @@ class TransitionTable:
     edges of its one row, as a mask for whole rows of logits. Any other table is a graph: it has no levels, no tail
     entries but the last two, and no input rows.
 
+    A *nested* table is a graph with a stack of return sites. A part of its rows is a *fragment*: entered with a site on
+    top of the stack, left by an *exit*, a token in which the fragment ends. Without calls all that follows is empty.
+
+    - Targets of edges and of sites are codes: states as above (S rows, the state after EOS, the dead state), then
+      actions. Action a, coded S + 2 + a, pushes the sites action_push[action_start[a] : action_start[a + 1]] in order
+      and goes on in `action_state[a]`. Targets of bases are states alone.
+    - Exit list l is the entries exit_start[l] .. exit_start[l + 1]: reading `exit_token` there leaves the fragment with
+      symbol `exit_symbol`, which stands for how it ended and for the bytes of the token that are left after the end. A
+      row has the lists row_exit[row], which overrides its base, and base_exit[base], which is the base's; -1 for none.
+    - Return site k says what a symbol leads to, among its entries site_start[k] .. site_start[k + 1]: `site_target` of
+      `site_symbol` is a code, or -1 - y: leave that frame too, with symbol y for the next site. No entry: not allowed.
+    - A row whose `base_push` is not negative borrows its base from a fragment: a token of the base's mask also pushes
+      that site, and the base's exits find it on top.
+    - symbol_label[y] is how the fragment ended where symbol y leaves no bytes, -1 where it leaves some.
+    - Frames of sites that are `site_leaf` belong to fragments that make no calls: they are only ever on top, and do not
+      count. Of all others at most `depth` may be open. A state is only entered where `state_need` more of them fit,
+      which is how many it takes to leave its fragment, and a site only pushed where `site_need` more of them than lie
+      below it fit. Both empty: 0 throughout.
+    - EOS is allowed in accepting rows where the stack is empty.
+
     Frozen and checked when made: raises TableError if the arrays contradict each other.
     """
 
@@ -101,22 +197,51 @@ class TransitionTable:
     level_start: NDArray[np.int64]  # (D + 1,) rows of depth d: level_start[d] .. level_start[d + 1]; (0,) of a graph
     item_start: IntArray  # (Q + 1,)
     item_row: IntArray  # (N,)
-    min_length: int = -1  # fewest tokens in a sequence; -1 to have both worked out, of a graph
-    max_length: int | None = None  # most tokens in a sequence, None where there is no most
+    min_length: _Length = _Length()  # fewest tokens in a sequence; left out to have both worked out, of a graph
+    max_length: int | None = None  # most tokens in a sequence, None where there is no most, and of a nested table
     eos: int | None = None
     vocabulary: str = ""  # fingerprint
     source: str = ""  # hash of what was compiled
+    action_state: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (A,) rows
+    action_start: NDArray[np.int32] = dataclasses.field(default_factory=_no_lists)  # (A + 1,)
+    action_push: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (P,) sites
+    row_exit: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (S,) or (0,) exit list
+    base_exit: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (R,) or (0,) exit list
+    exit_start: NDArray[np.int32] = dataclasses.field(default_factory=_no_lists)  # (L + 1,)
+    exit_token: NDArray[np.unsignedinteger[Any]] = dataclasses.field(default_factory=_no_tokens)  # (N,)
+    exit_symbol: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (N,)
+    site_start: NDArray[np.int32] = dataclasses.field(default_factory=_no_lists)  # (K + 1,)
+    site_symbol: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (M,) sorted within a site
+    site_target: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (M,) a code, or -1 - symbol
+    base_push: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (S,) or (0,) site
+    symbol_label: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (Y,)
+    site_leaf: NDArray[np.bool_] = dataclasses.field(default_factory=_no_flags)  # (K,)
+    state_need: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (S,) or (0,)
+    site_need: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (K,) or (0,)
+    depth: int = 0  # most frames that are no leaves
 
     def __post_init__(self) -> None:
+        if self.exit_token.size == 0:
+            object.__setattr__(self, "exit_token", self.edge_token[:0])
+        fields = self.__dict__
         for name in _ARRAYS:
-            array = np.asarray(getattr(self, name))
-            if array.flags.writeable or not array.flags.c_contiguous:  # whoever holds it could change it still
+            array = np.asarray(fields[name])
+            flags = array.flags
+            if flags.writeable or not flags.c_contiguous:  # whoever holds it could change it still
                 array = array.copy()
                 array.flags.writeable = False
-            object.__setattr__(self, name, array)
+            fields[name] = array
         if self.vocabulary == "":
             object.__setattr__(self, "vocabulary", integer_vocabulary(self.vocab_size))
         _check(self)
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """Take the arrays of a pickle or copy, which can be written to, as read-only ones again."""
+        fields.pop("distances", None)
+        for value in fields.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        self.__dict__.update(fields)
 
     def __repr__(self) -> str:
         sequences = f"{self.num_sequences:,} sequences, " if self.is_trie else ""
@@ -164,6 +289,31 @@ class TransitionTable:
         return self.num_states - 1
 
     @property
+    def is_nested(self) -> bool:
+        """Whether this table has calls, so that a stack belongs to its states."""
+        return self.site_start.size > 1
+
+    @property
+    def num_sites(self) -> int:
+        """K: return sites."""
+        return int(self.site_start.size) - 1
+
+    @property
+    def num_symbols(self) -> int:
+        """Y: symbols that fragments are left with."""
+        return int(self.symbol_label.size)
+
+    @property
+    def num_actions(self) -> int:
+        """A: targets that push."""
+        return int(self.action_state.size)
+
+    @property
+    def slots(self) -> int:
+        """The places of a stack: one more than `depth`, for the leaf on top; 0 of a table without calls."""
+        return self.depth + 1 if self.is_nested else 0
+
+    @property
     def num_sequences(self) -> int:
         """Q: distinct sequences; 0 of a graph, which does not count them."""
         return int(self.item_start.size) - 1
@@ -181,7 +331,8 @@ class TransitionTable:
     @property
     def fixed_length(self) -> int | None:
         """The length of every sequence, or None where lengths differ or EOS is needed to end."""
-        return self.min_length if self.min_length == self.max_length and self.eos is None else None
+        fixed = self.max_length is not None and self.eos is None and self.min_length == self.max_length
+        return self.max_length if fixed else None
 
     # -------------------------------------------------------------------------------------------- structure
 
@@ -215,7 +366,45 @@ class TransitionTable:
             out = np.empty(self.num_states, np.int32)
             _distances(self.row_start, self.edge_token, self.edge_target, self.accepting, self.vocab_size, out)
             return out
+        if self.is_nested:
+            return self.distances.code[: self.num_states].astype(np.int32)
         return self._facts[0]
+
+    @cached_property
+    def distances(self) -> Distances:
+        """Of a nested table: distances of codes and sites, upper bounds that some allowed token always reduces.
+
+        Distances are over tokens that leave no bytes behind where a fragment ends, with symbols that every site takes
+        that can be on top, and over what is allowed however many frames are open. NEVER where there is no such way.
+        """
+        found = _nested_distances(
+            self.row_start, self.edge_token, self.edge_target, self.accepting, self.base_row, self.masks,
+            self.base_mask, self.base_classes, self.base_start, self.base_target, self.class_start, self.class_token,
+            self.class_id, self.action_state, self.action_start, self.action_push, self.row_exit, self.base_exit,
+            self.exit_start, self.exit_token, self.exit_symbol, self.site_start, self.site_symbol, self.site_target,
+            self.base_push, self.symbol_label, self.site_leaf, self.state_need, self.site_need, self.code_need,
+        )  # fmt: skip
+        for array in found:
+            array.flags.writeable = False
+        return Distances(*found)
+
+    @property
+    def code_need(self) -> NDArray[np.int32]:
+        """Of a nested table: how many more frames must fit for a code to be followed, (S + 2 + A,); of no other."""
+        need: NDArray[np.int32] = self.__dict__["_code_need"]
+        return need
+
+    @property
+    def most_need(self) -> int:
+        """How many more frames must fit for nothing to be refused for want of room."""
+        need: int = self.__dict__["_most_need"]
+        return need
+
+    @property
+    def most_pushes(self) -> int:
+        """The most frames that a token opens."""
+        pushes: int = self.__dict__["_most_pushes"]
+        return pushes
 
     @cached_property
     def farthest(self) -> NDArray[np.int32]:
@@ -224,6 +413,8 @@ class TransitionTable:
         With more tokens left than that, no token of the state can make an end impossible. Never too small; it may be
         too large for a row that takes away all tokens of some class of its base.
         """
+        if self.is_nested:
+            raise TypeError("what is far from the end of a nested table depends on its stack: see distances.farthest")
         out = np.full(self.num_states, -1, np.int32)
         _farthest(
             self.row_start, self.edge_token, self.edge_target, self.base_row, self.base_start, self.base_target,
@@ -249,13 +440,15 @@ class TransitionTable:
         """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed.
 
         states: where each row starts (N,); the start if left out. Raises ValueError for one that this table has not.
+        A nested table is walked from the start alone; `follow` goes on from anywhere.
         """
-        array = np.asarray(tokens)
+        if self.is_nested:
+            if states is not None:
+                raise ValueError("a state of a nested table needs its stack: use follow")
+            return np.asarray(self.follow(tokens).node)
+        array = _tokens(tokens)
         if array.size == 0:
             return np.zeros(array.shape[:1], np.int64) if states is None else states.copy()
-        if array.ndim != 2 or array.dtype.kind not in "iu":
-            raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         out = np.zeros(array.shape[0], np.int64) if states is None else states.copy()
         eos = -1 if self.eos is None else self.eos
         stray = _walk(
@@ -267,8 +460,39 @@ class TransitionTable:
             raise stray_state(self, int(out[stray]))
         return out
 
+    def follow(self, tokens: ArrayLike, state: NestedState | None = None) -> NestedState:
+        """Return where each row of tokens (N, L) leads in a nested table: (N,); to the dead state if it is not allowed.
+
+        state: where each row starts (N,); the start if left out. Raises ValueError for one that this table has not.
+        """
+        array = _tokens(tokens)
+        count = len(array)
+        if state is None:
+            state = NestedState(
+                np.zeros(count, np.int64), np.zeros((count, self.slots), np.int32), np.zeros(count, np.int32)
+            )
+        out = NestedState(
+            np.array(state.node, np.int64), np.array(state.stack, np.int32), np.array(state.height, np.int32)
+        )
+        if (out.node.shape, out.stack.shape, out.height.shape) != ((count,), (count, self.slots), (count,)):
+            raise ValueError(
+                f"a state for {count} rows of this table has node and height ({count},) and stack ({count}, "
+                f"{self.slots}), not {out.node.shape}, {out.height.shape} and {out.stack.shape}"
+            )
+        stray = _follow(
+            self.row_start, self.edge_token, self.edge_target, self.accepting, self.base_row, self.masks,
+            self.base_mask, self.base_classes, self.base_start, self.base_target, self.class_start, self.class_token,
+            self.class_id, self.action_state, self.action_start, self.action_push, self.row_exit, self.base_exit,
+            self.exit_start, self.exit_token, self.exit_symbol, self.site_start, self.site_symbol, self.site_target,
+            self.base_push, self.site_leaf, self.site_need, self.code_need, self.depth, self.vocab_size,
+            -1 if self.eos is None else self.eos, array if array.size else np.zeros((count, 0), np.int64), *out,
+        )  # fmt: skip
+        if stray >= 0:
+            raise stray_configuration(self, out, int(stray))
+        return out
+
     def is_accepting(self, states: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each state (N,) ends a sequence: bool (N,)."""
+        """Return whether each state (N,) ends a sequence, of a nested table with an empty stack: bool (N,)."""
         array = np.asarray(states)
         if array.size and not 0 <= array.min() <= array.max() < self.num_states:
             raise stray_state(self, int(array.min() if array.min() < 0 else array.max()))
@@ -278,6 +502,9 @@ class TransitionTable:
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+        if self.is_nested:
+            reached = self.follow(sids)
+            return np.asarray(self.is_accepting(reached.node) & (reached.height == 0))
         return self.is_accepting(self.walk(sids))
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
@@ -398,6 +625,27 @@ def stray_state(table: TransitionTable, state: int) -> ValueError:
     )
 
 
+def stray_configuration(table: TransitionTable, state: NestedState, row: int) -> ValueError:
+    """Return the error for a row of a batch that stands nowhere in a nested table."""
+    node, height = int(state.node[row]), int(state.height[row])
+    if not 0 <= node < table.num_states:
+        return stray_state(table, node)
+    return ValueError(
+        f"row {row} has a stack of height {height} with sites {state.stack[row].tolist()}: this table's has at most "
+        f"{table.slots} of sites 0 .. {table.num_sites - 1}, none of them after EOS; it comes from another table"
+    )
+
+
+def _tokens(tokens: ArrayLike) -> NDArray[Any]:
+    """Return tokens (N, L) as an array in this machine's byte order; ValueError for what is none."""
+    array = np.asarray(tokens)
+    if array.size == 0:
+        return array
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def _checksum(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> str:
     """SHA-256 over the header and every array's name, type, shape and bytes."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
@@ -422,27 +670,11 @@ def _check(table: TransitionTable) -> None:
         raise TableError("vocabulary and source must be text")
     if table.vocabulary.startswith("integers:") and table.vocabulary != integer_vocabulary(size):
         raise TableError(f"the vocabulary is {table.vocabulary}, but vocab_size is {size}")
-    index = (np.dtype(np.int32), np.dtype(np.int64))
-    token = np.min_scalar_type(size + 1)
-    for name, kinds, ndim in (
-        ("row_start", index, 1),
-        ("edge_token", (token,), 1),
-        ("edge_target", (table.row_start.dtype,), 1),
-        ("accepting", (np.dtype(np.bool_),), 1),
-        ("base_row", index[:1], 1),
-        ("masks", (np.dtype(np.uint32),), 2),
-        ("base_mask", index[:1], 1),
-        ("base_classes", index[:1], 1),
-        ("base_start", index[:1], 1),
-        ("base_target", index[:1], 1),
-        ("class_start", index[:1], 1),
-        ("class_token", (token,), 1),
-        ("class_id", index[:1], 1),
-        ("level_start", index[1:], 1),
-        ("item_start", index, 1),
-        ("item_row", index, 1),
-    ):
+    token, row = (np.min_scalar_type(size + 1),), (table.row_start.dtype,)
+    for name, allowed in _KINDS.items():
         array = getattr(table, name)
+        kinds = allowed or (row if name == "edge_target" else token)
+        ndim = 2 if name == "masks" else 1
         if array.dtype not in kinds or array.ndim != ndim:
             raise TableError(f"{name} is {array.dtype} with {array.ndim} axes, not {kinds[0]} with {ndim}")
     rows, edges, bases = table.num_rows, table.num_edges, table.base_mask.size
@@ -459,10 +691,31 @@ def _check(table: TransitionTable) -> None:
         ),
         (table.class_start.size >= 1, "class_start is empty"),
         (table.class_token.size == table.class_id.size, "class_token and class_id differ in length"),
+        (
+            min(table.action_start.size, table.exit_start.size, table.site_start.size) >= 1,
+            "action_start, exit_start or site_start is empty",
+        ),
+        (table.action_start.size == table.action_state.size + 1, "action_state and action_start differ in length"),
+        (table.row_exit.size in (0, rows), "row_exit and row_start differ in length"),
+        (table.base_push.size in (0, rows), "base_push and row_start differ in length"),
+        (table.state_need.size in (0, rows), "state_need and row_start differ in length"),
+        (table.base_exit.size in (0, bases), "base_exit and base_mask differ in length"),
+        (table.exit_token.size == table.exit_symbol.size, "exit_token and exit_symbol differ in length"),
+        (table.site_symbol.size == table.site_target.size, "site_symbol and site_target differ in length"),
+        (table.site_leaf.size == table.num_sites, "site_leaf and site_start differ in length"),
+        (table.site_need.size in (0, table.num_sites), "site_need and site_start differ in length"),
     )
     for holds, message in consistent:
         if not holds:
             raise TableError(message)
+    if type(table.depth) is not int or not 0 <= table.depth <= MOST_DEPTH:
+        raise TableError(f"depth must be an integer from 0 to {MOST_DEPTH:,}, not {table.depth!r}")
+    if not table.is_nested and (
+        table.depth or any(getattr(table, name).size for name in _OF_CALLS) or table.exit_start.size > 1
+    ):
+        raise TableError("a table without return sites has no actions, exits, symbols, needs or depth")
+    if table.is_trie and table.is_nested:
+        raise TableError("a trie has no return sites")
     if table.is_trie:
         _check_trie(table)
     else:
@@ -499,13 +752,22 @@ def _check_graph(table: TransitionTable) -> None:
         raise TableError("a graph has no input rows")
     if table.row_start.dtype != np.int32:
         raise TableError("a graph has row_start of int32")
-    fault, where = _first_graph_fault(
+    fault, where, need, most, pushes = _first_graph_fault(
         table.row_start, table.edge_token, table.edge_target, table.base_row, table.masks, table.base_mask,
         table.base_classes, table.base_start, table.base_target, table.class_start, table.class_token, table.class_id,
-        table.vocab_size, -1 if table.eos is None else table.eos,
+        table.action_state, table.action_start, table.action_push, table.row_exit, table.base_exit, table.exit_start,
+        table.exit_token, table.exit_symbol, table.site_start, table.site_symbol, table.site_target, table.base_push,
+        table.symbol_label, table.site_leaf, table.state_need, table.site_need, table.vocab_size,
+        -1 if table.eos is None else table.eos,
     )  # fmt: skip
     if fault:
         raise TableError(f"{_FAULTS[fault]} (at {where})")
+    if table.is_nested:
+        need.flags.writeable = False
+        table.__dict__.update(_code_need=need, _most_need=int(most), _most_pushes=int(pushes))
+        if table.__dict__["_min_length"] != -1 or table.max_length is not None:
+            _check_lengths(table, int(table.distance[0]), None)
+        return
     distance, longest = table._facts
     if (distance[:-1] == NEVER).any():
         raise TableError(f"no end can be reached from a row: decoding would run into a dead end "
@@ -548,6 +810,20 @@ _FAULTS = (
     "a base leads outside the table",
     "class_start does not rise from 0 to the number of classed tokens",
     "a class has no target in a base",
+    "action_start does not rise from 0 to the number of pushes, by one push an action at least",
+    "an action leads or pushes outside the table",
+    "an action pushes onto a leaf",
+    "row_exit or base_exit points outside",
+    "base_push points outside",
+    "exit_start does not rise from 0 to the number of exits",
+    "tokens of an exit list are not strictly increasing, below vocab_size and other than eos",
+    "an exit's symbol is outside symbol_label",
+    "site_start does not rise from 0 to the number of targets",
+    "symbols of a site are not strictly increasing and in symbol_label",
+    "a site leads outside the table",
+    "a need is negative or more than any depth",
+    "symbol_label is less than -1",
+    "a row's base leads outside the table",
 )
 
 
@@ -668,72 +944,258 @@ def _first_graph_fault(
     class_start: Any,
     class_token: Any,
     class_id: Any,
+    action_state: Any,
+    action_start: Any,
+    action_push: Any,
+    row_exit: Any,
+    base_exit: Any,
+    exit_start: Any,
+    exit_token: Any,
+    exit_symbol: Any,
+    site_start: Any,
+    site_symbol: Any,
+    site_target: Any,
+    base_push: Any,
+    symbol_label: Any,
+    site_leaf: Any,
+    state_need: Any,
+    site_need: Any,
     vocab_size: int,
     eos: int,
 ) -> Any:
-    """Return (index into _FAULTS, position) of a graph; index 0 if there is no contradiction."""
+    """Return (index into _FAULTS, position, need by code, most need, most pushes) of a graph; index 0 if it is sound.
+
+    Lists are scanned without ways out, so that this is vector code; where one is wrong, it is searched again.
+    """
     rows, edges, bases = row_start.size - 1, edge_target.size, base_mask.size
-    lists = class_start.size - 1
+    lists, actions, sites, symbols = class_start.size - 1, action_state.size, site_leaf.size, symbol_label.size
+    exits = exit_start.size - 1
     dead = rows + 1
+    codes = rows + 2 + actions
+    nested = sites > 0
+    need = np.zeros(codes if nested else 0, np.int32)
     if edge_token[edges] != vocab_size or edge_token[edges + 1] != vocab_size + 1:
-        return 8, edges
+        return 8, edges, need, 0, 0
     for u in range(masks.shape[0]):
         if eos >= 0 and (masks[u, eos >> 5] >> np.uint32(eos & 31)) & np.uint32(1):
-            return 19, u
+            return 19, u, need, 0, 0
         if vocab_size & 31 and masks[u, masks.shape[1] - 1] >> np.uint32(vocab_size & 31):
-            return 19, u
+            return 19, u, need, 0, 0
     if class_start[0] != 0 or class_start[lists] != class_token.size:
-        return 21, 0
+        return 21, 0, need, 0, 0
     classes = np.zeros(lists, np.int64)  # of each list
     for k in range(lists):
         if class_start[k + 1] < class_start[k] or class_start[k + 1] > class_token.size:
-            return 21, k
+            return 21, k, need, 0, 0
         classes[k] = 1
         previous: Any = -1
         for x in range(class_start[k], class_start[k + 1]):
             token = np.int64(class_token[x])
             if token <= previous or token >= vocab_size:
-                return 18, x
+                return 18, x, need, 0, 0
             if class_id[x] < 0:
-                return 22, x
+                return 22, x, need, 0, 0
             classes[k] = max(classes[k], class_id[x] + 1)
             previous = token
     if base_start[0] != 0 or base_start[bases] != base_target.size:
-        return 16, 0
+        return 16, 0, need, 0, 0
+    lowest, highest = np.zeros(bases, np.int64), np.zeros(bases, np.int64)  # rows by whom all codes lead to rows
     for b in range(bases):
         if not (0 <= base_mask[b] < masks.shape[0] and 0 <= base_classes[b] < lists):
-            return 17, b
+            return 17, b, need, 0, 0
         if base_start[b + 1] < base_start[b] or base_start[b + 1] > base_target.size:
-            return 16, b
+            return 16, b, need, 0, 0
         if base_start[b + 1] - base_start[b] < classes[base_classes[b]]:
-            return 22, b
+            return 22, b, need, 0, 0
+        lowest[b], highest[b] = 0, rows - 1
         for x in range(base_start[b], base_start[b + 1]):
             code = base_target[x]
-            if code >> 1 >= rows or code >> 1 < (1 - rows if code & 1 else 0):
-                return 20, b
+            if not code & 1 and not 0 <= code >> 1 < rows:
+                return 20, b, need, 0, 0
+            if code & 1:
+                lowest[b] = max(lowest[b], -(np.int64(code) >> 1))
+                highest[b] = min(highest[b], rows - 1 - (np.int64(code) >> 1))
+        if base_exit.size and not -1 <= base_exit[b] < exits:
+            return 26, b, need, 0, 0
     if row_start[0] != 0 or row_start[rows] != edges:
-        return 1, 0
+        return 1, 0, need, 0, 0
+    unsorted, strays = 0, 0  # where tokens do not rise, within rows in the end; tokens that no row may hold
+    for e in range(1, edges):
+        unsorted += edge_token[e] <= edge_token[e - 1]
+    for e in range(edges):
+        strays += (edge_token[e] >= vocab_size) | (edge_token[e] == eos)
     for s in range(rows):
         a, b = row_start[s], row_start[s + 1]
         base = base_row[s]
         if b < a or b > edges:
-            return 1, s
+            return 1, s, need, 0, 0
         if base < -1 or base >= bases:
-            return 6, s
+            return 6, s, need, 0, 0
+        if 0 < a < b:
+            unsorted -= edge_token[a] <= edge_token[a - 1]
+        if not nested:
+            for e in range(a, b):
+                if edge_target[e] == dead:
+                    token = np.int64(edge_token[e])
+                    if base < 0 or not (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                        return 15, e, need, 0, 0
+    for e in range(edges):
+        strays += (edge_target[e] < 0) | (edge_target[e] >= codes) | (edge_target[e] == dead - 1)
+    if unsorted or strays:
+        for s in range(rows):
+            previous = -1
+            for e in range(row_start[s], row_start[s + 1]):
+                token = np.int64(edge_token[e])
+                if token <= previous or token >= vocab_size:
+                    return 3, e, need, 0, 0
+                if token == eos:
+                    return 12, e, need, 0, 0
+                if edge_target[e] < 0 or edge_target[e] >= codes or edge_target[e] == dead - 1:
+                    return 4, e, need, 0, 0
+                previous = token
+    if not nested:
+        return 0, 0, need, 0, 0
+
+    if action_start[0] != 0 or action_start[actions] != action_push.size:
+        return 23, 0, need, 0, 0
+    for y in range(symbols):
+        if symbol_label[y] < -1:
+            return 35, y, need, 0, 0
+    for s in range(state_need.size):
+        if not 0 <= state_need[s] <= MOST_DEPTH:
+            return 34, s, need, 0, 0
+        need[s] = state_need[s]
+    for k in range(site_need.size):
+        if not 0 <= site_need[k] <= MOST_DEPTH:
+            return 34, k, need, 0, 0
+    most_state = need.max()
+    most_pushes = np.int64(0)
+    for action in range(actions):
+        first, stop = np.int64(action_start[action]), np.int64(action_start[action + 1])
+        if stop <= first or stop > action_push.size:
+            return 23, action, need, 0, 0
+        if not 0 <= action_state[action] < rows:
+            return 24, action, need, 0, 0
+        frames, most = np.int64(0), np.int64(0)
+        for p in range(first, stop):
+            k = action_push[p]
+            if not 0 <= k < sites:
+                return 24, action, need, 0, 0
+            if site_leaf[k] and p + 1 < stop:
+                return 25, action, need, 0, 0
+            if site_need.size:
+                most = max(most, frames + site_need[k])
+            frames += not site_leaf[k]
+        most = max(most, frames + need[action_state[action]])
+        need[rows + 2 + action] = min(most, MOST_DEPTH + 1)
+        most_pushes = max(most_pushes, stop - first)
+    most_need = np.int64(need.max())
+    if exit_start[0] != 0 or exit_start[exits] != exit_token.size:
+        return 28, 0, need, 0, 0
+    unsorted = strays = 0
+    for x in range(1, exit_token.size):
+        unsorted += exit_token[x] <= exit_token[x - 1]
+    for x in range(exit_token.size):
+        strays += (exit_token[x] >= vocab_size) | (exit_token[x] == eos)
+    for k in range(exits):
+        a, b = exit_start[k], exit_start[k + 1]
+        if b < a or b > exit_token.size:
+            return 28, k, need, 0, 0
+        if 0 < a < b:
+            unsorted -= exit_token[a] <= exit_token[a - 1]
+    if unsorted or strays:
+        return 29, 0, need, 0, 0
+    for x in range(exit_symbol.size):
+        strays += (exit_symbol[x] < 0) | (exit_symbol[x] >= symbols)
+    if strays:
+        return 30, 0, need, 0, 0
+    if site_start[0] != 0 or site_start[sites] != site_symbol.size:
+        return 31, 0, need, 0, 0
+    for k in range(sites):
+        a, b = site_start[k], site_start[k + 1]
+        if b < a or b > site_symbol.size:
+            return 31, k, need, 0, 0
         previous = -1
-        for e in range(a, b):
-            token, target = np.int64(edge_token[e]), edge_target[e]
-            if token <= previous or token >= vocab_size:
-                return 3, e
-            if token == eos:
-                return 12, e
-            previous = token
-            if target == dead:
-                if base < 0 or not (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
-                    return 15, e
-            elif target < 0 or target >= rows:
-                return 4, e
-    return 0, 0
+        for x in range(a, b):
+            if site_symbol[x] <= previous or site_symbol[x] >= symbols:
+                return 32, x, need, 0, 0
+            previous = site_symbol[x]
+            code = site_target[x]
+            if code < -symbols or code >= codes or code == dead or code == dead - 1:
+                return 33, x, need, 0, 0
+    for s in range(row_exit.size):
+        if not -1 <= row_exit[s] < exits:
+            return 26, s, need, 0, 0
+    for s in range(base_push.size):
+        k = base_push[s]
+        if not -1 <= k < sites:
+            return 27, s, need, 0, 0
+        if k >= 0:
+            most_pushes = max(most_pushes, np.int64(1))
+            if site_need.size:
+                most_need = max(most_need, np.int64(site_need[k]))
+            if not site_leaf[k]:
+                most_need = max(most_need, np.int64(1) + most_state)
+    held = np.zeros(base_target.size, np.int64)  # tokens of each class of a base
+    counted = np.zeros(bases, np.bool_)
+    for s in range(rows):
+        base = base_row[s]
+        if base < 0 or lowest[base] <= s <= highest[base]:
+            continue
+        # some class leads to no row from here: the row's own edges and exits must take all its tokens
+        listed, first = base_classes[base], np.int64(base_start[base])
+        if not counted[base]:
+            counted[base] = True
+            for w in range(masks.shape[1]):
+                word = masks[base_mask[base], w]
+                word -= (word >> np.uint32(1)) & np.uint32(0x55555555)
+                word = (word & np.uint32(0x33333333)) + ((word >> np.uint32(2)) & np.uint32(0x33333333))
+                word = (word + (word >> np.uint32(4))) & np.uint32(0x0F0F0F0F)
+                held[first] += ((word * np.uint32(0x01010101)) & np.uint32(0xFFFFFFFF)) >> np.uint32(24)
+            for y in range(class_start[listed], class_start[listed + 1]):
+                token = np.int64(class_token[y])
+                if (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                    held[first] -= 1
+                    held[first + class_id[y]] += 1
+        stray = np.int64(0)
+        for x in range(first, base_start[base + 1]):
+            code = np.int64(base_target[x])
+            if not 0 <= (code >> 1) + (code & 1) * s < rows:
+                stray += held[x]
+        own = row_exit[s] if row_exit.size else -1
+        for pool in range(2 if stray else 0):
+            if pool and own < 0:
+                break
+            tokens = exit_token if pool else edge_token
+            for x in range(
+                exit_start[own] if pool else row_start[s], exit_start[own + 1] if pool else row_start[s + 1]
+            ):
+                token = np.int64(tokens[x])
+                if not (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                    continue
+                if pool and _place(edge_token, row_start[s], row_start[s + 1], token) >= 0:
+                    continue
+                y = _place(class_token, class_start[listed], class_start[listed + 1], token)
+                code = np.int64(base_target[first + (class_id[y] if y >= 0 else 0)])
+                if not 0 <= (code >> 1) + (code & 1) * s < rows:
+                    stray -= 1
+        if stray:
+            return 36, s, need, 0, 0
+    return 0, 0, need, most_need, most_pushes
+
+
+@njit(cache=True, nogil=True)
+def _place(array: Any, first: Any, stop: Any, value: Any) -> Any:
+    """Return where a sorted part of an array holds a value, or -1."""
+    lo, hi = np.int64(first), np.int64(stop)
+    end = hi
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if np.int64(array[mid]) < value:
+            lo = mid + 1
+        else:
+            hi = mid
+    return lo if lo < end and np.int64(array[lo]) == value else np.int64(-1)
 
 
 # ------------------------------------------------------------------------------------------------------ kernels
@@ -814,6 +1276,136 @@ def _walk(
                 found = class_id[lo] if lo < stop and np.int64(class_token[lo]) == token else 0
                 code = np.int64(base_target[base_start[base] + found])
                 out[i] = (code >> 1) + (code & 1) * state
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _follow(
+    row_start: Any,
+    edge_token: Any,
+    edge_target: Any,
+    accepting: Any,
+    base_row: Any,
+    masks: Any,
+    base_mask: Any,
+    base_classes: Any,
+    base_start: Any,
+    base_target: Any,
+    class_start: Any,
+    class_token: Any,
+    class_id: Any,
+    action_state: Any,
+    action_start: Any,
+    action_push: Any,
+    row_exit: Any,
+    base_exit: Any,
+    exit_start: Any,
+    exit_token: Any,
+    exit_symbol: Any,
+    site_start: Any,
+    site_symbol: Any,
+    site_target: Any,
+    base_push: Any,
+    site_leaf: Any,
+    site_need: Any,
+    code_need: Any,
+    depth: int,
+    vocab_size: int,
+    eos: int,
+    tokens: Any,
+    node: Any,
+    stack: Any,
+    height: Any,
+) -> int:
+    """Follow each row of tokens (N, L) of a nested table, in place; return a row that stands nowhere in it, or -1."""
+    rows = row_start.size - 1
+    dead = rows + 1
+    for i in range(node.size):
+        if not (0 <= node[i] <= dead and 0 <= height[i] <= (stack.shape[1] if node[i] < rows else 0)):
+            return i
+        for j in range(height[i]):
+            if not 0 <= stack[i, j] < site_leaf.size:
+                return i
+        stack[i, height[i] :] = 0
+    for i in range(node.size):
+        s, h = node[i], np.int64(height[i])
+        for j in range(tokens.shape[1]):
+            token = np.int64(tokens[i, j])
+            if s >= rows:
+                if not (s < dead and token == eos and eos >= 0):
+                    s = dead
+                continue
+            frames = np.int64(0)
+            for x in range(h):
+                frames += not site_leaf[stack[i, x]]
+            code, symbol = np.int64(dead), np.int64(-1)
+            found = _place(edge_token, row_start[s], row_start[s + 1], token)
+            own = row_exit[s] if row_exit.size else -1
+            own_exit = np.int64(-1)
+            if found < 0 and own >= 0:
+                own_exit = _place(exit_token, exit_start[own], exit_start[own + 1], token)
+            base = base_row[s]
+            if found >= 0:
+                code = edge_target[found]
+            elif own_exit >= 0:
+                symbol = exit_symbol[own_exit]
+            elif token == eos and eos >= 0:
+                if accepting[s] and h == 0:
+                    code = dead - 1
+            elif base >= 0 and 0 <= token < vocab_size:
+                push = base_push[s] if base_push.size else -1
+                if push >= 0:
+                    needed = np.int64(not site_leaf[push])
+                    if site_need.size:
+                        needed = max(needed, site_need[push])
+                    if frames + needed <= depth and h < stack.shape[1]:
+                        stack[i, h] = push
+                        h += 1
+                        frames += not site_leaf[push]
+                    else:
+                        base = -1
+                if base < 0:
+                    pass
+                elif (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                    k = base_classes[base]
+                    found = _place(class_token, class_start[k], class_start[k + 1], token)
+                    code = np.int64(base_target[base_start[base] + (class_id[found] if found >= 0 else 0)])
+                    code = (code >> 1) + (code & 1) * s
+                elif base_exit.size and base_exit[base] >= 0:
+                    found = _place(exit_token, exit_start[base_exit[base]], exit_start[base_exit[base] + 1], token)
+                    if found >= 0:
+                        symbol = exit_symbol[found]
+            while symbol >= 0:
+                if h == 0:
+                    break
+                h -= 1
+                k = stack[i, h]
+                stack[i, h] = 0
+                frames -= not site_leaf[k]
+                found = _place(site_symbol, site_start[k], site_start[k + 1], symbol)
+                if found < 0:
+                    break
+                code = np.int64(site_target[found])
+                symbol = -1 - code if code < 0 else np.int64(-1)
+                if code < 0:
+                    code = np.int64(dead)
+            if code < dead - 1 or code > dead:
+                if frames + code_need[code] > depth:
+                    code = np.int64(dead)
+                elif code > dead:
+                    first, stop = np.int64(action_start[code - rows - 2]), np.int64(action_start[code - rows - 1])
+                    if h + stop - first > stack.shape[1]:
+                        code = np.int64(dead)
+                    else:
+                        for p in range(first, stop):
+                            stack[i, h] = action_push[p]
+                            h += 1
+                        code = np.int64(action_state[code - rows - 2])
+            s = code
+            if s >= rows:
+                stack[i, :] = 0
+                h = np.int64(0)
+        node[i], height[i] = s, h
     return -1
 
 
@@ -1012,3 +1604,383 @@ def _farthest(
     for s in range(rows, dead):
         if edge_token[edges + s - rows] < vocab_size:
             out[s] = distance[s + 1]
+
+
+@njit(cache=True, nogil=True)
+def _code_distance(
+    code: Any, rows: Any, distance: Any, site: Any, action_state: Any, action_start: Any, action_push: Any
+) -> Any:
+    """Return the distance of a code: that of its state, and of what it pushes."""
+    if code < rows + 2:
+        return distance[code]
+    total = distance[action_state[code - rows - 2]]
+    for p in range(action_start[code - rows - 2], action_start[code - rows - 1]):
+        total += site[action_push[p]]
+    return min(total, NEVER)
+
+
+@njit(cache=True, nogil=True)
+def _meet(common: Any, known: Any, which: Any, taken: Any) -> Any:
+    """Leave in a row of symbols those that are in `taken` too, all of them the first time; return if it has changed."""
+    changed = not known[which]
+    for w in range(taken.size):
+        word = taken[w] if not known[which] else common[which, w] & taken[w]
+        changed |= word != common[which, w]
+        common[which, w] = word
+    known[which] = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _enter(
+    code: Any, rows: Any, above: Any, action_state: Any, action_start: Any, action_push: Any, taken: Any, reached: Any,
+    below: Any, pushed: Any, by_site: Any, handled: Any,
+) -> Any:  # fmt: skip
+    """Follow a code where the site on top takes the symbols `above`; return if anything has changed."""
+    if code < rows:
+        changed = _meet(taken, reached, code, above)
+        handled[code] &= not changed
+        return changed
+    changed = False
+    for p in range(action_start[code - rows - 2], action_start[code - rows - 1]):
+        changed |= _meet(below, pushed, action_push[p], above)
+        above = by_site[action_push[p]]
+    entered = _meet(taken, reached, action_state[code - rows - 2], above)
+    handled[action_state[code - rows - 2]] &= not entered
+    return changed or entered
+
+
+@njit(cache=True, nogil=True)
+def _taken_by_all(
+    base_row: Any,
+    action_state: Any,
+    action_start: Any,
+    action_push: Any,
+    site_start: Any,
+    site_symbol: Any,
+    site_target: Any,
+    base_push: Any,
+    symbol_label: Any,
+    start: Any,
+    to: Any,
+    own_start: Any,
+    own_to: Any,
+) -> Any:
+    """Return which symbols every site takes that can be on top, and which of them each site has to see off.
+
+    Those are of symbols that leave no bytes behind: (number of each or -1 (Y,), by state (S, words), by site
+    (K, words), whether a site is ever pushed (K,)). start, to: what each row's base leads to; own_start, own_to:
+    its own edges.
+    """
+    rows, sites = base_row.size, site_start.size - 1
+    number = np.full(symbol_label.size, -1, np.int64)
+    count = 0
+    for y in range(symbol_label.size):
+        if symbol_label[y] >= 0:
+            number[y] = count
+            count += 1
+    words = (count + 63) >> 6
+    taken, reached = np.zeros((rows, words), np.uint64), np.zeros(rows, np.bool_)
+    below, pushed = np.zeros((sites, words), np.uint64), np.zeros(sites, np.bool_)
+    by_site = np.zeros((sites, words), np.uint64)
+    handled = np.zeros(rows, np.bool_)  # since what they depend on last changed
+    one = np.uint64(1)
+    reached[0] = True
+    changed = True
+    while changed:
+        changed = False
+        for k in range(sites):
+            before = by_site[k].copy()
+            by_site[k] = 0
+            for x in range(site_start[k], site_start[k + 1]):
+                y = number[site_symbol[x]]
+                code = np.int64(site_target[x])
+                if y < 0:
+                    continue
+                if code < 0:  # taken if the next site takes what this one makes of it
+                    following = number[-1 - code]
+                    if following < 0:
+                        continue
+                    if pushed[k] and not (below[k, following >> 6] >> np.uint64(following & 63)) & one:
+                        continue
+                by_site[k, y >> 6] |= one << np.uint64(y & 63)
+            if (by_site[k] != before).any():
+                handled[:] = False
+        for k in range(sites):
+            for x in range(site_start[k], site_start[k + 1]):
+                if site_target[x] >= 0 and pushed[k]:
+                    changed |= _enter(
+                        np.int64(site_target[x]), rows, below[k], action_state, action_start, action_push, taken,
+                        reached, below, pushed, by_site, handled,
+                    )  # fmt: skip
+        for s in range(rows):
+            if not reached[s] or handled[s]:
+                continue
+            handled[s] = True
+            for e in range(own_start[s], own_start[s + 1]):
+                changed |= _enter(
+                    own_to[e], rows, taken[s], action_state, action_start, action_push, taken, reached, below, pushed,
+                    by_site, handled,
+                )  # fmt: skip
+            if base_row[s] < 0:
+                continue
+            push = base_push[s] if base_push.size else -1
+            if push >= 0:
+                changed |= _meet(below, pushed, push, taken[s])
+            for x in range(start[s], start[s + 1]):
+                if to[x] >= 0:
+                    changed |= _enter(
+                        to[x], rows, by_site[push] if push >= 0 else taken[s], action_state, action_start,
+                        action_push, taken, reached, below, pushed, by_site, handled,
+                    )  # fmt: skip
+    seen_off = np.zeros((sites, words), np.uint64)
+    for s in range(rows):
+        push = base_push[s] if base_push.size and base_row[s] >= 0 else -1
+        if push >= 0 and reached[s]:
+            for x in range(start[s], start[s + 1]):
+                if to[x] >= 0:
+                    seen_off[push] |= taken[to[x]]
+                else:
+                    y = number[-1 - to[x]]
+                    seen_off[push, y >> 6] |= by_site[push, y >> 6] & (one << np.uint64(y & 63))
+    for a in range(action_state.size):
+        stop = action_start[a + 1]
+        seen_off[action_push[stop - 1]] |= taken[action_state[a]]
+        for p in range(action_start[a], stop - 1):
+            seen_off[action_push[p]] |= below[action_push[p + 1]]
+    return number, taken, seen_off, pushed
+
+
+@njit(cache=True, nogil=True)
+def _nested_distances(
+    row_start: Any,
+    edge_token: Any,
+    edge_target: Any,
+    accepting: Any,
+    base_row: Any,
+    masks: Any,
+    base_mask: Any,
+    base_classes: Any,
+    base_start: Any,
+    base_target: Any,
+    class_start: Any,
+    class_token: Any,
+    class_id: Any,
+    action_state: Any,
+    action_start: Any,
+    action_push: Any,
+    row_exit: Any,
+    base_exit: Any,
+    exit_start: Any,
+    exit_token: Any,
+    exit_symbol: Any,
+    site_start: Any,
+    site_symbol: Any,
+    site_target: Any,
+    base_push: Any,
+    symbol_label: Any,
+    site_leaf: Any,
+    state_need: Any,
+    site_need: Any,
+    code_need: Any,
+) -> Any:
+    """Return `Distances`: found by passes over all rows, last first, until nothing changes."""
+    rows, bases, sites, actions = row_start.size - 1, base_mask.size, site_leaf.size, action_state.size
+    dead = rows + 1
+    tight = state_need.size > 0  # without needs the limit is out of reach
+    left = np.zeros(base_target.size, np.int64)  # tokens of each class of each base
+    for b in range(bases):
+        count = 0
+        for w in range(masks.shape[1]):
+            word = masks[base_mask[b], w]
+            word -= (word >> np.uint32(1)) & np.uint32(0x55555555)
+            word = (word & np.uint32(0x33333333)) + ((word >> np.uint32(2)) & np.uint32(0x33333333))
+            word = (word + (word >> np.uint32(4))) & np.uint32(0x0F0F0F0F)
+            count += ((word * np.uint32(0x01010101)) & np.uint32(0xFFFFFFFF)) >> np.uint32(24)
+        if base_start[b + 1] > base_start[b]:
+            left[base_start[b]] += count
+        k = base_classes[b]
+        for x in range(class_start[k], class_start[k + 1]):
+            token = np.int64(class_token[x])
+            if (masks[base_mask[b], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                left[base_start[b]] -= 1
+                left[base_start[b] + class_id[x]] += 1
+    # what remains of each row's base: states, and as -1 - symbol its exits that leave no bytes behind
+    start = np.zeros(rows + 1, np.int64)
+    to = np.empty(edge_target.size + 64, np.int64)
+    last_code, last_symbol = np.full(rows + 2 + actions, -1, np.int64), np.full(symbol_label.size, -1, np.int64)
+    at = 0
+    for s in range(rows):
+        base = base_row[s]
+        start[s + 1] = at
+        if base < 0:
+            continue
+        room = np.int64(base_start[base + 1] - base_start[base])
+        found = np.int64(base_exit[base]) if base_exit.size else np.int64(-1)
+        if found >= 0:
+            room += exit_start[found + 1] - exit_start[found]
+        if at + room > to.size:
+            grown = np.empty(2 * to.size + room, np.int64)
+            grown[:at] = to[:at]
+            to = grown
+        own = row_exit[s] if row_exit.size else -1
+        k = base_classes[base]
+        for sign in (-1, 1):
+            if sign == 1:
+                for x in range(base_start[base], base_start[base + 1]):
+                    code = np.int64(base_target[x])
+                    code = (code >> 1) + (code & 1) * s
+                    if left[x] > 0 and last_code[code] != s:
+                        last_code[code] = s
+                        to[at] = code
+                        at += 1
+            for part in range(2 if own >= 0 else 1):
+                array = exit_token if part else edge_token
+                first = exit_start[own] if part else row_start[s]
+                stop = exit_start[own + 1] if part else row_start[s + 1]
+                for e in range(first, stop):
+                    token = np.int64(array[e])
+                    if not (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                        continue
+                    if part and _place(edge_token, row_start[s], row_start[s + 1], token) >= 0:
+                        continue  # counted already
+                    x = _place(class_token, class_start[k], class_start[k + 1], token)
+                    left[base_start[base] + (class_id[x] if x >= 0 else 0)] += sign
+        if found >= 0:
+            for x in range(exit_start[found], exit_start[found + 1]):
+                token, y = np.int64(exit_token[x]), exit_symbol[x]
+                if (
+                    symbol_label[y] >= 0
+                    and last_symbol[y] != s
+                    and _place(edge_token, row_start[s], row_start[s + 1], token) < 0
+                    and (own < 0 or _place(exit_token, exit_start[own], exit_start[own + 1], token) < 0)
+                    and not (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1)
+                ):
+                    last_symbol[y] = s
+                    to[at] = -1 - np.int64(y)
+                    at += 1
+        start[s + 1] = at
+    # and where its own edges lead
+    own_start, own_to = np.zeros(rows + 1, np.int64), np.empty(edge_target.size, np.int64)
+    last_code[:] = -1
+    at = 0
+    for s in range(rows):
+        for e in range(row_start[s], row_start[s + 1]):
+            code = np.int64(edge_target[e])
+            if code != dead and last_code[code] != s:
+                last_code[code] = s
+                own_to[at] = code
+                at += 1
+        own_start[s + 1] = at
+
+    number, taken, seen_off, pushed = _taken_by_all(
+        base_row, action_state, action_start, action_push, site_start, site_symbol, site_target, base_push,
+        symbol_label, start, to, own_start, own_to,
+    )  # fmt: skip
+    one = np.uint64(1)
+    code_distance = np.full(rows + 2 + actions, NEVER, np.int64)
+    code_distance[rows] = 0
+    site_distance = np.full(sites, NEVER, np.int64)
+    distance = code_distance[: rows + 2]
+    for s in range(rows):
+        if accepting[s]:
+            distance[s] = 0
+        elif row_exit.size and row_exit[s] >= 0:
+            for x in range(exit_start[row_exit[s]], exit_start[row_exit[s] + 1]):
+                token, y = np.int64(exit_token[x]), number[exit_symbol[x]]
+                if (
+                    y >= 0
+                    and (taken[s, y >> 6] >> np.uint64(y & 63)) & one
+                    and _place(edge_token, row_start[s], row_start[s + 1], token) < 0
+                ):
+                    distance[s] = 1
+                    break
+    changed = True
+    while changed:
+        changed = False
+        for k in range(sites):
+            worst = np.int64(-1)
+            for x in range(site_start[k], site_start[k + 1]):
+                y = number[site_symbol[x]]
+                if y < 0 or not (seen_off[k, y >> 6] >> np.uint64(y & 63)) & one:
+                    continue
+                code = np.int64(site_target[x])
+                if code >= 0:
+                    far = _code_distance(code, rows, distance, site_distance, action_state, action_start, action_push)
+                else:
+                    far = np.int64(0)  # the next site takes what this one makes of it
+                worst = max(worst, far)
+            if 0 <= worst < site_distance[k]:
+                site_distance[k] = worst
+                changed = True
+        for s in range(rows - 1, -1, -1):
+            best = distance[s]
+            if best <= 1:
+                continue
+            most = np.int64(code_need[s]) if tight else np.int64(MOST_DEPTH + 1)
+            for e in range(own_start[s], own_start[s + 1]):
+                code = own_to[e]
+                if code_need[code] <= most:
+                    far = _code_distance(code, rows, distance, site_distance, action_state, action_start, action_push)
+                    best = min(best, far + 1)
+            push = np.int64(base_push[s]) if base_push.size else np.int64(-1)
+            frames, above = np.int64(0), np.int64(0)
+            if push >= 0:
+                frames, above = np.int64(not site_leaf[push]), site_distance[push]
+                if max(frames, np.int64(site_need[push]) if site_need.size else np.int64(0)) > most:
+                    continue_base = False
+                else:
+                    continue_base = True
+            else:
+                continue_base = True
+            if continue_base:
+                for x in range(start[s], start[s + 1]):
+                    if to[x] >= 0:
+                        if frames + code_need[to[x]] <= most:
+                            best = min(best, distance[to[x]] + above + 1)
+                    elif push < 0:
+                        y = number[-1 - to[x]]
+                        if (taken[s, y >> 6] >> np.uint64(y & 63)) & one:
+                            best = np.int64(1)
+                    else:
+                        found = _place(site_symbol, site_start[push], site_start[push + 1], -1 - to[x])
+                        if found >= 0:
+                            code = np.int64(site_target[found])
+                            if code >= 0 and code_need[code] <= most:
+                                far = _code_distance(
+                                    code, rows, distance, site_distance, action_state, action_start, action_push
+                                )
+                                best = min(best, far + 1)
+                            elif code < 0 and number[-1 - code] >= 0:
+                                y = number[-1 - code]
+                                if (taken[s, y >> 6] >> np.uint64(y & 63)) & one:
+                                    best = np.int64(1)
+            if best < distance[s]:
+                distance[s] = best
+                changed = True
+    for a in range(actions):
+        code_distance[rows + 2 + a] = _code_distance(
+            rows + 2 + a, rows, distance, site_distance, action_state, action_start, action_push
+        )
+    excess = np.int64(0)  # by how much the distance rises at most when a fragment is left
+    for k in range(sites):
+        for x in range(site_start[k], site_start[k + 1]):
+            if site_target[x] >= 0 and pushed[k]:
+                far = code_distance[site_target[x]]
+                excess = max(excess, far - site_distance[k] if far < NEVER else np.int64(NEVER))
+    farthest = np.full(rows + 2, -1, np.int64)
+    for s in range(rows):
+        far = np.int64(-1)
+        for e in range(own_start[s], own_start[s + 1]):
+            far = max(far, code_distance[own_to[e]])
+        push = np.int64(base_push[s]) if base_push.size else np.int64(-1)
+        above = site_distance[push] if push >= 0 else np.int64(0)
+        for x in range(start[s], start[s + 1]):
+            if to[x] >= 0:
+                far = max(far, distance[to[x]] + above)
+        if base_row[s] >= 0 and base_exit.size and base_exit[base_row[s]] >= 0:
+            far = max(far, excess + above)
+        if row_exit.size and row_exit[s] >= 0:
+            far = max(far, excess)
+        farthest[s] = min(far, NEVER)
+    return code_distance, site_distance, farthest

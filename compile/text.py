@@ -35,10 +35,10 @@ def compile_regex(
     >>> table.accepts([257, *(1 + b for b in b"26-11"), 0])
     True
     """
-    _check_vocabulary(vocabulary)
+    check_vocabulary(vocabulary)
     if not isinstance(flags, str):
         raise TypeError(f'flags must be a str of letters, such as "im", not {type(flags).__name__}')
-    meter = _begin(budget)
+    meter = begin_budget(budget)
     dfa = to_dfa(pattern, flags=flags, meter=meter)
     if dfa.is_empty:
         raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
@@ -56,12 +56,12 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
     >>> table.accepts([1]), table.accepts([3, 4, 0]), table.accepts([3])
     (True, True, False)
     """
-    _check_vocabulary(vocabulary)
+    check_vocabulary(vocabulary)
     if isinstance(choices, (str, bytes)):
         raise ConstraintError("choices is one text: pass a list of them")
     if not isinstance(choices, Iterable):
         raise TypeError(f"choices must be a list of texts, or another iterable, not {type(choices).__name__}")
-    meter = _begin(budget)
+    meter = begin_budget(budget)
     nfa = Nfa(meter=meter)
     texts = []
     for i, choice in enumerate(choices):
@@ -79,13 +79,13 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
     return bind(dfa, vocabulary, source=_hash("choices", *(repr(text) for text in texts)), meter=meter)
 
 
-def _begin(budget: Budget | None) -> Meter:
+def begin_budget(budget: Budget | None) -> Meter:
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
     return (budget or Budget()).begin()
 
 
-def _check_vocabulary(vocabulary: Vocabulary) -> None:
+def check_vocabulary(vocabulary: Vocabulary) -> None:
     if not isinstance(vocabulary, Vocabulary):
         raise TypeError(
             f"a Vocabulary is needed, not a {type(vocabulary).__name__}: make one with Vocabulary.from_transformers "

@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TableError, VocabularyMismatchError
-from ..table import Level, TransitionTable
+from ..table import NEVER, Level, NestedState, TransitionTable
+
+_DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
+_SPARSE = 4  # how many times as many as the sites' own are worth it besides
 
 
 class State(NamedTuple):
@@ -19,12 +22,16 @@ class State(NamedTuple):
     node: Any  # (B,)
 
 
+AnyState = State | NestedState
+"""A state of a table without calls, or of one with: that has a stack as well."""
+
+
 class Candidates(NamedTuple):
     """The best allowed continuations of each row, best first; unused slots score -inf."""
 
     scores: Any  # (B, width) log-probabilities under the full softmax
     tokens: Any  # (B, width)
-    states: State  # (B, width)
+    states: AnyState  # (B, width)
 
 
 class Selection(NamedTuple):
@@ -37,7 +44,41 @@ class Selection(NamedTuple):
     scores: Any  # (B, M) totals
     parents: Any  # (B, M) which beam each continues, 0 .. m - 1; None for itself
     tokens: Any  # (B, M); 0 in unused slots, so that a model can always be fed
-    state: State  # (B * M,); the dead state in unused slots
+    state: AnyState  # (B * M,); the dead state in unused slots
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceCalls:
+    """What a nested table has beside a graph, in device arrays with one more entry wherever "none" is looked up.
+
+    There is one more exit list and one more site, L and K, which are empty, and an action that pushes nothing, before
+    all others: code c is action max(c - dead, 0). `site_target` is by site and symbol, the dead state where a site has
+    no such symbol; where that would take too much memory, it is as of a table, and `site_symbol` is searched.
+    """
+
+    row_exit: Any  # (S + 1,); (0,) where no row has exits of its own
+    base_exit: Any  # (R + 1,); (0,) where no base has exits
+    exit_start: Any  # (L + 2,)
+    exit_token: Any  # (N + exit_width + 1,)
+    exit_symbol: Any  # (N + exit_width + 1,)
+    base_push: Any  # (S + 1,) a site or -1; (0,) where no row has one
+    site_start: Any  # (K + 2,)
+    site_symbol: Any  # (M + 1,); (0,) where targets are by site and symbol
+    site_target: Any  # (K + 1, Y), or (M + 1,)
+    site_frames: Any  # (K + 1,) int32: 0 of a leaf, else 1
+    site_room: Any  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
+    site_distance: Any  # (K + 1,), or (0,) if distances were not put
+    action_state: Any  # (A + 1,)
+    action_start: Any  # (A + 2,)
+    action_push: Any  # (max(P, 1),)
+    action_room: Any  # (A + 1,) how many more frames must fit for an action to be followed
+    state_room: Any  # (S + 2,) the same of states; (0,) where it is 0 of all
+    depth: int
+    slots: int
+    symbols: int  # Y
+    exit_width: int  # most tokens in an exit list
+    site_width: int  # most symbols of a site; 0 where targets are by site and symbol
+    pops: int  # most frames that one token can leave
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +103,8 @@ class DeviceTable:
     class_start: Any  # (lists + 2,): one more list, which is empty, for the base that allows nothing
     class_token: Any  # (Z + class_width + 1,)
     class_id: Any  # (Z + class_width + 1,)
-    distance: Any  # (num_states,), or (0,) if it was not put
+    distance: Any  # (num_states,), of a nested table (num_states + A,) by code; (0,) if it was not put
+    calls: DeviceCalls | None  # of a nested table
     vocab_size: int
     num_rows: int
     num_edges: int
@@ -100,6 +142,12 @@ ARRAYS = (
     "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank", "base_mask", "base_classes",
     "base_start", "base_target", "class_start", "class_token", "class_id", "distance",
 )  # fmt: skip
+CALL_ARRAYS = (
+    "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol",
+    "site_target", "site_frames", "site_room", "site_distance", "action_state", "action_start", "action_push",
+    "action_room", "state_room",
+)  # fmt: skip
+CALL_STATICS = ("depth", "slots", "symbols", "exit_width", "site_width", "pops")
 STATICS = (
     "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
     "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host",
@@ -157,11 +205,12 @@ def device_table(
         "class_start": np.append(table.class_start, table.class_start[-1:]).astype(np.int32),
         "class_token": np.concatenate([table.class_token, np.full(no_class.size, size, table.class_token.dtype)]),
         "class_id": np.concatenate([table.class_id, no_class]),
-        "distance": table.distance if budgets else np.zeros(0, np.int32),
+        "distance": _distance(table) if budgets else np.zeros(0, np.int32),
         **more,
     }
     return kind(
         **{name: convert(array) for name, array in arrays.items()},
+        calls=_device_calls(table, convert, budgets) if table.is_nested else None,
         vocab_size=size,
         num_rows=table.num_rows,
         num_edges=table.num_edges,
@@ -178,6 +227,79 @@ def device_table(
         start_accepting=bool(table.accepting[0]),
         host=host,
     )
+
+
+def _distance(table: TransitionTable) -> NDArray[np.int32]:
+    """Return the distance of each state, of a nested table of each code."""
+    return table.distances.code.clip(max=NEVER).astype(np.int32) if table.is_nested else table.distance
+
+
+def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> DeviceCalls:
+    """Lay out what a nested table has beside a graph; each array goes through `convert`."""
+    rows, sites, symbols, dead = table.num_rows, table.num_sites, table.num_symbols, table.dead
+    none = table.exit_start.size - 1
+    exit_width = int(np.diff(table.exit_start).max(initial=0))
+    no_exit = np.zeros(exit_width + 1, np.int32)
+    counts = np.diff(table.site_start)
+    need = table.site_need if table.site_need.size else np.zeros(sites, np.int32)
+    dense = (sites + 1) * symbols <= max(_DENSE, _SPARSE * table.site_symbol.size)
+    if dense:
+        site_symbol = table.site_symbol[:0]
+        site_target = np.full((sites + 1, symbols), dead, np.int32)
+        site_target[np.repeat(np.arange(sites), counts), table.site_symbol] = table.site_target
+    else:
+        site_symbol = np.append(table.site_symbol, 0).astype(np.int32)
+        site_target = np.append(table.site_target, dead).astype(np.int32)
+    any_need = table.state_need.size and table.state_need.any()
+    nothing = np.zeros(1, np.int32)
+
+    def or_none(lists: NDArray[np.int32]) -> NDArray[np.int32]:
+        found = np.append(np.where(lists < 0, none, lists), none).astype(np.int32)
+        return found if (found < none).any() else found[:0]
+
+    arrays = {
+        "row_exit": or_none(table.row_exit),
+        "base_exit": or_none(table.base_exit),
+        "exit_start": np.append(table.exit_start, table.exit_start[-1:]),
+        "exit_token": np.concatenate([table.exit_token, no_exit.astype(table.exit_token.dtype)]),
+        "exit_symbol": np.concatenate([table.exit_symbol, no_exit]),
+        "base_push": np.append(table.base_push, np.int32(-1)) if (table.base_push >= 0).any() else nothing[:0],
+        "site_start": np.append(table.site_start, table.site_start[-1:]),
+        "site_symbol": site_symbol,
+        "site_target": site_target,
+        "site_frames": np.append(~table.site_leaf, False).astype(np.int32),
+        "site_room": np.append(np.maximum(~table.site_leaf, need), 0).astype(np.int32),
+        "site_distance": np.append(table.distances.site, 0).astype(np.int32) if budgets else nothing[:0],
+        "action_state": np.concatenate([nothing, table.action_state]),
+        "action_start": np.concatenate([nothing, table.action_start]),
+        "action_push": table.action_push if table.action_push.size else nothing,
+        "action_room": np.concatenate([nothing, table.code_need[rows + 2 :]]).astype(np.int32),
+        "state_room": table.code_need[: rows + 2].astype(np.int32) if any_need else nothing[:0],
+    }
+    return DeviceCalls(
+        **{name: convert(array) for name, array in arrays.items()},
+        depth=table.depth,
+        slots=table.slots,
+        symbols=symbols,
+        exit_width=exit_width,
+        site_width=0 if dense else max(1, int(counts.max())),
+        pops=_pops(table),
+    )
+
+
+def _pops(table: TransitionTable) -> int:
+    """Return the most frames that one token can leave: one, and one more for each symbol that leaves with another."""
+    leaves = table.site_target < 0
+    pairs = np.unique(np.stack([table.site_symbol[leaves], -1 - table.site_target[leaves]]), axis=1)
+    longest = np.zeros(table.num_symbols, np.int64)  # by the symbol that leaves first
+    for _ in range(table.slots):
+        before = longest.copy()
+        np.maximum.at(longest, pairs[0], before[pairs[1]] + 1)
+        if np.array_equal(longest, before):
+            return min(table.slots, 1 + int(longest.max(initial=0)))
+        if longest.max() >= table.num_symbols:  # a symbol comes back to itself
+            break
+    return table.slots
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
@@ -234,6 +356,18 @@ def check_rows(rows: int, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless a state has one entry for each of `rows` rows of logits."""
     if tuple(shape) != (rows,):
         raise ValueError(f"the state has shape {tuple(shape)}, the logits have {rows} rows: one state a row is needed")
+
+
+def check_state(slots: int, state: Any) -> None:
+    """Raise unless a state has the stack that a table with so many slots needs: TypeError, ValueError."""
+    if not isinstance(state, NestedState):
+        raise TypeError(f"a nested table needs a NestedState, as start makes one, not a {type(state).__name__}")
+    rows = tuple(state.node.shape)
+    if tuple(state.stack.shape) != (*rows, slots) or tuple(state.height.shape) != rows:
+        raise ValueError(
+            f"a state of this table has node and height (B,) and stack (B, {slots}), "
+            f"not {rows}, {tuple(state.height.shape)} and {tuple(state.stack.shape)}"
+        )
 
 
 def check_tokens(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any) -> None:

@@ -6,18 +6,22 @@ those of `numpy_ops`, the specification.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from ..table import NEVER, TransitionTable
+from ..table import NEVER, NestedState, TransitionTable
 from .device_table import (
     ARRAYS,
+    CALL_ARRAYS,
+    CALL_STATICS,
     STATICS,
+    AnyState,
     Candidates,
+    DeviceCalls,
     DeviceTable,
     Selection,
     State,
@@ -27,14 +31,17 @@ from .device_table import (
     check_remaining,
     check_rows,
     check_sids,
+    check_state,
     check_tokens,
     device_table,
     refuse_wide,
 )
 
+_UNROLLED = 8  # frames that a token leaves without a loop, which XLA cannot fuse
 _BLOCK = 64  # scores per block maximum in `top_k`
 
-jax.tree_util.register_dataclass(DeviceTable, data_fields=list(ARRAYS), meta_fields=list(STATICS))
+jax.tree_util.register_dataclass(DeviceCalls, data_fields=list(CALL_ARRAYS), meta_fields=list(CALL_STATICS))
+jax.tree_util.register_dataclass(DeviceTable, data_fields=[*ARRAYS, "calls"], meta_fields=list(STATICS))
 
 
 def put(table: TransitionTable, device: jax.Device | None = None, *, budgets: bool = False) -> DeviceTable:
@@ -52,10 +59,13 @@ def put(table: TransitionTable, device: jax.Device | None = None, *, budgets: bo
     return device_table(table, convert, DeviceTable, budgets)
 
 
-def start(dev: DeviceTable, batch: int) -> State:
+def start(dev: DeviceTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
-    return State(jnp.zeros(batch, dev.row_start.dtype))
+    node = jnp.zeros(batch, dev.row_start.dtype)
+    if dev.calls is None:
+        return State(node)
+    return _nested(node, jnp.zeros((batch, dev.calls.slots)), jnp.zeros(batch))
 
 
 # ---------------------------------------------------------------------------------------------- gathers
@@ -122,6 +132,14 @@ def _class_target(dev: DeviceTable, node: Array, base: Array, name: Array) -> Ar
     return jnp.clip((code >> 1) + (code & 1) * node, 0, dev.dead)
 
 
+def _of_base(dev: DeviceTable, node: Array, base: Array, token: Array) -> Array:
+    """Return where a token (n,) of its base's mask leads from each state (n,)."""
+    classes = _at(dev.base_classes, base)
+    low, last = _at(dev.class_start, classes), _at(dev.class_start, classes + 1)
+    at, found = _search(dev.class_token, low, last, token, dev.class_width)
+    return _class_target(dev, node, base, jnp.where(found, _at(dev.class_id, at), 0))
+
+
 def _step(dev: DeviceTable, node: Array, token: Array) -> Array:
     """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
     inside = (token >= 0) & (token < dev.vocab_size)
@@ -131,10 +149,7 @@ def _step(dev: DeviceTable, node: Array, token: Array) -> Array:
     if dev.has_masks:
         base = _base(dev, node)
         byte = _at(dev.masks, _at(dev.base_mask, base), token >> 3)
-        classes = _at(dev.base_classes, base)
-        low, last = _at(dev.class_start, classes), _at(dev.class_start, classes + 1)
-        at, found = _search(dev.class_token, low, last, token, dev.class_width)
-        target = _class_target(dev, node, base, jnp.where(found, _at(dev.class_id, at), 0))
+        target = _of_base(dev, node, base, token)
         allowed = ((byte >> (token & 7).astype(jnp.uint8)) & 1).astype(bool)
         following = jnp.where(allowed & ~own, target, following)
     return jnp.where(inside, following, dev.dead)
@@ -153,41 +168,65 @@ def _ranked_edge(dev: DeviceTable, node: Array, token: Array) -> tuple[Array, Ar
     return _first(dev, node) + before, base < dev.masks.shape[0] - 1, ((byte >> bit) & 1).astype(bool)
 
 
-def _mask(dev: DeviceTable, node: Array, masked: bool, width: int, remaining: Array | None = None) -> Array:
+def _mask(dev: DeviceTable, state: AnyState, masked: bool, width: int, remaining: Array | None = None) -> Array:
     """Return bool (n, V) of the tokens allowed, EOS aside.
 
     masked: some of the states have masks. width: most own edges of a state that its mask does not say; 0 if all have
     masks.
     """
+    node, calls = state.node, dev.calls
     rows = jnp.arange(node.shape[0])[:, None]
+    last = None if remaining is None else (remaining - 1)[:, None]
+    stack = None if calls is None else _stack(calls, state, last is not None)
+    around = None if stack is None else _above(stack, stack.height[:, None])
+    base = _base(dev, node)
     if masked:
-        base = _base(dev, node)
-        mask = jnp.unpackbits(_at(dev.masks, _at(dev.base_mask, base)), axis=1, bitorder="little").astype(bool)
-        if remaining is not None and not dev.is_trie:  # what classes lead to in time
-            last = (remaining - 1)[:, None]
-            in_time = _at(dev.distance, _class_target(dev, node, base, jnp.zeros_like(base)))[:, None] <= last
-            classes = _at(dev.base_classes, base)
-            at = _at(dev.class_start, classes)[:, None] + jnp.arange(dev.class_width, dtype=jnp.int32)
-            own = at < _at(dev.class_start, classes + 1)[:, None]
-            token = jnp.where(own, _at(dev.class_token, at).astype(jnp.int32), mask.shape[1])
-            target = _class_target(dev, node[:, None], base[:, None], jnp.where(own, _at(dev.class_id, at), 0))
-            allowed = jnp.broadcast_to(in_time, mask.shape)
-            mask &= allowed.at[rows, token].set(_at(dev.distance, target) <= last, mode="drop")
+        mask, base = _base_mask(dev, node, base, around, last)
     else:
         mask = jnp.zeros((node.shape[0], 8 * dev.masks.shape[1]), bool)
+    if calls is not None and stack is not None and calls.exit_width:
+        mask = _write_exits(dev, calls, stack, last, node, base, mask)
     if width:
         edge, token, inside = _expand(dev, node, width)
         value: Array | bool = True
-        if remaining is not None or not dev.is_trie:
-            target = jnp.where(inside, _follow(dev, edge), dev.dead)
-            value = target != dev.dead
-            if remaining is not None:
-                value &= _at(dev.distance, target) <= (remaining - 1)[:, None]
+        if last is not None or not dev.is_trie:
+            value = _fits(dev, jnp.where(inside, _follow(dev, edge), dev.dead), around, last)
         mask = mask.at[rows, jnp.where(inside, token, mask.shape[1])].set(value, mode="drop")
     return mask[:, : dev.vocab_size]
 
 
-def _allowed(dev: DeviceTable, node: Array, remaining: Array | None) -> Array:
+def _base_mask(
+    dev: DeviceTable, node: Array, base: Array, around: _Around | None, last: Array | None
+) -> tuple[Array, Array]:
+    """Return bool (n, 8 K) of what bases allow, and the bases (n,), the last where there is no room for one."""
+    calls, none, shown = dev.calls, dev.base_mask.shape[0] - 1, base
+    if calls is not None and around is not None:
+        around, fits = _pushed(calls, around, _base_push(calls, node))
+        base = jnp.where(fits[:, 0], base, none)
+        shown = jnp.where(around.frames[:, 0] <= calls.depth, base, none)
+    if dev.is_trie or (last is None and (calls is None or not calls.state_room.shape[0])):
+        return jnp.unpackbits(_at(dev.masks, _at(dev.base_mask, shown)), axis=1, bitorder="little").astype(bool), base
+    # what classes lead to may be too far from an end, or need too much room
+    zero = _fits(dev, _class_target(dev, node, base, jnp.zeros_like(base))[:, None], around, last)
+    shown = jnp.where(zero[:, 0], shown, none)
+    mask = jnp.unpackbits(_at(dev.masks, _at(dev.base_mask, shown)), axis=1, bitorder="little").astype(bool)
+    classes = _at(dev.base_classes, base)
+    at = _at(dev.class_start, classes)[:, None] + jnp.arange(dev.class_width, dtype=jnp.int32)
+    own = at < _at(dev.class_start, classes + 1)[:, None]
+    token = jnp.where(own, _at(dev.class_token, at).astype(jnp.int32), 0)
+    target = _class_target(dev, node[:, None], base[:, None], jnp.where(own, _at(dev.class_id, at), 0))
+    allowed = _in_mask(dev, base, token) & _fits(dev, target, around, last)
+    rows = jnp.arange(node.shape[0])[:, None]
+    return mask.at[rows, jnp.where(own, token, mask.shape[1])].set(allowed, mode="drop"), base
+
+
+def _in_mask(dev: DeviceTable, base: Array, token: Array) -> Array:
+    """Return whether tokens (n, k) are in the masks of bases (n,)."""
+    byte = _at(dev.masks, _at(dev.base_mask, base)[:, None], token >> 3)
+    return ((byte >> (token & 7).astype(jnp.uint8)) & 1).astype(bool)
+
+
+def _allowed(dev: DeviceTable, state: AnyState, remaining: Array | None) -> Array:
     """Return bool (n, V) of the tokens allowed, EOS among them."""
     width = dev.sparse_width
     if remaining is not None:
@@ -196,21 +235,256 @@ def _allowed(dev: DeviceTable, node: Array, remaining: Array | None) -> Array:
         remaining = jnp.clip(remaining, 0, NEVER).astype(jnp.int32)  # so that 1 less does not wrap in any type
         if dev.is_trie:  # whose masks do not say where their tokens lead
             width = max(width, *(level.width for level in dev.levels))
-    mask = _mask(dev, node, dev.has_masks, width, remaining)
+    mask = _mask(dev, state, dev.has_masks, width, remaining)
     if dev.eos is not None:
-        mask = mask.at[:, dev.eos].set(mask[:, dev.eos] | accepting(dev, State(node)))
+        mask = mask.at[:, dev.eos].set(mask[:, dev.eos] | accepting(dev, state))
     return mask
+
+
+# ------------------------------------------------------------------------------------------------- calls
+
+
+class _Stack(NamedTuple):
+    """The stacks of a batch."""
+
+    sites: Array  # (n, slots)
+    height: Array  # (n,) open frames
+    frames: Array  # (n, slots + 1) how many of the lowest 0, 1, .. frames are no leaves
+    far: Array | None  # (n, slots + 1) uint32 tokens in which those are left, where there is a budget
+
+
+class _Around(NamedTuple):
+    """What is on the stacks that codes (n, k) are followed from, of a shape that broadcasts with theirs."""
+
+    height: Array
+    frames: Array
+    far: Array | None
+
+
+def _plus(a: Array, b: Array) -> Array:
+    """Return the sum of distances, NEVER at most: two of them fit into 32 bits without a sign."""
+    return jnp.minimum(a.astype(jnp.uint32) + b.astype(jnp.uint32), jnp.uint32(NEVER))
+
+
+def _stack(calls: DeviceCalls, state: AnyState, budget: bool) -> _Stack:
+    """Return the stacks of a state (n,)."""
+    assert isinstance(state, NestedState)
+    sites, height = jnp.asarray(state.stack), jnp.asarray(state.height)
+    inside = jnp.arange(calls.slots, dtype=height.dtype) < height[:, None]
+    open_sites = jnp.where(inside, sites, calls.site_frames.shape[0] - 1)  # of no frame: the site that is none
+    none = ((0, 0), (1, 0))
+    frames = jnp.pad(jnp.cumsum(_at(calls.site_frames, open_sites), axis=1, dtype=jnp.int32), none)
+    far = None
+    if budget:
+        far = lax.associative_scan(_plus, _at(calls.site_distance, open_sites).astype(jnp.uint32), axis=1)
+        far = jnp.pad(far, none)
+    return _Stack(sites, height, frames, far)
+
+
+def _above(stack: _Stack, height: Array) -> _Around:
+    """Return what is on stacks of which the lowest frames (n, k) are left."""
+    return _Around(height, take(stack.frames, height), None if stack.far is None else take(stack.far, height))
+
+
+def _fits(dev: DeviceTable, code: Array, around: _Around | None, last: Array | None) -> Array:
+    """Return whether codes (n, k) may be followed from stacks, with `last` tokens (n, 1) left where they lead to."""
+    fits = code != dev.dead
+    far = None if last is None else _at(dev.distance, code)
+    if dev.calls is not None and around is not None:
+        calls = dev.calls
+        action = jnp.maximum(code - dev.dead, 0)
+        room = _at(calls.action_room, action)
+        if calls.state_room.shape[0]:
+            room = jnp.maximum(room, _at(calls.state_room, jnp.minimum(code, dev.dead)))
+        pushed = _at(calls.action_start, action + 1) - _at(calls.action_start, action)
+        fits &= (around.frames + room <= calls.depth) & (around.height + pushed <= calls.slots)
+        far = None if far is None or around.far is None else _plus(far, around.far).astype(jnp.int32)
+    return fits if far is None or last is None else fits & (far <= last)
+
+
+def _base_push(calls: DeviceCalls, node: Array) -> Array:
+    """Return the site (n, 1) that each row's base lies on, or -1."""
+    if not calls.base_push.shape[0]:
+        return jnp.full((node.shape[0], 1), -1, jnp.int32)
+    return _at(calls.base_push, jnp.minimum(node, calls.base_push.shape[0] - 1))[:, None]
+
+
+def _pushed(calls: DeviceCalls, around: _Around, push: Array) -> tuple[_Around, Array]:
+    """Return what is on stacks with a site (n, 1) in addition, where that is not -1, and whether there is room."""
+    site = jnp.where(push < 0, calls.site_frames.shape[0] - 1, push)
+    height = around.height + (push >= 0)
+    fits = (push < 0) | (around.frames + _at(calls.site_room, site) <= calls.depth) & (height <= calls.slots)
+    far = None if around.far is None else _plus(around.far, _at(calls.site_distance, site))
+    return _Around(height, around.frames + _at(calls.site_frames, site), far), fits
+
+
+def _resolve(dev: DeviceTable, calls: DeviceCalls, stack: _Stack, push: Array, target: Array) -> tuple[Array, Array]:
+    """Return the code that each target (n, k) comes to and how many frames are left below it: (n, k) each.
+
+    A target is a code, or -1 - y: symbol y leaves the frame on top. push: a site (n, 1) that lies there besides, or
+    -1. A token leaves few frames, `pops` at most, and all of one row leave the same ones.
+    """
+    top = stack.height[:, None] + (push >= 0)
+    at = top - 1 - jnp.arange(calls.pops, dtype=top.dtype)
+    sites = jnp.where(at < stack.height[:, None], take(stack.sites, jnp.clip(at, 0, calls.slots - 1)), push)
+    sites = jnp.where(at < 0, calls.site_frames.shape[0] - 1, sites)
+
+    def leave(pop: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        target, left = carry
+        leaves = target < 0
+        site, below = (lax.dynamic_slice_in_dim(x, pop, 1, axis=1) for x in (sites, at))
+        found = _site_target(calls, site, jnp.maximum(-1 - target, 0), dev.dead).astype(target.dtype)
+        return jnp.where(leaves, found, target), jnp.where(leaves, below, left)
+
+    carry = target, jnp.broadcast_to(top, target.shape)
+    if calls.pops <= _UNROLLED:
+        for pop in range(calls.pops):
+            carry = leave(pop, carry)
+    else:
+        carry = lax.fori_loop(0, calls.pops, leave, carry)
+    target, left = carry
+    return jnp.where(target < 0, dev.dead, target), jnp.maximum(left, 0)
+
+
+def _site_target(calls: DeviceCalls, site: Array, symbol: Array, dead: int) -> Array:
+    """Return what symbols (n, k) come to at sites (n, 1): a code, the dead state where a site has none, or -1 - y."""
+    if not calls.site_width:
+        return _at(calls.site_target, site, symbol)
+    low, last = _at(calls.site_start, site), _at(calls.site_start, site + 1)
+    low, last = jnp.broadcast_to(low, symbol.shape), jnp.broadcast_to(last, symbol.shape)
+    at, found = _search(calls.site_symbol, low, last, symbol, calls.site_width)
+    return jnp.where(found, _at(calls.site_target, at), dead)
+
+
+def _exit_list(calls: DeviceCalls, lists: Array, at: Array) -> Array:
+    """Return the exit list of each row or base (n,), the empty one where it has none."""
+    if not lists.shape[0]:
+        return jnp.full(at.shape, calls.exit_start.shape[0] - 2, jnp.int32)
+    return _at(lists, jnp.minimum(at, lists.shape[0] - 1))
+
+
+def _write_exits(
+    dev: DeviceTable, calls: DeviceCalls, stack: _Stack, last: Array | None, node: Array, base: Array, mask: Array
+) -> Array:
+    """Return mask (n, 8 K) with what exits say: those of bases, then those of rows; all are resolved at once."""
+    n, rows = node.shape[0], jnp.arange(node.shape[0])[:, None]
+    lists, push = [], []
+    if calls.base_exit.shape[0]:
+        lists.append(_exit_list(calls, calls.base_exit, base))
+        push.append(_base_push(calls, node))
+    if calls.row_exit.shape[0]:
+        lists.append(_exit_list(calls, calls.row_exit, node))
+        push.append(jnp.full((n, 1), -1, jnp.int32))
+    if not lists:
+        return mask
+
+    def for_each_list(x: Array) -> Array:
+        return jnp.concatenate([x] * len(lists))
+
+    which = jnp.concatenate(lists)
+    at = _at(calls.exit_start, which)[:, None] + jnp.arange(calls.exit_width, dtype=jnp.int32)
+    inside = at < _at(calls.exit_start, which + 1)[:, None]
+    token = jnp.where(inside, _at(calls.exit_token, at).astype(jnp.int32), mask.shape[1])
+    stacks = _Stack(*(cast(Array, None if x is None else for_each_list(x)) for x in stack))
+    code, left = _resolve(dev, calls, stacks, jnp.concatenate(push), -1 - _at(calls.exit_symbol, at))
+    fits = _fits(dev, code, _above(stacks, left), None if last is None else for_each_list(last))
+    if calls.base_exit.shape[0]:  # what is in the base's mask is none of its exits
+        masked = _in_mask(dev, base, jnp.minimum(token[:n], dev.vocab_size - 1))
+        mask = mask.at[rows, jnp.where(masked, mask.shape[1], token[:n])].set(fits[:n], mode="drop")
+    if calls.row_exit.shape[0]:
+        mask = mask.at[rows, token[-n:]].set(fits[-n:], mode="drop")
+    return mask
+
+
+def _step_nested(dev: DeviceTable, calls: DeviceCalls, state: AnyState, token: Array) -> NestedState:
+    """Return where a token (n,) leads from each state (n,) of a nested table; the dead state if nowhere, and by EOS."""
+    node, stack = state.node, _stack(calls, state, False)
+    around = _above(stack, stack.height[:, None])
+    inside = (token >= 0) & (token < dev.vocab_size)
+    token = jnp.clip(token, 0, dev.vocab_size - 1).astype(jnp.int32)
+    edge, own = _search(dev.edge_token, _first(dev, node), _first(dev, node + 1), token, dev.sparse_width)
+
+    base = _base(dev, node)
+    lists = jnp.concatenate([_exit_list(calls, calls.row_exit, node), _exit_list(calls, calls.base_exit, base)])
+    low, stop = _at(calls.exit_start, lists), _at(calls.exit_start, lists + 1)
+    at, leaves = _search(calls.exit_token, low, stop, jnp.tile(token, 2), calls.exit_width)
+    leaving = jnp.where(leaves, -1 - _at(calls.exit_symbol, at), dev.dead).reshape(2, -1)
+    target = _at(dev.edge_target, jnp.minimum(edge, dev.edge_target.shape[0] - 1))
+    target = jnp.where(own, target, leaving[0])
+    push = jnp.full((node.shape[0], 1), -1, jnp.int32)
+    if dev.has_masks:
+        taken = own | leaves.reshape(2, -1)[0]
+        masked = _in_mask(dev, base, token[:, None])[:, 0]
+        inner = jnp.where(masked, _of_base(dev, node, base, token), leaving[1])
+        push = jnp.where(taken[:, None], -1, _base_push(calls, node))
+        _, fits = _pushed(calls, around, push)
+        target = jnp.where(taken, target, jnp.where(fits[:, 0], inner, dev.dead))
+
+    code, left = _resolve(dev, calls, stack, push, target[:, None])
+    kept = jnp.where(target[:, None] >= 0, push, -1)  # an exit of the base has left the site again
+    left = jnp.where(kept >= 0, stack.height[:, None], left)
+    around, _ = _pushed(calls, _above(stack, left), kept)
+    code = jnp.where(inside[:, None] & _fits(dev, code, around, None), code, dev.dead)
+    return _entered(dev, calls, stack, code, left, kept)
+
+
+def _entered(dev: DeviceTable, calls: DeviceCalls, stack: _Stack, code: Array, left: Array, push: Array) -> NestedState:
+    """Return the state after codes (n, 1) from the `left` (n, 1) lowest frames of a stack, and a site or -1 on them."""
+    action = jnp.maximum(code - dev.dead, 0)
+    first = _at(calls.action_start, action)
+    pushed = _at(calls.action_start, action + 1) - first
+    node = jnp.where(action > 0, _at(calls.action_state, action), code)[:, 0]
+    slot = jnp.arange(calls.slots, dtype=left.dtype)
+    over = jnp.maximum(slot - left, -1)  # frames above those that are left
+    opened = _at(calls.action_push, jnp.clip(first + over, 0, calls.action_push.shape[0] - 1))
+    sites = jnp.where(over < 0, stack.sites, jnp.where(over < pushed, opened, 0))
+    sites = jnp.where((over == 0) & (push >= 0), push, sites)
+    height = jnp.where(code < dev.num_rows, left + (push >= 0), jnp.where(action > 0, left + pushed, 0))
+    sites = jnp.where(slot < height, sites, 0)
+    return _nested(node, sites, height[:, 0])
+
+
+def _nested(node: Any, stack: Any, height: Any) -> NestedState:
+    """Return a state of arrays that are none of numpy."""
+    return NestedState(node, stack.astype(jnp.int32), height.astype(jnp.int32))
+
+
+def _reached(dev: DeviceTable, state: AnyState, token: Array) -> AnyState:
+    """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
+    if dev.calls is None:
+        return State(_step(dev, jnp.asarray(state.node), token))
+    return _step_nested(dev, dev.calls, state, token)
+
+
+def _only(dev: DeviceTable, holds: Array, state: AnyState) -> AnyState:
+    """Return a state (n,) with the dead state where `holds` (n,) is not so."""
+    node = jnp.where(holds, state.node, dev.dead)
+    if not isinstance(state, NestedState):
+        return State(node)
+    return _nested(node, jnp.where(holds[:, None], state.stack, 0), jnp.where(holds, state.height, 0))
+
+
+def _map(function: Any, state: AnyState) -> Any:
+    """Return a state whose arrays have gone through a function."""
+    return type(state)(*(function(array) for array in state))
+
+
+def _check_state(dev: DeviceTable, state: AnyState) -> None:
+    if dev.calls is not None:
+        check_state(dev.calls.slots, state)
 
 
 # ---------------------------------------------------------------------------------------------- operations
 
 
-def accepting(dev: DeviceTable, state: State) -> Array:
+def accepting(dev: DeviceTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
+    _check_state(dev, state)
     node = state.node
     rows = _at(dev.accepting, jnp.minimum(node, dev.num_rows - 1))
     entry = _token(dev, jnp.maximum(node - dev.num_rows, 0) + dev.num_edges)
-    return jnp.where(node < dev.num_rows, rows, entry == dev.vocab_size)
+    ends = jnp.where(node < dev.num_rows, rows, entry == dev.vocab_size)
+    return ends & (state.height == 0) if isinstance(state, NestedState) else ends
 
 
 def log_softmax(logits: Array) -> Array:
@@ -230,20 +504,21 @@ def _log_z(logits: Array) -> Array:
     return highest + jnp.log(jnp.exp(logits - highest[:, None]).sum(axis=-1))
 
 
-def bitmask(dev: DeviceTable, state: State, remaining: Array | None = None) -> Array:
+def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
     remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
     end can be reached within the others, so that there is always one in reach.
     """
+    _check_state(dev, state)
     if remaining is not None:
         _check_remaining(dev, state.node.shape[0], remaining)
-    mask = _allowed(dev, state.node, remaining)
+    mask = _allowed(dev, state, remaining)
     mask = jnp.pad(mask, ((0, 0), (0, -dev.vocab_size % 32))).reshape(mask.shape[0], -(-dev.vocab_size // 32), 32)
     return (mask.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
 
 
-def mask_logits(dev: DeviceTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+def mask_logits(dev: DeviceTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
     remaining: as for `bitmask`.
@@ -251,9 +526,10 @@ def mask_logits(dev: DeviceTable, logits: Array, state: State, remaining: Array 
     check_floating(jnp.issubdtype(logits.dtype, jnp.floating), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
+    _check_state(dev, state)
     if remaining is not None:
         _check_remaining(dev, logits.shape[0], remaining)
-    mask = _allowed(dev, state.node, remaining)
+    mask = _allowed(dev, state, remaining)
     mask = jnp.pad(mask, ((0, 0), (0, logits.shape[1] - dev.vocab_size)))
     return jnp.where(mask, logits, -jnp.inf)
 
@@ -263,7 +539,7 @@ def _check_remaining(dev: DeviceTable, rows: int, remaining: Array) -> None:
     check_remaining(rows, remaining.shape, integers, remaining.dtype, dev.distance.shape[0] > 0)
 
 
-def mask_logits_(dev: DeviceTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+def mask_logits_(dev: DeviceTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in their memory: the array given is donated, use what comes back."""
     masked: Array = _mask_donated(dev, logits, state, remaining)
     return masked
@@ -272,7 +548,7 @@ def mask_logits_(dev: DeviceTable, logits: Array, state: State, remaining: Array
 _mask_donated = jax.jit(mask_logits, donate_argnums=1)
 
 
-def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level: int | None = None) -> Candidates:
+def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
@@ -298,15 +574,15 @@ def candidates(dev: DeviceTable, logits: Array, state: State, width: int, level:
     tokens = at if token is None else take(token, at)
     alive = best > -jnp.inf
     tokens = jnp.where(alive, tokens, 0)
-    rows = jnp.broadcast_to(state.node[:, None], tokens.shape).reshape(-1)
-    reached = advance(dev, State(rows), tokens.reshape(-1)).node.reshape(tokens.shape)
-    return Candidates(best, tokens, State(jnp.where(alive, reached, dev.dead)))
+    rows = _map(lambda x: jnp.repeat(x, width, axis=0), state)
+    reached = _only(dev, alive.reshape(-1), advance(dev, rows, tokens.reshape(-1)))
+    return Candidates(best, tokens, _map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), reached))
 
 
 def select(
     dev: DeviceTable | None,
     logits: Array,
-    state: State,
+    state: AnyState,
     scores: Array,
     beams: int,
     level: int,
@@ -332,12 +608,13 @@ def select(
         return Selection(best, at // width, jnp.where(best > -jnp.inf, at % width, 0), State(unused))
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], node.shape)
+    _check_state(dev, state)
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and (level > 0 or not dev.is_trie)
     if dense:
         width = dev.sparse_width if not dev.is_trie else 1 if shape.tails else 0
-        x = jnp.where(_mask(dev, node, dev.has_masks, width), logits[:, : dev.vocab_size], -jnp.inf)
+        x = jnp.where(_mask(dev, state, dev.has_masks, width), logits[:, : dev.vocab_size], -jnp.inf)
     else:
         if level == 0:
             edge = jnp.broadcast_to(jnp.arange(shape.width, dtype=node.dtype), (batch * m, shape.width))
@@ -368,19 +645,19 @@ def select(
         if dense:
             tokens = at - parents * width
             row = (parents + m * jnp.arange(batch, dtype=at.dtype)[:, None]).reshape(-1)
-            node = _at(node, row)
+            state = gather(state, row)
             if dev.is_trie:
-                edges = _ranked_edge(dev, node, tokens.reshape(-1))[0]
+                edges = _ranked_edge(dev, state.node, tokens.reshape(-1))[0]
         else:
             tokens = take(token.reshape(batch, -1), at)
             edges = take(edge.reshape(batch, -1), at).reshape(-1)
     alive = best > -jnp.inf
-    reached = _follow(dev, edges) if dev.is_trie else _step(dev, node, tokens.reshape(-1)).astype(node.dtype)
-    following = jnp.where(alive.reshape(-1), reached, dev.dead)
-    return Selection(best, parents, jnp.where(alive, tokens, 0), State(following))
+    reached = State(_follow(dev, edges)) if dev.is_trie else _reached(dev, state, tokens.reshape(-1))
+    reached = reached._replace(node=reached.node.astype(node.dtype))
+    return Selection(best, parents, jnp.where(alive, tokens, 0), _only(dev, alive.reshape(-1), reached))
 
 
-def end_scores(dev: DeviceTable, logits: Array, state: State, renormalise: bool = False) -> Array:
+def end_scores(dev: DeviceTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     check_rows(logits.shape[0], state.node.shape)
     logits = _wide(logits)
@@ -389,23 +666,25 @@ def end_scores(dev: DeviceTable, logits: Array, state: State, renormalise: bool 
     return jnp.where(may_end, logits[:, dev.eos] - log_z, -jnp.inf)
 
 
-def advance(dev: DeviceTable, state: State, tokens: Array) -> State:
+def advance(dev: DeviceTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, jnp.issubdtype(tokens.dtype, jnp.integer), tokens.dtype)
+    _check_state(dev, state)
     if tokens.dtype.itemsize < 4:  # before any comparison: a narrow type would wrap what it is compared with
         tokens = tokens.astype(jnp.int32)
     if dev.is_trie:
-        edge, found = _edge_of(dev, state.node, tokens)
-        node = jnp.where(found, _follow(dev, edge), dev.dead)
+        edge, found = _edge_of(dev, jnp.asarray(state.node), tokens)
+        reached: AnyState = State(jnp.where(found, _follow(dev, edge), dev.dead))
     else:
-        node = _step(dev, state.node, tokens)
-    if dev.eos is not None:
+        reached = _reached(dev, state, tokens)
+    node = reached.node
+    if dev.eos is not None:  # which leads to the dead state so far, with nothing on its stack
         ended = jnp.where(state.node < dev.num_rows, dev.after_eos, state.node)
         node = jnp.where((tokens == dev.eos) & accepting(dev, state), ended, node)
-    return State(node.astype(state.node.dtype))
+    return reached._replace(node=node.astype(state.node.dtype))
 
 
-def log_mass(dev: DeviceTable, logits: Array, state: State) -> Array:
+def log_mass(dev: DeviceTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return jax.nn.logsumexp(mask_logits(dev, log_softmax(logits), state), axis=-1)
 

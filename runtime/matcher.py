@@ -5,18 +5,23 @@ from __future__ import annotations
 import operator
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from sys import getrefcount
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import VocabularyMismatchError
-from ..table import TransitionTable
+from ..table import NEVER, TransitionTable
 from . import packed
 
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each table
+_NO_END = 1 << 62  # a distance greater than any budget
+_NO_FRAMES, _NO_FAR = np.empty(0, np.int32), np.empty(0, np.int64)
+_NO_FRAMES.flags.writeable = _NO_FAR.flags.writeable = False
 
 
 class Spelling(Protocol):
@@ -37,11 +42,100 @@ def _view(array: Any) -> memoryview:
     return memoryview(array)
 
 
+class _Stack:
+    """The open frames of one sequence: a site on top of another stack, one object for each stack above one root."""
+
+    __slots__ = ("above", "array", "below", "distance", "frames", "height", "site", "variant")
+
+    def __init__(self, host: _NestedHost, site: int, below: _Stack | None) -> None:
+        self.site, self.below = site, below
+        self.above: dict[int, _Stack] = {}  # pushed onto this one so far
+        self.array: NDArray[np.int32] | None = None  # its sites, the outermost first, once they have been asked for
+        table = host.table
+        if below is None:
+            self.height = self.frames = self.distance = 0
+            self.array = _NO_FRAMES
+        else:
+            self.height = below.height + 1
+            self.frames = below.frames + (not host.site_leaf[site])
+            self.distance = below.distance + host.site_distance[site] if host.site_distance else 0
+        full = self.height + table.most_need > table.depth or self.height + table.most_pushes > table.slots
+        # 0, or with little room left a number that tells apart what fits: masks then depend on it
+        self.variant = (1 + self.frames * (table.slots + 1) + self.height) * host.states if full else 0
+
+    def sites(self) -> NDArray[np.int32]:
+        """Return the sites, the outermost first."""
+        array = self.array
+        if array is None:
+            array = np.empty(self.height, np.int32)
+            at: _Stack = self
+            while at.below is not None:
+                array[at.height - 1] = at.site
+                at = at.below
+            array.flags.writeable = False
+            self.array = array
+        return array
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a stack belongs to its matcher")
+
+
+_Place = tuple[int, _Stack]  # a configuration
+_DEEPER = np.empty(0, np.uint32)  # in place of a mask: it depends on the next site as well
+
+
+_OFTEN = 6  # visits from which on the mask of a configuration is kept
+_MOST_SPARES = 8
+_Spare = tuple[NDArray[np.uint32], NDArray[np.uint32]]  # an array, and the read-only view of it that is given out
+_spares: dict[int, deque[_Spare]] = {}  # by their number of words
+
+
+def _held(spare: _Spare) -> tuple[int, int]:
+    """Return how many hold an array and its view, and a number that is always the same."""
+    return getrefcount(spare[0]), getrefcount(spare[1])
+
+
+def _new_spare(words: int) -> _Spare:
+    mask = np.empty(words, np.uint32)
+    shown = mask.view()
+    shown.flags.writeable = False
+    return mask, shown
+
+
+_FREE = _held(_new_spare(1))  # by nobody else
+
+
+def _spare(words: int) -> _Spare:
+    """Return an array for a mask that nobody else will read: a new one, or one that has been given out and let go.
+
+    Most masks are looked at once. 16 KB that were used a moment ago are written in 0.9 microseconds; in memory that the
+    process has not had before it takes 7, most of them page faults.
+    """
+    pool = _spares.get(words)
+    if pool is None:
+        pool = _spares.setdefault(words, deque())
+    try:
+        spare = pool.popleft()  # and so no other thread has it
+    except IndexError:
+        return _new_spare(words)
+    if _held(spare) == _FREE:
+        return spare
+    if len(pool) < _MOST_SPARES:
+        pool.append(spare)
+    return _new_spare(words)
+
+
 class _Host:
-    """What all matchers of one table share: views of its arrays, and masks made so far."""
+    """What all matchers of one table share: views of its arrays, and masks made so far.
+
+    A matcher stands at a *place*, which is a state here, and a configuration in a nested table.
+    """
+
+    nowhere: Any  # where a token leads that is not allowed
 
     def __init__(self, table: TransitionTable) -> None:
         self.table = table
+        self.nowhere = table.dead
         self.rows, self.edges = table.num_rows, table.num_edges
         self.after_eos, self.dead = table.after_eos, table.dead
         self.size = table.vocab_size
@@ -60,38 +154,56 @@ class _Host:
         self.class_id = _view(table.class_id)
         self.masks = [_view(row) for row in table.masks] if not table.is_trie else []
         self.words = -(-table.vocab_size // 32)
-        self.composed: dict[int, NDArray[np.uint32]] = {}
+        self.composed: dict[Any, Any] = {}  # masks
         self.lock = threading.Lock()
         self.most = max(16, _CACHE_BYTES // (4 * self.words))
 
-    def mask(self, node: int) -> NDArray[np.uint32]:
-        """Return the mask of a state, read-only and kept for the next time."""
-        found = self.composed.get(node)
+    def start(self) -> Any:
+        """Return the place of a sequence with nothing written yet."""
+        return 0
+
+    def budgets(self) -> None:
+        """Work out distances, before any place is made that needs them."""
+        self.distances, self.farthests = _view(self.table.distance), _view(self.table.farthest)
+
+    def distance(self, place: Any) -> int:
+        """Return the tokens in which a sequence can be complete from a place."""
+        found: int = self.distances[place]
+        return found
+
+    def farthest(self, place: Any) -> int:
+        """Return the largest distance that a token leads to."""
+        found: int = self.farthests[place]
+        return found
+
+    def mask(self, place: Any) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only and kept for the next time."""
+        found: NDArray[np.uint32] | None = self.composed.get(place)
         if found is None:
-            found = self.made(node)
+            found = self.made(place)
             with self.lock:  # matchers of several threads may be making room at once
                 while len(self.composed) >= self.most:
                     del self.composed[next(iter(self.composed))]
-                self.composed[node] = found
+                self.composed[place] = found
         return found
 
-    def made(self, node: int, room: int | None = None) -> NDArray[np.uint32]:
-        """Return the mask of a state, read-only; room: how many tokens may still be written, EOS aside."""
+    def made(self, place: Any, room: int | None = None) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
         remaining = None if room is None else np.array([room], np.int64)
-        out = packed.compose(self.table, np.array([node], np.int64), remaining)
+        out = packed.compose(self.table, np.array([place], np.int64), remaining)
         out.flags.writeable = False
         mask: NDArray[np.uint32] = out[0]
         return mask
 
-    def allowed(self, node: int) -> NDArray[Any]:
-        """Return the tokens that a row which does not accept allows."""
-        if node >= len(self.base_row) or self.base_row[node] < 0:
-            return self.table.edge_token[self.row_start[node] : self.row_start[node + 1]]
-        return np.flatnonzero(np.unpackbits(self.mask(node).astype("<u4").view(np.uint8), bitorder="little"))
+    def allowed(self, place: Any) -> NDArray[Any]:
+        """Return the tokens that a place where no sequence may end allows."""
+        if place >= len(self.base_row) or self.base_row[place] < 0:
+            return self.table.edge_token[self.row_start[place] : self.row_start[place + 1]]
+        return np.flatnonzero(np.unpackbits(self.mask(place).astype("<u4").view(np.uint8), bitorder="little"))
 
-    def step(self, node: int, token: int) -> int:
-        """Return the state that a token leads to; the dead state if it is not allowed."""
-        rows = self.rows
+    def step(self, place: Any, token: int) -> Any:
+        """Return the place that a token leads to; `nowhere` if it is not allowed."""
+        rows, node = self.rows, place
         if node >= rows:
             entry = self.edge_token[self.edges + node - rows]
             if entry == token:
@@ -113,8 +225,225 @@ class _Host:
         code = self.base_target[self.base_start[base] + name]
         return (code >> 1) + (code & 1) * node
 
+    def ends(self, place: Any) -> bool:
+        """Return whether a sequence may end at a place."""
+        if place < self.rows:
+            return bool(self.accepting[place])
+        return bool(self.edge_token[self.edges + place - self.rows] == self.size)
+
+    def configuration(self, place: Any) -> tuple[int, tuple[int, ...]]:
+        """Return the state of a place and the sites on its stack, the outermost first."""
+        return place, ()
+
+    def places(self, configurations: list[tuple[int, tuple[int, ...]]]) -> list[Any]:
+        """Return the places of configurations of one sequence."""
+        return [node for node, _ in configurations]
+
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of the table, in another process perhaps, makes its own
+
+
+class _NestedHost(_Host):
+    """What all matchers of one nested table share.
+
+    Masks that are visited often are kept: by the state and as many sites, from the top down, as they depend on. Until
+    then the number of their visits is.
+    """
+
+    def __init__(self, table: TransitionTable) -> None:
+        super().__init__(table)
+        self.nowhere = None
+        self.states = table.num_states
+        self.row_exit, self.base_exit = _view(table.row_exit), _view(table.base_exit)
+        self.exit_start, self.exit_token = _view(table.exit_start), _view(table.exit_token)
+        self.exit_symbol = _view(table.exit_symbol)
+        self.site_start, self.site_symbol = _view(table.site_start), _view(table.site_symbol)
+        self.site_target, self.site_leaf = _view(table.site_target), _view(table.site_leaf)
+        self.base_push, self.site_need = _view(table.base_push), _view(table.site_need)
+        self.action_state, self.action_start = _view(table.action_state), _view(table.action_start)
+        self.action_push, self.code_need = _view(table.action_push), _view(table.code_need)
+        self.site_distance: list[int] = []  # once there are budgets
+        self.header, self.tokens_of_edges = packed.Bundle.of(table).header, table.edge_token
+
+    def start(self) -> _Place:
+        """Return the place of a sequence with nothing written yet."""
+        return 0, _Stack(self, -1, None)
+
+    def budgets(self) -> None:
+        """Work out distances, before any place is made that needs them."""
+        if not self.site_distance:
+            self.distances, self.farthests = _view(self.table.distances.code), _view(self.table.distances.farthest)
+            self.site_distance = self.table.distances.site.tolist()
+
+    def distance(self, place: _Place) -> int:
+        """Return the tokens in which a sequence can be complete from a place."""
+        found: int = self.distances[place[0]] + place[1].distance
+        return found if found < NEVER else _NO_END
+
+    def farthest(self, place: _Place) -> int:
+        """Return the largest distance that a token leads to, or more."""
+        found: int = self.farthests[place[0]] + place[1].distance
+        return found if found < NEVER else _NO_END
+
+    def mask(self, place: _Place) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
+        node, stack = place
+        key: Any = node + stack.variant
+        keyed = self.composed
+        found = keyed.get(key)
+        at: _Stack | None = stack
+        while found is _DEEPER:
+            assert at is not None, "the mask of an empty stack depends on nothing else"
+            key = (key, at.site)
+            at = at.below
+            found = keyed.get(key)
+        if found.__class__ is np.ndarray:
+            kept: NDArray[np.uint32] = found
+            return kept
+        visits = 1 if found is None else found + 1
+        array = stack.array
+        sites = stack.sites() if array is None else array
+        spare = _spare(self.words)
+        mask, shown = spare
+        looked = packed.mask_one(self.header, self.tokens_of_edges, _NO_FAR, _NO_FAR, node, sites, NEVER, mask)
+        if visits == 1:
+            self.keep(node + stack.variant, stack, looked, visits)
+        elif visits < _OFTEN:
+            self.composed[key] = visits
+        else:
+            kept = mask.copy()
+            kept.flags.writeable = False
+            self.composed[key] = kept
+        _spares[self.words].append(spare)
+        return shown
+
+    def keep(self, key: Any, stack: _Stack, looked: int, visits: int) -> None:
+        """Note the visits of a mask by as many sites as it depends on; the bottom of a stack counts as one."""
+        with self.lock:  # matchers of several threads may be making room at once
+            while len(self.composed) >= self.most:
+                del self.composed[next(iter(self.composed))]
+            at: _Stack | None = stack
+            for _ in range(looked):
+                assert at is not None, "there is nothing below the bottom of a stack"
+                self.composed[key] = _DEEPER
+                key = (key, at.site)
+                at = at.below
+            self.composed[key] = visits
+
+    def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
+        node, stack = place
+        code, site = (_NO_FAR, _NO_FAR) if room is None else (self.table.distances.code, self.table.distances.site)
+        spare = _spare(self.words)
+        mask, shown = spare
+        last = NEVER if room is None else min(room, NEVER)
+        packed.mask_one(self.header, self.tokens_of_edges, code, site, node, stack.sites(), last, mask)
+        _spares[self.words].append(spare)
+        return shown
+
+    def pushed(self, stack: _Stack, site: int) -> _Stack:
+        """Return a stack with one more site on it."""
+        found = stack.above.get(site)
+        if found is None:
+            found = stack.above.setdefault(site, _Stack(self, site, stack))  # another thread may have been quicker
+        return found
+
+    def step(self, place: _Place, token: int) -> _Place | None:
+        """Return the place that a token leads to; None if it is not allowed."""
+        node, stack = place
+        if node >= self.rows:
+            return (node, stack) if node == self.after_eos and token == self.eos else None
+        stop = self.row_start[node + 1]
+        edge = bisect_left(self.edge_token, token, self.row_start[node], stop)
+        if edge < stop and self.edge_token[edge] == token:
+            code = self.edge_target[edge]
+            if code < self.rows and not stack.variant:
+                return code, stack
+            return self.followed(code, stack)
+        if self.row_exit and (exits := self.row_exit[node]) >= 0:
+            stop = self.exit_start[exits + 1]
+            at = bisect_left(self.exit_token, token, self.exit_start[exits], stop)
+            if at < stop and self.exit_token[at] == token:
+                return self.left(stack, self.exit_symbol[at])
+        if token == self.eos:
+            return (self.after_eos, stack) if self.accepting[node] and stack.below is None else None
+        base = self.base_row[node]
+        if base < 0:
+            return None
+        if self.base_push and (site := self.base_push[node]) >= 0:
+            if stack.variant:
+                needed = max(not self.site_leaf[site], self.site_need[site] if self.site_need else 0)
+                if stack.frames + needed > self.table.depth or stack.height >= self.table.slots:
+                    return None
+            stack = self.pushed(stack, site)
+        if self.masks[self.base_mask[base]][token >> 5] >> (token & 31) & 1:
+            classes = self.base_classes[base]
+            stop = self.class_start[classes + 1]
+            at = bisect_left(self.class_token, token, self.class_start[classes], stop)
+            name = self.class_id[at] if at < stop and self.class_token[at] == token else 0
+            code = self.base_target[self.base_start[base] + name]
+            code = (code >> 1) + (code & 1) * node
+            return self.followed(code, stack) if stack.variant else (code, stack)
+        if self.base_exit and (exits := self.base_exit[base]) >= 0:
+            stop = self.exit_start[exits + 1]
+            at = bisect_left(self.exit_token, token, self.exit_start[exits], stop)
+            if at < stop and self.exit_token[at] == token:
+                return self.left(stack, self.exit_symbol[at])
+        return None
+
+    def allowed(self, place: _Place) -> NDArray[Any]:
+        """Return the tokens that a place where no sequence may end allows."""
+        return np.flatnonzero(np.unpackbits(self.mask(place).astype("<u4").view(np.uint8), bitorder="little"))
+
+    def ends(self, place: _Place) -> bool:
+        """Return whether a sequence may end at a place."""
+        node, stack = place
+        return bool(node >= self.rows or (self.accepting[node] and stack.below is None))
+
+    def configuration(self, place: _Place) -> tuple[int, tuple[int, ...]]:
+        """Return the state of a place and the sites on its stack, the outermost first."""
+        return place[0], tuple(place[1].sites().tolist())
+
+    def places(self, configurations: list[tuple[int, tuple[int, ...]]]) -> list[Any]:
+        """Return the places of configurations of one sequence."""
+        _, root = self.start()
+        out = []
+        for node, sites in configurations:
+            stack = root
+            for site in sites:
+                stack = self.pushed(stack, site)
+            out.append((node, stack))
+        return out
+
+    def left(self, stack: _Stack, symbol: int) -> _Place | None:
+        """Return where leaving the fragment on top with a symbol leads."""
+        while stack.below is not None:
+            site, stack = stack.site, stack.below
+            stop = self.site_start[site + 1]
+            at = bisect_left(self.site_symbol, symbol, self.site_start[site], stop)
+            if at >= stop or self.site_symbol[at] != symbol:
+                return None
+            code = self.site_target[at]
+            if code >= 0:
+                return self.followed(code, stack)
+            symbol = -1 - code
+        return None
+
+    def followed(self, code: int, stack: _Stack) -> _Place | None:
+        """Return where a code leads from a stack."""
+        if stack.variant and code != self.dead and stack.frames + self.code_need[code] > self.table.depth:
+            return None
+        if code < self.rows:
+            return code, stack
+        if code == self.dead:
+            return None
+        action = code - self.states
+        first, stop = self.action_start[action], self.action_start[action + 1]
+        if stack.variant and stack.height + stop - first > self.table.slots:
+            return None
+        for site in self.action_push[first:stop]:
+            stack = stack.above.get(site) or self.pushed(stack, site)
+        return self.action_state[action], stack
 
 
 def _host(table: TransitionTable) -> _Host:
@@ -123,7 +452,7 @@ def _host(table: TransitionTable) -> _Host:
         raise TypeError(f"a Matcher takes a TransitionTable, not {type(table).__name__}")
     host: _Host | None = table.__dict__.get("_host")
     if host is None:
-        host = table.__dict__["_host"] = _Host(table)
+        host = table.__dict__["_host"] = (_NestedHost if table.is_nested else _Host)(table)
     return host
 
 
@@ -143,7 +472,7 @@ class Matcher:
     (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
-    __slots__ = ("_history", "_host", "_max_tokens", "_node", "_vocabulary")
+    __slots__ = ("_history", "_host", "_max_tokens", "_place", "_vocabulary")
 
     def __init__(
         self, table: TransitionTable, vocabulary: Spelling | None = None, *, max_tokens: int | None = None
@@ -161,6 +490,10 @@ class Matcher:
             )
         if max_tokens is not None:
             max_tokens = operator.index(max_tokens)
+            if table.min_length == NEVER:
+                raise ValueError(
+                    "max_tokens cannot be kept: this vocabulary has no tokens that close what is open and no more"
+                )
             if max_tokens < table.min_length:
                 raise ValueError(
                     f"max_tokens={max_tokens} is less than the shortest match, {table.min_length} tokens: "
@@ -168,8 +501,10 @@ class Matcher:
                 )
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
-        self._node = 0
-        self._history: list[int] = []  # the state before each token
+        if max_tokens is not None:
+            self._host.budgets()
+        self._place = self._host.start()
+        self._history: list[Any] = []  # the place before each token
 
     @property
     def table(self) -> TransitionTable:
@@ -179,7 +514,12 @@ class Matcher:
     @property
     def state(self) -> int:
         """The table's state after the tokens so far."""
-        return self._node
+        return self._host.configuration(self._place)[0]
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """The return sites of the frames that are open, the outermost first; () of a table without calls."""
+        return self._host.configuration(self._place)[1]
 
     @property
     def num_tokens(self) -> int:
@@ -189,18 +529,14 @@ class Matcher:
     @property
     def is_accepting(self) -> bool:
         """Whether the sequence is complete as it stands; it may be possible to go on."""
-        host, node = self._host, self._node
-        if node < host.rows:
-            return bool(host.accepting[node])
-        return bool(host.edge_token[host.edges + node - host.rows] == host.size)
+        return self._host.ends(self._place)
 
     @property
     def is_finished(self) -> bool:
         """Whether the sequence is complete and nothing but EOS can follow."""
-        host, node = self._host, self._node
-        if not self.is_accepting or node >= host.rows:
-            return self.is_accepting
-        mask = self.mask()
+        if not self.is_accepting:
+            return False
+        host, mask = self._host, self.mask()
         at, eos = divmod(host.eos, 32)
         return int(np.bitwise_count(mask).sum()) == (host.eos >= 0 and int(mask[at]) >> eos & 1)
 
@@ -217,11 +553,11 @@ class Matcher:
         Bit i of word w is token 32 * w + i. The array is read-only and may be shared: copy it to change it.
         """
         if self._max_tokens is None:
-            return self._host.mask(self._node)
+            return self._host.mask(self._place)
         room = self._max_tokens - len(self._history)
-        if room > self._host.table.farthest[self._node]:
-            return self._host.mask(self._node)
-        return self._host.made(self._node, room)
+        if room > self._host.farthest(self._place):
+            return self._host.mask(self._place)
+        return self._host.made(self._place, room)
 
     def advance(self, token: int) -> bool:
         """Take one more token and return True; False, with nothing changed, where it is not allowed.
@@ -229,19 +565,19 @@ class Matcher:
         After EOS only EOS is allowed, again and again, as in a batch whose other rows go on.
         Raises TypeError unless token is an integer, ValueError unless it is in 0 .. V - 1.
         """
-        host, node = self._host, self._node
+        host, place = self._host, self._place
         token = operator.index(token)
         if not 0 <= token < host.size:
             raise ValueError(f"token {token} is outside the vocabulary, 0 .. {host.size - 1}")
-        following = host.step(node, token)
-        if following == host.dead:
+        following = host.step(place, token)
+        if following == host.nowhere:
             return False
         if self._max_tokens is not None and token != host.eos:
             room = self._max_tokens - len(self._history) - 1
-            if host.table.distance[following] > room:
+            if host.distance(following) > room:
                 return False
-        self._history.append(node)
-        self._node = following
+        self._history.append(place)
+        self._place = following
         return True
 
     def accepts(self, tokens: Iterable[int]) -> bool:
@@ -258,19 +594,18 @@ class Matcher:
         if not 0 <= n <= len(self._history):
             raise ValueError(f"cannot take back {n} tokens: {len(self._history)} have been taken")
         if n:
-            self._node = self._history[-n]
+            self._place = self._history[-n]
             del self._history[-n:]
 
     def reset(self) -> None:
         """Go back to the start."""
-        self._node = 0
-        self._history.clear()
+        self.rollback(len(self._history))
 
     def copy(self) -> Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
         twin = object.__new__(Matcher)
         twin._host, twin._vocabulary, twin._max_tokens = self._host, self._vocabulary, self._max_tokens
-        twin._node, twin._history = self._node, self._history.copy()
+        twin._place, twin._history = self._place, self._history.copy()
         return twin
 
     def __copy__(self) -> Matcher:
@@ -280,7 +615,8 @@ class Matcher:
         return self.copy()  # tables do not change
 
     def __reduce__(self) -> Any:
-        return _restored, (self.table, self._vocabulary, self._max_tokens, self._node, self._history)
+        configurations = [self._host.configuration(place) for place in (*self._history, self._place)]
+        return _restored, (self.table, self._vocabulary, self._max_tokens, configurations)
 
     def __repr__(self) -> str:
         limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
@@ -296,13 +632,13 @@ class Matcher:
         tokens = self._spelling().tokens
         host = self._host
         text = b""
-        ahead = {(b"", self._node)}  # after `text`: the rest of a token that has begun in it, and where that leads
+        ahead = {(b"", self._place)}  # after `text`: the rest of a token that has begun in it, and where that leads
         while True:
-            nodes = [node for rest, node in ahead if not rest]
-            if any(node >= host.rows or host.accepting[node] for node in nodes):
+            places = [place for rest, place in ahead if not rest]
+            if any(host.ends(place) for place in places):
                 return text
-            begun = [(rest, node) for rest, node in ahead if rest]
-            following = [(node, host.allowed(node)) for node in nodes]
+            begun = [(rest, place) for rest, place in ahead if rest]
+            following = [(place, host.allowed(place)) for place in places]
             common = _shared_beginning(
                 chain((rest for rest, _ in begun), (tokens[t] for _, allowed in following for t in allowed))
             )
@@ -310,8 +646,8 @@ class Matcher:
                 return text
             text += common
             n = len(common)
-            ahead = {(rest[n:], node) for rest, node in begun}
-            ahead |= {(tokens[t][n:], host.step(node, t)) for node, allowed in following for t in allowed.tolist()}
+            ahead = {(rest[n:], place) for rest, place in begun}
+            ahead |= {(tokens[t][n:], host.step(place, t)) for place, allowed in following for t in allowed.tolist()}
 
     def forced_tokens(self) -> list[int]:
         """Return the tokens by which the tokenizer writes what every match goes on with; they can be taken at once.
@@ -345,11 +681,14 @@ class Matcher:
 
 
 def _restored(
-    table: TransitionTable, vocabulary: Spelling | None, max_tokens: int | None, node: int, history: list[int]
+    table: TransitionTable,
+    vocabulary: Spelling | None,
+    max_tokens: int | None,
+    configurations: list[tuple[int, tuple[int, ...]]],
 ) -> Matcher:
     """Return a matcher that stands where one did when it was pickled."""
     matcher = Matcher(table, vocabulary, max_tokens=max_tokens)
-    matcher._node, matcher._history = node, history
+    *matcher._history, matcher._place = matcher._host.places(configurations)
     return matcher
 
 

@@ -1,6 +1,8 @@
 """Operations on a table in numpy: the specification the other backends agree with, one row at a time.
 
-Every function takes the table first. A state is a tuple of integer arrays, (B,) each; `start` makes one.
+Every function takes the table first. A state is a tuple of integer arrays with the batch first; `start` makes one: a
+`State` of a table without calls, a `NestedState` of one with. Its rows are read and written here as *configurations*:
+a node and the tuple of sites on its stack, the outermost first; () without calls.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..table import TransitionTable
+from ..table import NEVER, NestedState, TransitionTable
 from .device_table import (
+    AnyState,
     Candidates,
     Selection,
     State,
@@ -26,6 +29,7 @@ from .device_table import (
 )
 
 Array = NDArray[Any]
+Configuration = tuple[int, tuple[int, ...]]
 
 
 def put(table: TransitionTable, device: Any = None, *, budgets: bool = False) -> TransitionTable:
@@ -36,28 +40,136 @@ def put(table: TransitionTable, device: Any = None, *, budgets: bool = False) ->
     return table
 
 
-def start(dev: TransitionTable, batch: int) -> State:
+def start(dev: TransitionTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
-    return State(np.zeros(batch, np.int64))
+    return _state(dev, [(0, ())] * batch, (batch,))
 
 
 def edges(dev: TransitionTable, node: int) -> dict[int, int]:
-    """Return the tokens that one state allows and the state each leads to; EOS included where accepting."""
-    rows, size = dev.num_rows, dev.vocab_size
-    out: dict[int, int] = {}
+    """Return the tokens that one state of a table without calls allows and where each leads; EOS where accepting."""
+    return {token: target for token, (target, _) in moves(dev, (node, ())).items()}
+
+
+def moves(dev: TransitionTable, configuration: Configuration) -> dict[int, Configuration]:
+    """Return the tokens that a configuration allows and where each leads; EOS included where accepting."""
+    node, stack = configuration
+    rows = dev.num_rows
+    out: dict[int, Configuration | None] = {}  # None: not allowed
     if node < rows:
         if not dev.is_trie and dev.base_row[node] >= 0:
-            out = _base_edges(dev, node)
+            out.update(_base_moves(dev, node, stack))
+        if dev.row_exit.size and dev.row_exit[node] >= 0:
+            for token, symbol in _exits(dev, dev.row_exit[node]).items():
+                out[token] = _resolve(dev, stack, symbol)
         span = slice(dev.row_start[node], dev.row_start[node + 1])
-        out.update(zip(dev.edge_token[span].tolist(), dev.edge_target[span].tolist(), strict=True))
-        out = {token: target for token, target in out.items() if target != dev.dead}
+        for token, code in zip(dev.edge_token[span].tolist(), dev.edge_target[span].tolist(), strict=True):
+            out[token] = _followed(dev, stack, code)
     else:
         token = int(dev.edge_token[dev.num_edges + node - rows])
-        if token < size:
-            out[token] = node + 1
-    if dev.eos is not None and dev.is_accepting(node):
-        out[dev.eos] = dev.after_eos if node < rows else node
+        if token < dev.vocab_size:
+            out[token] = node + 1, ()
+    if dev.eos is not None and not stack and dev.is_accepting(node):
+        out[dev.eos] = dev.after_eos if node < rows else node, ()
+    return {token: target for token, target in out.items() if target is not None}
+
+
+def _base_moves(dev: TransitionTable, node: int, stack: tuple[int, ...]) -> dict[int, Configuration | None]:
+    """Return what the base of a row allows, its exits included."""
+    pushed = stack
+    if dev.base_push.size and dev.base_push[node] >= 0:
+        found = _push(dev, stack, int(dev.base_push[node]))
+        if found is None:
+            return {}
+        pushed = found
+    base = dev.base_row[node]
+    out: dict[int, Configuration | None] = {}
+    if dev.base_exit.size and dev.base_exit[base] >= 0:
+        for token, symbol in _exits(dev, dev.base_exit[base]).items():
+            out[token] = _resolve(dev, pushed, symbol)
+    for token, target in _base_edges(dev, node).items():
+        # outside only where the row's own edges say otherwise
+        out[token] = _followed(dev, pushed, target) if 0 <= target < dev.num_rows else None
     return out
+
+
+def _exits(dev: TransitionTable, index: int) -> dict[int, int]:
+    """Return the tokens of an exit list and the symbol that each leaves with."""
+    span = slice(dev.exit_start[index], dev.exit_start[index + 1])
+    return dict(zip(dev.exit_token[span].tolist(), dev.exit_symbol[span].tolist(), strict=True))
+
+
+def _resolve(dev: TransitionTable, stack: tuple[int, ...], symbol: int) -> Configuration | None:
+    """Return where leaving the fragment on top with a symbol leads; None if it is not allowed."""
+    while stack:
+        site, stack = stack[-1], stack[:-1]
+        span = slice(dev.site_start[site], dev.site_start[site + 1])
+        targets = dict(zip(dev.site_symbol[span].tolist(), dev.site_target[span].tolist(), strict=True))
+        if symbol not in targets:
+            return None
+        if targets[symbol] >= 0:
+            return _followed(dev, stack, targets[symbol])
+        symbol = -1 - targets[symbol]
+    return None
+
+
+def _followed(dev: TransitionTable, stack: tuple[int, ...], code: int) -> Configuration | None:
+    """Return where a code leads from a stack; None if it is the dead state or there is no room for what it needs."""
+    if code == dev.dead:
+        return None
+    pushes: list[int] = []
+    if code > dev.dead:
+        action = code - dev.num_states
+        pushes = dev.action_push[dev.action_start[action] : dev.action_start[action + 1]].tolist()
+        code = int(dev.action_state[action])
+    for site in pushes:
+        found = _push(dev, stack, site)
+        if found is None:
+            return None
+        stack = found
+    need = dev.state_need[code] if dev.state_need.size else 0
+    if _frames(dev, stack) + need > dev.depth:
+        return None
+    return code, stack
+
+
+def _push(dev: TransitionTable, stack: tuple[int, ...], site: int) -> tuple[int, ...] | None:
+    """Return the stack with one more site on it; None if there is no room for it, or for going on after its return."""
+    need = dev.site_need[site] if dev.site_need.size else 0
+    pushed = (*stack, site)
+    if _frames(dev, stack) + need > dev.depth or _frames(dev, pushed) > dev.depth or len(pushed) > dev.slots:
+        return None
+    return pushed
+
+
+def _frames(dev: TransitionTable, stack: tuple[int, ...]) -> int:
+    """Return how many frames of a stack are no leaves."""
+    return sum(not dev.site_leaf[site] for site in stack)
+
+
+def _configurations(dev: TransitionTable, state: AnyState) -> list[Configuration]:
+    """Return the configuration of each row of a state (B,)."""
+    if not isinstance(state, NestedState):
+        return [(node, ()) for node in state.node.tolist()]
+    rows = zip(state.node.tolist(), state.stack.tolist(), state.height.tolist(), strict=True)
+    return [(node, tuple(stack[:height])) for node, stack, height in rows]
+
+
+def _state(dev: TransitionTable, rows: list[Configuration], shape: tuple[int, ...]) -> AnyState:
+    """Return the state of a shape that has these rows."""
+    node = np.array([node for node, _ in rows], np.int64).reshape(shape)
+    if not dev.is_nested:
+        return State(node)
+    stack = np.zeros((len(rows), dev.slots), np.int32)
+    for i, (_, sites) in enumerate(rows):
+        stack[i, : len(sites)] = sites
+    height = np.array([len(sites) for _, sites in rows], np.int32)
+    return NestedState(node, stack.reshape(*shape, dev.slots), height.reshape(shape))
+
+
+def distance(dev: TransitionTable, configuration: Configuration) -> int:
+    """Return the tokens in which a configuration can be complete, at least one of which is always allowed."""
+    node, stack = configuration
+    return int(dev.distance[node]) + sum(int(dev.distances.site[site]) for site in stack)
 
 
 def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
@@ -74,9 +186,10 @@ def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
     return out
 
 
-def accepting(dev: TransitionTable, state: State) -> Array:
+def accepting(dev: TransitionTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
-    return dev.is_accepting(state.node)
+    bottom = [not stack for _, stack in _configurations(dev, state)]
+    return np.asarray(dev.is_accepting(state.node) & np.array(bottom, bool))
 
 
 def log_softmax(logits: Array) -> Array:
@@ -87,7 +200,7 @@ def log_softmax(logits: Array) -> Array:
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def bitmask(dev: TransitionTable, state: State, remaining: Array | None = None) -> Array:
+def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
     remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
@@ -97,14 +210,14 @@ def bitmask(dev: TransitionTable, state: State, remaining: Array | None = None) 
     if remaining is not None:
         check_remaining(state.node.size, remaining.shape, remaining.dtype.kind in "iu", remaining.dtype, True)
     bits = np.zeros((state.node.size, 32 * words), bool)
-    for row, node in enumerate(state.node.tolist()):
+    for row, configuration in enumerate(_configurations(dev, state)):
         room = None if remaining is None else int(remaining[row]) - 1
-        for token, target in edges(dev, node).items():
-            bits[row, token] = room is None or token == dev.eos or dev.distance[target] <= room
+        for token, target in moves(dev, configuration).items():
+            bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, NEVER - 1)
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-def mask_logits(dev: TransitionTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
     remaining: as for `bitmask`.
@@ -120,13 +233,15 @@ def mask_logits(dev: TransitionTable, logits: Array, state: State, remaining: Ar
     return out
 
 
-def mask_logits_(dev: TransitionTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
+def mask_logits_(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(dev, logits, state, remaining)
     return logits
 
 
-def candidates(dev: TransitionTable, logits: Array, state: State, width: int, level: int | None = None) -> Candidates:
+def candidates(
+    dev: TransitionTable, logits: Array, state: AnyState, width: int, level: int | None = None
+) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
@@ -136,23 +251,20 @@ def candidates(dev: TransitionTable, logits: Array, state: State, width: int, le
     batch = logits.shape[0]
     scores = np.full((batch, width), -np.inf, masked.dtype)
     tokens = np.zeros((batch, width), np.int64)
-    states = np.full((batch, width), dev.dead, np.int64)
-    for row, node in enumerate(state.node.tolist()):
-        allowed = edges(dev, node)
+    states: list[Configuration] = [(dev.dead, ())] * (batch * width)
+    for row, configuration in enumerate(_configurations(dev, state)):
+        allowed = moves(dev, configuration)
         order = sorted((t for t in allowed if masked[row, t] > -np.inf), key=lambda t: (-masked[row, t], t))
         for slot, token in enumerate(order[:width]):
-            scores[row, slot], tokens[row, slot], states[row, slot] = (
-                masked[row, token],
-                token,
-                allowed[token],
-            )
-    return Candidates(scores, tokens, State(states))
+            scores[row, slot], tokens[row, slot] = masked[row, token], token
+            states[row * width + slot] = allowed[token]
+    return Candidates(scores, tokens, _state(dev, states, (batch, width)))
 
 
 def select(
     dev: TransitionTable | None,
     logits: Array,
-    state: State,
+    state: AnyState,
     scores: Array,
     beams: int,
     level: int,
@@ -167,22 +279,21 @@ def select(
     """
     batch, m = scores.shape
     in_place = dev is not None and m == beams and unbranched(dev, level)
-    out = Selection(
-        np.full((batch, beams), -np.inf, scores.dtype),
-        np.zeros((batch, beams), np.int64),
-        np.zeros((batch, beams), np.int64),
-        State(np.full(batch * beams, 0 if dev is None else dev.dead, np.int64)),
-    )
+    best = np.full((batch, beams), -np.inf, scores.dtype)
+    parents, picked = np.zeros((batch, beams), np.int64), np.zeros((batch, beams), np.int64)
+    nowhere: Configuration = (0 if dev is None else dev.dead, ())
+    reached = [nowhere] * (batch * beams)
+    rows = [nowhere] * (batch * m) if dev is None else _configurations(dev, state)
     for b in range(batch):
         found = []
         for beam in range(m):
             row = b * m + beam
-            following = dict.fromkeys(range(logits.shape[1]), 0) if dev is None else edges(dev, int(state.node[row]))
+            legal = dict.fromkeys(range(logits.shape[1]), nowhere) if dev is None else moves(dev, rows[row])
             log_probs = log_softmax(logits[row])
             if renormalise:
-                allowed = list(following)
+                allowed = list(legal)
                 log_probs[allowed] = log_softmax(logits[row, allowed]) if allowed else 0
-            for token, target in following.items():
+            for token, target in legal.items():
                 total = scores[b, beam] + log_probs[token]
                 if total > -np.inf and (dev is None or token != dev.eos):  # neither impossible nor NaN
                     found.append((total, beam, token, target))
@@ -191,25 +302,26 @@ def select(
         else:
             slots = list(enumerate(sorted(found, key=lambda item: -item[0])[:beams]))
         for slot, (total, beam, token, target) in slots:
-            out.scores[b, slot], out.parents[b, slot], out.tokens[b, slot] = total, beam, token
-            out.state.node[b * beams + slot] = target
-    return out._replace(parents=None) if in_place else out
+            best[b, slot], parents[b, slot], picked[b, slot] = total, beam, token
+            reached[b * beams + slot] = target
+    following = State(np.zeros(batch * beams, np.int64)) if dev is None else _state(dev, reached, (len(reached),))
+    return Selection(best, None if in_place else parents, picked, following)
 
 
-def end_scores(dev: TransitionTable, logits: Array, state: State, renormalise: bool = False) -> Array:
+def end_scores(dev: TransitionTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
-def advance(dev: TransitionTable, state: State, tokens: Array) -> State:
+def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
-    pairs = zip(state.node.tolist(), tokens.tolist(), strict=True)
-    return State(np.array([edges(dev, node).get(token, dev.dead) for node, token in pairs], np.int64))
+    pairs = zip(_configurations(dev, state), tokens.tolist(), strict=True)
+    return _state(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
-def log_mass(dev: TransitionTable, logits: Array, state: State) -> Array:
+def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     masked = mask_logits(dev, log_softmax(logits), state)
     with np.errstate(all="ignore"):

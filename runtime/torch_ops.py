@@ -10,17 +10,19 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..table import TransitionTable
+from ..table import NEVER, NestedState, TransitionTable
 from . import packed
 from .device_table import (
+    AnyState,
     Candidates,
+    DeviceCalls,
     DeviceTable,
     Selection,
     State,
@@ -30,6 +32,7 @@ from .device_table import (
     check_remaining,
     check_rows,
     check_sids,
+    check_state,
     check_tokens,
     device_table,
     map_tree,
@@ -84,10 +87,14 @@ def put(table: TransitionTable, device: torch.device | str | None = None, *, bud
     )
 
 
-def start(dev: TorchTable, batch: int) -> State:
+def start(dev: TorchTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
-    return State(torch.zeros(batch, dtype=torch.int64, device=dev.row_start.device))
+    node = torch.zeros(batch, dtype=torch.int64, device=dev.row_start.device)
+    if dev.calls is None:
+        return State(node)
+    stack = torch.zeros(batch, dev.calls.slots, dtype=torch.int32, device=node.device)
+    return NestedState(node, stack, torch.zeros_like(node, dtype=torch.int32))
 
 
 # ---------------------------------------------------------------------------------------------- gathers
@@ -177,6 +184,14 @@ def _class_target(dev: TorchTable, node: Tensor, base: Tensor, name: Tensor) -> 
     return target.clamp(0, dev.dead)
 
 
+def _of_base(dev: TorchTable, node: Tensor, base: Tensor, token: Tensor) -> Tensor:
+    """Return where a token (n,) of its base's mask leads from each state (n,)."""
+    classes = dev.base_classes.take(base).long()
+    low, last = dev.class_start.take(classes).long(), dev.class_start.take(classes + 1).long()
+    at, found = _search(dev.class_token, dev.vocab_size, low, last, token, dev.class_width)
+    return _class_target(dev, node, base, torch.where(found, dev.class_id.take(at), 0))
+
+
 def _step(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
     """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
     inside = (token >= 0) & (token < dev.vocab_size)
@@ -188,58 +203,94 @@ def _step(dev: TorchTable, node: Tensor, token: Tensor) -> Tensor:
     if dev.has_masks:
         base = _base(dev, node)
         byte = dev.masks.take(dev.base_mask.take(base).long() * dev.masks.shape[1] + (token >> 3))
-        classes = dev.base_classes.take(base).long()
-        low, last = dev.class_start.take(classes).long(), dev.class_start.take(classes + 1).long()
-        at, found = _search(dev.class_token, dev.vocab_size, low, last, token, dev.class_width)
-        target = _class_target(dev, node, base, torch.where(found, dev.class_id.take(at), 0))
+        target = _of_base(dev, node, base, token)
         following = torch.where(((byte >> (token & 7)) & 1).bool() & ~own, target, following)
     return torch.where(inside, following, dev.dead)
 
 
-def _unfold(dev: TorchTable, node: Tensor, table: Tensor, width: int, remaining: Tensor | None = None) -> Tensor:
-    """Return (n, 8 K) in which column v says whether state n allows token v, as `table` (256, 8) says it of bytes.
+def _unfold(dev: TorchTable, state: AnyState, table: Tensor, width: int, remaining: Tensor | None = None) -> Tensor:
+    """Return (n, 8 K) in which column v says whether a state allows token v, as `table` (256, 8) says it of bytes.
 
     width: most own edges of a state that its mask does not say, which are written one by one; 0 if all have masks.
     Columns from V on are never allowed. EOS is left out.
     """
-    size = dev.masks.shape[1]
+    node, size, calls = state.node, dev.masks.shape[1], dev.calls
     yes, no = table[255, 0], table[0, 0]
+    last = None if remaining is None else (remaining.clamp(max=NEVER) - 1)[:, None]  # below what cannot end
+    stack = None if calls is None else _stack(calls, state, last is not None)
+    around = None if stack is None else _above(stack, stack.height[:, None])
+    base = _base(dev, node)
     if dev.has_masks:
-        base = _base(dev, node)
-        masks = dev.masks.index_select(0, dev.base_mask.take(base)).view(-1).int()
-        out = table.index_select(0, masks).view(-1, 8 * size)
-        if remaining is not None and not dev.is_trie:  # what classes lead to in time
-            last = (remaining - 1)[:, None]
-            in_time = dev.distance.take(_class_target(dev, node, base, torch.zeros_like(node)))[:, None] <= last
-            classes = dev.base_classes.take(base).long()
-            at = dev.class_start.take(classes).long()[:, None] + torch.arange(dev.class_width, device=node.device)
-            token = _unsigned(dev.class_token.take(at), dev.vocab_size)
-            own = (at < dev.class_start.take(classes + 1).long()[:, None]) & (token < dev.vocab_size)
-            token = torch.where(own, token, 8 * size)
-            target = _class_target(dev, node[:, None], base[:, None], torch.where(own, dev.class_id.take(at), 0))
-            allowed = in_time.repeat(1, 8 * size + 1).scatter_(1, token, dev.distance.take(target) <= last)
-            out = torch.where(allowed[:, :-1], out, no)
+        out, base = _unfold_base(dev, node, base, around, last, table)
     else:
         out = table[0].repeat(node.shape[0], size)
-    if width:  # slots past a row's end repeat its last edge, so that they change nothing
-        bounds = _first(dev, torch.cat([node, node + 1])).view(2, -1, 1)
-        edge = torch.minimum(bounds[0] + torch.arange(width, device=node.device), bounds[1] - 1)
-        inside = edge >= bounds[0]
+    if calls is not None and stack is not None and calls.exit_width:
+        _write_exits(dev, calls, stack, last, node, base, out, yes, no)
+    if width:
+        bounds = _first(dev, torch.cat([node, node + 1])).view(2, -1)
+        edge, inside = _entries(bounds[0], bounds[1], width)
         token = _token(dev, edge)
-        if not dev.is_trie:  # of a row without edges the slots say of token 0 what they find there
-            token = torch.where(inside, token, 0)
         allowed = inside & (token < dev.vocab_size)
-        if remaining is not None or not dev.is_trie:
-            target = torch.where(allowed, _follow(dev, edge), dev.dead)
-            allowed = allowed & (target != dev.dead)
-            if remaining is not None:
-                allowed = allowed & (dev.distance.take(target) <= (remaining - 1)[:, None])
+        if last is not None or not dev.is_trie:
+            allowed = allowed & _fits(dev, torch.where(allowed, _follow(dev, edge), dev.dead), around, last)
         value = torch.where(allowed, yes, no)
         token = token.clamp(max=dev.vocab_size - 1)
-        if not dev.is_trie:
-            value = torch.where(inside, value, out[:, :1])
-        out.scatter_(1, token, value)
+        if dev.is_trie:
+            out.scatter_(1, token, value)
+        else:
+            _write(out, token, inside, value)
     return out
+
+
+def _unfold_base(
+    dev: TorchTable, node: Tensor, base: Tensor, around: _Around | None, last: Tensor | None, table: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what bases allow, as `_unfold` does, and the bases (n,), the last where there is no room for one."""
+    size, calls, none, shown = dev.masks.shape[1], dev.calls, dev.base_mask.shape[0] - 1, base
+    if calls is not None and around is not None:
+        around, fits = _pushed(calls, around, _base_push(calls, node))
+        base = torch.where(fits.view(-1), base, none)
+        shown = torch.where(around.frames.view(-1) <= calls.depth, base, none)
+    if dev.is_trie or (last is None and (calls is None or not calls.state_room.shape[0])):
+        masks = dev.masks.index_select(0, dev.base_mask.take(shown)).view(-1).int()
+        return table.index_select(0, masks).view(-1, 8 * size), base
+    # what classes lead to may be too far from an end, or need too much room
+    zero = _fits(dev, _class_target(dev, node, base, torch.zeros_like(node))[:, None], around, last)
+    few = dev.class_width <= dev.vocab_size // 4  # then written one by one; with more, whole rows are faster
+    shown = torch.where(zero.view(-1), shown, none) if few else shown
+    masks = dev.masks.index_select(0, dev.base_mask.take(shown)).view(-1).int()
+    out = table.index_select(0, masks).view(-1, 8 * size)
+    classes = dev.base_classes.take(base).long()
+    first, stop = dev.class_start.take(classes).long(), dev.class_start.take(classes + 1).long()
+    at, inside = _entries(first, stop, dev.class_width)
+    token = _unsigned(dev.class_token.take(at), dev.vocab_size).clamp(max=dev.vocab_size - 1)
+    target = _class_target(dev, node[:, None], base[:, None], torch.where(inside, dev.class_id.take(at), 0))
+    fits = _fits(dev, target, around, last)
+    if few:
+        _write(out, token, inside, torch.where(_in_mask(dev, base, token) & fits, table[255, 0], table[0, 0]))
+        return out, base
+    allowed = zero.repeat(1, 8 * size)
+    _write(allowed, token, inside, fits)
+    return torch.where(allowed, out, table[0, 0]), base
+
+
+def _in_mask(dev: TorchTable, base: Tensor, token: Tensor) -> Tensor:
+    """Return whether tokens (n, k) are in the masks of bases (n,)."""
+    row = dev.base_mask.take(base).long()[:, None] * dev.masks.shape[1]
+    byte: Tensor = dev.masks.take(row + (token >> 3))
+    return ((byte >> (token & 7)) & 1).bool()
+
+
+def _entries(first: Tensor, last: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return places (n, width) of lists first .. last (n,), and whether they are any: short lists repeat their last."""
+    at = torch.minimum(first[:, None] + torch.arange(width, device=first.device), last[:, None] - 1)
+    return at.clamp(min=0), at >= first[:, None]
+
+
+def _write(out: Tensor, token: Tensor, inside: Tensor, value: Tensor) -> None:
+    """Write value (n, w) at token (n, w) of out (n, 8 K); in rows where nothing is `inside`, what is there already."""
+    token = torch.where(inside, token, 0)
+    out.scatter_(1, token, torch.where(inside, value, out[:, :1]))
 
 
 def _keep(x: Tensor, mask: Tensor) -> Tensor:
@@ -263,12 +314,238 @@ def _eos_allowed(dev: TorchTable, node: Tensor) -> Tensor:
     return torch.where(node < dev.num_rows, rows, entry == dev.vocab_size)
 
 
+# ------------------------------------------------------------------------------------------------- calls
+
+
+class _Stack(NamedTuple):
+    """The stacks of a batch."""
+
+    sites: Tensor  # (n, slots)
+    height: Tensor  # (n,) open frames
+    frames: Tensor  # (n, slots + 1) how many of the lowest 0, 1, .. frames are no leaves
+    far: Tensor | None  # (n, slots + 1) tokens in which those are left, where there is a budget
+
+
+class _Around(NamedTuple):
+    """What is on the stacks that codes (n, k) are followed from, of a shape that broadcasts with theirs."""
+
+    height: Tensor
+    frames: Tensor
+    far: Tensor | None
+
+
+def _stack(calls: DeviceCalls, state: AnyState, budget: bool) -> _Stack:
+    """Return the stacks of a state (n,)."""
+    assert isinstance(state, NestedState)
+    sites, height = state.stack.long(), state.height.long()
+    inside = torch.arange(calls.slots, device=sites.device) < height[:, None]
+    open_sites = torch.where(inside, sites, calls.site_frames.shape[0] - 1)  # of no frame: the site that is none
+
+    def lowest(values: Tensor) -> Tensor:
+        return torch.nn.functional.pad(values.take(open_sites).long().cumsum(dim=1), (1, 0))
+
+    return _Stack(sites, height, lowest(calls.site_frames), lowest(calls.site_distance) if budget else None)
+
+
+def _above(stack: _Stack, height: Tensor) -> _Around:
+    """Return what is on stacks of which the lowest frames (n, k) are left."""
+    return _Around(height, stack.frames.gather(1, height), None if stack.far is None else stack.far.gather(1, height))
+
+
+def _fits(dev: TorchTable, code: Tensor, around: _Around | None, last: Tensor | None) -> Tensor:
+    """Return whether codes (n, k) may be followed from stacks, with `last` tokens (n, 1) left where they lead to."""
+    fits = code != dev.dead
+    far = None if last is None else dev.distance.take(code)
+    if dev.calls is not None and around is not None:
+        calls = dev.calls
+        action = (code - dev.dead).clamp(min=0)
+        room = calls.action_room.take(action)
+        if calls.state_room.shape[0]:
+            room = torch.maximum(room, calls.state_room.take(code.clamp(max=dev.dead)))
+        pushed = calls.action_start.take(action + 1) - calls.action_start.take(action)
+        fits = fits & (around.frames + room <= calls.depth) & (around.height + pushed <= calls.slots)
+        far = None if far is None or around.far is None else far + around.far
+    return fits if far is None or last is None else fits & (far <= last)
+
+
+def _base_push(calls: DeviceCalls, node: Tensor) -> Tensor:
+    """Return the site (n, 1) that each row's base lies on, or -1."""
+    if not calls.base_push.shape[0]:
+        return torch.full_like(node, -1)[:, None]
+    push: Tensor = calls.base_push.take(node.clamp(max=calls.base_push.shape[0] - 1))
+    return push.long()[:, None]
+
+
+def _pushed(calls: DeviceCalls, around: _Around, push: Tensor) -> tuple[_Around, Tensor]:
+    """Return what is on stacks with a site (n, 1) in addition, where that is not -1, and whether there is room."""
+    site = push % calls.site_frames.shape[0]  # -1: the last, which is none
+    height = around.height + (push >= 0)
+    fits = (push < 0) | (around.frames + calls.site_room.take(site) <= calls.depth) & (height <= calls.slots)
+    far = None if around.far is None else around.far + calls.site_distance.take(site)
+    return _Around(height, around.frames + calls.site_frames.take(site), far), fits
+
+
+def _resolve(dev: TorchTable, calls: DeviceCalls, stack: _Stack, push: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the code that each target (n, k) comes to and how many frames are left below it: (n, k) each.
+
+    A target is a code, or -1 - y: symbol y leaves the frame on top. push: a site (n, 1) that lies there besides, or
+    -1. A token leaves few frames, `pops` at most, and all of one row leave the same ones.
+    """
+    top = stack.height[:, None] + (push >= 0)
+    at = top - 1 - torch.arange(calls.pops, device=push.device)
+    sites = stack.sites.gather(1, at.clamp(0, calls.slots - 1))
+    sites = torch.where(at < stack.height[:, None], sites, push)
+    sites = torch.where(at < 0, calls.site_frames.shape[0] - 1, sites)
+    left = top.expand_as(target)
+    for pop in range(calls.pops):
+        leaves = target < 0
+        left = torch.where(leaves, at[:, pop : pop + 1], left)
+        found = _site_target(calls, sites[:, pop : pop + 1], (-1 - target).clamp(min=0), dev.dead)
+        target = torch.where(leaves, found, target)
+    return torch.where(target < 0, dev.dead, target), left.clamp(min=0)
+
+
+def _site_target(calls: DeviceCalls, site: Tensor, symbol: Tensor, dead: int) -> Tensor:
+    """Return what symbols (n, k) come to at sites (n, 1): a code, the dead state where a site has none, or -1 - y."""
+    if not calls.site_width:
+        dense: Tensor = calls.site_target.take(site * calls.symbols + symbol)
+        return dense.long()
+    low, last = calls.site_start.take(site).long(), calls.site_start.take(site + 1).long()
+    low, last = low.expand_as(symbol), last.expand_as(symbol)
+    at, found = _search(calls.site_symbol, calls.symbols, low, last, symbol, calls.site_width)
+    return torch.where(found, calls.site_target.take(at).long(), dead)
+
+
+def _exit_list(lists: Tensor, at: Tensor, calls: DeviceCalls) -> Tensor:
+    """Return the exit list of each row or base (n,), the empty one where it has none."""
+    if not lists.shape[0]:
+        return torch.full_like(at, calls.exit_start.shape[0] - 2)
+    found: Tensor = lists.take(at.clamp(max=lists.shape[0] - 1))
+    return found.long()
+
+
+def _write_exits(
+    dev: TorchTable,
+    calls: DeviceCalls,
+    stack: _Stack,
+    last: Tensor | None,
+    node: Tensor,
+    base: Tensor,
+    out: Tensor,
+    yes: Tensor,
+    no: Tensor,
+) -> None:
+    """Write to out (n, 8 K) whether exits are allowed: those of bases, then those of rows; all are resolved at once."""
+    n = node.shape[0]
+    lists, push = [], []
+    if calls.base_exit.shape[0]:
+        lists.append(_exit_list(calls.base_exit, base, calls))
+        push.append(_base_push(calls, node))
+    if calls.row_exit.shape[0]:
+        lists.append(_exit_list(calls.row_exit, node, calls))
+        push.append(torch.full_like(node, -1)[:, None])
+    if not lists:
+        return
+
+    def for_each_list(x: Tensor) -> Tensor:
+        return torch.cat([x] * len(lists))
+
+    which = torch.cat(lists)
+    first, stop = calls.exit_start.take(which).long(), calls.exit_start.take(which + 1).long()
+    at, inside = _entries(first, stop, calls.exit_width)
+    token = torch.where(inside, _unsigned(calls.exit_token.take(at), dev.vocab_size), 0)
+    stacks = _Stack(*(cast(Tensor, None if x is None else for_each_list(x)) for x in stack))
+    code, left = _resolve(dev, calls, stacks, torch.cat(push), -1 - calls.exit_symbol.take(at).long())
+    fits = _fits(dev, code, _above(stacks, left), None if last is None else for_each_list(last))
+    value = torch.where(fits, yes, no)
+    if calls.base_exit.shape[0]:  # what is in the base's mask is none of its exits
+        of_base = torch.where(_in_mask(dev, base, token[:n]), out.gather(1, token[:n]), value[:n])
+        _write(out, token[:n], inside[:n], of_base)
+    if calls.row_exit.shape[0]:
+        _write(out, token[-n:], inside[-n:], value[-n:])
+
+
+def _step_nested(dev: TorchTable, calls: DeviceCalls, state: AnyState, token: Tensor) -> NestedState:
+    """Return where a token (n,) leads from each state (n,) of a nested table; the dead state if nowhere, and by EOS."""
+    node, stack = state.node, _stack(calls, state, False)
+    around = _above(stack, stack.height[:, None])
+    inside = (token >= 0) & (token < dev.vocab_size)
+    token = token.clamp(0, dev.vocab_size - 1)
+    edge, own = _search(
+        dev.edge_token, dev.vocab_size + 1, _first(dev, node), _first(dev, node + 1), token, dev.sparse_width
+    )
+
+    base = _base(dev, node)
+    lists = torch.cat([_exit_list(calls.row_exit, node, calls), _exit_list(calls.base_exit, base, calls)])
+    low, stop = calls.exit_start.take(lists).long(), calls.exit_start.take(lists + 1).long()
+    at, leaves = _search(calls.exit_token, dev.vocab_size, low, stop, token.repeat(2), calls.exit_width)
+    leaving = torch.where(leaves, -1 - calls.exit_symbol.take(at).long(), dev.dead).view(2, -1)
+    target = torch.where(own, dev.edge_target.take(edge.clamp(max=dev.edge_target.shape[0] - 1)).long(), leaving[0])
+    push = torch.full_like(node, -1)[:, None]
+    if dev.has_masks:
+        taken = own | leaves.view(2, -1)[0]
+        masked = _in_mask(dev, base, token[:, None]).view(-1)
+        inner = torch.where(masked, _of_base(dev, node, base, token), leaving[1])
+        push = torch.where(taken[:, None], -1, _base_push(calls, node))
+        fits = _pushed(calls, around, push)[1].view(-1)
+        target = torch.where(taken, target, torch.where(fits, inner, dev.dead))
+
+    code, left = _resolve(dev, calls, stack, push, target[:, None])
+    kept = torch.where(target[:, None] >= 0, push, -1)  # an exit of the base has left the site again
+    left = torch.where(kept >= 0, stack.height[:, None], left)
+    around, _ = _pushed(calls, _above(stack, left), kept)
+    code = torch.where(inside[:, None] & _fits(dev, code, around, None), code, dev.dead)
+    return _entered(dev, calls, state, code, left, kept)
+
+
+def _entered(
+    dev: TorchTable, calls: DeviceCalls, state: AnyState, code: Tensor, left: Tensor, push: Tensor
+) -> NestedState:
+    """Return the state after codes (n, 1) from the `left` (n, 1) lowest frames of a stack, and a site or -1 on them."""
+    action = (code - dev.dead).clamp(min=0)
+    first = calls.action_start.take(action)
+    pushed = calls.action_start.take(action + 1) - first
+    assert isinstance(state, NestedState)
+    node = torch.where(action > 0, calls.action_state.take(action), code).view(-1)
+    over = (torch.arange(calls.slots, device=code.device) - left).clamp(min=-1)  # frames above those that are left
+    opened = calls.action_push.take((first + over).clamp(0, calls.action_push.shape[0] - 1))
+    stack = torch.where(over < 0, state.stack, torch.where(over < pushed, opened, 0))
+    stack = torch.where((over == 0) & (push >= 0), push.int(), stack)
+    height = torch.where(code < dev.num_rows, left + (push >= 0), torch.where(action > 0, left + pushed, 0))
+    stack = torch.where(torch.arange(calls.slots, device=code.device) < height, stack, 0)
+    return NestedState(node, stack, height.view(-1).int())
+
+
+def _reached(dev: TorchTable, state: AnyState, token: Tensor) -> AnyState:
+    """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
+    if dev.calls is None:
+        return State(_step(dev, state.node, token))
+    return _step_nested(dev, dev.calls, state, token)
+
+
+def _only(dev: TorchTable, holds: Tensor, state: AnyState) -> AnyState:
+    """Return a state (n,) with the dead state where `holds` (n,) is not so."""
+    node = torch.where(holds, state.node, dev.dead)
+    if not isinstance(state, NestedState):
+        return State(node)
+    return NestedState(node, torch.where(holds[:, None], state.stack, 0), torch.where(holds, state.height, 0))
+
+
+def _map(function: Any, state: AnyState) -> Any:
+    """Return a state whose arrays have gone through a function."""
+    return type(state)(*(function(array) for array in state))
+
+
 # ---------------------------------------------------------------------------------------------- operations
 
 
-def accepting(dev: TorchTable, state: State) -> Tensor:
+def accepting(dev: TorchTable, state: AnyState) -> Tensor:
     """Return whether each sequence may end where it stands: bool (B,)."""
-    return _eos_allowed(dev, state.node)
+    if dev.calls is None:
+        return _eos_allowed(dev, state.node)
+    check_state(dev.calls.slots, state)
+    at_bottom: Tensor = cast(NestedState, state).height == 0
+    return _eos_allowed(dev, state.node) & at_bottom
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -281,35 +558,36 @@ def _wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def bitmask(dev: TorchTable, state: State, remaining: Tensor | None = None) -> Tensor:
+def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Return the tokens allowed in each state, packed: int32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
     remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
     end can be reached within the others, so that there is always one in reach.
     """
+    _check_state(dev, state)
     if remaining is not None:
         _check_remaining(dev, state.node.shape[0], remaining)
-    if _on_host(dev, state.node, remaining):
-        return torch.from_numpy(_packed(dev, state.node, remaining).view(np.int32))
+    if _on_host(dev, state, remaining):
+        return torch.from_numpy(_packed(dev, state, remaining).view(np.int32))
     words = -(-dev.vocab_size // 32)
-    allowed = _allowed(dev, state.node, remaining).view(state.node.shape[0], dev.masks.shape[1] // 4, 32)
+    allowed = _allowed(dev, state, remaining).view(state.node.shape[0], dev.masks.shape[1] // 4, 32)
     allowed = allowed[:, :words] & 1
     shifts = torch.arange(32, dtype=torch.int32, device=allowed.device)
     return (allowed << shifts).sum(dim=-1, dtype=torch.int32)
 
 
-def mask_logits(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None = None) -> Tensor:
+def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
     remaining: as for `bitmask`.
     """
     _check_masking(dev, logits, state, remaining)
-    if _on_host(dev, state.node, remaining) and _writable(logits):
+    if _on_host(dev, state, remaining) and _writable(logits):
         return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
     if (kernels := _triton_for(logits)) is not None:
         out = torch.empty_like(logits, memory_format=torch.contiguous_format)
         return kernels.apply(bitmask(dev, state, remaining), logits, out)
-    mask = _allowed(dev, state.node, remaining)[:, : dev.vocab_size]
+    mask = _allowed(dev, state, remaining)[:, : dev.vocab_size]
     if logits.dtype in (torch.float16, torch.bfloat16):
         mask = mask.to(torch.int16)
     if logits.shape[1] == dev.vocab_size:
@@ -318,27 +596,33 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor
     return torch.cat([_keep(logits[:, : dev.vocab_size], mask), padding], dim=1)
 
 
-def mask_logits_(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None = None) -> Tensor:
+def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them.
 
     On a CPU only what is not allowed is written: rows that allow almost everything cost almost nothing.
     """
     _check_masking(dev, logits, state, remaining)
-    if _on_host(dev, state.node, remaining) and _writable(logits):
+    if _on_host(dev, state, remaining) and _writable(logits):
         return _noted(_mask_on_host(dev, logits, state, remaining))
     if (kernels := _triton_for(logits)) is not None:
         return _noted(kernels.apply(bitmask(dev, state, remaining), logits, logits))
-    allowed = _allowed(dev, state.node, remaining)[:, : dev.vocab_size].bool()
+    allowed = _allowed(dev, state, remaining)[:, : dev.vocab_size].bool()
     forbidden = torch.nn.functional.pad(~allowed, (0, logits.shape[1] - dev.vocab_size), value=True)
     return logits.masked_fill_(forbidden, -torch.inf)
 
 
-def _check_masking(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None) -> None:
+def _check_masking(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> None:
     check_floating(logits.is_floating_point(), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
+    _check_state(dev, state)
     if remaining is not None:
         _check_remaining(dev, logits.shape[0], remaining)
+
+
+def _check_state(dev: TorchTable, state: AnyState) -> None:
+    if dev.calls is not None:
+        check_state(dev.calls.slots, state)
 
 
 def _check_remaining(dev: TorchTable, rows: int, remaining: Tensor) -> None:
@@ -349,16 +633,16 @@ def _integers(x: Tensor) -> bool:
     return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
 
 
-def _allowed(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> Tensor:
+def _allowed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:
     """Return int32 (n, 8 K): -1 for tokens that are allowed, EOS among them, else 0."""
     width = dev.sparse_width
     if remaining is not None:
         remaining = remaining.long()  # before 1 is taken from it, which a narrow type would wrap
         if dev.is_trie:  # whose masks do not say where their tokens lead
             width = max(width, *(level.width for level in dev.levels))
-    mask = _unfold(dev, node, dev.byte_mask, width, remaining)
+    mask = _unfold(dev, state, dev.byte_mask, width, remaining)
     if dev.eos is not None:
-        mask[:, dev.eos] |= -_eos_allowed(dev, node).int()
+        mask[:, dev.eos] |= -accepting(dev, state).int()
     return mask
 
 
@@ -373,14 +657,10 @@ def _plain(x: Tensor) -> bool:
     )
 
 
-def _on_host(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> bool:
+def _on_host(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> bool:
     """Return whether the masks of these states can be composed on the host without waiting for a device."""
-    return (
-        dev.host is not None
-        and _plain(node)
-        and node.device.type == "cpu"
-        and (remaining is None or (_plain(remaining) and remaining.device.type == "cpu"))
-    )
+    given = state if remaining is None else (*state, remaining)
+    return dev.host is not None and all(_plain(x) and x.device.type == "cpu" for x in given)
 
 
 def _writable(logits: Tensor) -> bool:
@@ -396,14 +676,17 @@ def _in_rows(logits: Tensor) -> bool:
     return not (backward or forward) and apart and (logits.stride(1) == 1 or logits.shape[1] < 2)
 
 
-def _packed(dev: TorchTable, node: Tensor, remaining: Tensor | None) -> NDArray[np.uint32]:
+def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> NDArray[np.uint32]:
     assert dev.host is not None
-    return packed.compose(dev.host, node.numpy(), None if remaining is None else remaining.long().numpy())
+    room = None if remaining is None else remaining.long().numpy()
+    if isinstance(state, NestedState):
+        return packed.compose_nested(dev.host, _map(Tensor.numpy, state), room)
+    return packed.compose(dev.host, state.node.numpy(), room)
 
 
-def _mask_on_host(dev: TorchTable, logits: Tensor, state: State, remaining: Tensor | None) -> Tensor:
+def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> Tensor:
     """Mask logits in place by packed masks, writing only what is not allowed."""
-    masks = _packed(dev, state.node, remaining)
+    masks = _packed(dev, state, remaining)
     bits = logits.detach().view(_SAME_SIZE[logits.dtype]).numpy()
     lowest = int(torch.full((), -torch.inf, dtype=logits.dtype).view(_SAME_SIZE[logits.dtype]))
     packed.apply(masks, bits, lowest, torch.get_num_threads())
@@ -438,7 +721,7 @@ def _noted(logits: Tensor) -> Tensor:
     return logits
 
 
-def candidates(dev: TorchTable, logits: Tensor, state: State, width: int, level: int | None = None) -> Candidates:
+def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
@@ -456,22 +739,22 @@ def candidates(dev: TorchTable, logits: Tensor, state: State, width: int, level:
         _, token, allowed = _expand(dev, state.node, shape.width)
         scores = torch.where(allowed, log_probs.gather(1, token.clamp(max=dev.vocab_size - 1)), -torch.inf)
         if dev.eos is not None:
-            last = torch.where(_eos_allowed(dev, state.node), log_probs[:, dev.eos], -torch.inf)
+            last = torch.where(accepting(dev, state), log_probs[:, dev.eos], -torch.inf)
             scores = torch.cat([scores, last[:, None]], dim=1)
             token = torch.cat([token, torch.full_like(token[:, :1], dev.eos)], dim=1)
     best, at = top_k(torch.where(scores.isnan(), -torch.inf, scores), width)
     tokens = at if token is None else token.gather(1, at)
     alive = best > -torch.inf
     tokens = torch.where(alive, tokens, 0)
-    rows = state.node[:, None].expand_as(tokens).reshape(-1)
-    reached = advance(dev, State(rows), tokens.reshape(-1)).node.view_as(tokens)
-    return Candidates(best, tokens, State(torch.where(alive, reached, dev.dead)))
+    rows = _map(lambda x: x.repeat_interleave(width, dim=0, output_size=tokens.numel()), state)
+    reached = _only(dev, alive.view(-1), advance(dev, rows, tokens.reshape(-1)))
+    return Candidates(best, tokens, _map(lambda x: x.view(*tokens.shape, *x.shape[1:]), reached))
 
 
 def select(
     dev: TorchTable | None,
     logits: Tensor,
-    state: State,
+    state: AnyState,
     scores: Tensor,
     beams: int,
     level: int,
@@ -494,17 +777,18 @@ def select(
         return Selection(best, at // width, torch.where(alive, at % width, 0), State(unused))
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
+    _check_state(dev, state)
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and (level > 0 or not dev.is_trie)
     if dense:
         tails = dev.sparse_width if not dev.is_trie else 1 if shape.tails else 0
         if renormalise:  # of logits that are not normalised, some that are not allowed may be NaN or inf: no sums
-            mask = _unfold(dev, state.node, dev.byte_mask, tails)
+            mask = _unfold(dev, state, dev.byte_mask, tails)
             x = log_probs.new_full(mask.shape, -torch.inf)
             x[:, : dev.vocab_size] = _keep(log_probs[:, : dev.vocab_size], mask[:, : dev.vocab_size])
         else:
-            x = _unfold(dev, state.node, dev.byte_penalty, tails).to(log_probs.dtype)
+            x = _unfold(dev, state, dev.byte_penalty, tails).to(log_probs.dtype)
             x[:, : dev.vocab_size] += log_probs[:, : dev.vocab_size]  # in place: fresh pages cost more than the sum
     else:
         if level == 0:
@@ -526,7 +810,7 @@ def select(
     if renormalise:
         mass = torch.logsumexp(x, dim=-1)
         if dev.eos is not None:
-            last = torch.where(_eos_allowed(dev, state.node), log_probs[:, dev.eos], -torch.inf)
+            last = torch.where(accepting(dev, state), log_probs[:, dev.eos], -torch.inf)
             mass = torch.logaddexp(mass, last)
         x = x - mass[:, None]
     parents = None
@@ -538,23 +822,22 @@ def select(
         parents = at // width
         if dense:
             tokens = (at - parents * width).clamp(max=dev.vocab_size - 1)
-            node = state.node.view(batch, m).gather(1, parents).view(-1)
+            state = gather(state, (parents + m * torch.arange(batch, device=parents.device)[:, None]).view(-1))
             if dev.is_trie:
-                edges = _first(dev, node) + _rank(dev, node, tokens.view(-1))
+                edges = _first(dev, state.node) + _rank(dev, state.node, tokens.view(-1))
         else:
             tokens = token.reshape(batch, -1).gather(1, at)
             edges = edge.reshape(batch, -1).gather(1, at).view(-1)
     alive = best > -torch.inf
-    reached = _follow(dev, edges) if dev.is_trie else _step(dev, node, tokens.view(-1))
-    following = torch.where(alive.view(-1), reached, dev.dead)
-    return Selection(best, parents, torch.where(alive, tokens, 0), State(following))
+    reached = State(_follow(dev, edges)) if dev.is_trie else _reached(dev, state, tokens.view(-1))
+    return Selection(best, parents, torch.where(alive, tokens, 0), _only(dev, alive.view(-1), reached))
 
 
-def end_scores(dev: TorchTable, logits: Tensor, state: State, renormalise: bool = False) -> Tensor:
+def end_scores(dev: TorchTable, logits: Tensor, state: AnyState, renormalise: bool = False) -> Tensor:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     check_rows(logits.shape[0], state.node.shape)
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
-    return torch.where(_eos_allowed(dev, state.node) & (last <= torch.inf), last, -torch.inf)
+    return torch.where(accepting(dev, state) & (last <= torch.inf), last, -torch.inf)
 
 
 def _top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -577,24 +860,28 @@ def _top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best, block.gather(1, at // _BLOCK) * _BLOCK + at % _BLOCK
 
 
-def advance(dev: TorchTable, state: State, tokens: Tensor) -> State:
+def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, _integers(tokens), tokens.dtype)
+    _check_state(dev, state)
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
-    if dev.host is not None and _plain(state.node) and _plain(tokens):
-        return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
+    if dev.host is not None and _plain(tokens) and all(map(_plain, state)):
+        if not isinstance(state, NestedState):
+            return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
+        return NestedState(*map(torch.from_numpy, dev.host.follow(tokens.numpy()[:, None], _map(Tensor.numpy, state))))
     if dev.is_trie:
         edge, found = _edge_of(dev, state.node, tokens)
-        node = torch.where(found, _follow(dev, edge), dev.dead)
+        reached: AnyState = State(torch.where(found, _follow(dev, edge), dev.dead))
     else:
-        node = _step(dev, state.node, tokens)
-    if dev.eos is not None:
-        ended = torch.where(state.node < dev.num_rows, dev.after_eos, state.node)
-        node = torch.where((tokens == dev.eos) & _eos_allowed(dev, state.node), ended, node)
-    return State(node)
+        reached = _reached(dev, state, tokens)
+    if dev.eos is None:
+        return reached
+    ended = torch.where(state.node < dev.num_rows, dev.after_eos, state.node)
+    node = torch.where((tokens == dev.eos) & accepting(dev, state), ended, reached.node)
+    return reached._replace(node=node)  # EOS leads to the dead state so far, with nothing on its stack
 
 
-def log_mass(dev: TorchTable, logits: Tensor, state: State) -> Tensor:
+def log_mass(dev: TorchTable, logits: Tensor, state: AnyState) -> Tensor:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return torch.logsumexp(mask_logits(dev, log_softmax(logits), state), dim=-1)
 

@@ -219,6 +219,63 @@ def test_choices_are_lines_of_a_file_or_of_standard_input(tokenizer, vocab, tmp_
         assert same(mw.TransitionTable.load(tmp_path / "t"), expected)
 
 
+# ---------------------------------------------------------------------------------------------------- JSON Schema
+
+SCHEMA = """{
+  "type": "object",
+  "properties": {
+    "name": {"type": "string"},
+    "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true},
+    "next": {"$ref": "#"},
+    "at": {"$ref": "https://example.com/place"}
+  },
+  "required": ["name"],
+  "additionalProperties": false
+}"""
+PLACE = '{"type": "string", "pattern": "^[A-Z]é$"}'
+
+
+def test_a_schema_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_path):
+    (tmp_path / "place").write_text(PLACE)
+    arguments = ("--tokenizer", tokenizer, "--eos", 0, "--allow", "uniqueItems", "-o", tmp_path / "t")
+    document = ("--document", "https://example.com/place", tmp_path / "place")
+    for form, options, text in (
+        (("--ascii", "--depth", 2), {"ascii": True, "depth": 2}, r'{"name": "", "at": "A\u00e9"}'),
+        (("--whitespace", "compact"), {"whitespace": "compact"}, '{"name":"","at":"Aé"}'),
+        (("--separators", " , ", ":"), {"whitespace": (" , ", ":")}, '{"name":"" , "tags":["" , ""]}'),
+    ):
+        printed = run_well("compile", "json-schema", "-", *form, *document, *arguments, stdin=SCHEMA)
+        documents = {"https://example.com/place": PLACE}
+        expected = mw.compile_json_schema(SCHEMA, vocab, allow=["uniqueItems"], documents=documents, **options)
+        table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+        assert same(table, expected)
+        assert table.depth == expected.depth
+        assert table.accepts([*vocab.encode(text), 0])
+        assert f" {table.num_states:,} states, " in printed
+        shown = run_well("inspect", tmp_path / "t")
+        assert f" {table.num_sites:,} return sites, {int(table.site_leaf.sum()):,} of parts" in shown
+        assert f" {table.depth:,} calls may be open at once" in shown
+        assert f"with {table.num_symbols:,} symbols" in shown
+        assert "where no call is open" in shown
+        assert "exit_token" in shown
+
+
+def test_a_schema_that_is_no_good_is_said_to_be_before_the_tokenizer_is_read(tmp_path):
+    (tmp_path / "s.json").write_text('{"required": ["a"], "properties": {"a": false}, "type": "object"}')
+    (tmp_path / "bad.json").write_text("{")
+    arguments = ("--tokenizer", tmp_path / "bad.json", "-o", tmp_path / "t")
+    out = run("compile", "json-schema", tmp_path / "s.json", *arguments)
+    assert f"Error: {tmp_path}/s.json: the schema matches no value: the member 'a'" in out.output
+
+
+def test_a_table_with_calls_is_not_drawn_as_if_it_had_none(vocab, tmp_path):
+    mw.compile_json_schema(True, vocab).save(tmp_path / "t")
+    out = run("show", tmp_path / "t", "-o", tmp_path / "x.dot", "--max-states", 10**6)
+    assert out.exit_code == 1
+    assert f"{tmp_path}/t cannot be drawn: it has calls" in out.output
+    assert not (tmp_path / "x.dot").exists()
+
+
 # -------------------------------------------------------------------------------------------------------- samples
 
 
@@ -412,7 +469,23 @@ def test_without_the_package_it_is_said_how_to_install_it(tmp_path, monkeypatch)
 
 OUT = ("-o", "{tmp}/x.dot")
 TO_TABLE = ("--tokenizer", "{tok}", "--eos", "0", "-o", "{tmp}/t")
+TO_JSON = ("compile", "json-schema", "{tmp}/schema")
+AWAY = ("compile", "json-schema", "{tmp}/away", "--document", "https://example.com/place", "{tmp}/schema")
 TEXT_ERRORS = [
+    ((*TO_JSON, *TO_TABLE), '{tmp}/schema#/properties/tags/uniqueItems: "uniqueItems" cannot be enforced exactly'),
+    ((*TO_JSON, *TO_TABLE), "Pass --allow uniqueItems to accept equal items"),
+    ((*TO_JSON, "--allow", "uniqueItems", *TO_TABLE), "pass it, --document https://example.com/place FILE"),
+    ((*AWAY, *TO_TABLE), 'Error: https://example.com/place#/properties/tags/uniqueItems: "unique'),
+    ((*TO_JSON, *TO_TABLE, "--allow", "pattern"), "'pattern' is not one of 'format', 'uniqueItems'"),
+    ((*TO_JSON, *TO_TABLE, "--separators", ";", ":"), "--separators must be a comma and a colon with white space"),
+    ((*TO_JSON, *TO_TABLE, "--depth", "0"), "0 is not in the range 1<=x<=65536"),
+    ((*TO_JSON, *TO_TABLE, "--budget-seconds", "0"), "raise it with --budget-seconds, or"),
+    (
+        ("compile", "json-schema", "{tmp}/bad.json", *TO_TABLE),
+        "{tmp}/bad.json: malformed JSON in line 1, column",
+    ),
+    (("compile", "json-schema", "{tmp}/latin", *TO_TABLE), "Error: {tmp}/latin: the text is not UTF-8"),
+    (("compile", "json-schema", "{tmp}/none", *TO_TABLE), "does not exist"),
     (("compile", "regex", "(a", *TO_TABLE), "Error: this group is never closed: add )\n    (a\n    ^"),
     (("compile", "regex", r"(a)\1", *TO_TABLE), "back-reference"),
     (("compile", "regex", "a(?!)", *TO_TABLE), "the pattern matches nothing"),
@@ -453,6 +526,8 @@ def test_bad_calls_on_texts_end_with_a_clear_message(tokenizer, tmp_path, argume
     (tmp_path / "gap").write_text("a\n\nb\n")
     (tmp_path / "latin").write_bytes(b"a\n\xe9\n")
     (tmp_path / "empty").touch()
+    (tmp_path / "schema").write_text(SCHEMA)
+    (tmp_path / "away").write_text('{"$ref": "https://example.com/place"}')
     mw.compile_sequences([[1, 2], [3]], vocab_size=9).save(tmp_path / "names")
     (tmp_path / "foo").mkdir()
     (tmp_path / "foo" / "tokenizer_config.json").write_text('{"tokenizer_class": "FooTokenizer"}')

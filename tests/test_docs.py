@@ -13,7 +13,8 @@ import tokenizer_zoo
 
 import maskwright as mw
 from maskwright import drawing
-from maskwright.compile import sequences, text, vocabulary
+from maskwright.compile import schema, sequences, text, vocabulary
+from maskwright.compile.json_schema import members, source
 from maskwright.runtime import matcher
 
 ROOT = Path(mw.__file__).parent
@@ -41,6 +42,7 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path):
     assert "array" in printed
     assert re.search(r"^([0-9]{4}-[0-9]{2}-[0-9]{2}|unknown)$", printed, re.MULTILINE)
     assert "[258]" in printed
+    assert re.search(r"^name='.* twins=\[.*\]$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
@@ -52,7 +54,9 @@ def test_examples_run(path, tmp_path):
     assert "False" not in printed.replace("[ True False]", "")
 
 
-@pytest.mark.parametrize("module", [drawing, matcher, sequences, text, vocabulary], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [drawing, matcher, members, schema, sequences, source, text, vocabulary], ids=lambda m: m.__name__
+)
 def test_docstring_examples_hold(module):
     result = doctest.testmod(module)
     assert result.attempted

@@ -32,14 +32,17 @@ HEAVY = {
     "jax": {"runtime/jax_ops.py"},
     "graphviz": {"drawing.py"},
     "pyarrow": {"compile/sequences.py", "cli.py"},
+    "referencing": {"compile/json_schema/documents.py"},
+    "jsonschema_specifications": {"compile/json_schema/documents.py"},
+    "pydantic": set(),
     "sklearn": {"demo"},
     "matplotlib": {"demo"},
 }
 
 
 def sources() -> list[Path]:
-    parts = ("automata", "compile", "compile/regex", "runtime", "runtime/decode", "runtime/integrations", "demo")
-    folders = [ROOT, *(ROOT / name for name in parts)]
+    parts = ("automata", "compile", "compile/json_schema", "compile/regex", "runtime", "runtime/decode")
+    folders = [ROOT, *(ROOT / name for name in (*parts, "runtime/integrations", "demo"))]
     return [path for folder in folders for path in sorted(folder.glob("*.py"))]
 
 
@@ -76,9 +79,21 @@ def test_imports_run_one_way(path):
 def test_importing_the_package_brings_in_no_optional_dependency():
     code = "import sys, maskwright, maskwright.cli, maskwright.runtime.numpy_ops; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "jax", "pyarrow", "sklearn", "matplotlib", "regex", "transformers", "triton"} & set(
-        out.stdout.split()
+    assert not {*HEAVY, "regex"} & set(out.stdout.split())
+
+
+def test_only_a_reference_to_another_document_brings_in_the_libraries_for_it():
+    code = (
+        "import sys, maskwright as mw\n"
+        "vocab = mw.Vocabulary.from_bytes([b'', *(bytes([b]) for b in range(256))], eos=0)\n"
+        "for schema in ({'$ref': '#/$defs/a', '$defs': {'a': {'type': 'integer'}}}, {'$ref': 'x:y'}):\n"
+        "    mw.compile_json_schema(schema, vocab, documents={'x:y': {'type': 'integer'}})\n"
+        "    print(*({'referencing', 'jsonschema_specifications', 'pydantic', 'regex'} & set(sys.modules)))\n"
     )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = (set(line.split()) for line in out.stdout.splitlines())
+    assert first == set()
+    assert second == {"referencing", "jsonschema_specifications"}
 
 
 def test_the_public_names_are_these():
@@ -91,12 +106,14 @@ def test_the_public_names_are_these():
         "Matcher",
         "MissingDependencyError",
         "RegexError",
+        "SchemaError",
         "TableError",
         "TableFileError",
         "TransitionTable",
         "Vocabulary",
         "VocabularyMismatchError",
         "compile_choices",
+        "compile_json_schema",
         "compile_regex",
         "compile_sequences",
         "compile_sids",
@@ -114,7 +131,7 @@ def test_every_backend_has_the_same_operations():
         tree = ast.parse(Path(module.__file__).read_text())
         return {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
 
-    assert names(torch_ops) == names(jax_ops) == names(numpy_ops) - {"edges"}
+    assert names(torch_ops) == names(jax_ops) == names(numpy_ops) - {"edges", "moves", "distance"}
 
 
 def test_all_packages_are_listed_for_the_wheel():

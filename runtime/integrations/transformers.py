@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import MissingDependencyError, VocabularyMismatchError
-from ...table import TransitionTable
+from ...table import NestedState, TransitionTable
 from .. import torch_ops
 from ..decode.beam import beam_search
-from ..device_table import Selection, State, check_floating
+from ..device_table import AnyState, Selection, State, check_floating
 from ..torch_ops import TorchTable
 
 try:
@@ -168,9 +168,58 @@ class _Group:
         """Return `out` with this group's rows written."""
         return part if self.rows is None else out.index_copy_(0, self.rows, part)
 
+    def state(self, state: AnyState) -> AnyState:
+        """Return the state of this group's rows, as its table has it: with as many slots as that, or with no stack."""
+        calls = None if self.dev is None else self.dev.calls
+        if calls is None:
+            return State(self.of(state.node))
+        node, stack, height = map(self.of, state)
+        return _nested(node, stack[:, : calls.slots], height)
+
+    def state_into(self, out: AnyState, part: AnyState) -> AnyState:
+        """Return the state `out` with that of this group's rows written; their slots above those of `part` are 0."""
+        if self.rows is None:
+            return part
+        node = self.into(out.node, part.node)
+        if not isinstance(part, NestedState):  # a table without calls: the stacks of its rows are empty, and stay so
+            return out._replace(node=node)
+        assert isinstance(out, NestedState)
+        stack, height = cast(tuple[Tensor, Tensor], part[1:])
+        stack = torch.nn.functional.pad(stack, (0, out.stack.shape[1] - stack.shape[1]))
+        all_stacks, all_heights = cast(tuple[Tensor, Tensor], out[1:])
+        return _nested(node, self.into(all_stacks, stack), self.into(all_heights, height))
+
+
+def _nested(node: Any, stack: Any, height: Any) -> NestedState:
+    """Return a state of tensors."""
+    return NestedState(node, stack, height)
+
+
+def _to_end(dev: TorchTable, state: AnyState) -> Tensor:
+    """Return the tokens in which each row can be complete, at least one of which is always allowed: (n,)."""
+    far: Tensor = dev.distance.take(state.node).long()
+    if dev.calls is None or not isinstance(state, NestedState):
+        return far
+    stack, height = cast(tuple[Tensor, Tensor], state[1:])
+    is_open = torch.arange(dev.calls.slots, device=stack.device) < height[:, None]
+    return far + torch.where(is_open, dev.calls.site_distance.take(stack.long()).long(), 0).sum(dim=1)
+
+
+def _each(function: Callable[..., Tensor], *states: AnyState) -> AnyState:
+    """Return the state that a function makes of the arrays of states, one array after the other."""
+    return type(states[0])(*(function(*arrays) for arrays in zip(*states, strict=True)))
+
+
+def _where(holds: Tensor, yes: AnyState, no: AnyState) -> AnyState:
+    """Return a state (n,): that of `yes` where `holds` (n,) is so, of `no` elsewhere."""
+    return _each(lambda a, b: torch.where(holds[:, None] if a.ndim > 1 else holds, a, b), yes, no)
+
 
 class _Rows:
-    """What a constraint does with states (n,) and scores (n, V) of the rows of a batch on one device."""
+    """What a constraint does with states (n,) and scores (n, V) of the rows of a batch on one device.
+
+    Where some table is nested, states have as many slots as the table with the most.
+    """
 
     def __init__(self, constraint: _Constraint, count: int, device: torch.device) -> None:
         elements = constraint.elements
@@ -183,7 +232,13 @@ class _Rows:
         self.count = count
         self.per_element = each  # rows among which beams are reordered
         self.most_end = max(constraint.ends(None), default=-1)
-        self.lost = torch.zeros(count, dtype=torch.int64, device=device)  # the state that nothing leads out of
+        node = torch.zeros(count, dtype=torch.int64, device=device)
+        slots = max((0 if table is None else table.slots for table in elements), default=0)
+        nested = any(table is not None and table.is_nested for table in elements)
+        height = torch.zeros_like(node, dtype=torch.int32)
+        self._start = _nested(node, height[:, None].repeat(1, slots), height) if nested else State(node)
+        lost = node.clone()
+        self.order = torch.arange(count, device=device)
         self._groups: list[_Group] = []
         for key in dict.fromkeys(id(table) for table in elements):
             members = [i for i, table in enumerate(elements) if id(table) == key]
@@ -200,13 +255,14 @@ class _Rows:
             )
             self._groups.append(group)
             dead = torch.full((len(rows),), 1 if group.dev is None else group.dev.dead, device=device)
-            self.lost = group.into(self.lost, dead)
+            lost = group.into(lost, dead)
+        self.lost = self._start._replace(node=lost)  # the state that nothing leads out of
 
-    def start(self) -> Tensor:
+    def start(self) -> AnyState:
         """Return the states of rows with nothing written yet."""
-        return torch.zeros_like(self.lost)
+        return _each(torch.clone, self._start)
 
-    def mask(self, scores: Tensor, node: Tensor, count: Tensor | int, floor: float | None = _FLOOR) -> Tensor:
+    def mask(self, scores: Tensor, state: AnyState, count: Tensor | int, floor: float | None = _FLOOR) -> Tensor:
         """Return scores with -inf at what is not allowed; in lost states the ends are, so that there is a softmax.
 
         count: tokens written so far. floor: what allowed scores are raised to; None to leave them as they are.
@@ -225,56 +281,68 @@ class _Rows:
             part = part.clone() if floor is None else part.clamp(min=max(floor, torch.finfo(part.dtype).min))
             at_end = part.index_select(1, group.ends)
             remaining = None if group.limit is None else (group.limit - count).clamp(min=0)
-            state = State(group.of(node))
-            part = torch_ops.mask_logits_(group.dev, part, state, remaining)
-            may_end = torch_ops.accepting(group.dev, state) | (state.node == group.dev.dead)
+            own = group.state(state)
+            part = torch_ops.mask_logits_(group.dev, part, own, remaining)
+            may_end = torch_ops.accepting(group.dev, own) | (own.node == group.dev.dead)
             part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
             out = group.into(out, part)
         return out
 
-    def accepting(self, node: Tensor) -> Tensor:
+    def accepting(self, state: AnyState) -> Tensor:
         """Return whether each row may end where it stands: bool (n,)."""
-        out = torch.ones_like(node, dtype=torch.bool)
+        out = torch.ones_like(state.node, dtype=torch.bool)
         for group in self._groups:
             if group.dev is not None:
-                out = group.into(out, torch_ops.accepting(group.dev, State(group.of(node))))
+                out = group.into(out, torch_ops.accepting(group.dev, group.state(state)))
         return out
 
-    def advance(self, node: Tensor, tokens: Tensor, count: Tensor | int) -> Tensor:
+    def advance(self, state: AnyState, tokens: Tensor, count: Tensor | int) -> AnyState:
         """Return the states after one more token (n,) each, `count` having been written before.
 
         A token that was not allowed, also where it left no time for an end, leads to the lost state.
         """
-        out = node.clone()
+        out = _each(torch.clone, state)
         for group in self._groups:
-            part, token = group.of(node), group.of(tokens)
+            part, token = group.state(state), group.of(tokens)
             is_end = (token[:, None] == group.ends).any(-1)
             if group.dev is None:
-                following = torch.where(is_end, 1, part)
+                following: AnyState = State(torch.where(is_end, 1, part.node))
             else:
-                following = torch_ops.advance(group.dev, State(part), token).node
+                dead = group.state(self.lost)
+                following = torch_ops.advance(group.dev, part, token)
                 if group.limit is not None:
-                    in_time = group.dev.distance.take(following) < group.limit - count
-                    following = torch.where(in_time, following, group.dev.dead)
-                ended = torch.where(torch_ops.accepting(group.dev, State(part)), group.dev.after_eos, group.dev.dead)
-                following = torch.where(is_end, ended, following)
-            out = group.into(out, following)
+                    in_time = _to_end(group.dev, following) < group.limit - count
+                    following = _where(in_time, following, dead)
+                ended = torch.where(torch_ops.accepting(group.dev, part), group.dev.after_eos, group.dev.dead)
+                following = _where(is_end, dead._replace(node=ended), following)
+            out = group.state_into(out, following)
         return out
 
 
 # ------------------------------------------------------------------------------------------- the processor
 
 
+class _Column(NamedTuple):
+    """Where rows stood after one of their columns."""
+
+    call: int  # at which it was written: rows are in the order of that call
+    state: AnyState
+    written: Tensor | int  # tokens
+
+
 @dataclass(frozen=True, eq=False)
 class _Memory:
-    """What a processor keeps from one call to the next."""
+    """What a processor keeps from one call to the next.
+
+    Beams are reordered at every call, so that what is kept of earlier columns is only put in order when rows go back.
+    """
 
     rows: _Rows
     first: int  # columns of the prompt, or fewer: a later start is found on the device
     start: Tensor | int  # columns of the prompt
     ids: Tensor  # (n, L) of the last call
-    nodes: Tensor  # (n, L - first + 1) the state of each row after each of its columns from `first` on
-    counts: Tensor  # (L - first + 1,) tokens written there
+    columns: list[_Column]  # (L - first + 1) after each column from `first` on
+    parents: list[Tensor]  # of each call, (n,) the row of the call before that each row continues
 
 
 class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
@@ -342,7 +410,7 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
                 if known() is None:
                     self._runs.pop(key, None)
             self._runs[id(run)] = weakref.ref(run), memory
-        return rows.mask(scores, memory.nodes[:, -1], memory.counts[-1])
+        return rows.mask(scores, memory.columns[-1].state, memory.columns[-1].written)
 
     def _of(self, run: Any) -> _Memory | None:
         """Return what is known of a run."""
@@ -383,21 +451,25 @@ def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor, most: int | None) 
         or length <= memory.first
         or (most is not None and length > memory.ids.shape[1] + most)
     ):
-        nodes = rows.start()[:, None]
-        return _Memory(rows, length, length, ids, nodes, nodes.new_zeros(1))
+        return _Memory(rows, length, length, ids, [_Column(0, rows.start(), 0)], [rows.order])
     first = memory.first
     known = min(length - 1, memory.ids.shape[1])
     parent, found = _parents(ids[:, first:known], memory.ids[:, first:known], rows.per_element)
     same = found.all() & (ids[:, :first] == memory.ids[:, :first]).all()
-    nodes = memory.nodes[:, : known - first + 1].index_select(0, parent)
-    counts = memory.counts[: known - first + 1]
+    parents = [*memory.parents, parent]
+    columns = memory.columns[: known - first + 1]
+    call, state, written = columns[-1]
+    for earlier in range(len(memory.parents) - 1, call, -1):  # of rows that go back, and no others
+        parent = memory.parents[earlier].index_select(0, parent)
+    state = _each(lambda x: x.index_select(0, parent), state)
     for column in range(known, length):
-        nodes = torch.cat([nodes, rows.advance(nodes[:, -1], ids[:, column], counts[-1])[:, None]], dim=1)
-        counts = torch.cat([counts, counts[-1:] + 1])
+        state = rows.advance(state, ids[:, column], written)
+        written = written + 1
+        columns.append(_Column(len(parents) - 1, state, written))
     fresh = ~same | (memory.start >= length)
-    nodes[:, -1] = torch.where(fresh, 0, nodes[:, -1])
-    counts[-1] = torch.where(fresh, 0, counts[-1])
-    return _Memory(rows, first, torch.where(fresh, length, memory.start), ids, nodes, counts)
+    state = _where(fresh.expand(rows.count), rows.start(), state)
+    columns[-1] = _Column(len(parents) - 1, state, torch.where(fresh, 0, written))
+    return _Memory(rows, first, torch.where(fresh, length, memory.start), ids, columns, parents)
 
 
 def _parents(now: Tensor, before: Tensor, together: int) -> tuple[Tensor, Tensor]:
@@ -553,15 +625,15 @@ class _ByRow(logits_process.LogitsProcessor):
 
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
-        self._node = rows.start()
+        self._state = rows.start()
         self._first: int | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if self._first is None:
             self._first = input_ids.shape[1]
         else:
-            self._node = self._rows.advance(self._node, input_ids[:, -1], input_ids.shape[1] - self._first - 1)
-        return self._rows.mask(scores, self._node, input_ids.shape[1] - self._first)
+            self._state = self._rows.advance(self._state, input_ids[:, -1], input_ids.shape[1] - self._first - 1)
+        return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first)
 
 
 class _Beams(logits_process.LogitsProcessor):
@@ -578,9 +650,9 @@ class _Beams(logits_process.LogitsProcessor):
         self, rows: _Rows, elements: list[TransitionTable | None], first: int, eos: int | None, ends: list[int]
     ) -> None:
         self._rows = rows
-        self._node = rows.start()
+        self._state = rows.start()
         self._first = first
-        self._ends = torch.tensor(ends, dtype=torch.int64, device=self._node.device)
+        self._ends = torch.tensor(ends, dtype=torch.int64, device=rows.order.device)
         lengths = [None if t is None else t.max_length for t in elements]
         fixed = {None if t is None else t.fixed_length for t in elements}
         self.eos = eos
@@ -589,19 +661,19 @@ class _Beams(logits_process.LogitsProcessor):
         self.fixed_length = fixed.pop() if len(fixed) == 1 else None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return self._rows.mask(scores, self._node, input_ids.shape[1] - self._first, floor=None)
+        return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first, floor=None)
 
-    def start(self, dev: Any, batch: int) -> State:
-        return State(self._node[:batch])
+    def start(self, dev: Any, batch: int) -> AnyState:
+        return _each(lambda x: x[:batch], self._state)
 
     def first_tokens(self, dev: Any, cache: Any, count: int, token: int) -> Tensor:
-        return self._node.new_full((count,), token)
+        return self._rows.order.new_full((count,), token)
 
-    def accepting(self, dev: Any, state: State) -> Tensor:
-        return self._rows.accepting(state.node)
+    def accepting(self, dev: Any, state: AnyState) -> Tensor:
+        return self._rows.accepting(state)
 
     def select(
-        self, dev: Any, scores: Tensor, state: State, totals: Tensor, beams: int, level: int, renormalise: bool
+        self, dev: Any, scores: Tensor, state: AnyState, totals: Tensor, beams: int, level: int, renormalise: bool
     ) -> Selection:
         batch, m = totals.shape
         scores = scores.index_fill(1, self._ends, -torch.inf)
@@ -611,12 +683,12 @@ class _Beams(logits_process.LogitsProcessor):
         alive = best > -torch.inf
         parents = at // width
         tokens = torch.where(alive, at - parents * width, 0)
-        node = state.node.view(batch, m).gather(1, parents).view(-1)
-        node = torch.where(alive.view(-1), self._rows.advance(node, tokens.view(-1), level), self._rows.lost)
-        self._node = node
-        return Selection(best, parents, tokens, State(node))
+        row = (parents + m * torch.arange(batch, device=parents.device)[:, None]).view(-1)
+        state = self._rows.advance(torch_ops.gather(state, row), tokens.view(-1), level)
+        self._state = _where(alive.view(-1), state, self._rows.lost)
+        return Selection(best, parents, tokens, self._state)
 
-    def end_scores(self, dev: Any, scores: Tensor, state: State, renormalise: bool) -> Tensor:
+    def end_scores(self, dev: Any, scores: Tensor, state: AnyState, renormalise: bool) -> Tensor:
         return scores.index_select(1, self._ends).logsumexp(dim=1)
 
 

@@ -1,0 +1,683 @@
+"""JSON Schemas on a real vocabulary: what is enforced, compiling, masks and sizes, against two published engines.
+
+Claims checked here (Tekken, 131,072 tokens; schemas with instances that are known to be valid or not):
+
+- at least 96 % of the schemas pass: every valid instance is accepted, every invalid one refused;
+- no invalid instance is accepted, and of at most 0.3 % of the schemas a valid one is refused;
+- from a schema to its first mask takes at most 3 times llguidance's time in the median, twice at the 99th percentile,
+  and never 5 s;
+- one mask and one advance take at most 5 microseconds in the median, 20 at the 99th percentile, and never 1 ms;
+- a table takes at most 256 KB in the median, the part that all tables share aside.
+
+    python benchmarks/json_schema.py --data FILE        all engines, in turn, schema by schema
+    python benchmarks/json_schema.py                    the few schemas below, to see that it runs
+    python benchmarks/json_schema.py --data FILE --limit 5 --engines maskwright llguidance
+
+FILE has one JSON object a line, perhaps compressed (.xz, .gz): `id`, `group`, `schema` and `tests`, a list of
+{"valid": bool, "data": value}. With it, `results/json_schema.json` is written, and table and plot are made from that;
+without, or with --limit or --quick, they go to a folder of their own. Measured are schemas of MaskBench
+(guidance-ai/jsonschemabench), brought into this form.
+
+maskwright and llguidance run in this process. xgrammar runs in one of its own, which waits while the others work: its
+native code cannot be interrupted, and with some schemas it does not come back. What an engine remembers of the schemas
+before stays with it. An instance is written as `json.dumps` does, without escaping what is not ASCII.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import gzip
+import json
+import lzma
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import peers
+from harness import machine, write_json
+from regexes import _code, _held, _processor_seconds, _table
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+matplotlib.use("Agg")
+
+RESULTS = Path(__file__).parent / "results"
+OURS, REFERENCE = "maskwright", "llguidance"
+APART = ("xgrammar",)  # in a process of their own
+TIMEOUT = 30.0  # seconds for one schema, its instances included
+MEMORY = 12e9  # bytes that an engine apart may take
+BARS = {
+    "pass_share": 0.96, "wrong_accepts": 0, "wrong_refusal_share": 0.003, "first_p50": 3.0, "first_p99": 2.0,
+    "first_worst_s": 5.0, "step_p50_us": 5.0, "step_p99_us": 20.0, "step_worst_us": 1000.0, "bytes_p50": 256 * 1024,
+}  # fmt: skip
+OUTCOMES = ("pass", "wrong accept", "wrong refusal", "refused", "timeout", "died")
+PERCENTILES = (50, 90, 99, 99.9, 100)
+WARM: Any = {"type": "object", "properties": {"a": {"type": ["string", "number"]}, "b": {"type": "array"}}}
+console = Console(stderr=True)
+
+Record = dict[str, Any]
+
+
+# ------------------------------------------------------------------------------------------------------- schemas
+
+
+def _case(group: str, name: str, schema: Any, valid: list[Any], invalid: list[Any]) -> Record:
+    tests = [{"valid": True, "data": data} for data in valid] + [{"valid": False, "data": data} for data in invalid]
+    return {"id": name, "group": group, "schema": schema, "tests": tests}
+
+
+_STRING, _INTEGER, _NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+_SKU = {"type": "string", "pattern": "^[A-Z]{3}-[0-9]+$"}
+
+
+def _object(properties: Any, required: list[str], closed: bool = False) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {**schema, "additionalProperties": False} if closed else schema
+
+
+CASES = [
+    _case(
+        "records", "order",
+        {
+            "$defs": {
+                "customer": _object(
+                    {"name": {"type": "string", "minLength": 1}, "email": {"type": "string", "format": "email"}},
+                    ["name"],
+                ),
+                "line": _object({"sku": _SKU, "count": _INTEGER}, ["sku", "count"], True),
+            },
+            **_object(
+                {
+                    "id": {"type": "integer", "minimum": 1},
+                    "customer": {"$ref": "#/$defs/customer"},
+                    "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}, "minItems": 1},
+                },
+                ["id", "lines"],
+                True,
+            ),
+        },
+        [
+            {"id": 7, "customer": {"name": "Ada", "email": "ada@example.com"}, "lines": [{"sku": "ABC-1", "count": 2}]},
+            {"id": 8, "lines": [{"sku": "XYZ-42", "count": 1}, {"sku": "ABC-7", "count": 30}]},
+        ],
+        [
+            {"id": 0, "lines": [{"sku": "ABC-1", "count": 2}]},
+            {"id": 7, "lines": []},
+            {"id": 7, "lines": [{"sku": "abc", "count": 2}]},
+            {"id": 7, "customer": {"name": ""}, "lines": [{"sku": "ABC-1", "count": 2}]},
+            {"id": 7, "lines": [{"sku": "ABC-1", "count": 2}], "note": "x"},
+        ],
+    ),
+    _case(
+        "records", "settings",
+        {
+            "type": "object",
+            "properties": {"level": {"enum": ["debug", "info", "error"]}, "port": {"type": "integer", "maximum": 9999}},
+            "patternProperties": {"^x-": _STRING},
+            "additionalProperties": {"type": "boolean"},
+        },
+        [{"level": "info", "port": 8080, "x-a": "1", "verbose": True}, {}],
+        [{"level": "warn"}, {"port": 10000}, {"x-a": 1}, {"verbose": "yes"}, []],
+    ),
+    _case(
+        "recursion", "tree",
+        _object({"value": _NUMBER, "children": {"type": "array", "items": {"$ref": "#"}}}, ["value"], True),
+        [{"value": 1, "children": [{"value": 2.5, "children": []}, {"value": -300.0}]}],
+        [{"value": 1, "children": [{"children": []}]}, {"value": 1, "children": {}}, {"children": []}],
+    ),
+    _case("recursion", "any JSON", True, [[{"a": [None, True, "x", {"b": [[]]}]}], "\u03c0\n", -0.25], []),
+    _case(
+        "logic", "shape",
+        {
+            "type": "object",
+            "oneOf": [
+                {"properties": {"kind": {"const": "circle"}, "radius": _NUMBER}, "required": ["kind", "radius"]},
+                {"properties": {"kind": {"const": "square"}, "side": _NUMBER}, "required": ["kind", "side"]},
+            ],
+        },
+        [{"kind": "circle", "radius": 2}, {"kind": "square", "side": 1.5}],
+        [{"kind": "circle", "side": 2}, {"kind": "oval", "radius": 1}],
+    ),
+    _case(
+        "logic", "card or cash",
+        {
+            **_object({"method": {"enum": ["card", "cash"]}, "number": _STRING}, ["method"]),
+            "if": {"properties": {"method": {"const": "card"}}},
+            "then": {"required": ["number"]},
+            "else": {"not": {"required": ["number"]}},
+        },
+        [{"method": "card", "number": "4111"}, {"method": "cash"}],
+        [{"method": "card"}, {"method": "cash", "number": "4111"}],
+    ),
+    _case(
+        "logic", "one or two sevens",
+        {"type": "array", "items": _INTEGER, "contains": {"multipleOf": 7}, "maxContains": 2},
+        [[1, 7, 14], [21]],
+        [[], [1, 2], [7, 7, 7]],
+    ),
+    _case(
+        "scalars", "temperature",
+        {"type": "number", "exclusiveMinimum": -273.25, "multipleOf": 0.25},
+        [21.5, 0, -273],
+        [-273.25, -274, 0.1, "21.5"],
+    ),
+    _case(
+        "scalars", "when",
+        {"type": "string", "format": "date"},
+        ["2024-02-29", "1999-12-31"],
+        ["2023-02-29", "2024-04-31", "2024-1-1", ""],
+    ),
+    _case(
+        "scalars", "short text",
+        {"type": "string", "minLength": 2, "maxLength": 12},
+        ["gr\u00f6\u00dfe", "\u65e5\u672c\u8a9e", 'a "b"'],
+        ["a", "a little too long"],
+    ),
+]  # fmt: skip
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yield the cases of a file of JSON lines, perhaps compressed."""
+    opened: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
+    with opened(path, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def limited(cases: Iterable[Record], most: int | None) -> list[Record]:
+    """Return the first cases of each group."""
+    seen: collections.Counter[str] = collections.Counter()
+    out = []
+    for case in cases:
+        seen[case["group"]] += 1
+        if most is None or seen[case["group"]] <= most:
+            out.append(case)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------- engines
+
+
+class Maskwright(peers.Maskwright):
+    """`compile_json_schema` and `Matcher`."""
+
+    def compile(self, schema: Any) -> Any:
+        """Return a schema's table."""
+        return self.mw.compile_json_schema(schema, self.vocab)
+
+
+class Llguidance(peers.Llguidance):
+    """llguidance: an Earley parser over derivatives, as it is used for JSON Schema."""
+
+    def compile(self, schema: Any) -> Any:
+        """Return a matcher at the start, which sessions copy."""
+        grammar = self.lib.LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        matcher = self.lib.LLMatcher(self.tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+
+class Xgrammar(peers.Xgrammar):
+    """xgrammar, with any white space, and with additional members where a schema allows them."""
+
+    def compile(self, schema: Any) -> Any:
+        """Return a compiled grammar."""
+        return self.compiler.compile_json_schema(json.dumps(schema), any_whitespace=True, strict_mode=False)
+
+
+ENGINES: dict[str, Callable[[peers.Tokenizer], Any]] = {
+    "maskwright": Maskwright,
+    "llguidance": Llguidance,
+    "xgrammar": Xgrammar,
+}
+
+
+# ------------------------------------------------------------------------------------------------------- measuring
+
+
+class TooLongError(Exception):
+    """A schema took longer than it may."""
+
+
+class Bench:
+    """One engine, made and warm: compiles schemas and writes their instances, token by token."""
+
+    def __init__(self, name: str, tokenizer: peers.Tokenizer) -> None:
+        begin = time.perf_counter()
+        self.name = name
+        self.eos = tokenizer.eos
+        self.engine = ENGINES[name](tokenizer)
+        self.engine.session(self.engine.compile(WARM)).mask()
+        self.setup_s = time.perf_counter() - begin  # paid once for a vocabulary
+        self.shared = self.engine.compile(True).nbytes if name == OURS else 0
+
+    def ask(self, case: Record, texts: list[list[int]]) -> Record:
+        """Return what the engine does with a schema; texts: the tokens of its instances."""
+        record: Record = {"steps_ns": []}
+        begin = time.perf_counter()
+        try:
+            compiled = self.engine.compile(case["schema"])
+            self.engine.session(compiled).mask()
+        except TooLongError:
+            raise
+        except Exception as error:  # each engine has errors of its own; all mean that it refuses
+            return {**record, "outcome": "refused", "error": f"{type(error).__name__}: {error}"[:300]}
+        record["first_s"] = time.perf_counter() - begin
+        if self.name == OURS:
+            record["bytes"] = compiled.nbytes - self.shared
+        wrong: dict[str, list[int]] = {"wrong accept": [], "wrong refusal": []}
+        for at, (test, tokens) in enumerate(zip(case["tests"], texts, strict=True)):
+            accepted = written(self.engine.session(compiled), tokens, self.eos, record["steps_ns"])
+            if accepted != test["valid"]:
+                wrong["wrong accept" if accepted else "wrong refusal"].append(at)
+        record["outcome"] = next((kind for kind, tests in wrong.items() if tests), "pass")
+        if record["outcome"] != "pass":
+            record["tests"] = wrong[record["outcome"]]
+        return record
+
+
+def written(session: peers.Session, tokens: list[int], eos: int, took: list[int]) -> bool:
+    """Return whether a new session takes all tokens and then EOS; append the nanoseconds of each mask and commit."""
+    clock, mask, commit = time.perf_counter_ns, session.mask, session.commit
+    for token in tokens:
+        begin = clock()
+        mask()
+        try:
+            taken = commit(token)
+        except ValueError:
+            taken = False
+        took.append(clock() - begin)
+        if taken is False:
+            return False
+    mask()
+    return not session.fault() and peers.allows(session.bits(), eos)
+
+
+class Here:
+    """An engine in this process, interrupted after its time as soon as it is back in Python."""
+
+    def __init__(self, name: str, tokenizer: peers.Tokenizer, limit: float) -> None:
+        self.bench, self.limit = Bench(name, tokenizer), limit
+        self.setup_s = self.bench.setup_s
+
+    def ask(self, case: Record, texts: list[list[int]]) -> Record:
+        """Return what the engine does with a schema."""
+
+        def ring(*_: object) -> None:
+            raise TooLongError
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, self.limit)
+        try:
+            return self.bench.ask(case, texts)
+        except TooLongError:
+            return {"outcome": "timeout"}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def close(self) -> None:
+        """Do nothing: the engine goes with this process."""
+
+
+class Apart:
+    """An engine in a process of its own, killed and started anew when it takes too long or dies."""
+
+    def __init__(self, name: str, tokenizer: peers.Tokenizer, limit: float) -> None:
+        self.name, self.limit = name, limit
+        self.process: subprocess.Popen[bytes] | None = None
+        self.setup_s = 0.0
+        self._running()
+
+    def ask(self, case: Record, texts: list[list[int]]) -> Record:
+        """Return what the engine does with a schema."""
+        process = self._running()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps([case, texts]).encode() + b"\n")
+        answer = self._line(process, self.limit)
+        return {"outcome": answer} if isinstance(answer, str) else answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self.process is None:
+            command = [sys.executable, __file__, "--worker", self.name]
+            self.process = subprocess.Popen(
+                # unbuffered: `select` must see what has not been read
+                command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            ready = self._line(self.process, 300.0)
+            if isinstance(ready, str):
+                raise RuntimeError(f"the worker did not start ({ready}): run `{' '.join(command)}` to see why")
+            self.setup_s = ready["setup_s"]
+        return self.process
+
+    def _line(self, process: subprocess.Popen[bytes], limit: float) -> Record | str:
+        """Return the next answer, or why there is none, with the process ended."""
+        assert process.stdout is not None
+        begin, spent = time.monotonic(), _processor_seconds(process.pid)
+        outcome, line = "timeout", b""
+        # processor time is what counts, since other work may share the machine; four times that ends it in any case
+        while _processor_seconds(process.pid) - spent < limit and time.monotonic() - begin < 4 * limit:
+            if select.select([process.stdout], [], [], 0.5)[0]:
+                some = os.read(process.stdout.fileno(), 1 << 20)
+                line += some
+                if line.endswith(b"\n"):
+                    answer: Record = json.loads(line)
+                    return answer
+                if not some:
+                    outcome = "died"
+                    break
+        self.close()
+        return outcome
+
+    def close(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+
+def work(name: str) -> None:
+    """Answer on standard output what an engine does with the schemas on standard input, until that ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY), int(MEMORY)))
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what native code prints must not come between the answers
+    bench = Bench(name, peers.tekken())
+    print(json.dumps({"setup_s": bench.setup_s}), file=answer, flush=True)
+    _settle()
+    for line in sys.stdin:
+        print(json.dumps(bench.ask(*json.loads(line))), file=answer, flush=True)
+        gc.collect()
+
+
+def _settle() -> None:
+    """Keep the garbage collector out of what is timed, as timeit does, and make it quick between schemas."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def measure(cases: list[Record], names: list[str], limit: float = TIMEOUT) -> list[Record]:
+    """Return a record for each case and engine; all engines take each schema in turn, each case another one first."""
+    tokenizer = peers.tekken()
+    runners = {name: (Apart if name in APART else Here)(name, tokenizer, limit) for name in names}
+    records = []
+    _settle()
+    try:
+        for i, case in enumerate(track(cases, "schemas", console=console)):
+            texts = [tokenizer.encode(json.dumps(test["data"], ensure_ascii=False)) for test in case["tests"]]
+            first = i % len(names)
+            for name in names[first:] + names[:first]:
+                found = runners[name].ask(case, texts)
+                records.append({"engine": name, "id": case["id"], "group": case["group"], **found})
+                gc.collect()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+        for runner in runners.values():
+            runner.close()
+    for record in records:
+        record["setup_s"] = runners[record["engine"]].setup_s
+    return records
+
+
+# --------------------------------------------------------------------------------------------------------- results
+
+
+def summary(records: list[Record], names: list[str]) -> list[Record]:
+    """Return for each engine what it did, of each group and of all schemas together."""
+    out = []
+    for name in names:
+        mine = [record for record in records if record["engine"] == name]
+        for group in ["all", *sorted({record["group"] for record in mine})]:
+            some = [record for record in mine if group in ("all", record["group"])]
+            counts = collections.Counter(record["outcome"] for record in some)
+            row: Record = {"engine": name, "group": group, "schemas": len(some)}
+            row |= {outcome: counts[outcome] for outcome in OUTCOMES}
+            first = [1e3 * record["first_s"] for record in some if "first_s" in record]
+            steps = [ns / 1e3 for record in some for ns in record.get("steps_ns", ())]
+            sizes = [record["bytes"] for record in some if "bytes" in record]
+            row["steps"] = len(steps)
+            for key, values in (("first_ms", first), ("step_us", steps), ("bytes", sizes)):
+                if values:
+                    row[key] = {f"p{q}": float(np.percentile(values, q)) for q in PERCENTILES}
+            if group == "all":
+                row["setup_s"] = mine[0]["setup_s"]
+                quantiles = [*range(1, 100), 99.5, 99.9, 99.99, 100]
+                for key, values in (("first_ms", first), ("step_us", steps)):
+                    row[f"{key}_quantiles"] = np.percentile(values, quantiles).round(3) if values else []
+                row["quantiles"] = quantiles
+            out.append(row)
+    return out
+
+
+def faults(records: list[Record]) -> list[Record]:
+    """Return the records of schemas that did not pass, without their steps."""
+    return [
+        {key: value for key, value in record.items() if key not in ("steps_ns", "setup_s")}
+        for record in records
+        if record["outcome"] != "pass"
+    ]
+
+
+def bars(rows: list[Record]) -> list[tuple[str, str, str, bool | None]]:
+    """Return (what, bar, measured, held) for each claim; `held` is None where something was not measured."""
+    totals = {row["engine"]: row for row in rows if row["group"] == "all"}
+    mine, theirs = totals.get(OURS), totals.get(REFERENCE)
+    out: list[tuple[str, str, str, bool | None]] = []
+    if mine is None:
+        return out
+    count = mine["schemas"]
+    passed, accepts, refusals = mine["pass"], mine["wrong accept"], mine["wrong refusal"]
+    out.append(
+        (
+            "schemas passed", f"{BARS['pass_share']:.0%}", f"{passed:,} of {count:,}, {passed / count:.1%}",
+            passed >= BARS["pass_share"] * count,
+        )
+    )  # fmt: skip
+    out.append(("invalid instances accepted", "of 0 schemas", f"of {accepts:,}", accepts == 0))
+    out.append(
+        (
+            "valid instances refused", f"of {BARS['wrong_refusal_share']:.1%} of schemas",
+            f"of {refusals:,}, {refusals / count:.2%}", refusals <= BARS["wrong_refusal_share"] * count,
+        )
+    )  # fmt: skip
+    for q in (50, 99):
+        bar = BARS[f"first_p{q}"]
+        ms = mine["first_ms"][f"p{q}"] if "first_ms" in mine else None
+        base = theirs["first_ms"][f"p{q}"] if theirs and "first_ms" in theirs else None
+        said = f"{ms:,.2f} ms" + (f": {REFERENCE} x {ms / base:.2f}" if base else "") if ms else ""
+        held = ms <= bar * base if ms and base else None
+        out.append((f"schema to first mask, p{q}", f"{REFERENCE} x {bar:g}", said, held))
+    if "first_ms" in mine:
+        worst = mine["first_ms"]["p100"] / 1e3
+        said = f"{worst:,.2f} s"
+        out.append(
+            ("schema to first mask, worst", f"{BARS['first_worst_s']:g} s", said, worst <= BARS["first_worst_s"])
+        )
+    if "step_us" in mine:
+        for q, name in ((50, "step_p50_us"), (99, "step_p99_us"), (100, "step_worst_us")):
+            value, what = mine["step_us"][f"p{q}"], f"p{q}" if q < 100 else "worst"
+            out.append((f"mask and advance, {what}", f"{BARS[name]:,g} us", f"{value:,.2f} us", value <= BARS[name]))
+    if "bytes" in mine:
+        size, bar = mine["bytes"]["p50"], BARS["bytes_p50"]
+        said = f"{size / 1024:,.1f} KB"
+        out.append(("bytes of a table, shared part aside, p50", f"{bar / 1024:.0f} KB", said, size < bar))
+    return out
+
+
+def report(results: Record, folder: Path) -> None:
+    """Write json_schema.md and json_schema.png, and print the bars."""
+    rows = bars(results["summary"])
+    shown = Table(title=f"JSON Schema, Tekken, {results['data']}")
+    for heading in ("what", "bar", "measured", "held"):
+        shown.add_column(heading)
+    for what, bar, measured, held in rows:
+        shown.add_row(what, bar, measured, _held(held))
+    Console().print(shown)
+    lines = [
+        "# JSON Schema",
+        "",
+        "Made by `python benchmarks/json_schema.py` from `json_schema.json` beside it. Tekken, 131,072 tokens; "
+        f"{results['data']}.",
+        "",
+        f"{results['machine']['processor']}, {results['machine']['cores']} cores; "
+        + ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
+        "",
+        *_table(["what", "bar", "measured", "held"], [[*row[:3], _held(row[3])] for row in rows]),
+        *_totals(results["summary"]),
+        *_groups(results["summary"]),
+        *_faults(results["faults"], [row["engine"] for row in results["summary"] if row["group"] == "all"]),
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "json_schema.md").write_text("\n".join(lines))
+    _plot(results["summary"], folder / "json_schema.png")
+
+
+def _totals(rows: list[Record]) -> list[str]:
+    totals = [row for row in rows if row["group"] == "all"]
+
+    def spread(key: str) -> list[list[Any]]:
+        return [[row["engine"], *row[key].values()] for row in totals if key in row]
+
+    names = [f"p{q:g}" if q < 100 else "worst" for q in PERCENTILES]
+    return [
+        "## All schemas",
+        "",
+        "A schema passes if every valid instance is accepted and every invalid one refused. An engine accepts an "
+        "instance if it takes every token and its mask then allows EOS.",
+        "",
+        *_table(
+            ["engine", "schemas", *OUTCOMES, "setup, s"],
+            [[row["engine"], row["schemas"], *(row[key] for key in OUTCOMES), row["setup_s"]] for row in totals],
+        ),
+        "Milliseconds from a schema to its first mask, in a warm process, the schema new to it:",
+        "",
+        *_table(["engine", *names], spread("first_ms")),
+        "Microseconds of one mask and one commit:",
+        "",
+        *_table(["engine", *names], spread("step_us")),
+        "Bytes of a table beyond those of the schema `true`, which all tables of one vocabulary share:",
+        "",
+        *_table(["engine", *names], spread("bytes")),
+    ]
+
+
+def _groups(rows: list[Record]) -> list[str]:
+    names = [row["engine"] for row in rows if row["group"] == "all"]
+    by = {(row["engine"], row["group"]): row for row in rows}
+    groups = sorted({row["group"] for row in rows} - {"all"})
+
+    def middle(row: Record, key: str) -> float | None:
+        return float(row[key]["p50"]) if key in row else None
+
+    return [
+        "## Groups",
+        "",
+        "Schemas passed, milliseconds to the first mask (median), microseconds of mask and commit (median).",
+        "",
+        *_table(
+            ["group", "schemas", *names, *(f"first, {name}" for name in names), *(f"step, {name}" for name in names)],
+            [
+                [
+                    group,
+                    by[names[0], group]["schemas"],
+                    *(by[name, group]["pass"] for name in names),
+                    *(middle(by[name, group], "first_ms") for name in names),
+                    *(middle(by[name, group], "step_us") for name in names),
+                ]
+                for group in groups
+            ],
+        ),
+    ]
+
+
+def _faults(records: list[Record], names: list[str]) -> list[str]:
+    lines = ["## What did not pass", ""]
+    for name in names:
+        mine = [record for record in records if record["engine"] == name]
+        lines += [f"### {name}", ""]
+        wrong = [[r["id"], r["group"], r["outcome"]] for r in mine if r["outcome"] != "refused"]
+        reasons = collections.Counter(_code(record["error"]) for record in mine if record["outcome"] == "refused")
+        lines += _table(["schema", "group", "what it does"], wrong[:_MOST_SHOWN]) if wrong else []
+        if len(wrong) > _MOST_SHOWN:
+            lines += [f"And {len(wrong) - _MOST_SHOWN} more.", ""]
+        refused = [[count, reason] for reason, count in reasons.most_common(_MOST_SHOWN)]
+        lines += _table(["schemas", "refused, because"], refused) if refused else []
+        if not mine:
+            lines += ["None.", ""]
+    return lines
+
+
+_MOST_SHOWN = 25
+
+
+def _plot(rows: list[Record], path: Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(13, 5))
+    colours = dict(zip(ENGINES, ("C3", "C0", "C2"), strict=True))
+    for axis, key, title, unit in (
+        (axes[0], "first_ms", "schema to first mask", "milliseconds"),
+        (axes[1], "step_us", "mask and commit, one sequence", "microseconds"),
+    ):
+        for row in rows:
+            if row["group"] == "all" and len(row[f"{key}_quantiles"]):
+                axis.semilogx(
+                    row[f"{key}_quantiles"], row["quantiles"], label=row["engine"], color=colours[row["engine"]]
+                )
+        axis.set(title=title, xlabel=unit, ylabel="percent below")
+        if axis.lines:
+            axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure, and make the reports."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, metavar="FILE", help="schemas, one a line; without, the few in this file")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N schemas of each group")
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for one schema, its instances included")
+    parser.add_argument("--quick", action="store_true", help="one schema of each group, to see that it runs")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go")
+    parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(arguments.worker)
+        return
+    limit = 1 if arguments.quick else arguments.limit
+    cases = limited(read(arguments.data) if arguments.data else CASES, limit)
+    whole = arguments.data is not None and limit is None
+    folder = arguments.out or (RESULTS if whole else Path(tempfile.gettempdir()) / "maskwright-json-schema")
+    records = measure(cases, arguments.engines, arguments.timeout)
+    versions = {name: version for name, version in peers.versions().items() if name in arguments.engines}
+    results: Record = {
+        "data": f"{len(cases):,} schemas" + (f" of {arguments.data.name}" if arguments.data else " of this file"),
+        "timeout_s": arguments.timeout,
+        "versions": versions,
+        "machine": machine(),
+        "summary": summary(records, arguments.engines),
+        "faults": faults(records),
+    }
+    write_json(folder / "json_schema.json", results)
+    report(results, folder)
+    console.print(f"{folder}/json_schema.json, json_schema.md, json_schema.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""JSON Schema, down to a skeleton of automata over members and items."""

@@ -1,0 +1,360 @@
+"""What a schema says, as formulas over a few atoms: the one form that every keyword is brought into.
+
+A `Node` is a set of JSON values. Nodes are immutable, compared by content, and made with `all_of`, `any_of` and
+`negate`, which simplify as they go. An atom about one type (`Length`, `Required`, ..) holds for values of any other
+type, as its keyword does; `Kinds` alone says which types there are.
+
+`restrict` is the formula that remains once a value's type is known. Members and items hold the nodes of what is inside
+them, so a formula is finite although a recursive schema is not: `Later` stands for a schema that is compiled when asked
+for, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from typing import Any
+
+NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT = (1 << k for k in range(7))
+BOOLEAN = FALSE | TRUE
+EVERYTHING = (1 << 7) - 1
+
+
+class Node:
+    """A set of JSON values; equal to another of the same form."""
+
+    __slots__ = ("_hash", "args")
+    kind = 0  # the type that an atom is about: it holds for values of all others
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+        self._hash = hash((type(self), args))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(self) is type(other) and self._hash == other._hash and self.args == other.args
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.args))})"
+
+
+class All(Node):
+    """The values in all of `parts`, two or more. Order has no meaning for the set, but it is that of the schema."""
+
+    __slots__ = ()
+    parts: tuple[Node, ...] = property(lambda self: self.args)  # type: ignore[assignment]
+
+
+class Some(Node):
+    """The values in at least one of `parts`, two or more."""
+
+    __slots__ = ()
+    parts: tuple[Node, ...] = property(lambda self: self.args)  # type: ignore[assignment]
+
+
+class Not(Node):
+    """The values that are not in `part`, an atom or a `Later`."""
+
+    __slots__ = ()
+    part: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Kinds(Node):
+    """The values of some types; `mask` is a union of NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT."""
+
+    __slots__ = ()
+    mask: int = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Later(Node):
+    """A schema that is compiled when it is first asked for: `force` does. Equal only to itself."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Node]) -> None:
+        self._make: Callable[[], Node] | None = make
+        self._made: Node | None = None
+        self.args = (id(self),)
+        self._hash = id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def node(self) -> Node:
+        """What it stands for, which is not a Later."""
+        if self._made is None:
+            make, self._make = self._make, None
+            if make is None:
+                raise RuntimeError("a schema asks for itself while it is compiled")
+            try:
+                self._made = force(make())
+            except BaseException:
+                self._make = make
+                raise
+        return self._made
+
+    def __repr__(self) -> str:
+        return "Later(..)"
+
+
+def force(node: Node) -> Node:
+    """Return a node that is not a `Later`."""
+    return node.node if type(node) is Later else node
+
+
+# ------------------------------------------------------------------------------------------------------------ atoms
+
+
+class Integer(Node):
+    """Numbers without a fraction."""
+
+    __slots__ = ()
+    kind = NUMBER
+
+
+class Range(Node):
+    """Numbers between two bounds, None for none: Range(low, high, low_open, high_open)."""
+
+    __slots__ = ()
+    kind = NUMBER
+    low: Decimal | None = property(lambda self: self.args[0])  # type: ignore[assignment]
+    high: Decimal | None = property(lambda self: self.args[1])  # type: ignore[assignment]
+    low_open: bool = property(lambda self: self.args[2])  # type: ignore[assignment]
+    high_open: bool = property(lambda self: self.args[3])  # type: ignore[assignment]
+
+
+class Multiple(Node):
+    """Multiples of a positive Decimal."""
+
+    __slots__ = ()
+    kind = NUMBER
+    of: Decimal = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Among(Node):
+    """One of finitely many numbers: a frozenset of Decimal, equal by value."""
+
+    __slots__ = ()
+    kind = NUMBER
+    values: frozenset[Decimal] = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Length(Node):
+    """Strings of low .. high code points, high None for no bound."""
+
+    __slots__ = ()
+    kind = STRING
+    low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
+    high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
+
+
+class Pattern(Node):
+    """Strings in which an ECMA 262 pattern matches somewhere."""
+
+    __slots__ = ()
+    kind = STRING
+    source: str = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Format(Node):
+    """Strings of a format of `formats.py`, by its name."""
+
+    __slots__ = ()
+    kind = STRING
+    name: str = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Words(Node):
+    """One of finitely many strings: a tuple of str, in the order of the schema, without repetitions."""
+
+    __slots__ = ()
+    kind = STRING
+    words: tuple[str, ...] = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Items(Node):
+    """Arrays whose i-th item is in prefix[i], and all further ones in rest: Items(prefix, rest)."""
+
+    __slots__ = ()
+    kind = ARRAY
+    prefix: tuple[Node, ...] = property(lambda self: self.args[0])  # type: ignore[assignment]
+    rest: Node = property(lambda self: self.args[1])  # type: ignore[assignment]
+
+
+class ItemCount(Node):
+    """Arrays of low .. high items, high None for no bound."""
+
+    __slots__ = ()
+    kind = ARRAY
+    low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
+    high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
+
+
+class Contains(Node):
+    """Arrays with low .. high items in `node`, high None for no bound: Contains(node, low, high)."""
+
+    __slots__ = ()
+    kind = ARRAY
+    node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
+    low: int = property(lambda self: self.args[1])  # type: ignore[assignment]
+    high: int | None = property(lambda self: self.args[2])  # type: ignore[assignment]
+
+
+class Unique(Node):
+    """Arrays of distinct items, each in one of finitely many pairwise disjoint nodes: Unique(nodes left)."""
+
+    __slots__ = ()
+    kind = ARRAY
+    left: tuple[Node, ...] = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Members(Node):
+    """Objects by their members: Members(properties, patterns, rest).
+
+    A member's value is in the node of its key in `properties`, and in the nodes of all `patterns` that match its key;
+    where there is neither, in `rest`.
+    """
+
+    __slots__ = ()
+    kind = OBJECT
+    properties: tuple[tuple[str, Node], ...] = property(lambda self: self.args[0])  # type: ignore[assignment]
+    patterns: tuple[tuple[str, Node], ...] = property(lambda self: self.args[1])  # type: ignore[assignment]
+    rest: Node = property(lambda self: self.args[2])  # type: ignore[assignment]
+
+
+class Required(Node):
+    """Objects that have all of some keys: a tuple of str, in the order of the schema."""
+
+    __slots__ = ()
+    kind = OBJECT
+    keys: tuple[str, ...] = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class MemberCount(Node):
+    """Objects of low .. high members, high None for no bound."""
+
+    __slots__ = ()
+    kind = OBJECT
+    low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
+    high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
+
+
+class Names(Node):
+    """Objects whose keys, as strings, are all in a node."""
+
+    __slots__ = ()
+    kind = OBJECT
+    node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+ANY: Node = Kinds(EVERYTHING)
+NEVER: Node = Kinds(0)
+
+
+# -------------------------------------------------------------------------------------------------------- operations
+
+
+def all_of(parts: Iterable[Node]) -> Node:
+    """Return the intersection, simplified."""
+    mask = EVERYTHING
+    kept: dict[Node, None] = {}
+    stack = list(parts)
+    stack.reverse()
+    while stack:
+        part = stack.pop()
+        if type(part) is Kinds:
+            mask &= part.mask
+        elif type(part) is All:
+            stack.extend(reversed(part.args))
+        else:
+            kept[part] = None
+    if not mask:
+        return NEVER
+    for part in kept:
+        if type(part) is Not and part.part in kept:
+            return NEVER
+    if mask != EVERYTHING:
+        found = [part for part in kept if not part.kind or part.kind & mask]  # an atom about no type left says nothing
+        if not found:
+            return Kinds(mask)
+        return All(Kinds(mask), *found)
+    if not kept:
+        return ANY
+    if len(kept) == 1:
+        return next(iter(kept))
+    return All(*kept)
+
+
+def any_of(parts: Iterable[Node]) -> Node:
+    """Return the union, simplified."""
+    mask = 0
+    kept: dict[Node, None] = {}
+    stack = list(parts)
+    stack.reverse()
+    while stack:
+        part = stack.pop()
+        if type(part) is Kinds:
+            mask |= part.mask
+        elif type(part) is Some:
+            stack.extend(reversed(part.args))
+        else:
+            kept[part] = None
+    if mask == EVERYTHING:
+        return ANY
+    for part in kept:
+        if type(part) is Not and part.part in kept:
+            return ANY
+    found = [*([Kinds(mask)] if mask else []), *kept]
+    if not found:
+        return NEVER
+    return found[0] if len(found) == 1 else Some(*found)
+
+
+def negate(node: Node) -> Node:
+    """Return the complement; negations stand before atoms and `Later` only."""
+    kind = type(node)
+    if kind is Kinds:
+        return Kinds(EVERYTHING & ~node.args[0])
+    if kind is Not:
+        part: Node = node.args[0]
+        return part
+    if kind is All:
+        return any_of(map(negate, node.args))
+    if kind is Some:
+        return all_of(map(negate, node.args))
+    return Not(node)
+
+
+def restrict(node: Node, kind: int) -> Node:
+    """Return what a node says of values of one type: ANY, NEVER, or a formula of atoms about that type alone."""
+    shape = type(node)
+    if shape is Kinds:
+        return ANY if node.args[0] & kind else NEVER
+    if shape is All:
+        return all_of([restrict(part, kind) for part in node.args])
+    if shape is Some:
+        return any_of([restrict(part, kind) for part in node.args])
+    if shape is Not:
+        return negate(restrict(node.args[0], kind))
+    if shape is Later:
+        return restrict(force(node), kind)
+    return node if node.kind == kind else ANY
+
+
+def atoms(node: Node) -> Iterator[Node]:
+    """Yield the atoms of a formula from left to right, those of its `Later` parts too; Kinds are none."""
+    if type(node) in (All, Some, Not):
+        for part in node.args:
+            yield from atoms(part)
+    elif type(node) is Later:
+        yield from atoms(force(node))
+    elif type(node) is not Kinds:
+        yield node

@@ -1,0 +1,221 @@
+"""From formulas to the skeleton: derivatives by members and items, determined down to each value.
+
+A value's formulas are taken apart by type (`algebra.restrict`). Numbers and strings become automata at once. Arrays and
+objects are read item by item and member by member: what is left of a formula after one (its Brzozowski derivative) is
+again a formula, over what remains to be read and over tests on the value just read; `cases.py` splits it by them.
+A state of an array or object is a place (how many items there were, which keys are behind) with what is left.
+
+The usual object, a conjunction, is written down directly: its state is the place alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...automata.budget import Meter
+from ...automata.labelled import Labelled
+from ...errors import SchemaError
+from . import numbers, strings
+from .algebra import (
+    ANY,
+    ARRAY,
+    EVERYTHING,
+    FALSE,
+    NEVER,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+    All,
+    Kinds,
+    Node,
+    Not,
+    Some,
+    any_of,
+    restrict,
+)
+from .cases import Cases, is_any, is_never
+from .explain import explain
+from .items import arrays
+from .members import objects
+from .skeleton import ArrayAutomaton, ObjectAutomaton, Text, Value
+from .trim import steps_below, trim
+
+_LITERALS = ((NULL, "null"), (FALSE, "false"), (TRUE, "true"))
+_KINDS = (NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT)
+
+
+def build(node: Node, meter: Meter) -> Value:
+    """Return the skeleton of a schema's formula: trimmed, every text that it begins can be ended.
+
+    Raises SchemaError where no value is in the formula, and BudgetError.
+    """
+    builder = Builder(meter)
+    try:
+        root = builder.value((node,))
+        builder.complete()
+        alive = trim(builder.values, builder.sound)
+        if not alive[root] & 1:
+            raise SchemaError(f"the schema matches no value: {explain(builder, node)}", "")
+        while builder.narrow(root, alive):
+            builder.complete()
+            alive = trim(builder.values, builder.sound)
+    except RecursionError:
+        raise SchemaError(
+            "allOf, anyOf, oneOf, not, if or $ref stand inside one another too deeply, without a member or item "
+            "between: flatten them",
+            "",
+        ) from None
+    return root
+
+
+class Builder:
+    """Makes values, each once: `value` says which, `complete` fills in all that were asked for."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.cases = Cases(meter)
+        self.values: list[Value] = []
+        self.sound: set[ObjectAutomaton | ArrayAutomaton] = set()  # ends from everywhere, if every step can be taken
+        self._single: dict[Node, Value] = {}
+        self._several: dict[tuple[Node, ...], Value] = {}
+        self._parts: dict[Value, tuple[Node, ...]] = {}  # of values with several labels
+        self._work: list[tuple[Value, tuple[Node, ...]]] = []
+        self._numbers: dict[tuple[Node, ...], Labelled | None] = {}
+        self._texts: dict[tuple[Node, ...], Text | None] = {}
+        self._arrays: dict[tuple[Node, ...], ArrayAutomaton | None] = {}
+        self._objects: dict[tuple[Node, ...], ObjectAutomaton | None] = {}
+        self._by_kind: dict[Node, dict[int, Node]] = {}
+
+    def value(self, parts: tuple[Node, ...]) -> Value:
+        """Return the value of pairwise disjoint formulas; label i says that it is in parts[i]. Filled by `complete`."""
+        if len(parts) == 1:
+            return self.one(self.cases.flat(parts[0]))
+        parts = tuple([self.cases.flat(part) for part in parts])
+        found = self._several.get(parts)
+        if found is None:
+            found = self._several[parts] = self._shell(parts)
+            self._parts[found] = parts
+        return found
+
+    def one(self, node: Node) -> Value:
+        """Return the value of one formula without a `Later` in place."""
+        found = self._single.get(node)
+        if found is None:
+            found = self._single[node] = self._shell((node,))
+        return found
+
+    def complete(self) -> None:
+        """Fill in every value that was asked for, and those asked for meanwhile."""
+        work = self._work
+        while work:
+            value, parts = work.pop()
+            self._fill(value, parts)
+
+    def narrow(self, root: Value, alive: Mapping[Value, int]) -> bool:
+        """Ask at each step for nothing but the labels that lead on; return whether some step asked for others too.
+
+        A text whose label leads nowhere must not be begun. alive: the labels of each value that some text has.
+        """
+        found = False
+        for step in steps_below(root) if self._several else ():
+            mask, following = alive[step.value], step.following
+            if any(target < 0 and mask >> label & 1 for label, target in enumerate(following)):
+                found = True
+                parts = self._parts[step.value]
+                step.value = self.value(tuple([parts[i] for i, target in enumerate(following) if target >= 0]))
+                step.following = tuple([target for target in following if target >= 0])
+        return found
+
+    def _shell(self, parts: tuple[Node, ...]) -> Value:
+        value = Value(len(parts))
+        self.values.append(value)
+        self._work.append((value, parts))
+        if not len(self.values) & 127:
+            self.meter.check(states=len(self.values), doing="finding the values of a schema")
+        return value
+
+    def _fill(self, value: Value, parts: tuple[Node, ...]) -> None:
+        maps = [self.by_kind(part) for part in parts]
+        for label, kinds in enumerate(maps):
+            for kind, name in _LITERALS:
+                if kind in kinds:
+                    value.literals[name] = label
+        key = _at(maps, NUMBER)
+        if key is not None:
+            if key not in self._numbers:
+                self._numbers[key] = numbers.numbers(key, self.meter)
+            value.number = self._numbers[key]
+        key = _at(maps, STRING)
+        if key is not None:
+            if key not in self._texts:
+                self._texts[key] = strings.texts(key, self.meter)
+            value.string = self._texts[key]
+        key = _at(maps, ARRAY)
+        if key is not None:
+            if key not in self._arrays:
+                label = _free(key)
+                self._arrays[key] = ArrayAutomaton(free=label) if label >= 0 else arrays(self, key)
+            value.array = self._arrays[key]
+        key = _at(maps, OBJECT)
+        if key is not None:
+            if key not in self._objects:
+                label = _free(key)
+                self._objects[key] = ObjectAutomaton(free=label) if label >= 0 else objects(self, key)
+            value.object = self._objects[key]
+
+    def by_kind(self, node: Node) -> dict[int, Node]:
+        """Return what a formula says of each type, without those of which it says NEVER."""
+        found = self._by_kind.get(node)
+        if found is None:
+            found = self._by_kind[node] = self._take_apart(node)
+        return found
+
+    def _take_apart(self, node: Node) -> dict[int, Node]:
+        shape = type(node)
+        if shape is Some:
+            alternatives: dict[int, list[Node]] = {}
+            for part in node.args:
+                for kind, formula in self.by_kind(part).items():
+                    alternatives.setdefault(kind, []).append(formula)
+            return {kind: any_of(found) if len(found) > 1 else found[0] for kind, found in alternatives.items()}
+        mask = EVERYTHING
+        groups: dict[int, list[Node]] = {}
+        for part in node.args if shape is All else (node,):
+            kind = part.kind
+            if not kind:
+                if type(part) is Kinds:
+                    mask &= part.args[0]
+                    continue
+                if type(part) is not Not or not part.args[0].kind:
+                    return {k: formula for k in _KINDS if not is_never(formula := restrict(node, k))}
+                kind = part.args[0].kind
+                mask &= kind
+            groups.setdefault(kind, []).append(part)
+        apart = {}
+        for kind in _KINDS:
+            if mask & kind:
+                found = groups.get(kind)
+                apart[kind] = ANY if found is None else found[0] if len(found) == 1 else All(*found)
+        return apart
+
+
+def _at(maps: Sequence[Mapping[int, Node]], kind: int) -> tuple[Node, ...] | None:
+    """Return what each label's formula says of a type; None where all say NEVER."""
+    if len(maps) == 1:
+        found = maps[0].get(kind)
+        return None if found is None else (found,)
+    key = tuple([kinds.get(kind, NEVER) for kinds in maps])
+    return None if all(map(is_never, key)) else key
+
+
+def _free(parts: tuple[Node, ...]) -> int:
+    """Return the label under which everything is allowed, or -1."""
+    free = -1
+    for label, part in enumerate(parts):
+        if is_any(part):
+            free = label
+        elif not is_never(part):
+            return -1
+    return free

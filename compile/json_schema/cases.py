@@ -1,0 +1,591 @@
+"""Disjoint cases: which of several tests a member's or an item's value passes, and what remains to be met in each.
+
+The derivative of a formula by a member or an item is a formula of *tests*, each of which says that the value is in some
+node, and of what remains. `Cases.expand` splits one or several such formulas by their tests (Shannon's expansion) until
+only remainders are left. Splits that are plainly empty are not made: where the types, the words and numbers listed, or
+the constant members of objects exclude each other. What is empty but not plainly so is found later, by trimming.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from ...automata.budget import Meter
+from .algebra import (
+    ANY,
+    ARRAY,
+    EVERYTHING,
+    NEVER,
+    NUMBER,
+    OBJECT,
+    STRING,
+    All,
+    Among,
+    Contains,
+    ItemCount,
+    Kinds,
+    Later,
+    MemberCount,
+    Members,
+    Node,
+    Not,
+    Pattern,
+    Required,
+    Some,
+    Words,
+    all_of,
+    any_of,
+    negate,
+    restrict,
+)
+
+_MANY = 4  # as many tests for listed values are told apart by their values, not one by one
+
+
+def is_any(node: Node) -> bool:
+    """Return whether a formula is ANY."""
+    return type(node) is Kinds and node.args[0] == EVERYTHING
+
+
+def is_never(node: Node) -> bool:
+    """Return whether a formula is NEVER; others may be empty too."""
+    return type(node) is Kinds and not node.args[0]
+
+
+def counted(node: Node) -> Node:
+    """Return what is left of an ItemCount or MemberCount after one more."""
+    low, high = node.args
+    low, high = max(low - 1, 0), None if high is None else high - 1
+    if high is not None and high < low:
+        return NEVER
+    return type(node)(low, high) if low or high is not None else ANY
+
+
+def closes(node: Node) -> bool:
+    """Return whether an array or object may end with this left of its formula."""
+    shape = type(node)
+    if shape is Kinds:
+        return bool(node.args[0])
+    if shape is All:
+        return all(map(closes, node.args))
+    if shape is Some:
+        return any(map(closes, node.args))
+    if shape is Not:
+        return not closes(node.args[0])
+    if shape is ItemCount or shape is MemberCount:
+        return bool(node.args[0] == 0)
+    if shape is Contains:
+        return bool(node.args[1] == 0)
+    return shape is not Required
+
+
+class Test(Node):
+    """The value of the member or item at hand is in a node, which has no `Later` in place."""
+
+    __slots__ = ()
+    node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
+class Sketch(NamedTuple):
+    """A set of values that is easily computed with: some types, and of strings and numbers perhaps only some."""
+
+    mask: int
+    words: frozenset[str] | None  # None for all; only meaningful, and then not empty, where mask has STRING
+    numbers: frozenset[Decimal] | None
+    exact: bool  # the node sketched is this set, not just part of it
+
+
+class _Facts(NamedTuple):
+    """What is plain about the objects of a node."""
+
+    constant: dict[str, frozenset[str]]  # required members whose values are strings out of a list
+    required: frozenset[str]
+    allowed: frozenset[str] | None  # the only keys there may be; None for no bound
+
+
+class _Branch(NamedTuple):
+    """Formulas under some tests passed and some failed, and the values that can still be."""
+
+    vector: tuple[Node, ...]
+    values: Sketch
+    passed: tuple[Node, ...]
+    failed: tuple[Node, ...]
+
+
+Case = tuple[Node, tuple[Node, ...]]  # a condition on the value, and what remains of each formula under it
+
+_ALL = Sketch(EVERYTHING, None, None, True)
+_NO_FACTS = _Facts({}, frozenset(), None)
+
+
+class Cases:
+    """Expands derivatives; remembers what it found out about nodes."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._flat: dict[Node, Node] = {}
+        self._sketches: dict[Node, Sketch] = {}
+        self._facts: dict[Node, _Facts] = {}
+        self._groups: dict[Node, set[int]] = {}
+        self._num_groups = 0
+        self._same: dict[Node, Node] = {}
+
+    def flat(self, node: Node) -> Node:
+        """Return the formula with every `Later` in place (not inside members and items) replaced by what it is."""
+        shape = type(node)
+        if shape is Later:
+            found = self._flat.get(node)
+            if found is None:
+                found = self._flat[node] = self.flat(node.node)  # type: ignore[attr-defined]
+            return found
+        if shape is All or shape is Some:
+            parts = [self.flat(part) if not part.kind else part for part in node.args]
+            for old, new in zip(node.args, parts, strict=True):
+                if old is not new:
+                    return all_of(parts) if shape is All else any_of(parts)
+        elif shape is Not and type(node.args[0]) is Later:
+            return negate(self.flat(node.args[0]))
+        return node
+
+    def same(self, node: Node) -> Node:
+        """Return the formula first seen of those equal to this: comparing it later takes no time."""
+        return self._same.setdefault(node, node)
+
+    def test(self, node: Node) -> Node:
+        """Return ANY, NEVER or the `Test` that a value is in a node."""
+        node = self.flat(node)
+        return node if is_any(node) or is_never(node) else Test(node)
+
+    def exclude(self, nodes: Iterable[Node]) -> None:
+        """Note that these nodes are pairwise disjoint, which is not plain to see."""
+        group, self._num_groups = self._num_groups, self._num_groups + 1
+        for node in nodes:
+            self._groups.setdefault(self.flat(node), set()).add(group)
+
+    def expand(self, vector: tuple[Node, ...]) -> list[Case]:
+        """Return pairwise disjoint cases with distinct remainders; values in none of them leave NEVER everywhere."""
+        if len(vector) == 1:
+            quick = _only(vector[0])
+            if quick is not None:
+                return quick
+        found: dict[Test, None] = {}
+        for node in vector:
+            _collect(node, found)
+        if len(found) == 1:
+            return self._by_only_test(vector, next(iter(found)))
+        leaves: dict[tuple[Node, ...], list[Node]] = {}
+        pending = [_Branch(vector, _ALL, (), ())]
+        while pending:
+            branch = pending.pop()
+            if all(map(is_never, branch.vector)):
+                continue
+            tests: dict[Test, None] = {}
+            for node in branch.vector:
+                _collect(node, tests)
+            if not tests:
+                condition = all_of([*branch.passed, *map(negate, branch.failed)])
+                leaves.setdefault(branch.vector, []).append(condition)
+                self._meter.check(states=len(leaves), doing="telling the cases of a value apart")
+                continue
+            self._meter.check(states=len(pending), doing="telling the cases of a value apart")
+            branches = self._by_listed_values(branch, tests) if len(tests) >= _MANY else None
+            pending.extend(reversed(self._by_first_test(branch, list(tests)) if branches is None else branches))
+        return [(any_of(conditions), rest) for rest, conditions in leaves.items()]
+
+    def _by_only_test(self, vector: tuple[Node, ...], test: Test) -> list[Case]:
+        passed = self._assigned(vector, {test: True})
+        failed = self._assigned(vector, {test: False})
+        if passed == failed:
+            return [(ANY, passed)]
+        cases = [(test.node, passed), (negate(test.node), failed)]
+        return [case for case in cases if not all(map(is_never, case[1]))]
+
+    def _assigned(self, vector: tuple[Node, ...], truth: Any) -> tuple[Node, ...]:
+        """Return the formulas with the outcomes of some tests put in."""
+        return tuple([self.same(_assign(node, truth)) for node in vector])
+
+    def _by_first_test(self, branch: _Branch, tests: list[Test]) -> list[_Branch]:
+        """Return the branches in which the first test is passed and failed, those that are not plainly empty."""
+        test, others = tests[0], tests[1:]
+        found = []
+        passed = self._pass(branch, test.args[0])
+        if passed is not None:
+            truth = {test: True} | self._decided(others, passed)
+            found.append(passed._replace(vector=self._assigned(passed.vector, truth)))
+        failed = self._fail(branch, test.args[0])
+        if failed is not None:
+            truth = {test: False}
+            if failed.values is not branch.values:
+                truth |= self._decided(others, failed)
+            found.append(failed._replace(vector=self._assigned(failed.vector, truth)))
+        if len(found) == 2 and found[0].vector == found[1].vector:  # the test does not matter
+            return [branch._replace(vector=found[0].vector)]
+        if len(found) == 1:  # nor where one way is impossible
+            return [found[0]._replace(passed=branch.passed, failed=branch.failed)]
+        return found
+
+    def _by_listed_values(self, branch: _Branch, tests: dict[Test, None]) -> list[_Branch] | None:
+        """Return a branch per set of tests that listed values pass, and one for all other values.
+
+        None where there are not enough tests that list the strings and numbers they allow. A union of alternatives,
+        each with such a test, is taken apart by test, so that many alternatives (a `oneOf` told apart by constants,
+        say) take time proportional to their number.
+        """
+        listed: list[tuple[Test, Sketch]] = []
+        for test in tests:
+            sketch = self.sketch(test.args[0])
+            if sketch.exact and _is_finite(sketch):
+                listed.append((test, sketch))
+        if len(listed) < _MANY:
+            return None
+        passing: dict[Any, list[int]] = {}
+        for index, (_, sketch) in enumerate(listed):
+            for value in _values(_meet(branch.values, sketch)):
+                passing.setdefault(value, []).append(index)
+        together: dict[tuple[int, ...], list[Any]] = {}
+        for value, indices in passing.items():
+            together.setdefault(tuple(indices), []).append(value)
+        place = {test: index for index, (test, _) in enumerate(listed)}
+        unlisted = [test for test in tests if test not in place]
+        unions = [_Union(node, place) for node in branch.vector]
+        found = []
+        for group, values in sorted(together.items()):
+            literal = _node(values)
+            if len(group) == 1:
+                test, sketch = listed[group[0]]
+                if len(values) == sum(1 for _ in _values(sketch)):
+                    literal = test.args[0]  # as the schema has it, so that it is seen to be the same elsewhere
+            passed = self._pass(branch, literal)
+            if passed is not None:
+                truth = self._decided(unlisted, passed)
+                inside = set(group)
+                vector = tuple([self.same(union.under(inside, truth)) for union in unions])
+                found.append(passed._replace(vector=vector))
+        failed = self._fail(branch, _node(passing))
+        if failed is not None:
+            truth = self._decided(unlisted, failed)
+            vector = tuple([self.same(union.under(set(), truth)) for union in unions])
+            found.append(failed._replace(vector=vector))
+        return found
+
+    def _pass(self, branch: _Branch, node: Node) -> _Branch | None:
+        """Return the branch where the value is in a node too; None where that is plainly impossible."""
+        values = _meet(branch.values, self.sketch(node))
+        if not values.mask:
+            return None
+        failed = tuple([other for other in branch.failed if not self.apart(node, other)])
+        return _Branch(branch.vector, values, (*branch.passed, node), failed)
+
+    def _fail(self, branch: _Branch, node: Node) -> _Branch | None:
+        """Return the branch where the value is not in a node; None where that is plainly impossible."""
+        values = _less(branch.values, self.sketch(node))
+        return _Branch(branch.vector, values, branch.passed, (*branch.failed, node)) if values.mask else None
+
+    def _decided(self, tests: Iterable[Test], branch: _Branch) -> dict[Test, bool]:
+        """Return the tests whose outcome is plain for the values of a branch."""
+        found = {}
+        for test in tests:
+            node = test.args[0]
+            sketch = self.sketch(node)
+            if not _meet(branch.values, sketch).mask:
+                found[test] = False
+            elif sketch.exact and not _less(branch.values, sketch).mask:
+                found[test] = True
+            elif branch.passed and any(self.apart(node, other) for other in branch.passed):
+                found[test] = False
+        return found
+
+    def apart(self, one: Node, other: Node) -> bool:
+        """Return whether two nodes are plainly disjoint."""
+        mask = _meet(self.sketch(one), self.sketch(other)).mask
+        if not mask:
+            return True
+        if self._groups and one != other:
+            groups = self._groups.get(one)
+            if groups and not groups.isdisjoint(self._groups.get(other, ())):
+                return True
+        if mask != OBJECT:
+            return False
+        a, b = self._facts_of(one), self._facts_of(other)
+        for key in a.constant.keys() & b.constant.keys():
+            if a.constant[key].isdisjoint(b.constant[key]):
+                return True
+        return (b.allowed is not None and not a.required <= b.allowed) or (
+            a.allowed is not None and not b.required <= a.allowed
+        )
+
+    def sketch(self, node: Node) -> Sketch:
+        """Return a set that a node is part of."""
+        found = self._sketches.get(node)
+        if found is None:
+            found = self._sketches[node] = self._sketch(node)
+        return found
+
+    def _sketch(self, node: Node) -> Sketch:
+        shape = type(node)
+        if shape is Kinds:
+            return Sketch(node.args[0], None, None, True)
+        if shape is Words:
+            words: frozenset[str] | None = frozenset(node.args[0])
+            return Sketch(EVERYTHING if words else EVERYTHING & ~STRING, words or None, None, True)
+        if shape is Among:
+            numbers = node.args[0]
+            return (
+                Sketch(EVERYTHING, None, numbers, True) if numbers else Sketch(EVERYTHING & ~NUMBER, None, None, True)
+            )
+        if shape is Pattern:
+            words = _spelled(node.args[0])
+            return Sketch(EVERYTHING, words, None, words is not None)
+        if shape is All:
+            found = _ALL
+            for part in node.args:
+                found = _meet(found, self.sketch(part))
+            return found
+        if shape is Some:
+            found = Sketch(0, None, None, True)
+            for part in node.args:
+                found = _join(found, self.sketch(part))
+            return found
+        if shape is Not:
+            return Sketch(node.args[0].kind or EVERYTHING, None, None, False)
+        return Sketch(EVERYTHING, None, None, False)
+
+    def _facts_of(self, node: Node) -> _Facts:
+        found = self._facts.get(node)
+        if found is None:
+            found = self._facts[node] = self._find_facts(restrict(node, OBJECT))
+        return found
+
+    def _find_facts(self, node: Node) -> _Facts:
+        parts = node.args if type(node) is All else (node,)
+        required = frozenset(key for part in parts if type(part) is Required for key in part.keys)
+        constant: dict[str, frozenset[str]] = {}
+        allowed: frozenset[str] | None = None
+        for part in parts:
+            if type(part) is not Members:
+                continue
+            for key, value in part.properties:
+                if key in required:
+                    sketch = self.sketch(self.flat(value))
+                    if sketch.mask == STRING and sketch.words is not None:
+                        constant[key] = constant.get(key, sketch.words) & sketch.words
+            if not part.patterns and is_never(self.flat(part.rest)):
+                keys = frozenset(key for key, _ in part.properties)
+                allowed = keys if allowed is None else allowed & keys
+        if not required and allowed is None:
+            return _NO_FACTS
+        return _Facts(constant, required, allowed)
+
+
+# ---------------------------------------------------------------------------------------------------------- formulas
+
+
+class _Union:
+    """A formula that is put under many assignments of some tests; alternatives that need one are found by it."""
+
+    def __init__(self, node: Node, place: dict[Test, int]) -> None:
+        self._node = node
+        self._place = place
+        self._guarded: dict[int, list[int]] = {}
+        self._unguarded: list[int] = []
+        for position, part in enumerate(node.args if type(node) is Some else ()):
+            guard = next((place[t] for t in (part.args if type(part) is All else (part,)) if t in place), None)
+            if guard is None:
+                self._unguarded.append(position)
+            else:
+                self._guarded.setdefault(guard, []).append(position)
+
+    def under(self, passed: set[int], others: dict[Test, bool]) -> Node:
+        """Return the formula where, of the tests with a place, exactly those in `passed` are passed."""
+        truth = _Outcome(self._place, passed, others)
+        if type(self._node) is not Some:
+            return _assign(self._node, truth)
+        positions = [*self._unguarded, *(p for index in passed for p in self._guarded.get(index, ()))]
+        return any_of([_assign(self._node.args[position], truth) for position in sorted(positions)])
+
+
+class _Outcome:
+    """Which tests are passed, as a mapping: those with a place, by whether it is in a set, and a few others."""
+
+    def __init__(self, place: dict[Test, int], passed: set[int], others: dict[Test, bool]) -> None:
+        self._place = place
+        self._passed = passed
+        self._others = others
+
+    def get(self, test: Node) -> bool | None:
+        index = self._place.get(test)  # type: ignore[call-overload]
+        return self._others.get(test) if index is None else index in self._passed  # type: ignore[call-overload]
+
+
+def _only(node: Node) -> list[Case] | None:
+    """Return the cases of a formula that is a conjunction of tests and remainders; None for any other."""
+    shape = type(node)
+    if shape is Kinds:
+        return [(ANY, (ANY,))] if node.args[0] else []
+    if shape is Test:
+        return [(node.args[0], (ANY,))]
+    if shape is not All:
+        return None if shape in (Some, Not) else [(ANY, (node,))]
+    conditions, rest = [], []
+    for part in node.args:
+        if type(part) is Test:
+            conditions.append(part.args[0])
+        elif type(part) is Not and type(part.args[0]) is Test:
+            conditions.append(negate(part.args[0].args[0]))
+        elif type(part) is Some and _has_test(part):
+            return None
+        else:
+            rest.append(part)
+    condition = conditions[0] if len(conditions) == 1 else all_of(conditions)
+    if is_never(condition):
+        return []
+    return [(condition, (rest[0] if len(rest) == 1 else All(*rest) if rest else ANY,))]
+
+
+def _has_test(node: Node) -> bool:
+    shape = type(node)
+    return shape is Test or (shape in (All, Some, Not) and any(map(_has_test, node.args)))
+
+
+def _collect(node: Node, found: dict[Test, None]) -> None:
+    shape = type(node)
+    if shape is Test:
+        found[node] = None  # type: ignore[index]
+    elif shape is All or shape is Some or shape is Not:
+        for part in node.args:
+            _collect(part, found)
+
+
+def _assign(node: Node, truth: Any) -> Node:
+    """Return the formula where tests with an outcome are replaced by it; `truth.get(test)` is True, False or None."""
+    shape = type(node)
+    if shape is Test:
+        outcome = truth.get(node)
+        return node if outcome is None else ANY if outcome else NEVER
+    if shape is All:
+        parts = []
+        for part in node.args:
+            new = _assign(part, truth)
+            if new is NEVER:
+                return NEVER
+            parts.append(new)
+    elif shape is Some:
+        parts = []
+        for part in node.args:
+            new = _assign(part, truth)
+            if new is ANY:
+                return ANY
+            parts.append(new)
+    elif shape is Not and type(node.args[0]) is Test:
+        outcome = truth.get(node.args[0])
+        return node if outcome is None else NEVER if outcome else ANY
+    else:
+        return node
+    for old, new in zip(node.args, parts, strict=True):
+        if old is not new:
+            return all_of(parts) if shape is All else any_of(parts)
+    return node
+
+
+# ---------------------------------------------------------------------------------------------------------- sketches
+
+
+def _meet(one: Sketch, other: Sketch) -> Sketch:
+    """Return the intersection."""
+    mask = one.mask & other.mask
+    words = one.words if other.words is None else other.words if one.words is None else one.words & other.words
+    numbers = (
+        one.numbers if other.numbers is None else other.numbers if one.numbers is None else one.numbers & other.numbers
+    )
+    if words is not None and not words:
+        mask &= ~STRING
+    if numbers is not None and not numbers:
+        mask &= ~NUMBER
+    return Sketch(mask, words if mask & STRING else None, numbers if mask & NUMBER else None, one.exact and other.exact)
+
+
+def _join(one: Sketch, other: Sketch) -> Sketch:
+    """Return the union."""
+    words: frozenset[str] | None = frozenset()
+    numbers: frozenset[Decimal] | None = frozenset()
+    for part in (one, other):
+        if part.mask & STRING:
+            words = None if words is None or part.words is None else words | part.words
+        if part.mask & NUMBER:
+            numbers = None if numbers is None or part.numbers is None else numbers | part.numbers
+    mask = one.mask | other.mask
+    return Sketch(mask, words if mask & STRING else None, numbers if mask & NUMBER else None, one.exact and other.exact)
+
+
+def _less(one: Sketch, other: Sketch) -> Sketch:
+    """Return a set that has all of `one` but what is in `other`; `one` itself where nothing is plainly gone."""
+    if not other.exact:
+        return one
+    gone = other.mask
+    words, numbers = one.words, one.numbers
+    if gone & STRING and other.words is not None:
+        words = None if words is None else words - other.words
+        gone = gone & ~STRING if words is None or words else gone
+    if gone & NUMBER and other.numbers is not None:
+        numbers = None if numbers is None else numbers - other.numbers
+        gone = gone & ~NUMBER if numbers is None or numbers else gone
+    mask = one.mask & ~gone
+    if mask == one.mask and words == one.words and numbers == one.numbers:
+        return one
+    return Sketch(mask, words if mask & STRING else None, numbers if mask & NUMBER else None, False)
+
+
+_PLAIN = re.compile(r"\^(?:([\w -]+)|\((?:\?:)?([\w -]+(?:\|[\w -]+)*)\))\$", re.ASCII)
+
+
+def _spelled(pattern: str) -> frozenset[str] | None:
+    """Return the strings that a pattern spells out, None where it is not just that.
+
+    >>> sorted(_spelled("^(a|bc)$")), _spelled("^a|b$"), _spelled("^a+$")
+    (['a', 'bc'], None, None)
+    """
+    found = _PLAIN.fullmatch(pattern)
+    return None if found is None else frozenset((found[1] or found[2]).split("|"))
+
+
+def _is_finite(sketch: Sketch) -> bool:
+    return not (
+        sketch.mask & (ARRAY | OBJECT)
+        or (sketch.mask & STRING and sketch.words is None)
+        or (sketch.mask & NUMBER and sketch.numbers is None)
+    )
+
+
+def _values(sketch: Sketch) -> Iterable[Any]:
+    """Yield the values of a finite sketch in a fixed order: str, Decimal, a 1-tuple of a type's bit for literals."""
+    for k in range(7):
+        kind = 1 << k
+        if not sketch.mask & kind:
+            continue
+        if kind == STRING:
+            yield from sorted(sketch.words or ())
+        elif kind == NUMBER:
+            yield from sorted(sketch.numbers or ())
+        else:
+            yield (kind,)
+
+
+def _node(values: Iterable[Any]) -> Node:
+    """Return the node of some values of finite sketches."""
+    words, numbers, mask = [], [], 0
+    for value in values:
+        if isinstance(value, str):
+            words.append(value)
+        elif isinstance(value, Decimal):
+            numbers.append(value)
+        else:
+            mask |= value[0]
+    parts: list[Node] = [Kinds(mask)] if mask else []
+    if words:
+        parts.append(all_of([Kinds(STRING), Words(tuple(words))]))
+    if numbers:
+        parts.append(all_of([Kinds(NUMBER), Among(frozenset(numbers))]))
+    return any_of(parts)

@@ -1,0 +1,341 @@
+"""Schemas as documents: resources, the dialect of each, and what references lead to.
+
+Nothing is fetched. A reference within one document is followed here, key by key; for all others the `referencing`
+library indexes the identifiers and anchors of the caller's documents and of the official meta-schemas, once and only
+if such a reference is reached.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from ...errors import SchemaError
+from .algebra import Later
+from .dialects import DIALECTS, VOCABULARIES, Dialect, by_uri
+from .source import Path, pointer, quoted, read, shown
+
+if TYPE_CHECKING:
+    from referencing import Registry, Resource
+
+
+class Scope:
+    """A resource, that is a document or a part of it with an identifier, as references in it see it.
+
+    One object for each resource and dynamic scope, so that it serves as a key.
+    """
+
+    __slots__ = ("dialect", "documents", "dynamic", "id", "later", "path", "ref_alone", "root", "targets", "uri")
+
+    def __init__(
+        self, documents: Documents, root: Any, uri: str, path: Path, dialect: Dialect, dynamic: frozenset[Any]
+    ) -> None:
+        self.documents = documents
+        self.root = root
+        self.uri = uri  # absolute, or as good as it gets, without a fragment
+        self.path = path
+        self.dialect = dialect
+        self.dynamic = dynamic  # (name, resource) for each dynamic anchor, of its outermost resource below the root
+        self.id = dialect.id
+        self.ref_alone = dialect.ref_alone
+        self.targets: dict[tuple[str, str], Target] = {}  # by keyword and reference
+        self.later: dict[str, Later] = {}  # by reference
+
+    def enter(self, contents: dict[str, Any], path: Path) -> Scope:
+        """Return the scope of a subschema of this resource: another if it has an identifier."""
+        name = contents.get(self.id)
+        if not isinstance(name, str) or contents is self.root:
+            return self
+        if self.dialect.version <= 7 and (name.startswith("#") or "$ref" in contents):
+            return self
+        return self.documents.scope(self, contents, urldefrag(_join(self.uri, name, (path, self.id))).url, path)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What a reference leads to."""
+
+    contents: Any
+    scope: Scope
+    path: Path
+
+
+class _Resource:
+    """A resource that has dynamic anchors, by the names of these; "" stands for `$recursiveAnchor`."""
+
+    __slots__ = ("anchors", "dialect", "path", "root", "uri")
+
+    def __init__(self, root: Any, uri: str, path: Path, dialect: Dialect, anchors: dict[str, Any]) -> None:
+        self.root, self.uri, self.path, self.dialect, self.anchors = root, uri, path, dialect, anchors
+
+
+class Documents:
+    """The schema to compile and the documents that it may refer to."""
+
+    def __init__(self, root: Any, given: Mapping[str, Any] | None) -> None:
+        self._given = given or {}
+        self._scopes: dict[Any, Scope] = {}
+        self._resources: dict[Any, _Resource] = {}
+        self._customs: dict[str, Dialect] = {}  # by `$schema`
+        self._registry: Registry[Any] | None = None
+        dialect = self._dialect(root, DIALECTS[2020], "")
+        uri = ""
+        if isinstance(root, dict):
+            for keyword in (dialect.id, "id"):  # `id` is common in schemas that name no draft
+                name = root.get(keyword)
+                if isinstance(name, str) and not name.startswith("#"):
+                    uri = urldefrag(_join("", name, ("", keyword))).url
+                    break
+        self.root = Scope(self, root, uri, "", dialect, frozenset())
+        self._scopes[(id(root), uri, frozenset())] = self.root
+
+    # ---------------------------------------------------------------------------------------------- resources
+
+    def scope(self, outer: Scope, root: Any, uri: str, path: Path) -> Scope:
+        """Return the scope of a resource that is entered from another."""
+        dialect = self._dialect(root, outer.dialect, path)
+        dynamic = outer.dynamic
+        if dialect.version >= 2019:
+            known = {name for name, _ in dynamic}
+            resource = self._resource(root, uri, path, dialect)
+            new = [name for name in resource.anchors if name not in known]
+            if new:  # those of the root, the outermost of all, need not be noted
+                first = self._resource(self.root.root, self.root.uri, "", self.root.dialect).anchors
+                dynamic = dynamic.union((name, resource) for name in new if name not in first)
+        key = (id(root), uri, dynamic)
+        scope = self._scopes.get(key)
+        if scope is None:
+            scope = self._scopes[key] = Scope(self, root, uri, path, dialect, dynamic)
+        return scope
+
+    def _resource(self, root: Any, uri: str, path: Path, dialect: Dialect) -> _Resource:
+        """Return a resource with its dynamic anchors."""
+        key = (id(root), uri)
+        found = self._resources.get(key)
+        if found is None:
+            anchors: dict[str, Any] = {}
+            if isinstance(root, dict) and dialect.version >= 2019:
+                if root.get("$recursiveAnchor") is True:
+                    anchors[""] = root
+                stack = [_resource_of(root, dialect)]
+                with _readable():
+                    while stack:
+                        at = stack.pop()
+                        name = at.contents.get("$dynamicAnchor") if isinstance(at.contents, dict) else None
+                        if isinstance(name, str):
+                            anchors.setdefault(name, at.contents)
+                        stack.extend(sub for sub in at.subresources() if sub.id() is None)
+            found = self._resources[key] = _Resource(root, uri, path, dialect, anchors)
+        return found
+
+    def _dialect(self, contents: Any, default: Dialect, path: Path) -> Dialect:
+        """Return the dialect that a resource names, or else the default."""
+        uri = contents.get("$schema") if isinstance(contents, dict) else None
+        if uri is None:
+            return default
+        if not isinstance(uri, str):
+            raise SchemaError(f'"$schema" must be a URI, not {shown(uri)}', pointer((path, "$schema")))
+        try:
+            official = by_uri(uri)
+        except ValueError:
+            raise SchemaError(
+                f'"$schema" names a draft before 4, {uri}, whose keywords mean other things: '
+                "bring the schema to a later draft (4, 6, 7, 2019-09, 2020-12)",
+                pointer((path, "$schema")),
+            ) from None
+        if official is not None:
+            return official
+        custom = self._customs.get(uri)
+        if custom is None:
+            self._customs[uri] = DIALECTS[2020]  # for a meta-schema that leads back to itself
+            custom = self._customs[uri] = self._custom(uri, path)
+        return custom
+
+    def _custom(self, uri: str, path: Path) -> Dialect:
+        """Return the dialect of a meta-schema of the caller's: 2020-12 less the vocabularies that it leaves out."""
+        bare = uri.rstrip("#")
+        given = next((self._given[name] for name in (uri, bare, bare + "#") if name in self._given), None)
+        meta = read(given, bare + "#") if given is not None else None
+        if not isinstance(meta, dict):
+            return DIALECTS[2020]
+        base = self._dialect(meta, DIALECTS[2020], bare + "#")
+        vocabularies = meta.get("$vocabulary")
+        if base.version < 2019 or not isinstance(vocabularies, dict):
+            return base
+        words: set[str] = set()
+        for name, needed in vocabularies.items():
+            _, official, last = str(name).partition("//json-schema.org/draft/")
+            last = last.partition("/vocab/")[2]
+            if official and last in VOCABULARIES:
+                words.update(VOCABULARIES[last].split())
+            elif needed:
+                raise SchemaError(
+                    f"the meta-schema {uri} requires the vocabulary {name}, which is not supported: set it to false "
+                    'there if its keywords are annotations, or name another "$schema"',
+                    pointer((path, "$schema")),
+                )
+        return Dialect(base.version, base.keywords & words)
+
+    # --------------------------------------------------------------------------------------------- references
+
+    def resolve(self, scope: Scope, keyword: str, reference: Any, path: Path) -> Target:
+        """Return what a reference in a scope leads to. Raises SchemaError, with the path, if there is no such thing."""
+        key = (keyword, reference)
+        try:
+            found = scope.targets.get(key)
+        except TypeError:
+            found = None
+        if found is None:
+            if not isinstance(reference, str):
+                raise SchemaError(f'"{keyword}" must be a URI reference, not {shown(reference)}', pointer(path))
+            found = self._static(scope, reference, path)
+            if keyword == "$dynamicRef":
+                found = self._dynamic(scope, found, unquote(urldefrag(reference).fragment))
+            elif keyword == "$recursiveRef":
+                found = self._recursive(scope, found)
+            if not isinstance(found.contents, (dict, bool)):
+                raise SchemaError(
+                    f"{quoted(reference)} leads to {shown(found.contents)}, which is no schema", pointer(path)
+                )
+            scope.targets[key] = found
+        return found
+
+    def _static(self, scope: Scope, reference: str, path: Path) -> Target:
+        if reference.startswith("#"):
+            uri, fragment = scope.uri, reference[1:]
+        else:
+            uri, fragment = urldefrag(_join(scope.uri, reference, path))
+        fragment = unquote(fragment)
+        if uri != scope.uri:
+            scope = self._other(scope, uri, reference, path)
+        if not fragment:
+            return Target(scope.root, scope, scope.path)
+        if not fragment.startswith("/"):
+            return self._anchor(scope, fragment, reference, path)
+        contents = scope.root
+        at: Path = scope.path
+        for key in fragment[1:].split("/"):
+            key = key.replace("~1", "/").replace("~0", "~")
+            if isinstance(contents, dict) and key in contents:
+                contents = contents[key]
+            elif isinstance(contents, list) and key.isdecimal() and int(key) < len(contents):
+                contents = contents[int(key)]
+            else:
+                raise SchemaError(
+                    f"{quoted(reference)} leads nowhere: there is no {json.dumps(key)} in "
+                    f"{pointer(at) or 'the schema'}",
+                    pointer(path),
+                )
+            at = (at, key)
+            if isinstance(contents, dict) and scope.id in contents:
+                scope = scope.enter(contents, at)
+        return Target(contents, scope, at)
+
+    def _other(self, scope: Scope, uri: str, reference: str, path: Path) -> Scope:
+        """Return the scope of another resource, by its URI."""
+        if uri == self.root.uri:
+            return self.scope(scope, self.root.root, uri, "")
+        resource = self._index().get(uri)
+        if resource is None:
+            wanted = uri or "the document itself"
+            raise SchemaError(
+                f"{quoted(reference)} leads to {wanted}, which is not known and is not fetched: "
+                f"pass it, documents={{{json.dumps(uri)}: ...}}",
+                pointer(path),
+            )
+        return self.scope(scope, resource.contents, uri, uri + "#")
+
+    def _anchor(self, scope: Scope, name: str, reference: str, path: Path) -> Target:
+        from referencing.exceptions import Unresolvable
+
+        try:
+            contents = self._index().anchor(scope.uri, name).value.resource.contents
+        except (Unresolvable, KeyError):
+            raise SchemaError(
+                f'{quoted(reference)} leads nowhere: no subschema has the "$anchor" {json.dumps(name)}',
+                pointer(path),
+            ) from None
+        return Target(contents, scope, f"{pointer(scope.path) or '#'}{name}")
+
+    def _dynamic(self, scope: Scope, found: Target, name: str) -> Target:
+        """Return where `$dynamicRef` leads, from where it would lead as a `$ref`."""
+        if name.startswith("/") or not isinstance(found.contents, dict) or found.contents.get("$dynamicAnchor") != name:
+            return found
+        return self._outermost(scope, name) or found
+
+    def _recursive(self, scope: Scope, found: Target) -> Target:
+        """Return where `$recursiveRef` leads, from where it would lead as a `$ref`."""
+        if not isinstance(found.contents, dict) or found.contents.get("$recursiveAnchor") is not True:
+            return found
+        return self._outermost(scope, "") or found
+
+    def _outermost(self, scope: Scope, name: str) -> Target | None:
+        """Return the dynamic anchor of a name in the outermost resource that has one."""
+        root = self.root
+        resources = [self._resource(root.root, root.uri, "", root.dialect)]
+        resources += [resource for known, resource in scope.dynamic if known == name]
+        for resource in resources:
+            if name in resource.anchors:
+                inner = self.scope(scope, resource.root, resource.uri, resource.path)
+                at = pointer(resource.path) + (
+                    name if pointer(resource.path).endswith("#") else "#" + name if name else ""
+                )
+                return Target(resource.anchors[name], inner, at)
+        return None
+
+    def _index(self) -> Registry[Any]:
+        """Return the registry of everything that a reference may lead to."""
+        if self._registry is None:
+            import jsonschema_specifications
+
+            root = self.root
+            resources = [(root.uri, _resource_of(root.root, root.dialect))]
+            for uri, document in self._given.items():
+                contents = read(document, uri.rstrip("#") + "#")
+                dialect = self._dialect(contents, root.dialect, uri.rstrip("#") + "#")
+                resources.append((uri, _resource_of(contents, dialect)))
+            with _readable():
+                self._registry = jsonschema_specifications.REGISTRY.with_resources(resources).crawl()
+        return self._registry
+
+
+def _resource_of(contents: Any, dialect: Dialect) -> Resource[Any]:
+    resource: Resource[Any] = _specification(dialect.version).create_resource(contents)
+    return resource
+
+
+@cache
+def _specification(version: int) -> Any:
+    from referencing import jsonschema
+
+    specifications = {
+        4: jsonschema.DRAFT4, 6: jsonschema.DRAFT6, 7: jsonschema.DRAFT7,
+        2019: jsonschema.DRAFT201909, 2020: jsonschema.DRAFT202012,
+    }  # fmt: skip
+    return specifications[version]
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn what `referencing` makes of malformed documents into an error about them."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise SchemaError(
+            f"the identifiers of the documents cannot be read ({error}): "
+            'each "$id" and "$anchor" must be a string, each subschema an object, true or false',
+            "",
+        ) from error
+
+
+def _join(base: str, reference: str, path: Path) -> str:
+    """Return a reference made absolute."""
+    try:
+        return urljoin(base, reference)
+    except ValueError as error:
+        raise SchemaError(f"{quoted(reference)} is no URI reference: {error}", pointer(path)) from None

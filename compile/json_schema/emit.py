@@ -1,0 +1,638 @@
+"""From the skeleton of a schema to a machine: bytes, punctuation, keys, calls.
+
+An object or array that stands in one place only is written out there; one that stands in several is a fragment of its
+own, which they call. Strings and numbers are always called: most of them are the library's.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...automata.budget import Meter
+from ...automata.labelled import Labelled
+from ...automata.nested import DEAD, KEEP, RETURN, Machine
+from .formats import is_format
+from .fragments import ending_freely, numbered
+from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
+from .library import Library
+from .skeleton import (
+    ArrayAutomaton,
+    Bounded,
+    Finite,
+    Free,
+    ObjectAutomaton,
+    ObjectState,
+    Regular,
+    Step,
+    Value,
+)
+from .strings import escaped, partition
+
+_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
+_ANY = -1  # any object or array, as something that is called
+_NUMBER_BYTES = np.arange(256, dtype=np.uint16)
+
+
+def emit(root: Value, library: Library, meter: Meter) -> Machine:
+    """Return the machine of the texts that `root` allows."""
+    return _Emitter(library, meter).whole(root)
+
+
+class _Emitter:
+    def __init__(self, library: Library, meter: Meter) -> None:
+        self.library, self.meter = library, meter
+        self.machine = Machine(library.machine)
+        self.writer = Writer(self.machine, library.places, library.layout)
+        self.todo: list[tuple[int, Callable[[], None]]] = []  # what is left to write, and the fragment it belongs to
+        self.owner = 0  # the fragment that is written
+        self.called: dict[int, set[int]] = {0: set()}
+        self.uses: Counter[int] = Counter()
+        self.fragments: dict[int, int] = {}  # first state of each object and array that is called
+        self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
+        self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
+
+    def whole(self, root: Value) -> Machine:
+        m = self.machine
+        self._count(root)
+        end = m.state()
+        m.accepting.append(end)
+        if root.number is not None:  # at the end of everything a number ends without a further byte
+            rows = self._number_rows(root.number)
+            rows[rows <= KEEP] = DEAD
+            first = m.dfa(_NUMBER_BYTES, rows)
+            m.accepting.extend((np.flatnonzero(root.number.label >= 0) + first).tolist())
+            for byte in np.flatnonzero(rows[0] >= 0).tolist():
+                m.edge(0, byte, first + int(rows[0, byte]))
+        self._value(0, root, (end,), number=False)
+        while self.todo:
+            self.owner, write = self.todo.pop()
+            write()
+            self.meter.check(states=m.size, doing="writing out a schema")
+        m.height = self._height()
+        m.anything = any(_ANY in called for called in self.called.values())
+        return m
+
+    def _height(self) -> int | None:
+        """Return how many objects and arrays of the schema may be called at once; None if some call themselves."""
+        heights = {_ANY: 0}
+        open_ones: set[int] = set()
+        todo = [(0, False)]
+        while todo:
+            owner, done = todo.pop()
+            if done:
+                open_ones.discard(owner)
+                heights[owner] = max((1 + heights[other] for other in self.called.get(owner, ())), default=0)
+            elif owner not in heights and owner not in open_ones:
+                open_ones.add(owner)
+                todo.append((owner, True))
+                for other in self.called.get(owner, ()):
+                    if other in open_ones:
+                        return None
+                    todo.append((other, False))
+        return heights[0]
+
+    def _count(self, root: Value) -> None:
+        """Count in how many places each object and array stands."""
+        uses, seen = self.uses, {id(root)}
+        todo = [root]
+        uses[id(root.object)] += 1
+        uses[id(root.array)] += 1
+        while todo:
+            value = todo.pop()
+            steps: dict[int, Step] = {}
+            if value.object is not None:
+                known: set[int] = set()
+                for state in value.object.states:
+                    if id(state.steps) not in known:
+                        known.add(id(state.steps))
+                        steps |= {id(step): step for step in state.steps if step is not None}
+                    steps |= {id(step): step for step in state.others.values()}
+            if value.array is not None:
+                steps |= {id(state.item): state.item for state in value.array.states if state.item is not None}
+            for step in steps.values():
+                uses[id(step.value.object)] += 1
+                uses[id(step.value.array)] += 1
+                if id(step.value) not in seen:
+                    seen.add(id(step.value))
+                    todo.append(step.value)
+
+    # ------------------------------------------------------------------------------------------------ values
+
+    def _value(self, state: int, value: Value, follow: tuple[int, ...], number: bool = True) -> None:
+        """Read a value in `state`, then on in follow[label]."""
+        m, w = self.machine, self.writer
+        for word, label in value.literals.items():
+            w.word(state, word, follow[label])
+        if number and value.number is not None:
+            start, fragment = self._number(value.number)
+            site = m.site(follow, True)
+            m.enter(state, start, fragment, site)
+            if start < self.library.machine.size:
+                m.twins[state] = start, site
+        text = value.string
+        if text is not None:
+            if type(text) is Free:
+                w.string(state, follow[text.label])
+            elif type(text) is Finite:
+                self._words(state, text, follow)
+            elif type(text) is Bounded or type(text) is Regular:
+                first, order = self._text(text)
+                m.edge(state, QUOTE, m.call(m.site(tuple(follow[label] for label in order), True), first))
+        if value.array is not None:
+            if value.array.free >= 0:
+                w.any_array(state, follow[value.array.free])
+                self.called.setdefault(self.owner, set()).add(_ANY)
+            else:
+                self._opened(state, OPEN_ARRAY, value.array, follow, self._array)
+        if value.object is not None:
+            if value.object.free >= 0:
+                w.any_object(state, follow[value.object.free])
+                self.called.setdefault(self.owner, set()).add(_ANY)
+            else:
+                self._opened(state, OPEN_OBJECT, value.object, follow, self._object)
+
+    def _opened(
+        self, state: int, opener: int, automaton: Any, follow: tuple[int, ...], write: Callable[..., None]
+    ) -> None:
+        """Read an opening bracket, and what it opens: here, or by a call where it stands in several places."""
+        m = self.machine
+        if self.uses[id(automaton)] > 1:
+            first = self.fragments.get(id(automaton))
+            if first is None:
+                first = self.fragments[id(automaton)] = m.state()
+                ends = tuple(RETURN - label for label in range(len(follow)))
+                self.todo.append((id(automaton), lambda: write(first, automaton, ends)))
+            self.called.setdefault(self.owner, set()).add(id(automaton))
+            m.edge(state, opener, m.call(m.site(follow, False), first))
+        else:
+            first = m.state()
+            m.edge(state, opener, first)
+            self.todo.append((self.owner, lambda: write(first, automaton, follow)))
+
+    def _number(self, number: Labelled) -> tuple[int, tuple[int, int]]:
+        """Return the first state of a number's fragment, and the fragment."""
+        found = self.numbers.get(id(number))
+        if found is None:
+            for known, start, fragment in self.library.numbers:
+                if known is number:
+                    return start, fragment
+            rows = self._number_rows(number)
+            first = self.machine.dfa(_NUMBER_BYTES, rows)
+            self.machine.accepting.extend((np.flatnonzero(number.label >= 0) + first).tolist())
+            found = self.numbers[id(number)] = first, (first, len(rows))
+        return found
+
+    def _number_rows(self, number: Labelled) -> NDArray[np.int32]:
+        rows = number.transition[:, number.class_of].astype(np.int32)
+        ends = np.flatnonzero(number.label >= 0)
+        after = np.frombuffer(after_number(self.library.layout), np.uint8)
+        rows[ends[:, None], after] = KEEP - number.label[ends, None]
+        return rows
+
+    def _text(self, text: Bounded | Regular) -> tuple[int, tuple[int, ...]]:
+        """Return the first state of a string's fragment, after the opening quote, and the labels of its ends."""
+        m = self.machine
+        found = self.texts.get(id(text))
+        if found is None:
+            if isinstance(text, Bounded):
+                lengths = self.library.lengths
+                states = lengths.count(text.low, text.high)
+                self.meter.check(bytes=32 * states, doing="counting the characters of a string")
+                first = m.block(lengths.opening(text.low, text.high, m.size))
+                m.counted.append((first, m.size - first, text.low, text.high))
+                found = first, (text.label,)
+            else:
+                found = self._content(text.content)
+            self.texts[id(text)] = found
+        return found
+
+    def _content(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
+        """Return the same of a string by its content."""
+        m, places = self.machine, self.library.places
+        class_of, codes = escaped(content, self.library.layout.ascii, self.meter)
+        labels = int(RETURN - codes.min()) + 1
+        free = ending_freely(class_of, codes)
+        if free is not None:  # rows that neither are narrow nor like those of any string are better shared
+            plain = codes[free[1]][:, class_of[0x20:0x80]]
+            if ((plain >= 0).mean(axis=1) - (plain == free[0]).mean(axis=1) > 0.5).any():
+                free = None
+        if free is None:
+            codes = numbered(class_of, codes, self.library.vocabulary)
+            first = m.dfa(class_of, codes)
+            m.apart.append((first, class_of, codes, is_format(content.transition)))
+            return first, tuple(range(labels))
+        # what comes before is written out, as rows that differ little from those of any string, which ends by label 0
+        state, before = free
+        rows = codes[:, class_of]
+        label = int(RETURN - rows[state, QUOTE])
+        order = (label, *(other for other in range(labels) if other != label))
+        if not before[0]:
+            return places.body, order
+        kept = np.flatnonzero(before)
+        # codes of the machine: ends by their place in `order`, states before by number, others like a string's
+        place = np.empty(labels, np.int32)
+        place[list(order)] = np.arange(labels)
+        number = (np.cumsum(before) - 1 + m.size).astype(np.int32)
+        for old, known in self._like_string(rows, state).items():
+            number[old] = known
+        mine = rows[kept]
+        out = np.where(mine >= 0, number[np.maximum(mine, 0)], mine)
+        ends = mine <= RETURN
+        out[ends] = RETURN - place[RETURN - mine[ends]]
+        # an escape that leads out of all that comes before could spell what leads elsewhere: only those that cannot
+        leaves = (mine[:, BACKSLASH] >= 0) & ~before[np.maximum(mine[:, BACKSLASH], 0)]
+        out[leaves, BACKSLASH] = places.escape
+        first = m.block(out.astype(np.int32))
+        like = (mine[:, 0x20:0x80] == state).mean(axis=1) > 0.5  # else the difference would be the larger row
+        for new in np.flatnonzero(like).tolist():
+            m.twins[first + new] = places.body, -1
+        return first, order
+
+    def _like_string(self, rows: NDArray[Any], state: int) -> dict[int, int]:
+        """Return the library's state for `state` and for those that are in a character on the way back to it."""
+        library = self.library
+        like = {state: library.places.body}
+        todo = [state]
+        while todo:
+            here = todo.pop()
+            for byte in range(0x80, 0x100):
+                target = int(rows[here, byte])
+                if target >= 0 and target not in like:
+                    like[target] = int(library.machine.rows[like[here], byte])
+                    todo.append(target)
+        return like
+
+    def _words(self, state: int, text: Finite, follow: tuple[int, ...]) -> None:
+        spelt = sorted((self._quoted(word), label) for word, label in text.words.items() if follow[label] >= 0)
+        self._spell(state, 0, [(data, follow[label]) for data, label in spelt])
+
+    def _quoted(self, word: str) -> bytes:
+        return json.dumps(word, ensure_ascii=self.library.layout.ascii).encode()
+
+    def _spell(self, state: int, depth: int, texts: Sequence[tuple[bytes, int]]) -> None:
+        """Read one of some texts, sorted, none the beginning of another, from their byte `depth` on."""
+        m = self.machine
+        todo = [(state, depth, 0, len(texts))]
+        while todo:
+            state, depth, low, high = todo.pop()
+            first, last = texts[low][0], texts[high - 1][0]
+            if high - low == 1:
+                m.chain(state, first[depth:], texts[low][1])
+                continue
+            common = depth
+            while first[common] == last[common]:
+                common += 1
+            if common > depth:
+                branch = m.state()
+                m.chain(state, first[depth:common], branch)
+                state, depth = branch, common
+            begin = low
+            while begin < high:
+                byte = texts[begin][0][depth]
+                end = begin + 1
+                while end < high and texts[end][0][depth] == byte:
+                    end += 1
+                if end - begin == 1:
+                    m.chain(state, texts[begin][0][depth:], texts[begin][1])
+                else:
+                    branch = m.state()
+                    m.edge(state, byte, branch)
+                    todo.append((branch, depth + 1, begin, end))
+                begin = end
+
+    # ------------------------------------------------------------------------------------------------ arrays
+
+    def _array(self, first: int, array: ArrayAutomaton, ends: tuple[int, ...]) -> None:
+        """Read an array after its opening bracket; ends: codes by label."""
+        m, w = self.machine, self.writer
+        before = [-1] * len(array.states)  # the state that reads the next item
+        after = [-1] * len(array.states)  # the state that reads a comma or the end
+        closing: dict[int, int] = {}
+
+        def close(state: int, label: int, late: bool) -> None:
+            if late:
+                m.late(state, CLOSE_ARRAY, ends[label])
+            else:
+                m.edge(state, CLOSE_ARRAY, ends[label])
+
+        for i, here in enumerate(array.states):
+            if here.item is not None:
+                before[i] = m.state()
+            if i or any(0 in state.item.following for state in array.states if state.item is not None):
+                after[i] = m.state()
+        for i, here in enumerate(array.states):
+            if here.item is not None:
+                follow = tuple(after[j] if j >= 0 else -1 for j in here.item.following)
+                self._value(before[i], here.item.value, follow)
+            if i == 0:
+                if here.item is not None:
+                    m.copy(first, before[0])
+                    w.line(first, before[0])
+                if here.close >= 0:
+                    close(first, here.close, True)
+            if after[i] < 0:
+                continue
+            if here.item is not None:
+                w.separator(after[i], before[i])
+            if here.close >= 0:
+                close(after[i], here.close, False)
+                if self.library.layout.flexible:
+                    if here.close not in closing:
+                        closing[here.close] = m.state()
+                        close(closing[here.close], here.close, False)
+                    w.line(after[i], closing[here.close])
+
+    # ------------------------------------------------------------------------------------------------ objects
+
+    def _object(self, first: int, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
+        """Read an object after its opening brace; ends: codes by label."""
+        m, w = self.machine, self.writer
+        states = automaton.states
+        flexible = self.library.layout.flexible
+        after = [-1] * len(states)
+        for i in range(len(states)):
+            after[i] = m.state()
+        named: dict[int, int] = {}  # the state behind a key, by step
+
+        def behind(step: Step) -> int:
+            found = named.get(id(step))
+            if found is None:
+                found = named[id(step)] = m.state()
+                value = m.state()
+                w.colon(found, value)
+                self._value(value, step.value, tuple(after[j] if j >= 0 else -1 for j in step.following))
+            return found
+
+        keys = _Keys(self, automaton)
+        closing: dict[int, int] = {}
+        for i, here in enumerate(states):
+            opened = keys.opened(here, behind)
+            key = -1
+            if opened != DEAD:
+                key = m.state()
+                m.edge(key, QUOTE, opened)
+            if i == 0:
+                if key >= 0:
+                    m.edge(first, QUOTE, opened)
+                    w.line(first, key)
+                if here.close >= 0:
+                    m.edge(first, CLOSE_OBJECT, ends[here.close])
+            if key >= 0:
+                w.separator(after[i], key)
+            if here.close >= 0:
+                m.edge(after[i], CLOSE_OBJECT, ends[here.close])
+                if flexible:
+                    if here.close not in closing:
+                        closing[here.close] = m.state()
+                        m.edge(closing[here.close], CLOSE_OBJECT, ends[here.close])
+                    w.line(after[i], closing[here.close])
+
+
+class _Branch:
+    """A place in the trie of an object's keys: behind `label`, which begins with the byte that leads here."""
+
+    __slots__ = ("branches", "label", "ranks")
+
+    def __init__(self, label: bytes, ranks: list[int]) -> None:
+        self.label = label
+        self.ranks = ranks  # the keys below by their place in the object's order, sorted; one of a whole key
+        self.branches: list[_Branch] = []
+
+
+def _trie(texts: Sequence[bytes]) -> _Branch:
+    """Return the trie of some texts, of which none is the beginning of another."""
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    root = _Branch(b"", list(range(len(texts))))
+    todo = [(root, 0, len(order), 0)]
+    while todo:
+        node, low, high, depth = todo.pop()
+        while low < high:
+            byte = texts[order[low]][depth]
+            end = low + 1
+            while end < high and texts[order[end]][depth] == byte:
+                end += 1
+            first, last = texts[order[low]], texts[order[end - 1]]
+            common = depth + 1
+            while end - low > 1 and first[common] == last[common]:
+                common += 1
+            if end - low == 1:
+                node.branches.append(_Branch(first[depth:], [order[low]]))
+            else:
+                below = _Branch(first[depth:common], sorted(order[low:end]))
+                node.branches.append(below)
+                todo.append((below, low, end, common))
+            low = end
+    return root
+
+
+class _Keys:
+    """The keys of one object, as a trie that its states share as far as they read the same.
+
+    What a state of the object reads below a branch of the trie follows from which keys below may come next: usually
+    those of a range in the order of the object, so that two places in two sorted lists say it.
+    """
+
+    def __init__(self, emitter: _Emitter, automaton: ObjectAutomaton) -> None:
+        self.emitter, self.automaton = emitter, automaton
+        self.trie: _Branch | None = None
+        self.language = automaton.language
+        states = automaton.states
+        if (
+            self.language is None
+            and any(state.others for state in states)
+            and any(map(self._has_spellings, automaton.keys))
+        ):
+            # a key of several spellings is told from those that are not declared by its content
+            self.language, _ = partition(automaton.keys, (), emitter.meter)
+        self.is_shared = all(state.steps is states[0].steps for state in states)  # one list of steps for all states
+        self.made: dict[Any, int] = {}
+        self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
+        self.shared: bool | None = None  # whether one automaton of keys serves all states
+        self.contents: list[Labelled | None] = []  # kept, as they are known by their identity
+
+    def opened(self, here: ObjectState, behind: Callable[[Step], int]) -> int:
+        """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere."""
+        if self.language is not None:
+            return self._by_language(self.language, here, behind)
+        if self.trie is None:
+            self.trie = _trie([self.emitter._quoted(key)[1:] for key in self.automaton.keys])
+        other = here.others.get(0)
+        if other is not None:
+            return self._open(here, behind, behind(other))
+        live = any(here.steps[j] is not None for j in range(here.first, here.last))
+        return self._closed(here, behind) if live else DEAD
+
+    def _has_spellings(self, key: str) -> bool:
+        """Whether JSON text has several ways to write a key, by escapes that it needs."""
+        return any(c not in _PLAIN and (self.emitter.library.layout.ascii or c < "\x80") for c in key)
+
+    def _next(self, here: ObjectState, behind: Callable[[Step], int]) -> Callable[[_Branch], tuple[int, ...]]:
+        """Return what tells apart the states of the object that differ in what may come next below a branch."""
+        if self.is_shared:
+            first, last = here.first, here.last
+            return lambda node: (bisect_left(node.ranks, first), bisect_left(node.ranks, last))
+
+        def targets(node: _Branch) -> tuple[int, ...]:
+            found = []
+            for j in node.ranks:
+                step = here.steps[j] if here.first <= j < here.last else None
+                found.append(DEAD if step is None else behind(step))
+            return tuple(found)
+
+        return targets
+
+    def _target(self, here: ObjectState, j: int, behind: Callable[[Step], int]) -> int:
+        step = here.steps[j] if here.first <= j < here.last else None
+        return DEAD if step is None else behind(step)
+
+    def _closed(self, here: ObjectState, behind: Callable[[Step], int]) -> int:
+        """Return the state that reads one of the keys that may come next."""
+        m = self.emitter.machine
+        variant = self._next(here, behind)
+        todo: list[tuple[_Branch, int]] = []
+
+        def inside(node: _Branch) -> int:
+            """Return the state behind the first byte of a branch's label; DEAD if no key below may come next."""
+            if not node.branches:
+                target = self._target(here, node.ranks[0], behind)
+                if target == DEAD or len(node.label) == 1:
+                    return target
+                key: tuple[Any, ...] = (id(node), target)
+            elif (
+                not any(self._target(here, j, behind) != DEAD for j in node.ranks[slice(*variant(node))])
+                if self.is_shared
+                else all(target == DEAD for target in variant(node))
+            ):
+                return DEAD
+            else:
+                key = (id(node), *variant(node))
+            state = self.made.get(key)
+            if state is None:
+                state = self.made[key] = m.state()
+                if not node.branches:
+                    m.chain(state, node.label[1:], target)
+                else:
+                    at = state
+                    if len(node.label) > 1:
+                        at = m.state()
+                        m.chain(state, node.label[1:], at)
+                    todo.append((node, at))
+            return state
+
+        assert self.trie is not None
+        key = (id(self.trie), *variant(self.trie))
+        root = self.made.get(key)
+        if root is None:
+            root = self.made[key] = m.state()
+            todo.append((self.trie, root))
+        while todo:
+            node, state = todo.pop()
+            for branch in node.branches:
+                target = inside(branch)
+                if target != DEAD:
+                    m.edge(state, branch.label[0], target)
+        return root
+
+    def _open(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
+        """Return the state that reads a key that may come next, or any that is not declared, then `other`."""
+        m, places = self.emitter.machine, self.emitter.library.places
+        site = m.site((other,), True)
+        escape = m.call(site, places.key_escape)
+        variant = self._next(here, behind)
+        todo: list[tuple[_Branch, int, int]] = []
+
+        def state_at(node: _Branch, depth: int) -> int:
+            """Return the state behind so many bytes of a branch's label."""
+            key = (site, id(node), depth, *variant(node))
+            state = self.made.get(key)
+            if state is None:
+                state = self.made[key] = m.state()
+                m.enter(state, places.body, places.string, site)
+                m.twins[state] = places.body, site
+                todo.append((node, depth, state))
+            return state
+
+        assert self.trie is not None
+        root = state_at(self.trie, 0)
+        while todo:
+            node, depth, state = todo.pop()
+            if depth < len(node.label):
+                ways = [(node.label[depth], node, depth + 1)]
+            else:
+                ways = [(branch.label[0], branch, 1) for branch in node.branches]
+            if ways:
+                m.edge(state, BACKSLASH, escape)
+            for byte, branch, read in ways:
+                if not branch.branches and read == len(branch.label):  # the closing quote of a declared key
+                    m.edge(state, byte, self._target(here, branch.ranks[0], behind))
+                else:
+                    m.edge(state, byte, state_at(branch, read))
+        return root
+
+    def _by_language(self, language: Labelled, here: ObjectState, behind: Callable[[Step], int]) -> int:
+        """Return the code where keys are told apart by an automaton."""
+        keys = len(self.automaton.keys)
+        target_of = {keys + c: behind(step) for c, step in here.others.items()}
+        for j in range(here.first, here.last):
+            step = here.steps[j]
+            if step is not None:
+                target_of[j] = behind(step)
+        if not target_of:
+            return DEAD
+        m = self.emitter.machine
+        if self.shared is None:
+            self.shared = self._is_shared(language)
+        if self.shared:  # one automaton for all states: a key that may not come next is an end that leads nowhere
+            found = self.fragments.get(b"")
+            if found is None:
+                found = self.fragments[b""] = self.emitter._content(language)
+            start, order = found
+            return m.call(m.site(tuple(target_of.get(label, -1) for label in order), True), start)
+        targets = tuple(dict.fromkeys(target_of.values()))
+        renamed = np.full(int(language.label.max()) + 2, -1, np.int32)
+        for label, target in target_of.items():
+            renamed[label] = targets.index(target)
+        key = renamed.tobytes()
+        found = self.fragments.get(key)
+        if found is None:
+            content = trimmed(language._replace(label=renamed[language.label]))
+            found = self.fragments[key] = self.emitter._content(content) if content is not None else (DEAD, ())
+            self.contents.append(content)
+        start, order = found
+        if start == DEAD:
+            return DEAD
+        return m.call(m.site(tuple(targets[label] for label in order), True), start)
+
+    def _is_shared(self, language: Labelled) -> bool:
+        """Whether from everywhere in the automaton some key can be completed that may come next in every state."""
+        keys = len(self.automaton.keys)
+        always: set[int] | None = None
+        for here in self.automaton.states:
+            if here.others or here.first < here.last:
+                always = set(here.others) if always is None else always & set(here.others)
+        if not always:
+            return False
+        ends = np.isin(language.label, [keys + c for c in always])
+        content = trimmed(language._replace(label=np.where(ends, 0, -1).astype(np.int32)))
+        return content is not None and len(content.label) == len(language.label)
+
+
+def trimmed(content: Labelled) -> Labelled | None:
+    """Return an automaton without the states from which no word with a label can be read; None if that is all."""
+    live = content.label >= 0
+    while True:
+        more = live | np.append(live, False)[content.transition].any(axis=1)
+        if (more == live).all():
+            break
+        live = more
+    if not live[0]:
+        return None
+    number = np.append(np.where(live, np.cumsum(live) - 1, -1), -1).astype(np.int32)
+    return Labelled(content.class_of, number[content.transition[live]], content.label[live])

@@ -1,0 +1,155 @@
+"""Arrays: automata whose letters are items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .algebra import (
+    ANY,
+    NEVER,
+    All,
+    Contains,
+    ItemCount,
+    Items,
+    Kinds,
+    Node,
+    Not,
+    Some,
+    Unique,
+    all_of,
+    any_of,
+    atoms,
+    negate,
+)
+from .cases import closes, counted, is_any, is_never
+from .skeleton import ArrayAutomaton, ArrayState, Step, Value
+
+if TYPE_CHECKING:
+    from .build import Builder
+
+
+def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
+    """Return the automaton of formulas about arrays; None where it is plain that no array is in any."""
+    if len(parts) == 1:
+        pieces = parts[0].args if type(parts[0]) is All else parts
+        if all(type(piece) is Items or type(piece) is ItemCount for piece in pieces):
+            return _counted_items(builder, pieces)
+    return _Derivatives(builder, parts).automaton
+
+
+def _counted_items(builder: Builder, pieces: Sequence[Any]) -> ArrayAutomaton | None:
+    """Return the automaton of a conjunction of Items and ItemCount: its states are counts."""
+    low, high, longest = 0, None, 0
+    conditions = []
+    for piece in pieces:
+        if type(piece) is Items:
+            conditions.append(piece)
+            longest = max(longest, len(piece.args[0]))
+        else:
+            low = max(low, piece.args[0])
+            if piece.args[1] is not None:
+                high = piece.args[1] if high is None else min(high, piece.args[1])
+    last = max(low, longest) if high is None else high  # the last state; it loops if there is no bound
+    if last < low:
+        return None
+    builder.meter.check(states=last + 1, doing="counting the items of an array")
+    states = []
+    value: Value | None = None
+    for place in range(last + 1):
+        if place <= longest:  # from there on all items are alike
+            node = all_of([builder.cases.flat(_item(condition, place)) for condition in conditions])
+            value = None if is_never(node) else builder.one(node)
+        if value is None or place == high:
+            if place < low:
+                return None
+            states.append(ArrayState(0, None))
+            break
+        on = place if place == last else place + 1
+        states.append(ArrayState(0 if place >= low else -1, Step(value, (on,))))
+    automaton = ArrayAutomaton(states=states)
+    builder.sound.add(automaton)
+    return automaton
+
+
+def _item(items: Items, place: int) -> Node:
+    prefix: tuple[Node, ...] = items.args[0]
+    rest: Node = items.args[1]
+    return prefix[place] if place < len(prefix) else rest
+
+
+class _Derivatives:
+    """The automaton of any formulas; a state is a place, up to the longest prefix, and what is left of each formula."""
+
+    def __init__(self, builder: Builder, parts: tuple[Node, ...]) -> None:
+        self._builder = builder
+        self._longest = 0
+        for part in parts:
+            for atom in atoms(part):
+                if type(atom) is Items:
+                    self._longest = max(self._longest, len(atom.prefix))
+                elif type(atom) is Unique:
+                    builder.cases.exclude(atom.left)
+        self._states: dict[tuple[int, tuple[Node, ...]], int] = {}
+        self._found: list[tuple[int, tuple[Node, ...]]] = []
+        self.automaton = ArrayAutomaton()
+        self._state(0, parts)
+        for place, left in self._found:  # which grows meanwhile
+            builder.meter.check(states=len(self._found), doing="finding the states of an array")
+            close = next((label for label, node in enumerate(left) if closes(node)), -1)
+            self.automaton.states.append(ArrayState(close, self._step(place, left)))
+
+    def _state(self, place: int, left: tuple[Node, ...]) -> int:
+        key = (place, left)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = len(self._found)
+            self._found.append(key)
+        return found
+
+    def _step(self, place: int, left: tuple[Node, ...]) -> Step | None:
+        cases = self._builder.cases.expand(tuple([self._after(node, place) for node in left]))
+        if not cases:
+            return None
+        on = min(place + 1, self._longest)
+        following = tuple([self._state(on, rest) for _, rest in cases])
+        return Step(self._builder.value(tuple([condition for condition, _ in cases])), following)
+
+    def _after(self, node: Any, place: int) -> Node:
+        """Return the derivative of a formula by the item at a place: tests on it, and what is left then."""
+        shape = type(node)
+        if shape is Kinds:
+            return node  # type: ignore[no-any-return]
+        if shape is All:
+            return all_of([self._after(part, place) for part in node.args])
+        if shape is Some:
+            return any_of([self._after(part, place) for part in node.args])
+        if shape is Not:
+            return negate(self._after(node.args[0], place))
+        cases = self._builder.cases
+        if shape is Items:
+            prefix, rest = node.args
+            left = Items((), rest) if prefix and place + 1 >= len(prefix) else node
+            if not left.args[0] and is_any(cases.flat(rest)):
+                left = ANY
+            return all_of([cases.test(_item(node, place)), left])
+        if shape is ItemCount:
+            return counted(node)
+        if shape is Contains:
+            inside = cases.test(node.args[0])
+            if is_never(inside):
+                return ANY if node.args[1] == 0 else NEVER
+            fewer = _contains(
+                node.args[0], max(node.args[1] - 1, 0), None if node.args[2] is None else node.args[2] - 1
+            )
+            return any_of([all_of([inside, fewer]), all_of([negate(inside), node])])
+        if shape is Unique:
+            left = node.args[0]
+            return any_of([all_of([cases.test(one), Unique(left[:i] + left[i + 1 :])]) for i, one in enumerate(left)])
+        raise TypeError(f"not a formula about arrays: {node!r}")
+
+
+def _contains(node: Node, low: int, high: int | None) -> Node:
+    if high is not None and high < low:
+        return NEVER
+    return Contains(node, low, high) if low or high is not None else ANY

@@ -1,0 +1,513 @@
+"""What each keyword of JSON Schema says, as a formula: one function per keyword, or per group that acts together.
+
+`formula` compiles a schema. A subschema of a member or an item is compiled along with the schema around it, unless it
+is a reference or lies deep: then it becomes a `Later`, one for each place that references lead to, so that recursion
+ends. Subschemas that apply in place (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from ...automata.budget import Budget, Meter
+from ...errors import SchemaError
+from . import unevaluated
+from .algebra import (
+    ANY,
+    ARRAY,
+    EVERYTHING,
+    NEVER,
+    NUMBER,
+    OBJECT,
+    STRING,
+    All,
+    Contains,
+    Format,
+    Integer,
+    ItemCount,
+    Items,
+    Kinds,
+    Later,
+    Length,
+    MemberCount,
+    Members,
+    Multiple,
+    Names,
+    Node,
+    Not,
+    Pattern,
+    Range,
+    Required,
+    Some,
+    Unique,
+    all_of,
+    any_of,
+    restrict,
+)
+from .dialects import DIALECTS, Dialect
+from .documents import Documents, Target
+from .formats import KNOWN, UNSUPPORTED
+from .literals import check_text, number, one_of, values_of
+from .site import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, Site
+from .source import pointer, quoted, read
+
+ALLOWED = frozenset({"uniqueItems", "format"})
+"""Keywords that can be accepted by name as approximations: where not exact, they are then not enforced."""
+
+_MOST_VALUES = 12  # values that items may have for uniqueItems to be exact: automata remember which were seen
+
+
+def formula(
+    schema: Any,
+    *,
+    allow: frozenset[str] = frozenset(),
+    documents: Mapping[str, Any] | None = None,
+    meter: Meter | None = None,
+) -> Node:
+    """Return the JSON values that a schema describes, as a formula.
+
+    schema: a dict, a bool, JSON text or a pydantic model class, of a draft from 4 to 2020-12 as `$schema` says, else
+    2020-12. allow: keywords out of `ALLOWED`. documents: schemas that references may lead to, by URI.
+
+    Raises SchemaError, with the JSON Pointer, for what is malformed or cannot be enforced exactly; some of that only
+    when the part at fault is asked for. BudgetError where the meter runs out.
+    """
+    unknown = sorted(set(allow) - ALLOWED)
+    if unknown:
+        raise ValueError(f"allow={unknown!r}: what can be accepted by name is {', '.join(sorted(ALLOWED))}")
+    compiler = Compiler(Documents(read(schema), documents), allow, meter or Budget().begin(), _OFFICIAL)
+    root = compiler.documents.root
+    return compiler.begin(partial(compiler.enter, Target(root.root, root, ""), ""))
+
+
+# ------------------------------------------------------------------------------------------------------- any value
+
+_INTEGER = Integer()
+_TYPES: dict[str, Node] = {name: Kinds(mask) for name, mask in KINDS.items()}
+_TYPES["integer"] = All(Kinds(NUMBER), _INTEGER)
+_TYPE_NAMES = ", ".join(f'"{name}"' for name in KINDS)
+
+
+def type_(site: Site, value: Any) -> Node:
+    """Values of a type, or of one of several."""
+    if type(value) is str:
+        node = _TYPES.get(value)
+        if node is not None:
+            return node
+        raise site.wrong(f"one of {_TYPE_NAMES}, or a list of them", "type")
+    if not isinstance(value, (list, tuple)) or not value:
+        raise site.wrong(f"one of {_TYPE_NAMES}, or a list of them", "type")
+    mask = 0
+    for i, name in enumerate(value):
+        if not isinstance(name, str) or name not in KINDS:
+            raise site.wrong(f"one of {_TYPE_NAMES}", "type", i)
+        mask |= KINDS[name]
+    kinds = Kinds(mask) if mask != EVERYTHING else ANY
+    return all_of([kinds, _INTEGER]) if "integer" in value and "number" not in value else kinds
+
+
+def enum(site: Site, value: Any) -> Node:
+    """Values equal to one of a list."""
+    if not isinstance(value, (list, tuple)):
+        raise site.wrong("an array of the values allowed", "enum")
+    return _values(site, "enum", value)
+
+
+def const(site: Site, value: Any) -> Node:
+    """Values equal to one."""
+    return _values(site, "const", [value])
+
+
+def _values(site: Site, keyword: str, values: Any) -> Node:
+    try:
+        return one_of(values)
+    except ValueError as error:
+        raise SchemaError(f'"{keyword}" has what is no JSON value: {error}', pointer((site.path, keyword))) from None
+
+
+# -------------------------------------------------------------------------------------------------------- numbers
+
+
+def bounds(site: Site, _: Any) -> Node | None:
+    """Numbers between `minimum` and `maximum`; `exclusive..` is a bound of its own, or, as in draft 4, true."""
+    low, low_open = _bound(site, "minimum", "exclusiveMinimum", 1)
+    high, high_open = _bound(site, "maximum", "exclusiveMaximum", -1)
+    if low is None and high is None:
+        return None
+    if low is not None and high is not None and (low > high or (low == high and (low_open or high_open))):
+        return Kinds(EVERYTHING & ~NUMBER)
+    return Range(low, high, low_open, high_open)
+
+
+def _bound(site: Site, plain: str, exclusive: str, sign: int) -> tuple[Decimal | None, bool]:
+    """Return the stricter of two bounds, and whether it is exclusive."""
+    bound, edge = site.get(plain), site.get(exclusive)
+    limit: Decimal | None = None
+    if bound is not ABSENT:
+        limit = number(bound)
+        if limit is None:
+            raise site.wrong("a number", plain)
+    if edge is ABSENT or edge is False:
+        return limit, False
+    if edge is True:
+        return limit, limit is not None
+    other = number(edge)
+    if other is None:
+        raise site.wrong("a number", exclusive)
+    if limit is None or (other - limit) * sign >= 0:
+        return other, True
+    return limit, False
+
+
+def multiple_of(site: Site, value: Any) -> Node:
+    """Multiples of a number."""
+    of = number(value)
+    if of is None or of <= 0:
+        raise site.wrong("a number above 0", "multipleOf")
+    return Multiple(of)
+
+
+# -------------------------------------------------------------------------------------------------------- strings
+
+
+def length(site: Site, _: Any) -> Node | None:
+    """Strings of a number of characters."""
+    low, high = site.counts("minLength", "maxLength")
+    if high is not None and low > high:
+        return Kinds(EVERYTHING & ~STRING)
+    return Length(low, high) if low or high is not None else None
+
+
+def pattern(site: Site, value: Any) -> Node | None:
+    """Strings in which a pattern matches somewhere."""
+    if not isinstance(value, str):
+        raise site.wrong("a string with a regular expression", "pattern")
+    return None if value in UNIVERSAL else Pattern(value)
+
+
+def _integers(bits: int, signed: bool) -> Node:
+    half = 1 << (bits - 1)
+    low, high = (-half, half - 1) if signed else (0, 2 * half - 1)
+    return All(_INTEGER, Range(Decimal(low), Decimal(high), False, False))
+
+
+_NUMERIC = {
+    **{f"int{bits}": _integers(bits, True) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": _integers(bits, False) for bits in (8, 16, 32, 64)},
+}
+
+
+def format_(site: Site, value: Any) -> Node | None:
+    """Strings of a format; numbers of one, for `int32` and its like. Formats that are not known are annotations."""
+    if not isinstance(value, str):
+        raise site.wrong("a string", "format")
+    node = _NUMERIC.get(value)
+    if node is not None:
+        return node
+    if value in UNSUPPORTED:
+        if "format" in site.compiler.allow or not site.kinds() & STRING:
+            return None
+        raise site.refused("format", f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
+    return Format(value) if value in KNOWN else None
+
+
+# --------------------------------------------------------------------------------------------------------- arrays
+
+
+def items(site: Site, _: Any) -> Node | None:
+    """Arrays by their items: `prefixItems` and `items`, or `items` as an array and `additionalItems`."""
+    first, others = site.item_schemas()
+    prefix = [site.nested(*entry) for entry in first]
+    rest = site.nested(*others)
+    if rest is ANY:
+        while prefix and prefix[-1] is ANY:
+            prefix.pop()
+        if not prefix:
+            return None
+    return Items(tuple(prefix), rest)
+
+
+def item_count(site: Site, _: Any) -> Node | None:
+    """Arrays of a number of items."""
+    low, high = site.counts("minItems", "maxItems")
+    if high is not None and low > high:
+        return Kinds(EVERYTHING & ~ARRAY)
+    return ItemCount(low, high) if low or high is not None else None
+
+
+def contains(site: Site, value: Any) -> Node | None:
+    """Arrays of which a number of items, at least one by default, are in a schema."""
+    low = site.count("minContains")
+    low, high = 1 if low is None else low, site.count("maxContains")
+    node = site.nested(value, "contains")
+    if (high is not None and low > high) or (low and node is NEVER):
+        return Kinds(EVERYTHING & ~ARRAY)
+    if not low and (high is None or node is NEVER):
+        return None
+    return ItemCount(low, high) if node is ANY else Contains(node, low, high)
+
+
+def unique_items(site: Site, value: Any) -> Node | None:
+    """Arrays without equal items, where these are of few values."""
+    if value is False or not site.kinds() & ARRAY:
+        return None
+    if value is not True:
+        raise site.wrong("true or false", "uniqueItems")
+    if "uniqueItems" in site.compiler.allow:
+        return None
+    most = site.count("maxItems")
+    prefix, others = site.item_schemas()
+    entries = [*prefix, others] if most is None or most > len(prefix) else prefix[:most]
+    nodes = [site.nested(*entry) for entry in entries]
+    if len(entries) > len(prefix) and nodes[-1] is NEVER:
+        entries, nodes = entries[:-1], nodes[:-1]
+    ends = len(entries) <= len(prefix)  # no item stands for several
+    if (most is not None and most <= 1) or (ends and _pairwise(site, nodes)):
+        return None
+    nodes = [
+        site.compiler.peek(node, entry[0], site.scope, (site.path, *entry[1:]))
+        for node, entry in zip(nodes, entries, strict=True)
+    ]
+    values = values_of(any_of(nodes), _MOST_VALUES)
+    if values is None:
+        raise site.refused("uniqueItems", f"its items may have more than {_MOST_VALUES} values", "equal items")
+    return Unique(values)
+
+
+def _pairwise(site: Site, nodes: list[Node]) -> bool:
+    """Whether nodes are plainly disjoint, each from each."""
+    disjoint = site.compiler.disjoint
+    return len(nodes) <= 32 and all(disjoint(nodes[i], nodes[j]) for i in range(len(nodes)) for j in range(i))
+
+
+# -------------------------------------------------------------------------------------------------------- objects
+
+
+def members(site: Site, _: Any) -> Node | None:
+    """Objects by their members: `properties`, `patternProperties` and `additionalProperties`."""
+    schema = site.schema
+    properties, patterns, rest = site.get("properties"), site.get("patternProperties"), site.get("additionalProperties")
+    compiler, scope, path = site.compiler, site.scope, site.path
+    named: list[tuple[str, Node]] = []
+    if properties is not ABSENT:
+        _keys(site, "properties", "schemas by the names of members")
+        nested = compiler.nested
+        named = [(key, nested(value, scope, (path, "properties", key))) for key, value in properties.items()]
+    matched: list[tuple[str, Node]] = []
+    always: list[Node] = []
+    if patterns is not ABSENT:
+        _keys(site, "patternProperties", "schemas by regular expressions")
+        for source, value in schema["patternProperties"].items():
+            node = site.nested(value, "patternProperties", source)
+            if source in UNIVERSAL:
+                always.append(node)
+            else:
+                matched.append((source, node))
+    other = ANY if rest is ABSENT else site.nested(rest, "additionalProperties")
+    if not always:
+        if not named and not matched and other is ANY:
+            return None
+        return Members(tuple(named), tuple(matched), other)
+    every = all_of(Members((), (), node) for node in always if node is not ANY)  # a pattern that is in every key
+    return all_of([Members(tuple(named), tuple(matched), ANY), every]) if named or matched else every
+
+
+def _keys(site: Site, keyword: str, expected: str) -> None:
+    """Raise SchemaError unless a keyword's value is an object, whose keys can be written."""
+    value = site.schema[keyword]
+    if not isinstance(value, dict):
+        raise site.wrong(f"an object with {expected}", keyword)
+    _names(site, keyword, value)
+
+
+def _names(site: Site, keyword: str, names: Any) -> None:
+    try:
+        check_text("".join(names))
+    except TypeError:
+        raise SchemaError(f'"{keyword}" has a name that is no string', pointer((site.path, keyword))) from None
+    except ValueError as error:
+        raise SchemaError(f'"{keyword}" has a name that is no text: {error}', pointer((site.path, keyword))) from None
+
+
+def required(site: Site, value: Any) -> Node | None:
+    """Objects that have some members."""
+    if not isinstance(value, (list, tuple)):
+        raise site.wrong(
+            "an array of names (a member's own schema cannot ask for it: the object's \"required\" lists it)",
+            "required",
+        )
+    if not value:
+        return None
+    _names(site, "required", value)
+    return Required(tuple(dict.fromkeys(value)))
+
+
+def member_count(site: Site, _: Any) -> Node | None:
+    """Objects of a number of members."""
+    low, high = site.counts("minProperties", "maxProperties")
+    if high is not None and low > high:
+        return Kinds(EVERYTHING & ~OBJECT)
+    return MemberCount(low, high) if low or high is not None else None
+
+
+def property_names(site: Site, value: Any) -> Node | None:
+    """Objects whose keys, as strings, are in a schema."""
+    node = site.nested(value, "propertyNames")
+    if not _has_later(node):
+        node = restrict(node, STRING)
+    return None if node is ANY else Names(node)
+
+
+def _has_later(node: Node) -> bool:
+    return type(node) is Later or (type(node) in (All, Some, Not) and any(_has_later(part) for part in node.args))
+
+
+def dependent_required(site: Site, value: Any) -> Node | None:
+    """Objects that have some members if they have another."""
+    _keys(site, "dependentRequired", "arrays of names by the names of members")
+    return all_of([_needs(site, "dependentRequired", key, names) for key, names in value.items()])
+
+
+def dependent_schemas(site: Site, value: Any) -> Node | None:
+    """Objects that are in a schema if they have a member."""
+    _keys(site, "dependentSchemas", "schemas by the names of members")
+    return all_of([without(key, site.in_place(schema, "dependentSchemas", key)) for key, schema in value.items()])
+
+
+def dependencies(site: Site, value: Any) -> Node | None:
+    """Both of the above, in one keyword, as up to draft 7."""
+    _keys(site, "dependencies", "arrays of names, or schemas, by the names of members")
+    return all_of(
+        [
+            _needs(site, "dependencies", key, entry)
+            if isinstance(entry, (list, tuple))
+            else without(key, site.in_place(entry, "dependencies", key))
+            for key, entry in value.items()
+        ]
+    )
+
+
+def _needs(site: Site, keyword: str, key: str, names: Any) -> Node:
+    if not isinstance(names, (list, tuple)):
+        raise site.wrong("an array of the names of members", keyword, key)
+    _names(site, keyword, names)
+    others = tuple(name for name in dict.fromkeys(names) if name != key)
+    return any_of([Not(Required((key,))), Required(others)]) if others else ANY
+
+
+def without(key: str, node: Node) -> Node:
+    """Return the values in a node, and those that have no member of a key."""
+    return any_of([Kinds(EVERYTHING & ~OBJECT), Not(Required((key,))), node]) if node is not ANY else ANY
+
+
+# ---------------------------------------------------------------------------------------------------- in place
+
+
+def all_of_(site: Site, _: Any) -> Node:
+    """Values in all of several schemas."""
+    return all_of(site.branches("allOf"))
+
+
+def any_of_(site: Site, _: Any) -> Node:
+    """Values in at least one of several schemas."""
+    return any_of(site.branches("anyOf"))
+
+
+def one_of_(site: Site, _: Any) -> Node:
+    """Values in exactly one of several schemas."""
+    return any_of(site.compiler.exactly_one(site.branches("oneOf")))
+
+
+def not_(site: Site, value: Any) -> Node:
+    """Values that are not in a schema."""
+    return site.compiler.negate(site.in_place(value, "not"))
+
+
+def if_(site: Site, value: Any) -> Node | None:
+    """Values that are in `then` if they are in a schema, and in `else` if not."""
+    then, other = site.get("then"), site.get("else")
+    if then is ABSENT and other is ABSENT:
+        return None
+    condition = site.in_place(value, "if")
+    yes = ANY if then is ABSENT else site.in_place(then, "then")
+    no = ANY if other is ABSENT else site.in_place(other, "else")
+    return either(site.compiler, condition, yes, no)
+
+
+def either(compiler: Compiler, condition: Node, yes: Node, no: Node) -> Node:
+    """Return the values that are in `yes` if they are in a condition, and in `no` if not."""
+    if yes is ANY:
+        return ANY if no is ANY else any_of([condition, no])
+    opposite = compiler.negate(condition)
+    if no is ANY:
+        return any_of([opposite, yes])
+    return any_of([all_of([condition, yes]), all_of([opposite, no])])
+
+
+def reference(keyword: str) -> Handler:
+    """Return the function of `$ref` or one of its dynamic kin: the values in what it leads to."""
+
+    def follow(site: Site, value: Any) -> Node:
+        return site.compiler.reference(keyword, value, site.scope, (site.path, keyword))
+
+    return follow
+
+
+# ------------------------------------------------------------------------------------------------------------ table
+
+
+def group(handler: Handler, *keywords: str) -> dict[str, Handler]:
+    """Return a function for each keyword of a group: the first that is there stands for all."""
+
+    def after(first: tuple[str, ...]) -> Handler:
+        def handle(site: Site, value: Any) -> Node | None:
+            schema = site.schema
+            for keyword in first:
+                if keyword in schema and site.get(keyword) is not ABSENT:
+                    return None
+            return handler(site, value)
+
+        return handle
+
+    return {keyword: after(keywords[:i]) if i else handler for i, keyword in enumerate(keywords)}
+
+
+HANDLERS: dict[str, Handler] = {
+    "type": type_,
+    "enum": enum,
+    "const": const,
+    **group(bounds, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "multipleOf": multiple_of,
+    **group(length, "minLength", "maxLength"),
+    "pattern": pattern,
+    "format": format_,
+    **group(items, "items", "prefixItems"),
+    **group(item_count, "minItems", "maxItems"),
+    "contains": contains,
+    "uniqueItems": unique_items,
+    **group(members, "properties", "patternProperties", "additionalProperties"),
+    "required": required,
+    **group(member_count, "minProperties", "maxProperties"),
+    "propertyNames": property_names,
+    "dependentRequired": dependent_required,
+    "dependentSchemas": dependent_schemas,
+    "dependencies": dependencies,
+    "allOf": all_of_,
+    "anyOf": any_of_,
+    "oneOf": one_of_,
+    "not": not_,
+    "if": if_,
+    "$ref": reference("$ref"),
+    "$dynamicRef": reference("$dynamicRef"),
+    "$recursiveRef": reference("$recursiveRef"),
+    "unevaluatedItems": unevaluated.whole,
+    "unevaluatedProperties": unevaluated.whole,
+}
+
+
+_OFFICIAL: dict[Dialect, Handlers] = {
+    dialect: {word: HANDLERS[word] for word in HANDLERS if word in dialect.keywords} for dialect in DIALECTS.values()
+}

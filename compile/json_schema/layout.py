@@ -1,0 +1,305 @@
+"""How JSON is written: white space, and the states every text shares, whatever the schema.
+
+The library is what a vocabulary and a layout have in common: the inside of strings, numbers, words, any object and any
+array. It is bound to the vocabulary once; a schema adds to it what it says itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...automata.nested import DEAD, KEEP, RETURN, Machine
+
+MOST_SPACES, MOST_TABS = 64, 16  # of an indentation
+HEX = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
+QUOTE, BACKSLASH = 0x22, 0x5C
+COMMA, OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = b",[]{}"
+NEWLINE, SPACE, TAB = b"\n \t"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where white space may stand: where json.dumps puts it in any indentation, or exactly these separators."""
+
+    flexible: bool = True
+    comma: bytes = b","
+    colon: bytes = b":"
+    ascii: bool = False
+
+
+@dataclass(frozen=True)
+class Places:
+    """States of a library machine."""
+
+    quote: int  # before the opening quote of a string
+    body: int  # inside a string
+    string: tuple[int, int]  # first state and number of states of the string fragment
+    escape: int  # after a backslash in a string that may still become another, of whatever characters are written raw
+    key_escape: int  # after a backslash in a key that may still become a declared one, of printable ASCII
+    words: dict[str, int]  # after the first letter of null, true, false
+    indent: int  # after a line break
+    number: tuple[int, int]
+    number_start: int
+    integer: tuple[int, int]
+    integer_start: int
+    object: int  # after the opening brace of any object
+    array: int
+
+
+def leaves(layout: Layout) -> tuple[Machine, Places]:
+    """Return the machine of the fragments that make no calls."""
+    m = Machine()
+    body, string = _string(m, layout.ascii)
+    quote = m.state()
+    m.edge(quote, QUOTE, body)
+    key_escape = _other_escape(m, body, True)
+    escape = key_escape if layout.ascii else _other_escape(m, body, False)
+    words = {}
+    for word in ("null", "true", "false"):
+        words[word] = m.state()
+        m.chain(words[word], word[1:].encode(), RETURN)
+    indent = _indent(m) if layout.flexible else 0
+    integer_start, integer = _number(m, layout, False)
+    number_start, number = _number(m, layout, True)
+    return m, Places(
+        quote,
+        body,
+        string,
+        escape,
+        key_escape,
+        words,
+        indent,
+        number,
+        number_start,
+        integer,
+        integer_start,
+        object=0,
+        array=0,
+    )
+
+
+def _string(m: Machine, ascii: bool) -> tuple[int, tuple[int, int]]:
+    """Any string, after the opening quote. An escaped high surrogate needs its low one."""
+    first = m.size
+    body, escape, u0, u1, u2, u3, ud, s2, s3, s4, s5, s6, s7 = (m.state() for _ in range(13))
+    m.edges(body, 0x20, 0x7E if ascii else 0x7F, body)
+    m.edge(body, QUOTE, RETURN)
+    m.edge(body, BACKSLASH, escape)
+    for byte in b'"\\/bfnrt':
+        m.edge(escape, byte, body)
+    m.edge(escape, ord("u"), u0)
+    for low, high in HEX:
+        m.edges(u0, low, high, u1)
+        m.edges(u1, low, high, u2)
+        m.edges(u2, low, high, u3)
+        m.edges(u3, low, high, body)
+        m.edges(s2, low, high, s3)
+        m.edges(s3, low, high, s4)
+    for byte in b"dD":
+        m.edge(u0, byte, ud)
+        m.edge(s6, byte, s7)
+    m.edges(ud, 0x30, 0x37, u2)
+    for byte in b"89abAB":
+        m.edge(ud, byte, s2)
+    m.edge(s4, BACKSLASH, s5)
+    m.edge(s5, ord("u"), s6)
+    for byte in b"cdefCDEF":
+        m.edge(s7, byte, u2)
+    if not ascii:
+        one, two, three, e0, ed, f0, f4 = (m.state() for _ in range(7))
+        for state, low, high, target in (
+            (body, 0xC2, 0xDF, one), (body, 0xE0, 0xE0, e0), (body, 0xE1, 0xEC, two), (body, 0xED, 0xED, ed),
+            (body, 0xEE, 0xEF, two), (body, 0xF0, 0xF0, f0), (body, 0xF1, 0xF3, three), (body, 0xF4, 0xF4, f4),
+            (one, 0x80, 0xBF, body), (two, 0x80, 0xBF, one), (three, 0x80, 0xBF, two), (e0, 0xA0, 0xBF, one),
+            (ed, 0x80, 0x9F, one), (f0, 0x90, 0xBF, two), (f4, 0x80, 0x8F, two),
+        ):  # fmt: skip
+            m.edges(state, low, high, target)
+    return body, (first, m.size - first)
+
+
+def _other_escape(m: Machine, body: int, wide: bool) -> int:
+    """After a backslash: an escape of a control character, a quote or a backslash; wide: of any but printable ASCII."""
+    escape, u, zero, zeros, control, quote, backslash, delete = (m.state() for _ in range(8))
+    for byte in b'"\\bfnrt':
+        m.edge(escape, byte, body)
+    m.edge(escape, ord("u"), u)
+    if wide:
+        u1, u2, u3, ud = (body + k for k in (3, 4, 5, 6))  # of a string
+        for low, high in HEX:
+            m.edges(u, low, high, u1)
+            m.edges(zero, low, high, u2)
+            m.edges(zeros, max(low, ord("8")), high, u3)
+        for byte in b"dD":
+            m.edge(u, byte, ud)
+        m.edge(zeros, ord("7"), delete)
+        for byte in b"fF":
+            m.edge(delete, byte, body)
+    m.edge(u, ord("0"), zero)
+    m.edge(zero, ord("0"), zeros)
+    m.edges(zeros, ord("0"), ord("1"), control)
+    m.edge(zeros, ord("2"), quote)
+    m.edge(zeros, ord("5"), backslash)
+    for low, high in HEX:
+        m.edges(control, low, high, body)
+    m.edge(quote, ord("2"), body)
+    for byte in b"cC":
+        m.edge(backslash, byte, body)
+    return escape
+
+
+def _indent(m: Machine) -> int:
+    """After a line break: spaces or tabs, then the next byte of the text."""
+    start = m.state()
+    rows = [start]
+    for byte, most in ((SPACE, MOST_SPACES), (TAB, MOST_TABS)):
+        state = start
+        for _ in range(most):
+            state, before = m.state(), state
+            m.edge(before, byte, state)
+            rows.append(state)
+    for state in rows:
+        for byte in b'"{[]}-0123456789tfn':
+            m.edge(state, byte, KEEP)
+    m.accepting.extend(rows)  # nothing more has to be read: within a fragment that is what it means
+    return start
+
+
+def after_number(layout: Layout) -> bytes:
+    """Return the bytes that may follow a number."""
+    return b"]}" + layout.comma[:1] + (b"\n" if layout.flexible else b"")
+
+
+def _number(m: Machine, layout: Layout, fraction: bool) -> tuple[int, tuple[int, int]]:
+    """Any number, or any integer."""
+    first = m.size
+    start, minus, zero, digits = (m.state() for _ in range(4))
+    ends = [zero, digits]
+    m.edge(start, ord("-"), minus)
+    for state in (start, minus):
+        m.edge(state, ord("0"), zero)
+        m.edges(state, ord("1"), ord("9"), digits)
+    m.edges(digits, ord("0"), ord("9"), digits)
+    if fraction:
+        point, places, e, sign, power = (m.state() for _ in range(5))
+        for state in (zero, digits):
+            m.edge(state, ord("."), point)
+        for state in (zero, digits, places):
+            for byte in b"eE":
+                m.edge(state, byte, e)
+        for state in (point, places):
+            m.edges(state, ord("0"), ord("9"), places)
+        for byte in b"+-":
+            m.edge(e, byte, sign)
+        for state in (e, sign, power):
+            m.edges(state, ord("0"), ord("9"), power)
+        ends += [places, power]
+    for state in ends:
+        for byte in after_number(layout):
+            m.edge(state, byte, KEEP)
+    m.accepting.extend(ends)
+    return start, (first, m.size - first)
+
+
+class Writer:
+    """Puts JSON punctuation into a machine."""
+
+    def __init__(self, machine: Machine, places: Places, layout: Layout) -> None:
+        self.machine, self.places, self.layout = machine, places, layout
+
+    def string(self, state: int, follow: int) -> None:
+        """Any string, then on in `follow`."""
+        m = self.machine
+        site = m.site((follow,), True)
+        m.edge(state, QUOTE, m.call(site, self.places.body))
+        m.twins[state] = self.places.quote, site
+
+    def word(self, state: int, word: str, follow: int) -> None:
+        """null, true or false."""
+        m = self.machine
+        m.edge(state, ord(word[0]), m.call(m.site((follow,), True), self.places.words[word]))
+
+    def any_object(self, state: int, follow: int) -> None:
+        """Any object."""
+        m = self.machine
+        m.edge(state, OPEN_OBJECT, m.call(m.site((follow,), False), self.places.object))
+
+    def any_array(self, state: int, follow: int) -> None:
+        """Any array."""
+        m = self.machine
+        m.edge(state, OPEN_ARRAY, m.call(m.site((follow,), False), self.places.array))
+
+    def number(self, state: int, follow: int, integer: bool = False) -> None:
+        """Any number, or any integer."""
+        m, p = self.machine, self.places
+        start, fragment = (p.integer_start, p.integer) if integer else (p.number_start, p.number)
+        site = m.site((follow,), True)
+        m.enter(state, start, fragment, site)
+        m.twins.setdefault(state, (start, site))
+
+    def anything(self, state: int, follow: int) -> None:
+        """Any value."""
+        self.string(state, follow)
+        self.any_object(state, follow)
+        self.any_array(state, follow)
+        self.number(state, follow)
+        for word in self.places.words:
+            self.word(state, word, follow)
+
+    def line(self, state: int, follow: int) -> None:
+        """Read a line break and an indentation, then on in `follow`, which knows no white space."""
+        if self.layout.flexible:
+            m = self.machine
+            m.late(state, NEWLINE, m.call(m.site((follow,), True), self.places.indent))
+
+    def separator(self, state: int, follow: int) -> None:
+        """Read a comma, then on in `follow`, which reads what comes next without white space."""
+        m = self.machine
+        if self.layout.flexible:
+            spaced = m.state()
+            m.edge(state, COMMA, spaced)
+            m.copy(spaced, follow)
+            m.late(spaced, SPACE, follow)
+            self.line(spaced, follow)
+        else:
+            m.chain(state, self.layout.comma, follow)
+
+    def colon(self, state: int, follow: int) -> None:
+        """Read a colon, then on in `follow`."""
+        m = self.machine
+        if self.layout.flexible:
+            spaced = m.state()
+            m.edge(state, ord(":"), spaced)
+            m.copy(spaced, follow)
+            m.late(spaced, SPACE, follow)
+        else:
+            m.chain(state, self.layout.colon, follow)
+
+
+def nested(leaf: Machine, places: Places, layout: Layout) -> tuple[Machine, Places]:
+    """Return the machine of any object and any array on top of that of the leaves."""
+    m = Machine(leaf)
+    obj, array = m.state(), m.state()
+    places = Places(**{**places.__dict__, "object": obj, "array": array})
+    w = Writer(m, places, layout)
+    key, after_key, value, after, closing = (m.state() for _ in range(5))
+    w.string(key, after_key)
+    w.colon(after_key, value)
+    w.anything(value, after)
+    w.separator(after, key)
+    w.line(after, closing)
+    m.copy(obj, key)
+    for state in (obj, after, closing):
+        m.late(state, CLOSE_OBJECT, RETURN)
+    w.line(obj, key)
+    item, after, closing = (m.state() for _ in range(3))
+    w.anything(item, after)
+    w.separator(after, item)
+    w.line(after, closing)
+    m.copy(array, item)
+    for state in (array, after, closing):
+        m.late(state, CLOSE_ARRAY, RETURN)
+    w.line(array, item)
+    return m, places
+
+
+__all__ = ["DEAD", "Layout", "Places", "Writer", "leaves", "nested"]

@@ -1,0 +1,164 @@
+"""JSON values as formulas, for `enum` and `const`, and the values of formulas that have few."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+from .algebra import (
+    ARRAY,
+    FALSE,
+    NEVER,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+    All,
+    Among,
+    Integer,
+    ItemCount,
+    Items,
+    Kinds,
+    Members,
+    Node,
+    Range,
+    Required,
+    Some,
+    Words,
+    all_of,
+    any_of,
+)
+from .disjoint import kinds
+
+_LITERALS: dict[Any, Node] = {None: Kinds(NULL), False: Kinds(FALSE), True: Kinds(TRUE)}
+_STRING, _NUMBER, _ARRAY, _OBJECT = Kinds(STRING), Kinds(NUMBER), Kinds(ARRAY), Kinds(OBJECT)
+
+
+def number(value: Any) -> Decimal | None:
+    """Return an int, float or Decimal exactly as it is written; None for anything that is no JSON number."""
+    kind = type(value)
+    if kind is int:
+        return Decimal(value)
+    if kind is float:
+        return Decimal(repr(value)) if isfinite(value) else None
+    if kind is Decimal:
+        return value if value.is_finite() else None
+    if isinstance(value, (int, float)) and kind is not bool:  # of a subclass
+        return number(int(value) if isinstance(value, int) else float(value))
+    return None
+
+
+def one_of(values: Iterable[Any]) -> Node:
+    """Return the node of the values equal to one of `values`. Raises ValueError for what is no JSON value."""
+    words: dict[str, None] = {}
+    numbers: list[Decimal] = []
+    mask = 0
+    others: list[Node] = []
+    for value in values:
+        if type(value) is str:
+            words[value] = None
+        elif value is None:
+            mask |= NULL
+        elif value is True:
+            mask |= TRUE
+        elif value is False:
+            mask |= FALSE
+        elif (decimal := number(value)) is not None:
+            numbers.append(decimal)
+        else:
+            others.append(_compound(value))
+    parts: list[Node] = []
+    if words:
+        check_text("".join(words))
+        mask |= STRING
+        parts.append(Words(tuple(words)))
+    if numbers:
+        mask |= NUMBER
+        parts.append(Among(frozenset(numbers)))
+    scalars = (
+        All(Kinds(mask), *parts) if parts else Kinds(mask) if mask else NEVER
+    )  # an atom says nothing of values of other types
+    return any_of([scalars, *others]) if others else scalars
+
+
+def check_text(text: str) -> None:
+    """Raise ValueError for a string that is no Unicode text."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"half of a surrogate pair, \\u{ord(text[error.start]):04x}, cannot be written as UTF-8"
+            ) from None
+
+
+def _compound(value: Any) -> Node:
+    if isinstance(value, dict):
+        members = []
+        for key, member in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"the key {key!r} of an object is no string")
+            check_text(key)
+            members.append((key, one_of([member])))
+        if not members:
+            return all_of([_OBJECT, Members((), (), NEVER)])
+        return all_of([_OBJECT, Members(tuple(members), (), NEVER), Required(tuple(value))])
+    if isinstance(value, (list, tuple)):
+        size = len(value)
+        if not size:
+            return all_of([_ARRAY, ItemCount(0, 0)])
+        return all_of([_ARRAY, Items(tuple(one_of([item]) for item in value), NEVER), ItemCount(size, size)])
+    if isinstance(value, str):
+        check_text(value)
+        return all_of([_STRING, Words((str(value),))])
+    raise ValueError(f"{value!r} is no JSON value")
+
+
+def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
+    """Return one node for each of finitely many values that contain all of a node's; None if more than `most`.
+
+    The nodes are pairwise disjoint. Values of arrays and objects are not counted out, nor those of a `Later`.
+    """
+    found: dict[Node, None] = {}
+    for part in node.parts if type(node) is Some else (node,):
+        atoms = part.args if type(part) is All else (part,)
+        mask = kinds(part)
+        if mask & (ARRAY | OBJECT):
+            return None
+        for bit, literal in ((NULL, None), (FALSE, False), (TRUE, True)):
+            if mask & bit:
+                found[_LITERALS[literal]] = None
+        if mask & STRING:
+            words = [atom.words for atom in atoms if type(atom) is Words]
+            if not words or len(words[0]) > most:
+                return None
+            found.update((one_of([word]), None) for word in words[0])
+        if mask & NUMBER:
+            numbers = _numbers(atoms, most)
+            if numbers is None:
+                return None
+            found.update((one_of([value]), None) for value in numbers)
+        if len(found) > most:
+            return None
+    return tuple(found)
+
+
+def _numbers(atoms: tuple[Node, ...], most: int) -> list[Decimal] | None:
+    """Return the numbers that a conjunction leaves, if its atoms show that they are few."""
+    low: Decimal | None = None
+    high: Decimal | None = None
+    integer = False
+    for atom in atoms:
+        if type(atom) is Among:
+            return sorted(atom.values) if len(atom.values) <= most else None
+        if type(atom) is Integer:
+            integer = True
+        elif type(atom) is Range:
+            low = atom.low if low is None else low if atom.low is None else max(low, atom.low)
+            high = atom.high if high is None else high if atom.high is None else min(high, atom.high)
+    if not integer or low is None or high is None or high - low > most or max(low.adjusted(), high.adjusted()) > 20:
+        return None
+    return [Decimal(value) for value in range(int(low) - 1, int(high) + 2) if low <= value <= high]

@@ -1,0 +1,563 @@
+"""Objects: automata whose letters are members, by declared key in their order, then by class of undeclared keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...automata.labelled import Labelled
+from . import strings
+from .algebra import (
+    ANY,
+    NEVER,
+    STRING,
+    All,
+    Kinds,
+    MemberCount,
+    Members,
+    Names,
+    Node,
+    Not,
+    Pattern,
+    Required,
+    Some,
+    all_of,
+    any_of,
+    atoms,
+    negate,
+    restrict,
+)
+from .cases import closes, counted, is_any, is_never
+from .skeleton import ObjectAutomaton, ObjectState, Step
+
+if TYPE_CHECKING:
+    from .build import Builder
+
+_NO_STEPS: Mapping[int, Step] = {}
+_Left = tuple[Node, ...]  # what is left of each formula
+
+
+def objects(builder: Builder, parts: tuple[Node, ...]) -> ObjectAutomaton | None:
+    """Return the automaton of formulas about objects; None where it is plain that no object is in any."""
+    if len(parts) == 1:
+        record = record_of(parts[0])
+        if record is not None:
+            return _record(builder, record)
+    return _Derivatives(builder, parts).automaton
+
+
+class _Letters:
+    """What may be a key: the declared ones are letters 0 .. len(keys) - 1, then come classes of all others."""
+
+    def __init__(
+        self, builder: Builder, keys: tuple[str, ...], members: Sequence[Members], names: Iterable[Node]
+    ) -> None:
+        flat = builder.cases.flat
+        languages: dict[Node, int] = {}
+        self.keys = keys
+        self._flat = flat
+        self._names: dict[Node, int] = {}
+        self._members: dict[Members, tuple[dict[str, Node], list[tuple[int, Node]], Node]] = {}
+        for one in members:
+            rest = flat(one.rest)
+            patterns = []
+            for source, node in one.patterns:
+                node = flat(node)
+                if not (is_any(rest) and is_any(node)):  # else it says nothing
+                    patterns.append((languages.setdefault(Pattern(source), len(languages)), node))
+            self._members[one] = (dict(one.properties), patterns, rest)
+        for name in names:
+            self._names[name] = languages.setdefault(restrict(flat(name), STRING), len(languages))
+        self._languages = list(languages)
+        self.language: Labelled | None = None
+        self._classes: Sequence[tuple[bool, ...]] = [()]
+        if languages:
+            self.language, self._classes = strings.partition(keys, self._languages, builder.meter)
+        self.num = len(keys) + len(self._classes)
+
+    def _holds(self, language: int, letter: int) -> bool:
+        if letter < len(self.keys):
+            return strings.holds(self._languages[language], self.keys[letter])
+        return self._classes[letter - len(self.keys)][language]
+
+    def named(self, name: Node, letter: int) -> bool:
+        """Return whether the keys of a letter are in the node of a Names."""
+        return self._holds(self._names[name], letter)
+
+    def node(self, members: Members, letter: int) -> Node:
+        """Return what the value of a member is in."""
+        properties, patterns, rest = self._members[members]
+        found = properties.get(self.keys[letter]) if letter < len(self.keys) else None
+        nodes = [] if found is None else [self._flat(found)]
+        for language, node in patterns:
+            if self._holds(language, letter):
+                nodes.append(node)
+        if not nodes:
+            return rest
+        return nodes[0] if len(nodes) == 1 else all_of(nodes)
+
+    def reach(self, members: Members) -> tuple[int, Node]:
+        """Return the place behind the last key that it declares, and what it says from there on."""
+        properties, patterns, rest = self._members[members]
+        place = max((i + 1 for i, key in enumerate(self.keys) if key in properties), default=0)
+        if not patterns and is_any(rest):
+            return place, ANY
+        bare = Members((), members.patterns if patterns else (), rest)
+        self._members[bare] = ({}, patterns, rest)
+        return place, bare
+
+    def declared(self, members: Members) -> frozenset[int] | None:
+        """Return the letters that it may have, None for any."""
+        properties, patterns, rest = self._members[members]
+        if patterns or not is_never(rest):
+            return None
+        return frozenset([i for i, key in enumerate(self.keys) if key in properties])
+
+
+# ------------------------------------------------------------------------------------------------ the usual object
+
+
+class Record(NamedTuple):
+    """A conjunction in which nothing depends on the members before, but for which keys are still required."""
+
+    members: list[Members]
+    required: dict[str, None]
+    forbidden: dict[str, None]
+    names: list[Node]
+
+
+def record_of(node: Node) -> Record | None:
+    """Return the record that a formula about objects is; None where it is none."""
+    record = Record([], {}, {}, [])
+    low, high, most = 0, None, None
+    for part in node.args if type(node) is All else (node,):
+        shape = type(part)
+        if shape is Members:
+            record.members.append(part)
+            if not part.args[1] and is_never(part.args[2]):
+                most = len(part.args[0]) if most is None else min(most, len(part.args[0]))
+        elif shape is Required:
+            record.required.update(dict.fromkeys(part.args[0]))
+        elif shape is Names:
+            record.names.append(part.args[0])
+        elif shape is MemberCount:
+            low = max(low, part.args[0])
+            if part.args[1] is not None:
+                high = part.args[1] if high is None else min(high, part.args[1])
+        elif shape is Not and type(part.args[0]) is Required and len(part.args[0].args[0]) == 1:
+            record.forbidden[part.args[0].args[0][0]] = None
+        else:
+            return None
+    if low > len(record.required) or (high is not None and (most is None or high < most)):
+        return None  # the count must be kept
+    return record
+
+
+def _record(builder: Builder, record: Record) -> ObjectAutomaton | None:
+    """Return the automaton of a record: its states are places, and share one list of steps."""
+    members, required = record.members, record.required
+    automaton = ObjectAutomaton()
+    classes: list[Node]
+    if len(members) == 1 and not (members[0].args[1] or record.forbidden or record.names):
+        rest = builder.cases.flat(members[0].args[2])
+        declared = dict(members[0].args[0])
+        for key in required:
+            if key not in declared:
+                declared[key] = rest
+        automaton.keys = tuple(declared)
+        nodes = [builder.cases.flat(node) for node in declared.values()]
+        classes = [rest]
+    else:
+        keys = dict.fromkeys(in_order([[key for key, _ in one.args[0]] for one in members]))
+        automaton.keys = (*(keys | required | record.forbidden),)
+        letters = _Letters(builder, automaton.keys, members, record.names)
+        automaton.language = letters.language
+        nodes = []
+        for letter in range(letters.num):
+            forbidden = letter < len(automaton.keys) and automaton.keys[letter] in record.forbidden
+            if forbidden or not all(letters.named(name, letter) for name in record.names):
+                nodes.append(NEVER)
+            else:
+                nodes.append(all_of([letters.node(one, letter) for one in members]))
+        classes = nodes[len(automaton.keys) :]
+        del nodes[len(automaton.keys) :]
+    end = len(nodes)
+    builder.meter.check(states=end + 1, doing="finding the states of an object")
+    steps: list[Step | None] = []
+    one = builder.one
+    for place, node in enumerate(nodes):
+        steps.append(None if is_never(node) else Step(one(node), (place + 1,)))
+    others: Mapping[int, Step] = {c: Step(one(node), (end,)) for c, node in enumerate(classes) if not is_never(node)}
+    close, last = 0, end
+    states = [ObjectState(close, end, last, steps, others)]
+    for place in range(end - 1, -1, -1):
+        if automaton.keys[place] in required:
+            if steps[place] is None:
+                return None
+            close, last, others = -1, place + 1, _NO_STEPS
+        states.append(ObjectState(close, place, last, steps, others))
+    states.reverse()
+    automaton.states = states
+    if None not in steps:  # else there are states behind keys that may not be
+        builder.sound.add(automaton)
+    return automaton
+
+
+# ------------------------------------------------------------------------------------------------------- any formulas
+
+
+class _Table:
+    """The steps from what is left of the formulas, made as they are asked for."""
+
+    __slots__ = ("allowed", "close", "foreign", "left", "made", "others", "required", "steps", "unchanged")
+
+    def __init__(self, left: _Left, foreign: frozenset[int], num_keys: int) -> None:
+        self.left = left
+        self.foreign = foreign
+        self.steps: list[Step | None] = [None] * num_keys
+        self.made = bytearray(num_keys)
+        self.others: dict[int, Step] | None = None
+        self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
+        self.required: list[int] = []  # places of the keys whose absence changes what is left
+        self.allowed: frozenset[int] | None = None
+        self.unchanged: tuple[Members, int] | None = None  # for a conjunction: what is left stays so up to a place
+
+
+class _Derivatives:
+    """The automaton of any formulas.
+
+    A state is a place (how many declared keys are behind), what is left of each formula, and which keys are *foreign*:
+    declared only by alternatives that were out before the key's place. Nothing that is left depends on them, so they
+    are read as undeclared keys are, and an object of one alternative has the states that it has on its own.
+    """
+
+    def __init__(self, builder: Builder, parts: _Left) -> None:
+        self._builder = builder
+        keys, members, names = _mentioned(parts)
+        self._letters = _Letters(builder, keys, members, names)
+        self._end = len(keys)
+        self._place = {key: place for place, key in enumerate(keys)}
+        self._reach = {one: self._letters.reach(one) for one in members}
+        self._memo: list[dict[Node, Node]] = [{} for _ in range(self._letters.num)]
+        self._required: dict[Node, frozenset[int]] = {}
+        self._said: dict[Node, frozenset[int]] = {}
+        self._unsaid: dict[_Left, list[int]] = {}
+        self._allowed: dict[Node, frozenset[int] | None] = {}
+        self._tables: dict[tuple[_Left, frozenset[int]], _Table] = {}
+        self._states: dict[tuple[int, _Left, frozenset[int]], int] = {}
+        self._found: list[tuple[int, _Left, frozenset[int]]] = []
+        self._num_steps = 0
+        self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
+        self._state(0, parts, frozenset())
+        for place, left, foreign in self._found:  # which grows meanwhile
+            builder.meter.check(states=len(self._found) + self._num_steps, doing="finding the states of an object")
+            self.automaton.states.append(self._make(place, left, foreign))
+
+    def _state(self, place: int, left: _Left, foreign: frozenset[int]) -> int:
+        return self._number(place, left, self._foreign(place, left, foreign))
+
+    def _number(self, place: int, left: _Left, foreign: frozenset[int]) -> int:
+        while place in foreign:
+            place += 1
+        key = (place, left, foreign)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = len(self._found)
+            self._found.append(key)
+        return found
+
+    def _table(self, left: _Left, foreign: frozenset[int]) -> _Table:
+        table = self._tables.get((left, foreign))
+        if table is None:
+            table = self._tables[left, foreign] = _Table(left, foreign, self._end)
+            table.required = sorted(frozenset().union(*map(self._required_in, left)))
+            table.allowed = self._allowed_in(left)
+            if len(left) == 1:
+                parts = left[0].args if type(left[0]) is All else left
+                if type(parts[0]) is Members and all(type(part) is Required for part in parts[1:]):
+                    table.unchanged = parts[0], self._reach_of(parts[0])[0]
+        return table
+
+    def _foreign(self, place: int, left: _Left, foreign: frozenset[int]) -> frozenset[int]:
+        """Return the foreign keys, with those from a place on that nothing left says anything about."""
+        if place >= self._end or self._letters.language is not None:
+            return foreign
+        unsaid = self._unsaid.get(left)
+        if unsaid is None:
+            said = frozenset().union(*map(self._said_by, left))
+            # where nothing at all is left to say, the states of all places have the same steps: let them be
+            constant = all(type(node) is Kinds for node in left)
+            unsaid = [] if constant else [key for key in range(self._end) if key not in said]
+            self._unsaid[left] = unsaid
+        more = [key for key in unsaid if key >= place and key not in foreign]
+        return foreign.union(more) if more else foreign
+
+    def _make(self, place: int, left: _Left, foreign: frozenset[int]) -> ObjectState:
+        """Return the state at a place: its ranges of keys, each up to one whose absence changes what is left."""
+        table = self._table(left, foreign)
+        close = table.close
+        pieces: list[tuple[int, int, _Table]] = []
+        others: Mapping[int, Step] = _NO_STEPS
+        start = place
+        while True:
+            required = next((key for key in table.required if key >= start), -1)
+            stop = self._end if required < 0 else required + 1
+            if stop > start:
+                self._fill(table, start, stop)
+                pieces.append((start, stop, table))
+            if required < 0:
+                others = self._others(table)
+                break
+            left = tuple([self._without(node, required) for node in left])
+            if all(map(is_never, left)):
+                break
+            start = stop
+            foreign = self._foreign(start, left, foreign)
+            table = self._table(left, foreign)
+        read_alike = others.get(0) if foreign else None
+        if read_alike is None and not pieces:
+            return ObjectState(close, self._end, self._end, table.steps, others)
+        if read_alike is None and len(pieces) == 1:
+            start, stop, table = pieces[0]
+            return ObjectState(close, start, stop, table.steps, others)
+        steps: list[Step | None] = [None] * self._end
+        for start, stop, table in pieces:
+            steps[start:stop] = table.steps[start:stop]
+        if read_alike is not None:
+            for key in foreign:
+                steps[key] = read_alike
+        self._num_steps += self._end
+        return ObjectState(close, 0, self._end, steps, others)
+
+    def _fill(self, table: _Table, start: int, stop: int) -> None:
+        allowed, made, foreign = table.allowed, table.made, table.foreign
+        for letter in range(start, stop) if allowed is None else sorted([k for k in allowed if start <= k < stop]):
+            if not made[letter] and letter not in foreign:
+                made[letter] = True
+                table.steps[letter] = self._step(table, letter)
+
+    def _others(self, table: _Table) -> Mapping[int, Step]:
+        if table.others is None:
+            table.others = {}
+            for letter in range(self._end, self._letters.num):
+                step = self._step(table, letter)
+                if step is not None:
+                    table.others[letter - self._end] = step
+        return table.others
+
+    def _step(self, table: _Table, letter: int) -> Step | None:
+        self._num_steps += 1
+        if table.unchanged is not None and letter not in table.required and letter + 1 < table.unchanged[1]:
+            node = self._letters.node(table.unchanged[0], letter)
+            if is_never(node):
+                return None
+            return Step(self._builder.one(node), (self._number(letter + 1, table.left, table.foreign),))
+        cases = self._builder.cases.expand(tuple([self._after(node, letter) for node in table.left]))
+        if not cases:
+            return None
+        place = min(letter + 1, self._end)
+        following = tuple([self._state(place, rest, table.foreign) for _, rest in cases])
+        return Step(self._builder.value(tuple([condition for condition, _ in cases])), following)
+
+    def _after(self, node: Any, letter: int) -> Node:
+        """Return the derivative of a formula by a member of some key: tests on its value, and what is left then."""
+        shape = type(node)
+        if shape is Kinds:
+            return node  # type: ignore[no-any-return]
+        if shape is Required:
+            if letter >= self._end or self._letters.keys[letter] not in node.args[0]:
+                return node  # type: ignore[no-any-return]
+            keys = tuple([key for key in node.args[0] if key != self._letters.keys[letter]])
+            return Required(keys) if keys else ANY
+        if shape is MemberCount:
+            return counted(node)
+        if shape is Names:
+            return node if self._letters.named(node.args[0], letter) else NEVER
+        memo = self._memo[letter]
+        found = memo.get(node)
+        if found is None:
+            found = memo[node] = self._builder.cases.same(self._after_composed(node, letter))
+        return found
+
+    def _after_composed(self, node: Any, letter: int) -> Node:
+        shape = type(node)
+        if shape is Members:
+            place, bare = self._reach_of(node)
+            test = self._builder.cases.test(self._letters.node(node, letter))
+            return all_of([test, bare if letter + 1 >= place else node])
+        if shape is All:
+            parts = []
+            for part in node.args:
+                new = self._after(part, letter)
+                if is_never(new):
+                    return NEVER
+                parts.append(new)
+            return all_of(parts)
+        if shape is Some:
+            parts = []
+            for part in node.args:
+                new = self._after(part, letter)
+                if is_any(new):
+                    return ANY
+                parts.append(new)
+            return any_of(parts)
+        if shape is Not:
+            return negate(self._after(node.args[0], letter))
+        raise TypeError(f"not a formula about objects: {node!r}")
+
+    def _reach_of(self, members: Members) -> tuple[int, Node]:
+        found = self._reach.get(members)
+        if found is None:
+            found = self._reach[members] = self._letters.reach(members)
+        return found
+
+    def _without(self, node: Any, place: int) -> Node:
+        """Return what is left of a formula when an object has not the declared key at a place."""
+        if place not in self._required_in(node):
+            return node  # type: ignore[no-any-return]
+        shape = type(node)
+        if shape is All:
+            return all_of([self._without(part, place) for part in node.args])
+        if shape is Some:
+            return any_of([self._without(part, place) for part in node.args])
+        if shape is Not:
+            return negate(self._without(node.args[0], place))
+        return NEVER  # Required
+
+    def _required_in(self, node: Any) -> frozenset[int]:
+        """Return the places of the keys that a formula's Required atoms name."""
+        shape = type(node)
+        if shape not in (All, Some, Not, Required):
+            return frozenset()
+        found = self._required.get(node)
+        if found is None:
+            if shape is Required:
+                found = frozenset([self._place[key] for key in node.args[0]])
+            else:
+                found = frozenset().union(*map(self._required_in, node.args))
+            self._required[node] = found
+        return found
+
+    def _said_by(self, node: Any) -> frozenset[int]:
+        """Return the places of the keys that a formula names."""
+        shape = type(node)
+        if shape is Required:
+            return self._required_in(node)
+        if shape not in (All, Some, Not, Members):
+            return frozenset()
+        found = self._said.get(node)
+        if found is None:
+            if shape is Members:
+                found = frozenset([self._place[key] for key, _ in node.args[0]])
+            else:
+                found = frozenset().union(*map(self._said_by, node.args))
+            self._said[node] = found
+        return found
+
+    def _allowed_in(self, left: _Left) -> frozenset[int] | None:
+        """Return the places of the keys that what is left may have, None for any."""
+        found: frozenset[int] = frozenset()
+        for node in left:
+            allowed = self._allowed_by(node)
+            if allowed is None:
+                return None
+            found |= allowed
+        return found
+
+    def _allowed_by(self, node: Any) -> frozenset[int] | None:
+        if node in self._allowed:
+            return self._allowed[node]
+        shape = type(node)
+        found: frozenset[int] | None = None
+        if shape is Members:
+            found = self._letters.declared(node)
+        elif shape is Kinds:
+            found = None if node.args[0] else frozenset()
+        elif shape is All:
+            for part in node.args:
+                allowed = self._allowed_by(part)
+                if allowed is not None:
+                    found = allowed if found is None else found & allowed
+        elif shape is Some:
+            found = frozenset()
+            for part in node.args:
+                allowed = self._allowed_by(part)
+                if allowed is None:
+                    found = None
+                    break
+                found |= allowed
+        self._allowed[node] = found
+        return found
+
+
+def _mentioned(parts: _Left) -> tuple[tuple[str, ...], list[Members], list[Node]]:
+    """Return the declared keys in the order in which they are written, the Members and the nodes of the Names."""
+    members: dict[Members, None] = {}
+    names: dict[Node, None] = {}
+    for part in parts:
+        for atom in atoms(part):
+            if type(atom) is Members:
+                members[atom] = None
+            elif type(atom) is Names:
+                names[atom.node] = None
+    declared = frozenset([key for one in members for key, _ in one.args[0]])
+    orders: list[Sequence[str]] = []
+    for part in parts:
+        _orders(part, declared, orders)
+    return in_order(orders), list(members), list(names)
+
+
+def _orders(node: Any, declared: frozenset[str], orders: list[Sequence[str]]) -> None:
+    """Append the keys of each Members, and after those of its conjunction the keys that are only required."""
+    shape = type(node)
+    if shape is Members:
+        orders.append([key for key, _ in node.args[0]])
+    elif shape is Required:
+        orders.extend([[key] for key in node.args[0] if key not in declared])
+    elif shape in (All, Some, Not):
+        for part in sorted(node.args, key=lambda part: type(part) is Required):
+            _orders(part, declared, orders)
+
+
+def in_order(orders: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return all keys in an order that agrees with each of some, as far as they agree with each other.
+
+    Of the keys that may come next, it is always the one mentioned first.
+
+    >>> in_order([["id", "text", "type"], ["id", "data", "type"]])
+    ('id', 'text', 'data', 'type')
+    """
+    number: dict[str, int] = {}  # by first mention
+    for order in orders:
+        for key in order:
+            number.setdefault(key, len(number))
+    if len(orders) < 2:
+        return tuple(number)
+    keys = list(number)
+    after: list[set[int]] = [set() for _ in keys]
+    waits = [0] * len(keys)
+    for order in orders:
+        for one, other in pairwise(order):
+            if number[other] not in after[number[one]]:
+                after[number[one]].add(number[other])
+                waits[number[other]] += 1
+    free = [k for k, count in enumerate(waits) if not count]
+    found: dict[int, None] = {}
+    stuck = 0  # the first key that may not be written yet; where orders contradict each other it goes first
+    while len(found) < len(keys):
+        if free:
+            here = heappop(free)
+        else:
+            while stuck in found:
+                stuck += 1
+            here = stuck
+        if here in found:
+            continue
+        found[here] = None
+        for later in after[here]:
+            waits[later] -= 1
+            if not waits[later]:
+                heappush(free, later)
+    return tuple([keys[here] for here in found])

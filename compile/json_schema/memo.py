@@ -1,0 +1,28 @@
+"""Results kept for the next schema that asks for the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_MOST = 1024  # results in each memo
+_LARGEST = 1 << 20  # bytes of one
+_MISSING: Any = object()
+
+
+def remembered(memo: dict[Any, T], key: Hashable, make: Callable[[], T]) -> T:
+    """Return what was made for this key, or make it now; the oldest of many are forgotten, large ones not kept."""
+    found: T = memo.get(key, _MISSING)
+    if found is _MISSING:
+        found = make()
+        # an automaton, something with one as its content, or a tuple that begins with one
+        automaton: Any = (
+            found[0] if isinstance(found, tuple) and type(found) is tuple else getattr(found, "content", found)
+        )
+        if getattr(automaton, "nbytes", 0) <= _LARGEST:
+            if len(memo) >= _MOST:
+                memo.pop(next(iter(memo)), None)
+            memo[key] = found
+    return found

@@ -1,0 +1,115 @@
+"""A schema as it is given: JSON text, a class, or a dict; and how messages name a part of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal, DecimalException
+from typing import Any
+
+from ...errors import SchemaError
+
+Path = str | tuple[Any, ...]
+"""Where a subschema stands: (path of the schema around it, keys..), or the beginning of a pointer."""
+
+
+def pointer(path: Path) -> str:
+    """Return a path as a JSON Pointer.
+
+    >>> pointer((("", "properties", "a/b"), "minLength"))
+    '/properties/a~1b/minLength'
+    """
+    keys: list[Any] = []
+    while not isinstance(path, str):
+        keys.extend(reversed(path[1:]))
+        path = path[0]
+    return path + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
+
+
+# -------------------------------------------------------------------------------------------------------- reading
+
+
+def read(source: Any, path: Path = "") -> Any:
+    """Return a schema, a dict or a bool, of a dict, a bool, JSON text or a pydantic model class.
+
+    Fractions in text become Decimal. Raises SchemaError for malformed text, TypeError for any other type.
+    """
+    if isinstance(source, (dict, bool)):
+        return source
+    if isinstance(source, (str, bytes, bytearray)):
+        schema = _parsed(source, path)
+        if isinstance(schema, (dict, bool)):
+            return schema
+        raise SchemaError(f"a schema is an object, true or false, not {shown(schema)}", pointer(path))
+    make = getattr(source, "model_json_schema", None)
+    if callable(make):
+        return make()
+    raise TypeError(
+        f"a JSON Schema must be a dict, a bool, JSON text or a pydantic model class, not {type(source).__name__}"
+    )
+
+
+def shown(value: Any) -> str:
+    """Return a value in a few words, for messages."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = _text_of(value)
+    if len(text) > 40:
+        text = text[:37] + "..."
+    for kind, name in ((str, "the string"), (dict, "the object"), ((list, tuple), "the array")):
+        if isinstance(value, kind):
+            return f"{name} {text}"
+    if isinstance(value, (int, float, Decimal)):
+        return text
+    return f"a Python {type(value).__name__}"
+
+
+def quoted(text: str) -> str:
+    """Return a string in quotes, cut if it is long."""
+    return json.dumps(text if len(text) <= 80 else text[:77] + "...", ensure_ascii=False)
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, (dict, list, tuple)) and len(value) > 20:
+        return f"of {len(value):,} entries"
+    try:
+        return json.dumps(value, default=str, ensure_ascii=False) if not isinstance(value, Decimal) else str(value)
+    except (TypeError, ValueError, RecursionError):
+        return "..."
+
+
+def _parsed(source: str | bytes | bytearray, path: Path) -> Any:
+    def refuse(name: str) -> None:
+        raise SchemaError(f"{name} is no JSON: write a number, or leave it out", pointer(path))
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+            raise SchemaError(f"the key {quoted(twice)} occurs twice in one object: keep one", pointer(path))
+        return members
+
+    try:
+        text = source if isinstance(source, str) else bytes(source).decode("utf-8-sig")
+        return json.loads(
+            text, parse_float=Decimal, parse_int=_integer, parse_constant=refuse, object_pairs_hook=distinct
+        )
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"the text is not UTF-8: byte {error.start} is not", pointer(path)) from None
+    except json.JSONDecodeError as error:
+        line = "".join(error.doc.splitlines()[error.lineno - 1 : error.lineno])
+        low = max(0, error.colno - 41)
+        excerpt = "".join(c if c.isprintable() else " " for c in line[low : error.colno + 39])
+        raise SchemaError(
+            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}\n"
+            f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
+            pointer(path),
+        ) from None
+    except DecimalException:
+        raise SchemaError("a number's exponent is beyond any use: write a smaller one", pointer(path)) from None
+    except RecursionError:
+        raise SchemaError("the text is nested too deeply: give definitions names and refer to them", "") from None
+
+
+def _integer(digits: str) -> int | Decimal:
+    return int(digits) if len(digits) < 4000 else Decimal(digits)  # Python limits how many digits int() reads
