@@ -8,7 +8,35 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
+from numba.core import event
+
 from ..errors import BudgetError
+
+
+class _Compiling(event.Listener):
+    """How long numba has compiled kernels: a machine does that once, and no budget is meant for it."""
+
+    def __init__(self) -> None:
+        self._finished, self._depth, self._began = 0.0, 0, 0.0
+
+    def on_start(self, event: Any) -> None:
+        if not self._depth:
+            self._began = time.monotonic()
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._finished += time.monotonic() - self._began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the process began, those of a kernel that is being compiled included."""
+        return self._finished + (time.monotonic() - self._began if self._depth else 0.0)
+
+
+_COMPILING = _Compiling()
+event.register("numba:compile", _COMPILING)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -45,14 +73,14 @@ class Meter:
     """What a compilation has spent so far: the clock, and the most states and bytes that a step asked for."""
 
     budget: Budget
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic() - _COMPILING.seconds)
     states: int = 0
     bytes: int = 0
 
     @property
     def seconds(self) -> float:
-        """Seconds since the compilation began."""
-        return time.monotonic() - self.started
+        """Seconds since the compilation began, without those in which kernels were compiled."""
+        return time.monotonic() - _COMPILING.seconds - self.started
 
     def check(self, *, states: int = 0, bytes: int = 0, doing: str) -> None:
         """Raise BudgetError if a step that needs this many states and bytes goes over a limit; ask before spending."""

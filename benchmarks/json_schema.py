@@ -665,7 +665,7 @@ def main() -> None:
     whole = arguments.data is not None and limit is None
     folder = arguments.out or (RESULTS if whole else Path(tempfile.gettempdir()) / "maskwright-json-schema")
     records = measure(cases, arguments.engines, arguments.timeout)
-    versions = {name: version for name, version in peers.versions().items() if name in arguments.engines}
+    versions = peers.versions(arguments.engines)
     results: Record = {
         "data": f"{len(cases):,} schemas" + (f" of {arguments.data.name}" if arguments.data else " of this file"),
         "timeout_s": arguments.timeout,

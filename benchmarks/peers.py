@@ -22,7 +22,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -232,9 +232,9 @@ def takes(engine: str, pattern: Pattern) -> bool:
     return bool(pattern.choices) or engine != "maskwright, choices"
 
 
-def versions() -> dict[str, str]:
-    """Return the version of each engine that can be run here."""
-    return {name: importlib.metadata.version(ENGINES[name].package) for name in engines()}
+def versions(names: Iterable[str] | None = None) -> dict[str, str]:
+    """Return the version of each engine, of all that can be run here if none are named."""
+    return {name: importlib.metadata.version(ENGINES[name].package) for name in names or engines()}
 
 
 def first_mask(engine: Engine, pattern: Pattern) -> tuple[Any, float]:

@@ -21,6 +21,7 @@ from ..automata.nested import CALL, DEAD, KEEP, RETURN
 
 _KILL = -(2**31)
 ACTION = 1 << 30  # own code of an action, until the number of states is known
+_AT_ONCE = 1 << 24  # pairs of a site and a symbol, before somebody looks at the clock
 _LEFT = -2  # the twin has ended: what is below are its exits
 
 # places in the counters
@@ -356,7 +357,7 @@ def walk_rows(
 @njit(cache=True, nogil=True)
 def resolve_sites(
     rows: Any, calls: Any, site_start: Any, site_states: Any, first_site: int, known: int, text: Any, text_start: Any,
-    stack: Any, generic: bool,
+    stack: Any, generic: bool, progress: Any,
     counters: Any, action_slots: Any, action_state: Any, action_start: Any, action_push: Any,
     slots: Any, rem_token: Any, rem_offset: Any, alive: Any, symbol_slots: Any, symbol_rem: Any, symbol_label: Any,
     out_site: Any, out_symbol: Any, out_target: Any,
@@ -365,19 +366,26 @@ def resolve_sites(
 
     Writes (site, symbol, target) triples, by site, then symbol, of those that lead somewhere; a target is a state, an
     action, or -1 - symbol. Symbols that an end leaves behind are made, and followed too. Returns the number of
-    triples, -1 if there is no room for them.
+    triples, -1 if there is no room for them, -2 after much work, to be called again.
+
+    progress: (5,) how far it came, zeros at first.
     """
     sites = site_start.size - 1
-    count = 0
-    before = np.int64(0)  # symbols all sites have been asked for
-    first = np.int64(known)
+    before, first = progress[0], max(progress[1], np.int64(known))  # symbols all sites, and first ones, were asked for
+    after, begin, count = progress[2], progress[3], progress[4]
     local = stack[0]
+    work = np.int64(0)
     while True:
-        after = counters[SYMBOLS]
-        for k in range(sites):
+        if after == 0:
+            after = counters[SYMBOLS]
+        for k in range(begin, sites):
+            progress[0], progress[1], progress[2], progress[3], progress[4] = before, first, after, k, count
+            if work > _AT_ONCE:
+                return -2
             low = before
             if k < first_site:
                 low = max(before, first)
+            work += max(after - low, 0) + 1
             for y in range(low, after):
                 label = symbol_label[y]
                 if site_start[k] + label >= site_start[k + 1]:
@@ -443,9 +451,10 @@ def resolve_sites(
                     out_target[count] = target + 1 if target < 0 else target
                     count += 1
         if counters[SYMBOLS] == after:
-            return count
+            return int(count)
         before = after
         first = max(first, after)
+        after = begin = np.int64(0)
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..automata.budget import Budget
 from ..errors import RegexError, SchemaError
-from ..table import TransitionTable
+from ..table import MOST_DEPTH, TransitionTable
 from .text import begin_budget, check_vocabulary
 from .vocabulary import Vocabulary
 
@@ -62,8 +62,12 @@ def compile_json_schema(
     layout = _layout(whitespace, ascii)
     allowed = _allowed(allow)
     depth = operator.index(depth)
-    if depth < 1:
-        raise ValueError(f"depth must be 1 or more, not {depth}")
+    if not 1 <= depth <= MOST_DEPTH:
+        raise ValueError(f"depth must be from 1 to {MOST_DEPTH:,}, not {depth}")
+    if documents is not None and not (
+        isinstance(documents, Mapping) and all(isinstance(uri, str) for uri in documents)
+    ):
+        raise TypeError('documents must be a dict of schemas by URI, such as {"https://example.org/a": {...}}')
     meter = begin_budget(budget)
     library = Library.of(vocabulary, layout)
     contents = read(schema)
@@ -73,7 +77,7 @@ def compile_json_schema(
     except RegexError as error:
         where = _find_pattern(contents, error.pattern)
         raise SchemaError(f"the pattern cannot be compiled: {error}", where, "pattern") from error
-    source = _hash(contents, layout, sorted(allowed), documents, depth)
+    source = _hash(contents, documents, layout, sorted(allowed), depth)
     return link(library, machine, source, depth, meter)
 
 
@@ -98,7 +102,10 @@ def _layout(whitespace: Any, ascii: Any) -> Layout:
 def _allowed(allow: Iterable[str]) -> frozenset[str]:
     if isinstance(allow, str):
         raise TypeError(f'allow must be a list of keywords, such as ["{allow}"], not one text')
-    return frozenset(allow)
+    words = list(allow) if isinstance(allow, Iterable) else [None]
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError(f'allow must be a list of keywords, such as ["uniqueItems"], not {allow!r}')
+    return frozenset(words)
 
 
 def _find_pattern(contents: Any, pattern: str) -> str:
@@ -119,7 +126,44 @@ def _find_pattern(contents: Any, pattern: str) -> str:
     return ""
 
 
-def _hash(contents: Any, *options: object) -> str:
+def _hash(contents: Any, documents: Mapping[str, Any] | None, *options: object) -> str:
     """Return the SHA-256 of what is compiled: a schema's order has a meaning, its spacing has none."""
-    text = json.dumps(contents, default=str, ensure_ascii=True)
-    return hashlib.sha256(f"json schema\0{options!r}\0{text}".encode()).hexdigest()
+    others = "" if documents is None else _text(dict(documents))
+    return hashlib.sha256(f"json schema\0{options!r}\0{others}\0{_text(contents)}".encode()).hexdigest()
+
+
+_MOST_LEVELS, _MOST_PARTS = 200, 1_000_000
+
+
+def _text(contents: Any) -> str:
+    """Return the JSON text of a schema; a hash in its place where it is too deep, or too large written out."""
+    level, levels, parts = _inside([contents]), 0, 0
+    while level:
+        levels, parts = levels + 1, parts + len(level)
+        if levels > _MOST_LEVELS or parts > _MOST_PARTS:
+            return _digest(contents)
+        level = [part for whole in level for part in _inside(whole)]
+    return json.dumps(contents, default=str)
+
+
+def _inside(whole: Any) -> list[Any]:
+    parts = whole.values() if isinstance(whole, dict) else whole
+    return [part for part in parts if isinstance(part, (dict, list, tuple))]
+
+
+def _digest(contents: Any) -> str:
+    """Return a hash made from the inside out, that of each part, however often it is used, once."""
+    known: dict[int, str] = {}
+    todo = [contents]
+    while todo:
+        whole = todo[-1]
+        if id(whole) not in known:
+            known[id(whole)] = "begun"  # as which it stands within itself
+            todo.extend(part for part in _inside(whole) if id(part) not in known)
+            continue
+        todo.pop()
+        if known[id(whole)] == "begun":
+            parts = whole.items() if isinstance(whole, dict) else enumerate(whole)
+            said = [f"{key}:{known.get(id(part)) or json.dumps(part, default=str)}" for key, part in parts]
+            known[id(whole)] = hashlib.sha256("\0".join((type(whole).__name__, *said)).encode()).hexdigest()
+    return known[id(contents)]

@@ -42,6 +42,7 @@ from .members import objects
 from .skeleton import ArrayAutomaton, ObjectAutomaton, Text, Value
 from .trim import steps_below, trim
 
+_FINDING = "finding the values of a schema"
 _LITERALS = ((NULL, "null"), (FALSE, "false"), (TRUE, "true"))
 _KINDS = (NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT)
 
@@ -133,7 +134,7 @@ class Builder:
         self.values.append(value)
         self._work.append((value, parts))
         if not len(self.values) & 127:
-            self.meter.check(states=len(self.values), doing="finding the values of a schema")
+            self.meter.check(states=len(self.values), doing=_FINDING)
         return value
 
     def _fill(self, value: Value, parts: tuple[Node, ...]) -> None:
@@ -176,7 +177,9 @@ class Builder:
         shape = type(node)
         if shape is Some:
             alternatives: dict[int, list[Node]] = {}
-            for part in node.args:
+            for i, part in enumerate(node.args):
+                if not i & 15:
+                    self.meter.check(doing=_FINDING)
                 for kind, formula in self.by_kind(part).items():
                     alternatives.setdefault(kind, []).append(formula)
             return {kind: any_of(found) if len(found) > 1 else found[0] for kind, found in alternatives.items()}

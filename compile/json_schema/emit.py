@@ -35,6 +35,7 @@ from .skeleton import (
 )
 from .strings import escaped, partition
 
+_WRITING = "writing out a schema"
 _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
 _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
@@ -74,7 +75,7 @@ class _Emitter:
         while self.todo:
             self.owner, write = self.todo.pop()
             write()
-            self.meter.check(states=m.size, doing="writing out a schema")
+            self.meter.check(states=m.size, doing=_WRITING)
         m.height = self._height()
         m.anything = any(_ANY in called for called in self.called.values())
         return m
@@ -247,7 +248,7 @@ class _Emitter:
         ends = mine <= RETURN
         out[ends] = RETURN - place[RETURN - mine[ends]]
         # an escape that leads out of all that comes before could spell what leads elsewhere: only those that cannot
-        leaves = (mine[:, BACKSLASH] >= 0) & ~before[np.maximum(mine[:, BACKSLASH], 0)]
+        leaves = mine[:, BACKSLASH] == rows[state, BACKSLASH]
         out[leaves, BACKSLASH] = places.escape
         first = m.block(out.astype(np.int32))
         like = (mine[:, 0x20:0x80] == state).mean(axis=1) > 0.5  # else the difference would be the larger row
@@ -328,6 +329,8 @@ class _Emitter:
             if i or any(0 in state.item.following for state in array.states if state.item is not None):
                 after[i] = m.state()
         for i, here in enumerate(array.states):
+            if not i & 255:
+                self.meter.check(states=m.size, doing=_WRITING)
             if here.item is not None:
                 follow = tuple(after[j] if j >= 0 else -1 for j in here.item.following)
                 self._value(before[i], here.item.value, follow)
@@ -373,6 +376,8 @@ class _Emitter:
         keys = _Keys(self, automaton)
         closing: dict[int, int] = {}
         for i, here in enumerate(states):
+            if not i & 15:  # a state may have many keys
+                self.meter.check(states=m.size, doing=_WRITING)
             opened = keys.opened(here, behind)
             key = -1
             if opened != DEAD:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +41,8 @@ from .layout import QUOTE, Layout, Places, leaves, nested
 
 _WIDE = 512  # own edges from which on a row of the library becomes a mask
 _ROOM = 16_384  # slots for remainders that a schema adds
+_ROWS_AT_ONCE = 1024  # walked before somebody looks at the clock
+_BINDING = "binding a schema to the vocabulary"
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 
 
@@ -150,23 +153,27 @@ def _pools(states: int, tokens: int, actions: int = 1 << 14) -> Pools:
 def _walk(
     machine: Machine, order: NDArray[np.int32], twins: tuple[NDArray[np.int32], NDArray[np.int32]],
     vocabulary: Vocabulary, text: NDArray[np.uint8], text_start: NDArray[np.int32], pools: Pools, symbols: Symbols,
-    admit: bool,
+    admit: bool, meter: Meter,
 ) -> tuple[Pools, Symbols]:  # fmt: skip
     trie = vocabulary.trie
     stack = np.zeros((trie.longest + 2, trie.longest + 2), np.int32)
+    site_start, site_states, _ = machine.sites
     done = 0
-    while True:
-        site_start, site_states, _ = machine.sites
-        done = walk_rows(
-            machine.rows, machine.calls, site_start, site_states, *twins, order, done, trie.byte, trie.skip,
+    while done < order.size:
+        part = order[: done + _ROWS_AT_ONCE]
+        found = walk_rows(
+            machine.rows, machine.calls, site_start, site_states, *twins, part, done, trie.byte, trie.skip,
             trie.depth, trie.token_start, trie.token, trie.root_start, text, text_start, stack, admit, *pools, *symbols,
         )  # fmt: skip
-        if done == order.size:
-            return pools, symbols
-        if done < 0:
-            done, symbols = -1 - done, more_symbols(symbols, text, text_start, pools.counters)
+        if found < 0:
+            done, symbols = -1 - found, more_symbols(symbols, text, text_start, pools.counters)
         else:
-            pools = _grown(pools, trie.token.size)
+            done = found
+            if found < part.size:
+                pools = _grown(pools, trie.token.size)
+        if done < order.size:
+            meter.check(bytes=sum(array.nbytes for array in pools), doing=_BINDING)
+    return pools, symbols
 
 
 def _grown(pools: Pools, tokens: int) -> Pools:
@@ -204,23 +211,28 @@ def _rehash_actions(pools: Pools, size: int) -> NDArray[np.int32]:
 
 def _resolve(
     machine: Machine, first_site: int, known: int, text: NDArray[np.uint8], text_start: NDArray[np.int32],
-    longest: int, pools: Pools, symbols: Symbols, generic: bool,
+    longest: int, pools: Pools, symbols: Symbols, generic: bool, meter: Meter,
 ) -> tuple[Pools, Symbols, NDArray[np.int32]]:  # fmt: skip
     """Return pools, symbols, and (site, symbol, target) triples (n, 3), sorted."""
     site_start, site_states, _ = machine.sites
     stack = np.zeros((1, longest + 2), np.int32)
-    size = 64 * len(site_start) + 4096
+    out = np.empty((3, 64 * len(site_start) + 4096), np.int32)
+    progress = np.zeros(5, np.int64)
     while True:
-        out = np.empty((3, size), np.int32)
         count = resolve_sites(
             machine.rows, machine.calls, site_start, site_states, first_site, known, text, text_start, stack, generic,
-            pools.counters, *pools[-4:], *symbols, *out,
+            progress, pools.counters, *pools[-4:], *symbols, *out,
         )  # fmt: skip
         if count >= 0:
             triples = out[:, :count]
             order = np.lexsort((triples[1], triples[0]))
             return pools, symbols, triples[:, order]
-        size *= 4
+        meter.check(bytes=out.nbytes, doing=_BINDING)
+        if count == -2:
+            continue
+        longer = np.empty((3, 4 * out.shape[1]), np.int32)
+        longer[:, : progress[4]] = out[:, : progress[4]]
+        out = longer
         pools = _grown(pools, 0)
         if 4 * int(max(pools.counters[SYMBOLS], pools.counters[REMAINDERS])) > symbols.slots.size:
             symbols = more_symbols(symbols, text, text_start, pools.counters)
@@ -274,14 +286,15 @@ def _bound(
 ) -> dict[str, NDArray[Any]]:  # fmt: skip
     """Return the library's arrays, worked out."""
     trie = vocabulary.trie
+    meter = Budget(seconds=math.inf, bytes=1 << 40).begin()
     states = machine.size
     order = np.arange(1, states, dtype=np.int32)
     nothing = np.full(states, -1, np.int32)
     pools, symbols = _walk(
         machine, order, (nothing, nothing), vocabulary, text, text_start,
-        _pools(states, trie.token.size), empty_symbols(1 << 20), True,
+        _pools(states, trie.token.size), empty_symbols(1 << 20), True, meter,
     )  # fmt: skip
-    pools, symbols, triples = _resolve(machine, 0, 0, text, text_start, trie.longest, pools, symbols, True)
+    pools, symbols, triples = _resolve(machine, 0, 0, text, text_start, trie.longest, pools, symbols, True, meter)
 
     # which symbols a text can go on with: those that some site reads, perhaps by ending in its turn
     count = int(pools.counters[SYMBOLS])
@@ -417,6 +430,7 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
     vocabulary = library.vocabulary
     trie = vocabulary.trie
     first, states = library.machine.size, machine.size
+    meter.check(states=states, bytes=4 * 256 * states, doing=_BINDING)
     pools = _pools(states, trie.token.size)
     known = library.actions
     actions = int(known.counters[ACTIONS])
@@ -428,7 +442,7 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
     pools.counters[ACTIONS] = actions
     pools.counters[REMAINDERS], pools.counters[SYMBOLS] = library.num_remainders, library.num_symbols
     symbols = library.copied_symbols()
-    _name_ends(library, machine, symbols, pools.counters)
+    symbols = _name_ends(library, machine, symbols, pools.counters)
     walked = np.ones(states, np.bool_)
     walked[1:first] = False
     number = np.arange(states, dtype=np.int32)  # of each state of the machine in the table
@@ -452,19 +466,20 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
             number[at : at + opening] = np.arange(total, total + opening)
             fragments.append((total, fragment))
             total += len(fragment.row_count)
-        meter.check(bytes=32 * total, doing="binding a schema to the vocabulary")
+        meter.check(bytes=32 * total, doing=_BINDING)
     twin_state = np.full(states, -1, np.int32)
     twin_site = np.full(states, -1, np.int32)
     twins = machine.all_twins()
     twin_state[twins[:, 0]], twin_site[twins[:, 0]] = twins[:, 1], twins[:, 2]
     order = np.flatnonzero(walked).astype(np.int32)
     pools, symbols = _walk(
-        machine, order, (twin_state, twin_site), vocabulary, library.text, library.text_start, pools, symbols, False
-    )
-    meter.check(states=states, bytes=sum(array.nbytes for array in pools), doing="binding a schema to the vocabulary")
+        machine, order, (twin_state, twin_site), vocabulary, library.text, library.text_start, pools, symbols, False,
+        meter,
+    )  # fmt: skip
+    meter.check(states=states, bytes=sum(array.nbytes for array in pools), doing=_BINDING)
     pools, symbols, triples = _resolve(
         machine, library.machine.num_sites, library.num_symbols, library.text, library.text_start, trie.longest,
-        pools, symbols, False,
+        pools, symbols, False, meter,
     )  # fmt: skip
     bases = library.lengths if counted else None
     return _table(
@@ -473,9 +488,11 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
     )  # fmt: skip
 
 
-def _name_ends(library: Library, machine: Machine, symbols: Symbols, counters: NDArray[np.int64]) -> None:
+def _name_ends(library: Library, machine: Machine, symbols: Symbols, counters: NDArray[np.int64]) -> Symbols:
     """Make a symbol for the bare end of every label, by which a table knows how far it is from a site to the end."""
     labels = int(np.diff(machine.sites[0]).max(initial=1))
+    while 2 * (int(counters[SYMBOLS]) + labels) > symbols.symbol_slots.size:
+        symbols = more_symbols(symbols, library.text, library.text_start, counters)
     for label in range(1, labels):
         y = int(counters[SYMBOLS])
         symbols.remainder[y], symbols.label[y] = library.nothing, label
@@ -485,6 +502,7 @@ def _name_ends(library: Library, machine: Machine, symbols: Symbols, counters: N
             at = (at + 1) & (size - 1)
         symbols.symbol_slots[at] = y
         counters[SYMBOLS] += 1
+    return symbols
 
 
 def _needs(machine: Machine, number: NDArray[np.int32], states: int, depth: int) -> tuple[int, dict[str, NDArray[Any]]]:

@@ -35,6 +35,7 @@ from .skeleton import ObjectAutomaton, ObjectState, Step
 if TYPE_CHECKING:
     from .build import Builder
 
+_FINDING = "finding the states of an object"
 _NO_STEPS: Mapping[int, Step] = {}
 _Left = tuple[Node, ...]  # what is left of each formula
 
@@ -184,7 +185,7 @@ def _record(builder: Builder, record: Record) -> ObjectAutomaton | None:
         classes = nodes[len(automaton.keys) :]
         del nodes[len(automaton.keys) :]
     end = len(nodes)
-    builder.meter.check(states=end + 1, doing="finding the states of an object")
+    builder.meter.check(states=end + 1, doing=_FINDING)
     steps: list[Step | None] = []
     one = builder.one
     for place, node in enumerate(nodes):
@@ -252,7 +253,7 @@ class _Derivatives:
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
         self._state(0, parts, frozenset())
         for place, left, foreign in self._found:  # which grows meanwhile
-            builder.meter.check(states=len(self._found) + self._num_steps, doing="finding the states of an object")
+            builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
             self.automaton.states.append(self._make(place, left, foreign))
 
     def _state(self, place: int, left: _Left, foreign: frozenset[int]) -> int:
@@ -354,6 +355,7 @@ class _Derivatives:
             if is_never(node):
                 return None
             return Step(self._builder.one(node), (self._number(letter + 1, table.left, table.foreign),))
+        self._builder.meter.check(doing=_FINDING)
         cases = self._builder.cases.expand(tuple([self._after(node, letter) for node in table.left]))
         if not cases:
             return None

@@ -22,6 +22,7 @@ from .algebra import (
     Kinds,
     Later,
     Node,
+    Not,
     Some,
     all_of,
     any_of,
@@ -256,7 +257,12 @@ class Compiler:
 
     def exactly_one(self, nodes: list[Node]) -> list[Node]:
         """Return for each of several nodes its values that are in no other."""
-        if len(nodes) == 1 or self.disjoint.all(nodes):
+        if len(nodes) == 1:
+            return nodes
+        kind = _only_about(nodes)
+        if kind:  # values of other types are in all of them
+            nodes = [all_of([Kinds(kind), node]) for node in nodes]
+        if self.disjoint.all(nodes):
             return nodes
         disjoint, sizes = self.disjoint, [self.size(node) for node in nodes]
         rivals: list[list[Node]] = [[] for _ in nodes]
@@ -272,6 +278,17 @@ class Compiler:
             (NEVER if node in others else all_of([node, *map(self.negate, others)])) if others else node
             for node, others in zip(nodes, rivals, strict=True)
         ]
+
+
+def _only_about(nodes: list[Node]) -> int:
+    """Return the one type that all atoms of some conjunctions are about, 0 if there is none."""
+    kinds: set[int] = set()
+    for node in nodes:
+        for part in node.args if type(node) is All else (node,):
+            kinds.add(part.args[0].kind if type(part) is Not else part.kind)
+            if len(kinds) > 1:
+                return 0
+    return int(kinds.pop())
 
 
 class Site:
