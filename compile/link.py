@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 24  # pairs of a site and a symbol, before somebody looks at the
 _LEFT = -2  # the twin has ended: what is below are its exits
 
 # places in the counters
-EDGES, EXITS, ACTIONS, PUSHES, REMAINDERS, SYMBOLS, MOST = range(7)
+EDGES, EXITS, ACTIONS, REMAINDERS, SYMBOLS = range(5)
 
 
 class Symbols(NamedTuple):
@@ -350,7 +350,6 @@ def walk_rows(
                     tokens[x + 1], values[x + 1] = v, value
         counters[EDGES], counters[EXITS] = edges, exits
         edge_start[number + 1], exit_start[number + 1] = edges, exits
-        counters[MOST] = max(counters[MOST], edges - edge_start[number])
     return int(order.size)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...automata.nested import DEAD, KEEP, RETURN, Machine
+from ...automata.nested import KEEP, RETURN, Machine
 
 MOST_SPACES, MOST_TABS = 64, 16  # of an indentation
 HEX = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
@@ -300,6 +300,3 @@ def nested(leaf: Machine, places: Places, layout: Layout) -> tuple[Machine, Plac
         m.late(state, CLOSE_ARRAY, RETURN)
     w.line(array, item)
     return m, places
-
-
-__all__ = ["DEAD", "Layout", "Places", "Writer", "leaves", "nested"]

@@ -136,7 +136,7 @@ class Library:
 
 def _pools(states: int, tokens: int, actions: int = 1 << 14) -> Pools:
     return Pools(
-        counters=np.zeros(8, np.int64),
+        counters=np.zeros(5, np.int64),
         edge_start=np.zeros(states + 1, np.int64),
         edge_token=np.empty(2 * tokens + 65_536, np.int32),
         edge_code=np.empty(2 * tokens + 65_536, np.int32),
