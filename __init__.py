@@ -20,7 +20,7 @@ from .errors import (
     VocabularyMismatchError,
 )
 from .runtime.matcher import Matcher
-from .table import TransitionTable
+from .table import LazyTable, TransitionTable
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "BudgetError",
     "ConstraintError",
     "DataError",
+    "LazyTable",
     "MaskwrightError",
     "Matcher",
     "MissingDependencyError",

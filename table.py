@@ -6,12 +6,13 @@ import dataclasses
 import hashlib
 import json
 import os
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 from numba import njit
@@ -69,11 +70,19 @@ class Level(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """What budgets need to know of a nested table; a configuration's distance is its code's and those of its sites."""
+    """What budgets need to know of a nested table: distances by C *ends*, which tell apart how a fragment may end.
 
-    code: NDArray[np.int64]  # (S + 2 + A,) fewest tokens to the end of the fragment; for actions, with what they push
-    site: NDArray[np.int64]  # (K,) fewest tokens from the return to the end of the fragment below
-    farthest: NDArray[np.int64]  # (S + 2,) the largest distance a token leads to, above that of what is on the stack
+    Of the stack's lowest j frames, far[j, c] is the distance if the topmost of them ends with c: far[0] is 0 for end 0,
+    how a text ends, and NEVER for all others; far[j + 1, c] is the least of site[k, c, d] + far[j, d] over the first F
+    ends d, those of fragments that make calls; k is site j. A configuration's distance is the least of code[s, c] +
+    far[h, c]. With one end these are sums. Left out are ways for which there is no room.
+    """
+
+    code: NDArray[np.int64]  # (S + 2 + A, C) fewest tokens to this end of the fragment; for actions, with their pushes
+    site: NDArray[np.int64]  # (K, C, F) fewest tokens from the return after an end to one of the fragment below
+    farthest: NDArray[np.int64]  # (S + 2, C) no token leads farther than the least of this + far[h], with enough room
+    code_room: NDArray[np.int64]  # (S + 2 + A, C) how many more frames must fit for that; (0, C) where it is known to
+    site_room: NDArray[np.int64]  # (K, C, F) the same, above those below the site; (0, C, F)
 
 
 class _Length:
@@ -88,9 +97,11 @@ class _Length:
     def __get__(self, table: TransitionTable | None, owner: type) -> int:
         if table is None:
             return -1  # the field's default
+        if isinstance(table, LazyTable):
+            table.complete()
         found: int = table.__dict__["_min_length"]
         if found == -1 and table.is_nested:
-            found = table.__dict__["_min_length"] = int(table.distance[0])
+            found = table.__dict__["_min_length"] = int(table.distances.code[0, 0])
         return found
 
     def __set__(self, table: TransitionTable, value: int) -> None:
@@ -361,21 +372,26 @@ class TransitionTable:
 
     @cached_property
     def distance(self) -> NDArray[np.int32]:
-        """Fewest tokens from each state to an accepting end, EOS aside: (num_states,); NEVER from the dead state."""
+        """Fewest tokens from each state to an accepting end, EOS aside: (num_states,); NEVER from the dead state.
+
+        Of a nested table, to any end of the fragment that the state is in.
+        """
         if self.is_trie:
             out = np.empty(self.num_states, np.int32)
             _distances(self.row_start, self.edge_token, self.edge_target, self.accepting, self.vocab_size, out)
             return out
         if self.is_nested:
-            return self.distances.code[: self.num_states].astype(np.int32)
+            return np.asarray(self.distances.code[: self.num_states].min(axis=1), np.int32)
         return self._facts[0]
 
     @cached_property
     def distances(self) -> Distances:
         """Of a nested table: distances of codes and sites, upper bounds that some allowed token always reduces.
 
-        Distances are over tokens that leave no bytes behind where a fragment ends, with symbols that every site takes
-        that can be on top, and over what is allowed however many frames are open. NEVER where there is no such way.
+        Distances are over tokens that leave no bytes behind where a fragment ends, and over what opens as few frames as
+        that end needs. NEVER where there is no such way. The ends are the symbols that leave nothing behind, those of
+        fragments that make calls first. An accepting row in a fragment ends it before the next token: with several
+        symbols, rows whose first exits have one symbol have an end of their own, which leads where their exits do.
         """
         found = _nested_distances(
             self.row_start, self.edge_token, self.edge_target, self.accepting, self.base_row, self.masks,
@@ -391,19 +407,19 @@ class TransitionTable:
     @property
     def code_need(self) -> NDArray[np.int32]:
         """Of a nested table: how many more frames must fit for a code to be followed, (S + 2 + A,); of no other."""
-        need: NDArray[np.int32] = self.__dict__["_code_need"]
+        need: NDArray[np.int32] = _fact(self, "_code_need")
         return need
 
     @property
     def most_need(self) -> int:
         """How many more frames must fit for nothing to be refused for want of room."""
-        need: int = self.__dict__["_most_need"]
+        need: int = _fact(self, "_most_need")
         return need
 
     @property
     def most_pushes(self) -> int:
         """The most frames that a token opens."""
-        pushes: int = self.__dict__["_most_pushes"]
+        pushes: int = _fact(self, "_most_pushes")
         return pushes
 
     @cached_property
@@ -617,6 +633,96 @@ class TransitionTable:
             raise TableFileError(f"{name} is not a valid table: {error}") from error
 
 
+class Automaton(Protocol):
+    """What a lazy table is until it is worked out: a machine that can be read as it is."""
+
+    depth: int
+    most_need: int
+
+    def is_leaf(self, site: int) -> bool:
+        """Return whether a site is pushed for a fragment that makes no calls."""
+
+    def accepts(self, node: int) -> bool:
+        """Return whether a text may end in a state if nothing is open."""
+
+    def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
+        """Write the tokens that a configuration allows; return how much of the stack they depend on, and if to keep."""
+
+    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+        """Return the state and stack that a token leads to, None if it is not allowed."""
+
+    def fits(self, node: int, stack: Any) -> bool:
+        """Return whether there is room to leave all that is open."""
+
+
+class LazyTable(TransitionTable):
+    """A table whose arrays are worked out when they are first asked for, which may take long: `complete` says when.
+
+    Until then a `Matcher` without a budget of tokens reads the machine that the table is made from, state by state as
+    they are reached, with the same answers. Whatever needs arrays, such as operations on a device, completes the table.
+    BudgetError then says that it is larger than its budget allows.
+    """
+
+    def __init__(
+        self, automaton: Automaton, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
+        vocabulary: str, source: str, depth: int,
+    ) -> None:  # fmt: skip
+        self.__dict__.update(
+            vocab_size=vocab_size, eos=eos, vocabulary=vocabulary, source=source, depth=depth, automaton=automaton,
+            _make=make, _lock=threading.Lock(),
+        )  # fmt: skip
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arrays are there."""
+        return "row_start" in self.__dict__
+
+    def complete(self) -> LazyTable:
+        """Work out the arrays, if they are not there yet, and return the table. Raises BudgetError."""
+        with self.__dict__["_lock"]:
+            if not self.is_complete:
+                self.__dict__.update(self.__dict__["_make"]().__dict__)
+        return self
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether this table has calls: all lazy ones have."""
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MADE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.complete().__dict__[name]
+
+    def __repr__(self) -> str:
+        if self.is_complete:
+            return super().__repr__()
+        return f"LazyTable(vocab_size={self.vocab_size}, eos={self.eos}, not worked out yet)"
+
+    def __reduce__(self) -> Any:
+        self.complete()
+        names = [field.name for field in dataclasses.fields(TransitionTable) if field.name != "min_length"]
+        return _complete_table, ({name: getattr(self, name) for name in names},)
+
+    def __copy__(self) -> LazyTable:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyTable:
+        return self  # tables do not change
+
+
+_MADE = frozenset((*_ARRAYS, "_min_length", "_code_need", "_most_need", "_most_pushes"))
+
+
+def _fact(table: TransitionTable, name: str) -> Any:
+    """Return what was found when a table was checked; a lazy one is worked out for it."""
+    return getattr(table, name)
+
+
+def _complete_table(fields: dict[str, Any]) -> TransitionTable:
+    return TransitionTable(**fields)
+
+
 def stray_state(table: TransitionTable, state: int) -> ValueError:
     """Return the error for a state that is none of a table's."""
     return ValueError(
@@ -766,7 +872,7 @@ def _check_graph(table: TransitionTable) -> None:
         need.flags.writeable = False
         table.__dict__.update(_code_need=need, _most_need=int(most), _most_pushes=int(pushes))
         if table.__dict__["_min_length"] != -1 or table.max_length is not None:
-            _check_lengths(table, int(table.distance[0]), None)
+            _check_lengths(table, int(table.distances.code[0, 0]), None)
         return
     distance, longest = table._facts
     if (distance[:-1] == NEVER).any():
@@ -1607,148 +1713,94 @@ def _farthest(
 
 
 @njit(cache=True, nogil=True)
-def _code_distance(
-    code: Any, rows: Any, distance: Any, site: Any, action_state: Any, action_start: Any, action_push: Any
-) -> Any:
-    """Return the distance of a code: that of its state, and of what it pushes."""
-    if code < rows + 2:
-        return distance[code]
-    total = distance[action_state[code - rows - 2]]
-    for p in range(action_start[code - rows - 2], action_start[code - rows - 1]):
-        total += site[action_push[p]]
-    return min(total, NEVER)
-
-
-@njit(cache=True, nogil=True)
-def _meet(common: Any, known: Any, which: Any, taken: Any) -> Any:
-    """Leave in a row of symbols those that are in `taken` too, all of them the first time; return if it has changed."""
-    changed = not known[which]
-    for w in range(taken.size):
-        word = taken[w] if not known[which] else common[which, w] & taken[w]
-        changed |= word != common[which, w]
-        common[which, w] = word
-    known[which] = True
-    return changed
-
-
-@njit(cache=True, nogil=True)
-def _enter(
-    code: Any, rows: Any, above: Any, action_state: Any, action_start: Any, action_push: Any, taken: Any, reached: Any,
-    below: Any, pushed: Any, by_site: Any, handled: Any,
+def _belong(
+    code: Any, where: Any, rows: Any, action_state: Any, action_start: Any, action_push: Any, of_row: Any, of_site: Any,
+    done: Any,
 ) -> Any:  # fmt: skip
-    """Follow a code where the site on top takes the symbols `above`; return if anything has changed."""
-    if code < rows:
-        changed = _meet(taken, reached, code, above)
-        handled[code] &= not changed
-        return changed
-    changed = False
-    for p in range(action_start[code - rows - 2], action_start[code - rows - 1]):
-        changed |= _meet(below, pushed, action_push[p], above)
-        above = by_site[action_push[p]]
-    entered = _meet(taken, reached, action_state[code - rows - 2], above)
-    handled[action_state[code - rows - 2]] &= not entered
-    return changed or entered
+    """Note that a code is followed in a fragment (2) or outside of all (1); return whether that was news."""
+    news = False
+    if code >= rows + 2:
+        for p in range(action_start[code - rows - 2], action_start[code - rows - 1]):
+            news |= of_site[action_push[p]] | where != of_site[action_push[p]]
+            of_site[action_push[p]] |= where
+            where = np.uint8(2)
+        code = np.int64(action_state[code - rows - 2])
+    if code < rows and of_row[code] | where != of_row[code]:
+        of_row[code] |= where
+        done[code] = False
+        news = True
+    return news
 
 
 @njit(cache=True, nogil=True)
-def _taken_by_all(
+def _belonging(
     base_row: Any,
     action_state: Any,
     action_start: Any,
     action_push: Any,
     site_start: Any,
-    site_symbol: Any,
     site_target: Any,
     base_push: Any,
-    symbol_label: Any,
     start: Any,
     to: Any,
     own_start: Any,
     own_to: Any,
 ) -> Any:
-    """Return which symbols every site takes that can be on top, and which of them each site has to see off.
+    """Return where rows (S,) and what lies below sites (K,) can be: 1 outside of all fragments, 2 in one, 3 both, or 0.
 
-    Those are of symbols that leave no bytes behind: (number of each or -1 (Y,), by state (S, words), by site
-    (K, words), whether a site is ever pushed (K,)). start, to: what each row's base leads to; own_start, own_to:
-    its own edges.
+    start, to: what each row's base leads to; own_start, own_to: its own edges.
     """
     rows, sites = base_row.size, site_start.size - 1
-    number = np.full(symbol_label.size, -1, np.int64)
-    count = 0
-    for y in range(symbol_label.size):
-        if symbol_label[y] >= 0:
-            number[y] = count
-            count += 1
-    words = (count + 63) >> 6
-    taken, reached = np.zeros((rows, words), np.uint64), np.zeros(rows, np.bool_)
-    below, pushed = np.zeros((sites, words), np.uint64), np.zeros(sites, np.bool_)
-    by_site = np.zeros((sites, words), np.uint64)
-    handled = np.zeros(rows, np.bool_)  # since what they depend on last changed
-    one = np.uint64(1)
-    reached[0] = True
-    changed = True
-    while changed:
-        changed = False
-        for k in range(sites):
-            before = by_site[k].copy()
-            by_site[k] = 0
-            for x in range(site_start[k], site_start[k + 1]):
-                y = number[site_symbol[x]]
-                code = np.int64(site_target[x])
-                if y < 0:
-                    continue
-                if code < 0:  # taken if the next site takes what this one makes of it
-                    following = number[-1 - code]
-                    if following < 0:
-                        continue
-                    if pushed[k] and not (below[k, following >> 6] >> np.uint64(following & 63)) & one:
-                        continue
-                by_site[k, y >> 6] |= one << np.uint64(y & 63)
-            if (by_site[k] != before).any():
-                handled[:] = False
-        for k in range(sites):
-            for x in range(site_start[k], site_start[k + 1]):
-                if site_target[x] >= 0 and pushed[k]:
-                    changed |= _enter(
-                        np.int64(site_target[x]), rows, below[k], action_state, action_start, action_push, taken,
-                        reached, below, pushed, by_site, handled,
-                    )  # fmt: skip
+    of_row, of_site = np.zeros(rows, np.uint8), np.zeros(sites, np.uint8)
+    done, returned = np.ones(rows, np.bool_), np.zeros(sites, np.uint8)
+    of_row[0] = 1
+    done[0] = False
+    news = True
+    while news:
+        news = False
         for s in range(rows):
-            if not reached[s] or handled[s]:
+            if done[s]:
                 continue
-            handled[s] = True
+            done[s] = True
             for e in range(own_start[s], own_start[s + 1]):
-                changed |= _enter(
-                    own_to[e], rows, taken[s], action_state, action_start, action_push, taken, reached, below, pushed,
-                    by_site, handled,
-                )  # fmt: skip
-            if base_row[s] < 0:
+                news |= _belong(
+                    own_to[e], of_row[s], rows, action_state, action_start, action_push, of_row, of_site, done
+                )
+            where = of_row[s]
+            if base_row[s] >= 0 and base_push.size and base_push[s] >= 0:
+                news |= of_site[base_push[s]] | where != of_site[base_push[s]]
+                of_site[base_push[s]] |= where
+                where = np.uint8(2)
+            for x in range(start[s], start[s + 1]):
+                if to[x] >= 0:
+                    news |= _belong(to[x], where, rows, action_state, action_start, action_push, of_row, of_site, done)
+        for k in range(sites):
+            if of_site[k] == returned[k]:
                 continue
-            push = base_push[s] if base_push.size else -1
-            if push >= 0:
-                changed |= _meet(below, pushed, push, taken[s])
-            for x in range(start[s], start[s + 1]):
-                if to[x] >= 0:
-                    changed |= _enter(
-                        to[x], rows, by_site[push] if push >= 0 else taken[s], action_state, action_start,
-                        action_push, taken, reached, below, pushed, by_site, handled,
+            returned[k] = of_site[k]
+            for x in range(site_start[k], site_start[k + 1]):
+                if site_target[x] >= 0:
+                    news |= _belong(
+                        np.int64(site_target[x]), of_site[k], rows, action_state, action_start, action_push, of_row,
+                        of_site, done,
                     )  # fmt: skip
-    seen_off = np.zeros((sites, words), np.uint64)
-    for s in range(rows):
-        push = base_push[s] if base_push.size and base_row[s] >= 0 else -1
-        if push >= 0 and reached[s]:
-            for x in range(start[s], start[s + 1]):
-                if to[x] >= 0:
-                    seen_off[push] |= taken[to[x]]
-                else:
-                    y = number[-1 - to[x]]
-                    seen_off[push, y >> 6] |= by_site[push, y >> 6] & (one << np.uint64(y & 63))
-    for a in range(action_state.size):
-        stop = action_start[a + 1]
-        seen_off[action_push[stop - 1]] |= taken[action_state[a]]
-        for p in range(action_start[a], stop - 1):
-            seen_off[action_push[p]] |= below[action_push[p + 1]]
-    return number, taken, seen_off, pushed
+    return of_row, of_site
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _lower(
+    code: Any, needed: Any, counting: Any, several: Any, most: Any, s: Any, code_need: Any, room_code: Any, far: Any,
+    best: Any,
+) -> None:  # fmt: skip
+    """Lower what is best for each end of a row by a token to a code, which needs room besides."""
+    for c in range(best.size):
+        room = max(needed, np.int64(code_need[code]))
+        if several:
+            room = max(room, room_code[code, c])
+        if not counting:
+            best[c] = min(best[c], room)
+        elif room <= (room_code[s, c] if several else most):
+            best[c] = min(best[c], far[code, c] + 1)
 
 
 @njit(cache=True, nogil=True)
@@ -1873,114 +1925,275 @@ def _nested_distances(
                 at += 1
         own_start[s + 1] = at
 
-    number, taken, seen_off, pushed = _taken_by_all(
-        base_row, action_state, action_start, action_push, site_start, site_symbol, site_target, base_push,
-        symbol_label, start, to, own_start, own_to,
+    of_row, of_site = _belonging(
+        base_row, action_state, action_start, action_push, site_start, site_target, base_push, start, to, own_start,
+        own_to,
     )  # fmt: skip
-    one = np.uint64(1)
-    code_distance = np.full(rows + 2 + actions, NEVER, np.int64)
-    code_distance[rows] = 0
-    site_distance = np.full(sites, NEVER, np.int64)
-    distance = code_distance[: rows + 2]
-    for s in range(rows):
-        if accepting[s]:
-            distance[s] = 0
-        elif row_exit.size and row_exit[s] >= 0:
+    # the ends: symbols that leave nothing behind, of fragments that make calls first
+    end_of = np.full(symbol_label.size, -1, np.int64)
+    ends, outer = np.int64(0), np.int64(1)
+    for leaf in (False, True):
+        for k in range(sites):
+            if of_site[k] == 0 or site_leaf[k] != leaf:
+                continue
+            for x in range(site_start[k], site_start[k + 1]):
+                y = site_symbol[x]
+                if symbol_label[y] >= 0 and end_of[y] < 0:
+                    end_of[y] = ends
+                    ends += 1
+        if not leaf:
+            outer = max(outer, ends)
+    ends = max(ends, np.int64(1))
+    # and those of rows that end before the next token: by their first exit's symbol, with the symbols all of them have
+    of_first = np.full(symbol_label.size, -1, np.int64)
+    end_at = np.zeros(rows, np.int64)  # of accepting rows
+    named = ends
+    if ends > 1:
+        for s in range(rows):
+            if not accepting[s] or not of_row[s] & 2:
+                continue
+            end_at[s] = -1
+            if row_exit.size and row_exit[s] >= 0:
+                for x in range(exit_start[row_exit[s]], exit_start[row_exit[s] + 1]):
+                    if _place(edge_token, row_start[s], row_start[s + 1], np.int64(exit_token[x])) < 0:
+                        y = exit_symbol[x]
+                        if of_first[y] < 0:
+                            of_first[y] = ends
+                            ends += 1
+                        end_at[s] = of_first[y]
+                        break
+    leads = np.zeros((ends - named, symbol_label.size), np.bool_)
+    if ends > named:
+        having, last = np.zeros(leads.shape, np.int64), np.full(symbol_label.size, -1, np.int64)
+        alike = np.zeros(ends - named, np.int64)
+        for s in range(rows):
+            c = end_at[s] - named
+            if not accepting[s] or c < 0:
+                continue
+            alike[c] += 1
             for x in range(exit_start[row_exit[s]], exit_start[row_exit[s] + 1]):
-                token, y = np.int64(exit_token[x]), number[exit_symbol[x]]
-                if (
-                    y >= 0
-                    and (taken[s, y >> 6] >> np.uint64(y & 63)) & one
-                    and _place(edge_token, row_start[s], row_start[s + 1], token) < 0
-                ):
-                    distance[s] = 1
-                    break
-    changed = True
-    while changed:
+                y = exit_symbol[x]
+                if last[y] != s and _place(edge_token, row_start[s], row_start[s + 1], np.int64(exit_token[x])) < 0:
+                    last[y] = s
+                    having[c, y] += 1
+        for c in range(ends - named):
+            for y in range(symbol_label.size):
+                leads[c, y] = having[c, y] == alike[c]
+    # where sites lead after each end: a code or -1 - end, and whether that takes a token
+    way_start, size = np.zeros(sites + 1, np.int64), np.int64(64)
+    way_end, way_to, way_more = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
+    at = 0
+    for k in range(sites):
+        for x in range(site_start[k], site_start[k + 1] if of_site[k] else site_start[k]):
+            y, code = site_symbol[x], np.int64(site_target[x])
+            if code < 0:  # with nothing below it is not allowed
+                code = np.int64(-1) - end_of[-1 - code]
+                if of_site[k] & 1 or code == 0 or code < -outer:
+                    continue
+            if at + ends > size:
+                size *= 2
+                grown = np.empty((3, size), np.int64)
+                grown[0, :at], grown[1, :at], grown[2, :at] = way_end[:at], way_to[:at], way_more[:at]
+                way_end, way_to, way_more = grown[0], grown[1], grown[2]
+            if end_of[y] >= 0:
+                way_end[at], way_to[at], way_more[at] = end_of[y], code, 0
+                at += 1
+            for c in range(ends - named):
+                if leads[c, y]:
+                    way_end[at], way_to[at], way_more[at] = named + c, code, 1
+                    at += 1
+        way_start[k + 1] = at
+
+    # how many frames each end takes at least, then how few tokens with as many; with one end, a state's need says that
+    several = tight and ends > 1
+    room_code = np.full((rows + 2 + actions if several else 0, ends), NEVER, np.int64)
+    room_site = np.full((sites if several else 0, ends, outer), NEVER, np.int64)
+    far_code = np.full((rows + 2 + actions, ends), NEVER, np.int64)
+    far_site = np.full((sites, ends, outer), NEVER, np.int64)
+    best, inner = np.empty(ends, np.int64), np.empty(ends, np.int64)
+    for counting in range(0 if several else 1, 2):
+        code_is, site_is = (far_code, far_site) if counting else (room_code, room_site)
+        groups = outer if several and counting else 1  # ends for which there is the same room
+        code_is[rows, 0] = 0
+        for s in range(rows):
+            if accepting[s] and end_at[s] >= 0:
+                code_is[s, end_at[s]] = 0
+            if row_exit.size and row_exit[s] >= 0 and not of_row[s] & 1:
+                missing = named
+                for x in range(exit_start[row_exit[s]], exit_start[row_exit[s] + 1]):
+                    c = end_of[exit_symbol[x]]
+                    if c < 0 or code_is[s, c] <= counting:
+                        continue
+                    if _place(edge_token, row_start[s], row_start[s + 1], np.int64(exit_token[x])) < 0:
+                        code_is[s, c] = counting
+                        missing -= 1
+                        if missing == 0:
+                            break
+        changed = True
+        while changed:
+            changed = False
+            for k in range(sites):
+                for x in range(way_start[k], way_start[k + 1]):
+                    c, code, more = way_end[x], way_to[x], way_more[x]
+                    for d in range(outer):
+                        found = np.int64(NEVER)
+                        if code < 0:
+                            found = counting * more if -1 - code == d else found
+                        else:
+                            needed, most = np.int64(code_need[code]), np.int64(MOST_DEPTH + 1)
+                            if several:
+                                needed, most = max(needed, room_code[code, d]), room_site[k, c, d]
+                            elif tight:
+                                most = np.int64(site_need[k]) if site_need.size else np.int64(0)
+                            if not counting:
+                                found = needed
+                            elif needed <= most:
+                                found = far_code[code, d] + more
+                        if found < site_is[k, c, d]:
+                            site_is[k, c, d] = found
+                            changed = True
+            for a in range(actions):
+                all_frames = np.int64(0)
+                for p in range(action_start[a], action_start[a + 1]):
+                    all_frames += not site_leaf[action_push[p]]
+                state, stop = action_state[a], action_start[a + 1]
+                for group in range(groups):
+                    most = room_code[rows + 2 + a, group] if several else np.int64(MOST_DEPTH + 1)
+                    frames = all_frames
+                    for c in range(ends):
+                        best[c] = code_is[state, c]
+                        if not counting:
+                            best[c] += frames
+                        elif several and frames + room_code[state, c] > most:
+                            best[c] = NEVER
+                    for p in range(stop - 1, action_start[a] - 1, -1):
+                        k = np.int64(action_push[p])
+                        frames -= not site_leaf[k]
+                        inner[:] = best
+                        best[:] = NEVER
+                        for c in range(ends if p == stop - 1 else outer):
+                            for d in range(outer):
+                                if not counting:
+                                    best[d] = min(best[d], max(inner[c], frames + room_site[k, c, d]))
+                                elif not several or frames + room_site[k, c, d] <= most:
+                                    best[d] = min(best[d], inner[c] + far_site[k, c, d])
+                    for d in range(group, group + 1 if groups > 1 else outer):
+                        if not counting:
+                            best[d] = max(best[d], np.int64(code_need[rows + 2 + a]))
+                        if best[d] < code_is[rows + 2 + a, d]:
+                            code_is[rows + 2 + a, d] = best[d]
+                            changed = True
+            for s in range(rows - 1, -1, -1):
+                if ends == 1 and far_code[s, 0] <= 1:
+                    continue
+                best[:] = code_is[s]
+                most = np.int64(code_need[s]) if tight and not several else np.int64(MOST_DEPTH + 1)
+                for e in range(own_start[s], own_start[s + 1]):
+                    _lower(own_to[e], np.int64(0), counting, several, most, s, code_need, room_code, far_code, best)
+                push = np.int64(base_push[s]) if base_push.size else np.int64(-1)
+                frames = needed = np.int64(0)
+                if push >= 0:
+                    frames = np.int64(not site_leaf[push])
+                    needed = max(frames, np.int64(site_need[push]) if site_need.size else np.int64(0))
+                if needed <= most:
+                    for x in range(start[s], start[s + 1]):
+                        target = to[x]
+                        if target >= 0:
+                            if push < 0:
+                                _lower(target, needed, counting, several, most, s, code_need, room_code, far_code, best)
+                            continue
+                        if push >= 0:
+                            at = _place(site_symbol, site_start[push], site_start[push + 1], -1 - target)
+                            if at < 0:
+                                continue
+                            target = np.int64(site_target[at])
+                        if target >= 0:
+                            _lower(target, needed, counting, several, most, s, code_need, room_code, far_code, best)
+                        elif end_of[-1 - target] >= 0 and not of_row[s] & 1:
+                            c = end_of[-1 - target]
+                            if not counting:
+                                best[c] = min(best[c], needed)
+                            elif not several or needed <= room_code[s, c]:
+                                best[c] = min(best[c], np.int64(1))
+                for group in range(groups if push >= 0 and needed <= most else 0):
+                    if several and counting:
+                        most = room_code[s, group]
+                        if needed > most:
+                            continue
+                    inner[:] = NEVER
+                    for x in range(start[s], start[s + 1]):
+                        for c in range(ends if to[x] >= 0 else 0):
+                            room = frames + code_need[to[x]]
+                            if several:
+                                room = max(room, frames + room_code[to[x], c])
+                            if not counting:
+                                inner[c] = min(inner[c], room)
+                            elif room <= most:
+                                inner[c] = min(inner[c], far_code[to[x], c] + 1)
+                    for c in range(ends):
+                        for d in range(group, group + 1 if groups > 1 else outer):
+                            if not counting:
+                                best[d] = min(best[d], max(needed, max(inner[c], room_site[push, c, d])))
+                            elif not several or room_site[push, c, d] <= most:
+                                best[d] = min(best[d], inner[c] + far_site[push, c, d])
+                for c in range(ends):
+                    if best[c] < code_is[s, c]:
+                        code_is[s, c] = best[c]
+                        changed = True
+    farthest = np.full((rows + 2, ends), -1, np.int64)
+    # by how much the distance rises at most when a fragment is left, above what each of its ends would take
+    excess = np.zeros(ends, np.int64)
+    for k in range(sites):
+        inner[:] = -1
+        for x in range(site_start[k], site_start[k + 1] if of_site[k] else site_start[k]):
+            if site_target[x] >= 0:
+                for d in range(outer):
+                    inner[d] = max(inner[d], far_code[site_target[x], d])
+        for c in range(ends):
+            for d in range(outer):
+                if far_site[k, c, d] < NEVER:
+                    rise = inner[d] - far_site[k, c, d] if inner[d] < NEVER else np.int64(NEVER)
+                    excess[c] = max(excess[c], rise)
+    changed = bool(ends > 1)
+    while changed:  # and so that the next one is left too
         changed = False
         for k in range(sites):
-            worst = np.int64(-1)
-            for x in range(site_start[k], site_start[k + 1]):
-                y = number[site_symbol[x]]
-                if y < 0 or not (seen_off[k, y >> 6] >> np.uint64(y & 63)) & one:
-                    continue
-                code = np.int64(site_target[x])
-                if code >= 0:
-                    far = _code_distance(code, rows, distance, site_distance, action_state, action_start, action_push)
-                else:
-                    far = np.int64(0)  # the next site takes what this one makes of it
-                worst = max(worst, far)
-            if 0 <= worst < site_distance[k]:
-                site_distance[k] = worst
-                changed = True
-        for s in range(rows - 1, -1, -1):
-            best = distance[s]
-            if best <= 1:
-                continue
-            most = np.int64(code_need[s]) if tight else np.int64(MOST_DEPTH + 1)
-            for e in range(own_start[s], own_start[s + 1]):
-                code = own_to[e]
-                if code_need[code] <= most:
-                    far = _code_distance(code, rows, distance, site_distance, action_state, action_start, action_push)
-                    best = min(best, far + 1)
-            push = np.int64(base_push[s]) if base_push.size else np.int64(-1)
-            frames, above = np.int64(0), np.int64(0)
-            if push >= 0:
-                frames, above = np.int64(not site_leaf[push]), site_distance[push]
-                if max(frames, np.int64(site_need[push]) if site_need.size else np.int64(0)) > most:
-                    continue_base = False
-                else:
-                    continue_base = True
-            else:
-                continue_base = True
-            if continue_base:
-                for x in range(start[s], start[s + 1]):
-                    if to[x] >= 0:
-                        if frames + code_need[to[x]] <= most:
-                            best = min(best, distance[to[x]] + above + 1)
-                    elif push < 0:
-                        y = number[-1 - to[x]]
-                        if (taken[s, y >> 6] >> np.uint64(y & 63)) & one:
-                            best = np.int64(1)
-                    else:
-                        found = _place(site_symbol, site_start[push], site_start[push + 1], -1 - to[x])
-                        if found >= 0:
-                            code = np.int64(site_target[found])
-                            if code >= 0 and code_need[code] <= most:
-                                far = _code_distance(
-                                    code, rows, distance, site_distance, action_state, action_start, action_push
-                                )
-                                best = min(best, far + 1)
-                            elif code < 0 and number[-1 - code] >= 0:
-                                y = number[-1 - code]
-                                if (taken[s, y >> 6] >> np.uint64(y & 63)) & one:
-                                    best = np.int64(1)
-            if best < distance[s]:
-                distance[s] = best
-                changed = True
-    for a in range(actions):
-        code_distance[rows + 2 + a] = _code_distance(
-            rows + 2 + a, rows, distance, site_distance, action_state, action_start, action_push
-        )
-    excess = np.int64(0)  # by how much the distance rises at most when a fragment is left
-    for k in range(sites):
-        for x in range(site_start[k], site_start[k + 1]):
-            if site_target[x] >= 0 and pushed[k]:
-                far = code_distance[site_target[x]]
-                excess = max(excess, far - site_distance[k] if far < NEVER else np.int64(NEVER))
-    farthest = np.full(rows + 2, -1, np.int64)
+            leaves = 0
+            for x in range(site_start[k], site_start[k + 1] if of_site[k] else site_start[k]):
+                leaves += site_target[x] < 0
+            for c in range(ends if leaves else 0):
+                for d in range(outer):
+                    if far_site[k, c, d] < NEVER:
+                        rise = excess[d] - far_site[k, c, d] if excess[d] < NEVER else np.int64(NEVER)
+                        changed |= rise > excess[c]
+                        excess[c] = max(excess[c], rise)
     for s in range(rows):
-        far = np.int64(-1)
+        best[:] = -1
         for e in range(own_start[s], own_start[s + 1]):
-            far = max(far, code_distance[own_to[e]])
+            for c in range(ends):
+                best[c] = max(best[c], far_code[own_to[e], c])
         push = np.int64(base_push[s]) if base_push.size else np.int64(-1)
-        above = site_distance[push] if push >= 0 else np.int64(0)
+        inner[:] = -1
         for x in range(start[s], start[s + 1]):
             if to[x] >= 0:
-                far = max(far, distance[to[x]] + above)
+                for c in range(ends):
+                    inner[c] = max(inner[c], far_code[to[x], c])
         if base_row[s] >= 0 and base_exit.size and base_exit[base_row[s]] >= 0:
-            far = max(far, excess + above)
+            for c in range(ends):
+                inner[c] = max(inner[c], excess[c])
+        if push >= 0 and inner.max() >= 0:
+            for d in range(outer):
+                least = np.int64(NEVER)
+                for c in range(ends):
+                    least = min(least, inner[c] + far_site[push, c, d])
+                best[d] = max(best[d], least)
+            best[outer:] = NEVER
+        else:
+            for c in range(ends):
+                best[c] = max(best[c], inner[c])
         if row_exit.size and row_exit[s] >= 0:
-            far = max(far, excess)
-        farthest[s] = min(far, NEVER)
-    return code_distance, site_distance, farthest
+            for c in range(ends):
+                best[c] = max(best[c], excess[c])
+        for c in range(ends):
+            farthest[s, c] = min(best[c], NEVER)
+    return far_code, far_site, farthest, room_code, room_site

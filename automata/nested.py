@@ -4,19 +4,24 @@ States are numbers, and each has a row of 256 codes. A code leads to a state, or
 fragment (a call), or ends the fragment and pops the site (a return), which may keep the byte for what comes after. A
 site says where to go on by the label with which its fragment ends.
 
-A `Machine` is put together from a few kinds of pieces, noted in flat lists; `rows` writes them all in one kernel. The
-states of a *library* machine come first, so that what is known of them holds in every machine built on it.
+A `Machine` is put together from a few kinds of pieces, noted in flat lists; `flush` writes them all in one kernel. The
+states of a *library* machine come first, so that what is known of them holds in every machine built on it. A state may
+be left for later: its row is written when somebody reaches it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+UNWRITTEN = 0  # in rows that are left for later: nothing leads to state 0, the start of the whole
+STRINGS = 1 << 28  # from here on states are those of counted strings, which have no rows: see `Machine.string`
 DEAD = -1
 RETURN = -2  # minus the label
 KEEP = -(1 << 20)  # minus the label: the fragment ended before this byte
@@ -30,20 +35,7 @@ class Machine:
     """
 
     def __init__(self, library: Machine | None = None) -> None:
-        if library is None:
-            self.first = 1
-            self.size = 1
-            self.num_sites = self.num_calls = 0
-            self.base_rows = np.full((1, 256), DEAD, np.int32)
-            self.library_sites = (np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_))
-            self.library_calls = np.zeros((0, 2), np.int32)
-        else:
-            self.first = self.size = library.size
-            self.num_sites, self.num_calls = library.num_sites, library.num_calls
-            self.base_rows = library.rows
-            self.library_sites = library.sites
-            self.library_calls = library.calls
-        self._frozen: tuple[Any, ...] | None = None
+        self.bytes = bytearray()
         self._edges: list[int] = []  # state, lowest byte, highest byte, code
         self._late: list[int] = []  # the same, written last
         self._chains: list[int] = []  # state, first new state, code at the end, first byte, bytes
@@ -52,20 +44,45 @@ class Machine:
         self._dfas: list[tuple[int, NDArray[Any] | None, NDArray[Any]]] = []
         self._blocks: list[int] = []  # first call, calls, site, first target
         self._site_states: list[int] = []
-        self._site_start: list[int] = [0]
+        self._site_start: list[int] = []
         self._site_leaf: list[bool] = []
         self._site_of: dict[tuple[Any, ...], int] = {}
         self._call_of: dict[tuple[int, int], int] = {}
         self._block_of: dict[tuple[int, int], int] = {}
-        self.bytes = bytearray()
+        self.pending: dict[int, Callable[[], None]] = {}  # what writes the states that are left for later
+        self._alone: set[int] = set()  # of these, such as are much work
+        self._reached: list[int] = []  # of these, after they were flushed as unwritten
+        self.parts: list[tuple[int, int, NDArray[Any], NDArray[Any]]] = []  # DFAs written by and by
+        self._part_start: list[int] = []
+        self._holes: list[tuple[int, int]] = []  # of them not flushed yet
         self.twins: dict[int, tuple[int, int]] = {}  # library state and site, of rows nearly the library's
-        self.accepting: list[int] = [] if library is None else list(library.accepting)  # where nothing need follow
         self.height: int | None = 0  # most calls of its own open at once, leaves aside; None if they recur
         self.anything = True  # whether it calls the library's any object or any array
         # states whose rows are made on their own: of DFAs (first state, classes, codes, whether schemas share it), and
         # of strings that are counted (first state, how many of its states are here, fewest and most characters)
         self.apart: list[tuple[int, NDArray[Any], NDArray[Any], bool]] = []
         self.counted: list[tuple[int, int, int, int | None]] = []
+        self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
+        self._next_string = STRINGS
+        self._flushed_sites = self._flushed_calls = 0
+        self._flushed_states = 1
+        self._rows = np.full((1, 256), DEAD, np.int32)
+        self._calls = np.zeros((0, 2), np.int32)
+        self._sites = np.zeros(1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)
+        self._twins = np.full((2, 1), -1, np.int32)
+        self._used_site_states = 0
+        if library is None:
+            self.first = self.size = 1
+            self.num_sites = self.num_calls = 0
+            self.accepting: set[int] = set()  # where nothing need follow
+            return
+        self.first = self.size = self._flushed_states = library.size
+        self.num_sites = self._flushed_sites = library.num_sites
+        self.num_calls = self._flushed_calls = library.num_calls
+        self._rows, self._calls, self._sites = library.rows, library.calls, library.sites
+        self._used_site_states = len(self._sites[1])
+        self._twins = np.full((2, library.size), -1, np.int32)  # twins are of the states that come on top
+        self.accepting = set(library.accepting)
 
     # ---------------------------------------------------------------------------------------------- pieces
 
@@ -73,6 +90,14 @@ class Machine:
         """Return a new state."""
         self.size += 1
         return self.size - 1
+
+    def later(self, write: Callable[[], None], alone: bool = False) -> int:
+        """Return a new state that is left for later: `write` adds its pieces. alone: it is much work."""
+        state = self.state()
+        self.pending[state] = write
+        if alone:
+            self._alone.add(state)
+        return state
 
     def site(self, states: tuple[int, ...], leaf: bool) -> int:
         """Return the site that goes on in states[label], -1 for none; leaf: pushed for a fragment without calls."""
@@ -82,7 +107,7 @@ class Machine:
             found = self._site_of[key] = self.num_sites
             self.num_sites += 1
             self._site_states.extend(states)
-            self._site_start.append(len(self._site_states))
+            self._site_start.append(self._used_site_states + len(self._site_states))
             self._site_leaf.append(leaf)
         return found
 
@@ -129,7 +154,7 @@ class Machine:
         self._enters.extend((state, target, block, fragment[0], site))
 
     def copy(self, state: int, source: int) -> None:
-        """Read in a state what another reads."""
+        """Read in a state what another reads, which is written by now, or together with it."""
         self._copies.extend((state, source))
 
     def dfa(self, class_of: NDArray[Any], codes: NDArray[Any]) -> int:
@@ -139,6 +164,16 @@ class Machine:
         self._dfas.append((first, class_of, codes))
         return first
 
+    def dfa_later(self, class_of: NDArray[Any], codes: NDArray[Any]) -> int:
+        """Add the states of a DFA as `dfa` does, some at a time as they are reached."""
+        first = self.size
+        self.size += len(codes)
+        self._part_start.append(first)
+        self.parts.append((first, self.size, class_of, codes))
+        self._holes.append((first, len(codes)))
+        self._dfas.append((first, class_of, codes[:1]))  # which others copy
+        return first
+
     def block(self, rows: NDArray[np.int32]) -> int:
         """Add states by their rows (N, 256) of codes, and return the first; it is `size` before the call."""
         first = self.size
@@ -146,78 +181,198 @@ class Machine:
         self._dfas.append((first, None, rows))
         return first
 
-    def all_twins(self) -> NDArray[np.int32]:
-        """Return (state, library state, site) of all rows that differ little from the library's, copies among them."""
-        for state, source in zip(self._copies[::2], self._copies[1::2], strict=True):
-            if source in self.twins and state not in self.twins:
-                self.twins[state] = self.twins[source]
-        return np.array([(state, *twin) for state, twin in self.twins.items()], np.int32).reshape(-1, 3)
+    def string(self, low: int, high: int | None, count: int) -> int:
+        """Add a string of low .. high characters without rows, `count` states, and return the first.
+
+        Only what is lazy reads it: state k * Q + q is state q of the library's string, which has Q, after k characters.
+        """
+        first = self._next_string
+        self._next_string += count
+        self.strings.append((first, low, high))
+        return first
+
+    # ---------------------------------------------------------------------------------------------- later
+
+    def reach(self, state: int) -> None:
+        """Write the row of a state that was left for later, and of some behind it; `flush` comes after it."""
+        if state not in self.pending:
+            first, stop, class_of, codes = self.parts[bisect_right(self._part_start, state) - 1]
+            low = state - (state - first) % _PART
+            part = codes[low - first : min(low + _PART, stop) - first]
+            self._rows[low : low + len(part)] = np.where(part >= 0, part + first, part)[:, class_of]
+            return
+        self._write([state], _STATES_AT_ONCE)
+
+    def spread(self, most: int) -> None:
+        """Write about so many states of those that were left for later, such as are reached soonest."""
+        self._write([state for state in self.pending if state not in self._alone] or list(self.pending), most)
+
+    def _write(self, todo: list[int], most: int) -> None:
+        before = self.size
+        for each in todo:  # which grows meanwhile
+            if self.size - before > most:
+                break
+            write = self.pending.pop(each)
+            if each < self._flushed_states:
+                self._reached.append(each)
+            known = self.size
+            write()
+            if self.pending and self.size > known:
+                new = []
+                for other in reversed(self.pending):
+                    if other < known:
+                        break
+                    if other not in self._alone:
+                        new.append(other)
+                todo.extend(reversed(new))
 
     # ---------------------------------------------------------------------------------------------- arrays
 
-    def _finish(self) -> tuple[Any, ...]:
-        if self._frozen is None:
-            sites = (
-                np.concatenate(
-                    (self.library_sites[0], np.array(self._site_start[1:], np.int32) + self.library_sites[0][-1])
-                ),
-                np.concatenate((self.library_sites[1], np.array(self._site_states, np.int32))),
-                np.concatenate((self.library_sites[2], np.array(self._site_leaf, np.bool_))),
-            )  # fmt: skip
-            calls = np.empty((self.num_calls, 2), np.int32)
-            calls[: len(self.library_calls)] = self.library_calls
-            rows = np.empty((self.size, 256), np.int32)
-            _fill_rows(
-                self.base_rows, rows, calls, len(self.base_rows), sites[0], sites[1], _table(self._blocks, 4),
-                _table(self._enters, 5), _table(self._edges, 4), _table(self._chains, 5),
-                np.frombuffer(bytes(self.bytes), np.uint8), _table(self._copies, 2), _table(self._late, 4), 0,
-            )  # fmt: skip
-            if self._dfas:
-                for first, class_of, codes in self._dfas:
-                    if class_of is None:
-                        rows[first : first + len(codes)] = codes
-                        continue
-                    shifted = np.where(codes >= 0, codes + first, codes).astype(np.int32)
-                    rows[first : first + len(codes)] = shifted[:, class_of]
-                _fill_rows(
-                    self.base_rows, rows, calls, len(self.base_rows), sites[0], sites[1], _table(self._blocks, 4),
-                    _table(self._enters, 5), _table(self._edges, 4), _table(self._chains, 5),
-                    np.frombuffer(bytes(self.bytes), np.uint8), _table(self._copies, 2), _table(self._late, 4), 1,
-                )  # fmt: skip
-            self._frozen = rows, calls, sites
-        return self._frozen
+    def flush(self) -> None:
+        """Write all pieces that were added into the arrays."""
+        if self.size > len(self._rows):
+            room = self.size if not self.pending and not self.parts else max(2 * self.size, _ROOM)
+            rows = (np.empty if room == self.size else np.zeros)((room, 256), np.int32)
+            rows[: self._flushed_states] = self._rows[: self._flushed_states]
+            twins = np.full((2, room), -1, np.int32)
+            twins[:, : self._flushed_states] = self._twins[:, : self._flushed_states]
+            self._rows, self._twins = rows, twins
+        self._calls = _longer(self._calls, self._flushed_calls, self.num_calls, bool(self.pending))
+        if self._site_start:
+            start, states, leaf = self._sites
+            used, new = self._used_site_states, len(self._site_states)
+            start = _longer(start, self._flushed_sites + 1, self.num_sites + 1, bool(self.pending))
+            states = _longer(states, used, used + new, bool(self.pending))
+            leaf = _longer(leaf, self._flushed_sites, self.num_sites, bool(self.pending))
+            start[self._flushed_sites + 1 : self.num_sites + 1] = self._site_start
+            states[used : used + new] = self._site_states
+            leaf[self._flushed_sites : self.num_sites] = self._site_leaf
+            self._sites = start, states, leaf
+            self._used_site_states += new
+            self._site_start, self._site_states, self._site_leaf = [], [], []
+        holes = self._holes
+        if self.pending:
+            flushed = self._flushed_states
+            new_ones = []
+            for state in reversed(self.pending):
+                if state < flushed:
+                    break
+                new_ones.append((state, 1))
+            holes = sorted(holes + new_ones)
+        pieces = (
+            _table(self._blocks, 4), _table(self._enters, 5), _table(self._edges, 4), _table(self._chains, 5),
+            np.frombuffer(bytes(self.bytes), np.uint8), _table(self._copies, 2), _table(self._late, 4),
+        )  # fmt: skip
+        fresh = np.array(self._reached, np.int32)
+        place = self._flushed_states, self.size, np.array(holes, np.int32).reshape(-1, 2), fresh
+        arguments: tuple[Any, ...] = self._rows, self._calls, *self._sites[:2], *place, *pieces
+        _fill_rows(*(*arguments, 0))
+        if self._dfas:
+            for first, class_of, codes in self._dfas:
+                if class_of is None:
+                    self._rows[first : first + len(codes)] = codes
+                    continue
+                shifted = np.where(codes >= 0, codes + first, codes).astype(np.int32)
+                self._rows[first : first + len(codes)] = shifted[:, class_of]
+            _fill_rows(*(*arguments, 1))
+        twins = self._twins
+        for state, twin in self.twins.items():
+            twins[0, state], twins[1, state] = twin
+        for state, source in zip(self._copies[::2], self._copies[1::2], strict=True):
+            if twins[0, source] >= 0 and twins[0, state] < 0:
+                twins[:, state] = twins[:, source]
+        self._flushed_states, self._flushed_sites, self._flushed_calls = self.size, self.num_sites, self.num_calls
+        self.twins, self._holes, self._reached, self._dfas = {}, [], [], []
+        self._blocks, self._enters, self._edges, self._chains, self._copies, self._late = [], [], [], [], [], []
+        self.bytes.clear()
+
+    def _flush_new(self) -> None:
+        if (
+            self.size > self._flushed_states or self._blocks or self._site_start or self._enters or self._edges
+            or self._chains or self._copies or self._late or self._reached
+        ):  # fmt: skip
+            self.flush()
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Return rows, calls, the three of `sites`, and `all_twins` in one, each with room behind what is flushed."""
+        return self._rows, self._calls, *self._sites, self._twins
 
     @property
     def rows(self) -> NDArray[np.int32]:
-        """All rows (N, 256) of codes; no more pieces may be added."""
-        rows: NDArray[np.int32] = self._finish()[0]
-        return rows
+        """All rows (N, 256) of codes."""
+        self._flush_new()
+        return self._rows[: self.size]
 
     @property
     def calls(self) -> NDArray[np.int32]:
         """The site pushed by each call and the state it goes to (calls, 2)."""
-        calls: NDArray[np.int32] = self._finish()[1]
-        return calls
+        self._flush_new()
+        return self._calls[: self.num_calls]
 
     @property
     def sites(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """(first state of each site (K + 1,), states by label, whether the site is pushed for a leaf (K,))."""
-        sites: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]] = self._finish()[2]
-        return sites
+        self._flush_new()
+        start, states, leaf = self._sites
+        return start[: self.num_sites + 1], states[: self._used_site_states], leaf[: self.num_sites]
+
+    @property
+    def all_twins(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(library state (N,), site (N,)) of all rows that differ little from the library's, -1 for the others."""
+        self._flush_new()
+        return self._twins[0, : self.size], self._twins[1, : self.size]
+
+
+def needs(machine: Machine, most: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return how many frames that are no leaves it takes to end the fragment of each state, (N,), and behind each site.
+
+    most: in place of what has no end. Where labels lead into ever deeper calls, only the best of them is counted on.
+    """
+    site_start, site_states, site_leaf = machine.sites
+    found = []
+    for safely in (True, False):
+        need = np.full(machine.size, most, np.int32)
+        need[list(machine.accepting)] = 0
+        # strings and numbers make no calls, and those that are counted are not all here
+        for first, stop in chain(((p[0], p[1]) for p in machine.parts), ((c[0], c[0] + c[1]) for c in machine.counted)):
+            need[first:stop] = 0
+        frames_needed(machine.rows, machine.calls, site_start, site_states, site_leaf, safely, need)
+        inside = np.where(site_states < STRINGS, need[np.clip(site_states, 0, machine.size - 1)], 0)
+        inside[site_states < 0] = 0 if safely else most
+        reduce = np.maximum if safely else np.minimum
+        found.append((need, reduce.reduceat(inside, site_start[:-1])))
+    by_state, by_site = (np.where(sure < most, sure, hoped) for sure, hoped in zip(*found, strict=True))
+    return by_state.astype(np.int32), by_site.astype(np.int32)
+
+
+_STATES_AT_ONCE = 96  # written together with one that is reached
+_PART = 64  # states of a DFA that are written at a time
+_ROOM = 1 << 14  # rows of a machine that grows; what is not written takes no memory
 
 
 def _table(flat: Sequence[int], width: int) -> NDArray[np.int32]:
     return np.array(flat, np.int32).reshape(-1, width)
 
 
+def _longer(array: NDArray[Any], used: int, size: int, grows: bool) -> NDArray[Any]:
+    """Return an array with room for `size` entries, of which the first `used` are known."""
+    if size <= len(array):
+        return array
+    out = np.empty((2 * size if grows else size, *array.shape[1:]), array.dtype)
+    out[:used] = array[:used]
+    return out
+
+
 @njit(cache=True, nogil=True)
 def _fill_rows(
-    library: Any,
     rows: Any,
     calls: Any,
-    first: int,
     site_start: Any,
     site_states: Any,
+    first: int,
+    stop: int,
+    holes: Any,
+    reached: Any,
     blocks: Any,
     enters: Any,
     edges: Any,
@@ -227,11 +382,15 @@ def _fill_rows(
     late: Any,
     again: int,
 ) -> None:
-    """Write rows and calls; again: what lies in DFAs is there now, and must stay."""
+    """Write rows first .. stop, holes aside, and those reached, and calls; again: what lies in DFAs stays."""
     if not again:
-        rows[:first] = library
-        rows[0] = DEAD
-        rows[first:] = DEAD
+        at = np.int64(first)
+        for i in range(len(holes)):
+            rows[at : holes[i, 0]] = DEAD
+            at = np.int64(holes[i, 0] + holes[i, 1])
+        rows[at:stop] = DEAD
+        for i in range(reached.size):
+            rows[reached[i]] = DEAD
         for i in range(len(blocks)):
             for k in range(blocks[i, 1]):
                 calls[blocks[i, 0] + k, 0] = blocks[i, 2]
@@ -240,7 +399,7 @@ def _fill_rows(
         s, t, block, origin, site = enters[i, 0], enters[i, 1], enters[i, 2], enters[i, 3], enters[i, 4]
         for b in range(256):
             code = rows[t, b]
-            if code >= 0:
+            if code > 0:
                 rows[s, b] = CALL - (block + code - origin)
             elif code <= RETURN and code > KEEP:
                 rows[s, b] = site_states[site_start[site] + RETURN - code]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import operator
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..automata.budget import Budget
 from ..errors import RegexError, SchemaError
-from ..table import MOST_DEPTH, TransitionTable
+from ..table import MOST_DEPTH, LazyTable, TransitionTable
 from .text import begin_budget, check_vocabulary
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .json_schema.layout import Layout
     from .json_schema.source import Path
+
+_MOST_AT_FIRST = 1200  # states of a lazy table that are written before somebody comes to them
 
 
 def compile_json_schema(
@@ -28,6 +32,7 @@ def compile_json_schema(
     allow: Iterable[str] = (),
     documents: Mapping[str, Any] | None = None,
     depth: int = 64,
+    lazy: bool = True,
     budget: Budget | None = None,
 ) -> TransitionTable:
     """Compile a JSON Schema into a table that allows exactly the JSON texts, in one form, of the values that fit it.
@@ -42,6 +47,8 @@ def compile_json_schema(
     allow: keywords that may be approximated, by name, such as "uniqueItems".
     documents: schemas by URI that "$ref" may name; nothing is ever fetched.
     depth: how many recursive schemas may be open inside one another.
+    lazy: whether to return a `LazyTable`, whose arrays are worked out when something asks for them. A `Matcher` does
+    not: it finds what it needs as it goes. None for schemas whose table takes long, more than some ten milliseconds.
 
     Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; TypeError and ValueError for
     arguments of another kind.
@@ -53,9 +60,9 @@ def compile_json_schema(
     """
     # a third of what importing the package takes, for those who have no schemas
     from .json_schema.build import build
-    from .json_schema.emit import emit
+    from .json_schema.emit import Emitter, emit
     from .json_schema.keywords import formula
-    from .json_schema.library import Library, link
+    from .json_schema.library import Library, lazily, link
     from .json_schema.source import read
 
     check_vocabulary(vocabulary)
@@ -71,13 +78,27 @@ def compile_json_schema(
     meter = begin_budget(budget)
     library = Library.of(vocabulary, layout)
     contents = read(schema)
+    source = _hash(contents, documents, layout, sorted(allowed), depth)
     try:
         root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
+        if lazy:
+            patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
+            emitter = Emitter(root, library, patient.begin(), lazy=True)
+            emitter.machine.spread(_MOST_AT_FIRST)
+            reader = lazily(library, emitter, depth, patient.begin())
+
+            def make() -> TransitionTable:
+                later = begin_budget(budget)
+                return link(library, emit(root, library, later), source, depth, later)
+
+            return LazyTable(
+                reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
+                source=source, depth=depth,
+            )  # fmt: skip
         machine = emit(root, library, meter)
     except RegexError as error:
         where = _find_pattern(contents, error.pattern)
         raise SchemaError(f"the pattern cannot be compiled: {error}", where, "pattern") from error
-    source = _hash(contents, documents, layout, sorted(allowed), depth)
     return link(library, machine, source, depth, meter)
 
 

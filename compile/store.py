@@ -11,6 +11,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def name_of(kind: str, *parts: str | bytes) -> str:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little") + data)
     return f"{kind}-{digest.hexdigest()[:40]}"
+
+
+@cache
+def code() -> str:
+    """Return a name of the code at hand, as part of the name of what follows from it and from nothing else."""
+    root = Path(__file__).parent.parent
+    files = sorted(path for part in ("automata", "compile") for path in (root / part).rglob("*.py"))
+    stats = [(path.relative_to(root).as_posix(), path.stat()) for path in files]
+    return hashlib.sha256(repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode()).hexdigest()
 
 
 def load(name: str) -> dict[str, NDArray[Any]] | None:

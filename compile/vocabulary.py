@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate, pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -97,6 +97,36 @@ class TokenTrie:
     token: NDArray[np.int32]  # (K,) ids in depth-first order
     root_start: NDArray[np.int32]  # (257,)
     longest: int  # bytes of the longest token
+
+    @cached_property
+    def branches(self) -> Branches:
+        """The nodes in another order, the children of each side by side."""
+        order = np.argsort(self.depth, kind="stable")  # nodes of one depth stay as they are, in order of parents
+        depth, skip = self.depth[order].astype(np.int64), self.skip[order]
+        first = np.searchsorted(depth, np.arange(1, int(self.longest) + 3))  # the first node of each depth from 1 on
+        child = np.empty(order.size + 1, np.int32)
+        for d in range(self.longest):
+            below = order[first[d + 1] : first[d + 2]]
+            child[first[d] : first[d + 1]] = first[d + 1] + np.searchsorted(below, order[first[d] : first[d + 1]])
+        child[-1] = order.size
+        start = self.token_start
+        tokens = np.stack((start[order], start[order + 1], start[skip]), axis=1).astype(np.int32)
+        characters = _content(self.byte, self.depth, start, BYTE_GROUP, False)[order]
+        reach = (self.depth[order] + self.height[order]).astype(np.int32)
+        return Branches(self.byte[order], child, tokens, characters, reach)
+
+
+class Branches(NamedTuple):
+    """The nodes of a trie by depth, so that a walk looks at the children of a node in one place.
+
+    Nodes 0 .. child[0] are the children of the root; those of node i are child[i] .. child[i + 1].
+    """
+
+    byte: NDArray[np.uint8]  # (M,)
+    child: NDArray[np.int32]  # (M + 1,)
+    tokens: NDArray[np.int32]  # (M, 3) the first of the tokens that end here, the first below, the first behind those
+    characters: NDArray[np.uint64]  # (M,) sets of byte groups, of characters that tokens only begin or end as well
+    reach: NDArray[np.int32]  # (M,) bytes from the root to the deepest node below
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -289,7 +319,7 @@ class Vocabulary:
         for array in (*arrays, order):
             array.flags.writeable = False
         byte, skip, depth, height, token_start, root_start = arrays
-        content = _content(byte, depth, token_start, BYTE_GROUP)
+        content = _content(byte, depth, token_start, BYTE_GROUP, True)
         content.flags.writeable = False
         return TokenTrie(byte, skip, depth, height, content, token_start, order, root_start, int(longest))
 
@@ -470,11 +500,11 @@ def _build(order: Any, token_bytes: Any, token_offset: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any) -> Any:
+def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any, whole: bool) -> Any:
     """Return the groups of all characters that tokens have from each node on (M,), as bits.
 
-    A node inside a character has `UNCLEAN` alone; one below which a token ends inside a character, or is not UTF-8, has
-    it as well.
+    One below which a token is not UTF-8 has `UNCLEAN` as well. whole: and so has one below which a token ends inside a
+    character, while a node inside a character has it alone.
     """
     nodes = byte.size
     deepest: Any = 0
@@ -525,7 +555,7 @@ def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any) -> Any:
     for i in range(nodes - 1, -1, -1):
         d = np.int64(depth[i])
         own = np.uint64(0)
-        if phase[i] == 8 or (phase[i] > 0 and token_start[i + 1] > token_start[i]):
+        if phase[i] == 8 or (whole and phase[i] > 0 and token_start[i + 1] > token_start[i]):
             own = unclean
         elif byte[i] < 0x80 or byte[i] >= 0xC2:
             own = np.uint64(1) << np.uint64(byte_group[byte[i]])
@@ -535,7 +565,7 @@ def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any) -> Any:
     for i in range(nodes):
         path[depth[i]] = phase[i]
         inside = depth[i] > 1 and path[depth[i] - 1] > 0
-        if inside or (depth[i] == 1 and 0x80 <= byte[i] < 0xC2):
+        if (whole and inside) or (depth[i] == 1 and 0x80 <= byte[i] < 0xC2):
             out[i] = unclean
     return out
 

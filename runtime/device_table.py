@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TableError, VocabularyMismatchError
-from ..table import NEVER, Level, NestedState, TransitionTable
+from ..table import Level, NestedState, TransitionTable
 
 _DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
+MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
 _SPARSE = 4  # how many times as many as the sites' own are worth it besides
 
 
@@ -67,7 +68,10 @@ class DeviceCalls:
     site_target: Any  # (K + 1, Y), or (M + 1,)
     site_frames: Any  # (K + 1,) int32: 0 of a leaf, else 1
     site_room: Any  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
-    site_distance: Any  # (K + 1,), or (0,) if distances were not put
+    site_distance: Any  # (K + 1,), or (0,) if distances were not put, or where ends are told apart
+    end_distance: Any  # (C, F, K + 1) the same by ends; (0,)
+    distance_room: Any  # (C, S + 2 + A) how many more frames must fit for a distance; (0,) where nothing need be asked
+    site_distance_room: Any  # (C, F, K + 1); (0,)
     action_state: Any  # (A + 1,)
     action_start: Any  # (A + 2,)
     action_push: Any  # (max(P, 1),)
@@ -103,7 +107,8 @@ class DeviceTable:
     class_start: Any  # (lists + 2,): one more list, which is empty, for the base that allows nothing
     class_token: Any  # (Z + class_width + 1,)
     class_id: Any  # (Z + class_width + 1,)
-    distance: Any  # (num_states,), of a nested table (num_states + A,) by code; (0,) if it was not put
+    distance: Any  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
+    # ends are told apart; (0,) if it was not put
     calls: DeviceCalls | None  # of a nested table
     vocab_size: int
     num_rows: int
@@ -144,8 +149,8 @@ ARRAYS = (
 )  # fmt: skip
 CALL_ARRAYS = (
     "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol",
-    "site_target", "site_frames", "site_room", "site_distance", "action_state", "action_start", "action_push",
-    "action_room", "state_room",
+    "site_target", "site_frames", "site_room", "site_distance", "end_distance", "distance_room", "site_distance_room",
+    "action_state", "action_start", "action_push", "action_room", "state_room",
 )  # fmt: skip
 CALL_STATICS = ("depth", "slots", "symbols", "exit_width", "site_width", "pops")
 STATICS = (
@@ -230,8 +235,30 @@ def device_table(
 
 
 def _distance(table: TransitionTable) -> NDArray[np.int32]:
-    """Return the distance of each state, of a nested table of each code."""
-    return table.distances.code.clip(max=NEVER).astype(np.int32) if table.is_nested else table.distance
+    """Return the distance of each state, of a nested table of each code, by ends where there are several."""
+    if not table.is_nested:
+        return table.distance
+    by_end: NDArray[np.int32] = np.ascontiguousarray(table.distances.code.T.astype(np.int32))
+    return by_end if len(by_end) > 1 else by_end[0]
+
+
+def _rooms(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return how many more frames must fit for the distances of codes and sites, (0,) where nothing need be asked."""
+    if not budgets or not table.distances.code_room.size:
+        return (np.zeros(0, np.int32),) * 2
+    by_code = np.ascontiguousarray(table.distances.code_room.T.clip(max=MOST_FRAMES).astype(np.int32))
+    by_site = table.distances.site_room.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
+    return by_code, np.concatenate([by_site, np.zeros((*by_site.shape[:2], 1), np.int32)], axis=2)
+
+
+def _site_distances(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the distance of each site, 0 of the one that is none: of one end, and by ends; (0,) for the other."""
+    nothing = np.zeros(0, np.int32)
+    if not budgets:
+        return nothing, nothing
+    ends = table.distances.site.transpose(1, 2, 0).astype(np.int32)
+    by_end: NDArray[np.int32] = np.concatenate([ends, np.zeros((*ends.shape[:2], 1), np.int32)], axis=2)
+    return (nothing, by_end) if len(by_end) > 1 else (by_end[0, 0], nothing)
 
 
 def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> DeviceCalls:
@@ -250,6 +277,7 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
     else:
         site_symbol = np.append(table.site_symbol, 0).astype(np.int32)
         site_target = np.append(table.site_target, dead).astype(np.int32)
+    by_site, rooms = _site_distances(table, budgets), _rooms(table, budgets)
     any_need = table.state_need.size and table.state_need.any()
     nothing = np.zeros(1, np.int32)
 
@@ -269,7 +297,10 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
         "site_target": site_target,
         "site_frames": np.append(~table.site_leaf, False).astype(np.int32),
         "site_room": np.append(np.maximum(~table.site_leaf, need), 0).astype(np.int32),
-        "site_distance": np.append(table.distances.site, 0).astype(np.int32) if budgets else nothing[:0],
+        "site_distance": by_site[0],
+        "end_distance": by_site[1],
+        "distance_room": rooms[0],
+        "site_distance_room": rooms[1],
         "action_state": np.concatenate([nothing, table.action_state]),
         "action_start": np.concatenate([nothing, table.action_start]),
         "action_push": table.action_push if table.action_push.size else nothing,

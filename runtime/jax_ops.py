@@ -250,7 +250,7 @@ class _Stack(NamedTuple):
     sites: Array  # (n, slots)
     height: Array  # (n,) open frames
     frames: Array  # (n, slots + 1) how many of the lowest 0, 1, .. frames are no leaves
-    far: Array | None  # (n, slots + 1) uint32 tokens in which those are left, where there is a budget
+    far: Array | None  # (n, slots + 1) uint32 tokens in which those are left, where there is a budget; (.., C) by ends
 
 
 class _Around(NamedTuple):
@@ -258,7 +258,7 @@ class _Around(NamedTuple):
 
     height: Array
     frames: Array
-    far: Array | None
+    far: Array | None  # with one more axis, of C, where ends are told apart
 
 
 def _plus(a: Array, b: Array) -> Array:
@@ -275,21 +275,46 @@ def _stack(calls: DeviceCalls, state: AnyState, budget: bool) -> _Stack:
     none = ((0, 0), (1, 0))
     frames = jnp.pad(jnp.cumsum(_at(calls.site_frames, open_sites), axis=1, dtype=jnp.int32), none)
     far = None
-    if budget:
+    if budget and not calls.end_distance.shape[0]:
         far = lax.associative_scan(_plus, _at(calls.site_distance, open_sites).astype(jnp.uint32), axis=1)
         far = jnp.pad(far, none)
+    elif budget:
+        start = jnp.full((sites.shape[0], calls.end_distance.shape[0]), NEVER, jnp.uint32).at[:, 0].set(0)
+
+        def returned(far: Array, below: tuple[Array, Array]) -> tuple[Array, Array]:
+            further = _returned(calls, far, *below)
+            return further, further
+
+        _, above = lax.scan(returned, start, (frames[:, :-1].T, open_sites.T))
+        far = jnp.moveaxis(jnp.concatenate([start[None], above]), 0, 1)
     return _Stack(sites, height, frames, far)
+
+
+def _returned(calls: DeviceCalls, far: Array, frames: Array, site: Array) -> Array:
+    """Return distances of stacks (.., C) of so many frames (..,) with one more site (..,) on them, by ends."""
+
+    def of_sites(values: Array) -> Array:
+        return values.at[:, :, site].get(mode="promise_in_bounds")
+
+    steps = of_sites(calls.end_distance)
+    if calls.site_distance_room.shape[0]:
+        steps = jnp.where(frames + of_sites(calls.site_distance_room) <= calls.depth, steps, NEVER)
+    steps = jnp.moveaxis(steps, (0, 1), (-2, -1))
+    return _plus(steps, far[..., None, : steps.shape[-1]]).min(axis=-1)
 
 
 def _above(stack: _Stack, height: Array) -> _Around:
     """Return what is on stacks of which the lowest frames (n, k) are left."""
-    return _Around(height, take(stack.frames, height), None if stack.far is None else take(stack.far, height))
+    far = stack.far
+    if far is not None:
+        far = take(far, height) if far.ndim == 2 else jnp.take_along_axis(far, height[:, :, None], axis=1)
+    return _Around(height, take(stack.frames, height), far)
 
 
 def _fits(dev: DeviceTable, code: Array, around: _Around | None, last: Array | None) -> Array:
     """Return whether codes (n, k) may be followed from stacks, with `last` tokens (n, 1) left where they lead to."""
     fits = code != dev.dead
-    far = None if last is None else _at(dev.distance, code)
+    far = None if last is None or dev.distance.ndim > 1 else _at(dev.distance, code)
     if dev.calls is not None and around is not None:
         calls = dev.calls
         action = jnp.maximum(code - dev.dead, 0)
@@ -298,7 +323,15 @@ def _fits(dev: DeviceTable, code: Array, around: _Around | None, last: Array | N
             room = jnp.maximum(room, _at(calls.state_room, jnp.minimum(code, dev.dead)))
         pushed = _at(calls.action_start, action + 1) - _at(calls.action_start, action)
         fits &= (around.frames + room <= calls.depth) & (around.height + pushed <= calls.slots)
-        far = None if far is None or around.far is None else _plus(far, around.far).astype(jnp.int32)
+        if far is not None and around.far is not None:
+            far = _plus(far, around.far).astype(jnp.int32)
+        elif last is not None and around.far is not None:  # one end after the other: many are rare, and codes are many
+            for end in range(dev.distance.shape[0]):
+                by_end = _plus(_at(dev.distance[end], code), around.far[..., end]).astype(jnp.int32)
+                if calls.distance_room.shape[0]:
+                    possible = around.frames + _at(calls.distance_room[end], code) <= calls.depth
+                    by_end = jnp.where(possible, by_end, NEVER)
+                far = by_end if far is None else jnp.minimum(far, by_end)
     return fits if far is None or last is None else fits & (far <= last)
 
 
@@ -314,7 +347,14 @@ def _pushed(calls: DeviceCalls, around: _Around, push: Array) -> tuple[_Around, 
     site = jnp.where(push < 0, calls.site_frames.shape[0] - 1, push)
     height = around.height + (push >= 0)
     fits = (push < 0) | (around.frames + _at(calls.site_room, site) <= calls.depth) & (height <= calls.slots)
-    far = None if around.far is None else _plus(around.far, _at(calls.site_distance, site))
+    far = around.far
+    if far is not None:
+        one = not calls.end_distance.shape[0]
+        far = (
+            _plus(far, _at(calls.site_distance, site))
+            if one
+            else jnp.where(push[..., None] < 0, far, _returned(calls, far, around.frames, site))
+        )
     return _Around(height, around.frames + _at(calls.site_frames, site), far), fits
 
 
@@ -485,6 +525,28 @@ def accepting(dev: DeviceTable, state: AnyState) -> Array:
     entry = _token(dev, jnp.maximum(node - dev.num_rows, 0) + dev.num_edges)
     ends = jnp.where(node < dev.num_rows, rows, entry == dev.vocab_size)
     return ends & (state.height == 0) if isinstance(state, NestedState) else ends
+
+
+def distance(dev: DeviceTable, state: AnyState) -> Array:
+    """Return the tokens (B,) in which each sequence can be complete, NEVER at most; one of them is always allowed.
+
+    The table must have been put with budgets.
+    """
+    near = _at(dev.distance, state.node) if dev.distance.ndim == 1 else _at(dev.distance.T, state.node)
+    if dev.calls is None:
+        return near
+    _check_state(dev, state)
+    stack = _stack(dev.calls, state, True)
+    far = _above(stack, stack.height[:, None]).far
+    assert far is not None
+    by_end = _plus(near, far[:, 0]).astype(jnp.int32)
+    if near.ndim == 1:
+        return by_end
+    if dev.calls.distance_room.shape[0]:
+        frames = take(stack.frames, stack.height[:, None])
+        room = _at(dev.calls.distance_room.T, state.node)
+        by_end = jnp.where(frames + room <= dev.calls.depth, by_end, NEVER)
+    return by_end.min(axis=1)
 
 
 def log_softmax(logits: Array) -> Array:

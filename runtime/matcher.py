@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import VocabularyMismatchError
-from ..table import NEVER, TransitionTable
+from ..table import NEVER, Automaton, LazyTable, TransitionTable
 from . import packed
 
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each table
 _NO_END = 1 << 62  # a distance greater than any budget
-_NO_FRAMES, _NO_FAR = np.empty(0, np.int32), np.empty(0, np.int64)
-_NO_FRAMES.flags.writeable = _NO_FAR.flags.writeable = False
+_NO_FRAMES = np.empty(0, np.int32)
+_NO_FRAMES.flags.writeable = False
 
 
 class Spelling(Protocol):
@@ -45,13 +45,13 @@ def _view(array: Any) -> memoryview:
 class _Stack:
     """The open frames of one sequence: a site on top of another stack, one object for each stack above one root."""
 
-    __slots__ = ("above", "array", "below", "distance", "frames", "height", "site", "variant")
+    __slots__ = ("above", "array", "below", "distance", "far", "frames", "height", "site", "variant")
 
     def __init__(self, host: _NestedHost, site: int, below: _Stack | None) -> None:
         self.site, self.below = site, below
         self.above: dict[int, _Stack] = {}  # pushed onto this one so far
         self.array: NDArray[np.int32] | None = None  # its sites, the outermost first, once they have been asked for
-        table = host.table
+        self.far: list[int] | None = None  # its distances by ends, the same
         if below is None:
             self.height = self.frames = self.distance = 0
             self.array = _NO_FRAMES
@@ -59,9 +59,9 @@ class _Stack:
             self.height = below.height + 1
             self.frames = below.frames + (not host.site_leaf[site])
             self.distance = below.distance + host.site_distance[site] if host.site_distance else 0
-        full = self.height + table.most_need > table.depth or self.height + table.most_pushes > table.slots
+        full = self.height + host.most_need > host.depth or self.height + host.most_pushes > host.slots
         # 0, or with little room left a number that tells apart what fits: masks then depend on it
-        self.variant = (1 + self.frames * (table.slots + 1) + self.height) * host.states if full else 0
+        self.variant = (1 + self.frames * (host.slots + 1) + self.height) * host.states if full else 0
 
     def sites(self) -> NDArray[np.int32]:
         """Return the sites, the outermost first."""
@@ -235,10 +235,6 @@ class _Host:
         """Return the state of a place and the sites on its stack, the outermost first."""
         return place, ()
 
-    def places(self, configurations: list[tuple[int, tuple[int, ...]]]) -> list[Any]:
-        """Return the places of configurations of one sequence."""
-        return [node for node, _ in configurations]
-
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy of the table, in another process perhaps, makes its own
 
@@ -258,12 +254,16 @@ class _NestedHost(_Host):
         self.exit_start, self.exit_token = _view(table.exit_start), _view(table.exit_token)
         self.exit_symbol = _view(table.exit_symbol)
         self.site_start, self.site_symbol = _view(table.site_start), _view(table.site_symbol)
-        self.site_target, self.site_leaf = _view(table.site_target), _view(table.site_leaf)
+        self.site_target = _view(table.site_target)
+        self.site_leaf: Any = _view(table.site_leaf)
         self.base_push, self.site_need = _view(table.base_push), _view(table.site_need)
         self.action_state, self.action_start = _view(table.action_state), _view(table.action_start)
         self.action_push, self.code_need = _view(table.action_push), _view(table.code_need)
-        self.site_distance: list[int] = []  # once there are budgets
+        self.site_distance: list[int] = []  # once there are budgets, where all ends are alike
+        self.by_ends: list[Any] = []  # and where they are told apart
         self.header, self.tokens_of_edges = packed.Bundle.of(table).header, table.edge_token
+        self.depth, self.slots = table.depth, table.slots
+        self.most_need, self.most_pushes = table.most_need, table.most_pushes
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
@@ -271,19 +271,62 @@ class _NestedHost(_Host):
 
     def budgets(self) -> None:
         """Work out distances, before any place is made that needs them."""
-        if not self.site_distance:
-            self.distances, self.farthests = _view(self.table.distances.code), _view(self.table.distances.farthest)
-            self.site_distance = self.table.distances.site.tolist()
+        if self.site_distance or self.by_ends:
+            return
+        code, site, farthest, code_room, site_room = self.table.distances
+        if code.shape[1] > 1:
+            self.by_ends, self.code_room, self.site_room = site.tolist(), code_room.tolist(), site_room.tolist()
+            rooms = np.concatenate((code_room.reshape(-1), site_room.reshape(-1), [0]))
+            self.most_room = 1 + int(rooms[rooms < NEVER].max())  # with which no way is left out
+        else:
+            code, farthest = code.reshape(-1), farthest.reshape(-1)
+            self.site_distance = site.reshape(-1).tolist()
+        self.distances, self.farthests = _view(code), _view(farthest)
 
     def distance(self, place: _Place) -> int:
         """Return the tokens in which a sequence can be complete from a place."""
-        found: int = self.distances[place[0]] + place[1].distance
+        by_ends = self.by_ends
+        found: int = self.nearest(self.distances, place) if by_ends else self.distances[place[0]] + place[1].distance
         return found if found < NEVER else _NO_END
 
     def farthest(self, place: _Place) -> int:
         """Return the largest distance that a token leads to, or more."""
-        found: int = self.farthests[place[0]] + place[1].distance
+        if self.by_ends:
+            full = bool(self.code_room) and place[1].frames + self.most_room > self.table.depth
+            found = NEVER if full else self.nearest(self.farthests, place)
+        else:
+            found = self.farthests[place[0]] + place[1].distance
         return found if found < NEVER else _NO_END
+
+    def nearest(self, by_end: memoryview, place: _Place) -> int:
+        """Return the least sum of what is known of a state, by how its fragment ends, and of the stack's distance."""
+        node, stack = place
+        waiting = []
+        at: _Stack | None = stack
+        while at is not None and at.far is None:
+            waiting.append(at)
+            at = at.below
+        for above in reversed(waiting):
+            below = above.below
+            if below is None:
+                above.far = [0] + [NEVER] * (len(self.by_ends[0]) - 1)
+                continue
+            assert below.far is not None, "stacks are worked out from the bottom"
+            steps, left = self.by_ends[above.site], self.table.depth - below.frames
+            if self.site_room:
+                rooms = self.site_room[above.site]
+                steps = [
+                    [step if room <= left else NEVER for step, room in zip(*pair, strict=True)]
+                    for pair in zip(steps, rooms, strict=True)
+                ]
+            above.far = [min(map(operator.add, row, below.far)) for row in steps]
+        assert stack.far is not None, "and this one the last"
+        own = [int(by_end[node, end]) for end in range(len(stack.far))]
+        if self.code_room and node < len(self.code_room):
+            left = self.table.depth - stack.frames
+            own = [one if room <= left else NEVER for one, room in zip(own, self.code_room[node], strict=True)]
+        nearest: int = min(map(operator.add, own, stack.far))
+        return nearest
 
     def mask(self, place: _Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
@@ -305,7 +348,7 @@ class _NestedHost(_Host):
         sites = stack.sites() if array is None else array
         spare = _spare(self.words)
         mask, shown = spare
-        looked = packed.mask_one(self.header, self.tokens_of_edges, _NO_FAR, _NO_FAR, node, sites, NEVER, mask)
+        looked = packed.mask_one(self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, mask)
         if visits == 1:
             self.keep(node + stack.variant, stack, looked, visits)
         elif visits < _OFTEN:
@@ -317,8 +360,8 @@ class _NestedHost(_Host):
         _spares[self.words].append(spare)
         return shown
 
-    def keep(self, key: Any, stack: _Stack, looked: int, visits: int) -> None:
-        """Note the visits of a mask by as many sites as it depends on; the bottom of a stack counts as one."""
+    def keep(self, key: Any, stack: _Stack, looked: int, visits: Any) -> None:
+        """Note the visits of a mask, or the mask, by as many sites as it depends on; the bottom counts as one."""
         with self.lock:  # matchers of several threads may be making room at once
             while len(self.composed) >= self.most:
                 del self.composed[next(iter(self.composed))]
@@ -333,11 +376,12 @@ class _NestedHost(_Host):
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
         node, stack = place
-        code, site = (_NO_FAR, _NO_FAR) if room is None else (self.table.distances.code, self.table.distances.site)
+        budget = packed.NO_BUDGET if room is None else packed.budget_of(self.table)
         spare = _spare(self.words)
         mask, shown = spare
         last = NEVER if room is None else min(room, NEVER)
-        packed.mask_one(self.header, self.tokens_of_edges, code, site, node, stack.sites(), last, mask)
+        sites = stack.sites()
+        packed.mask_one(self.header, self.tokens_of_edges, *budget, node, sites, last, mask)
         _spares[self.words].append(spare)
         return shown
 
@@ -404,17 +448,6 @@ class _NestedHost(_Host):
         """Return the state of a place and the sites on its stack, the outermost first."""
         return place[0], tuple(place[1].sites().tolist())
 
-    def places(self, configurations: list[tuple[int, tuple[int, ...]]]) -> list[Any]:
-        """Return the places of configurations of one sequence."""
-        _, root = self.start()
-        out = []
-        for node, sites in configurations:
-            stack = root
-            for site in sites:
-                stack = self.pushed(stack, site)
-            out.append((node, stack))
-        return out
-
     def left(self, stack: _Stack, symbol: int) -> _Place | None:
         """Return where leaving the fragment on top with a symbol leads."""
         while stack.below is not None:
@@ -446,13 +479,101 @@ class _NestedHost(_Host):
         return self.action_state[action], stack
 
 
-def _host(table: TransitionTable) -> _Host:
-    """Return what matchers of a table share, made once and kept with the table."""
+class _LazyHost(_NestedHost):
+    """What all matchers of a lazy table share that has not been worked out: states are those of its machine."""
+
+    def __init__(self, table: LazyTable) -> None:  # none of the arrays of other hosts is there
+        self.table, self.machine = table, table.automaton
+        self.nowhere = None
+        self.size, self.eos = table.vocab_size, -1 if table.eos is None else table.eos
+        self.words = -(-table.vocab_size // 32)
+        self.after_eos, self.states = _AFTER_EOS, _AFTER_EOS + 1
+        self.depth = self.slots = self.machine.depth
+        self.most_need, self.most_pushes = self.machine.most_need, 0
+        self.site_leaf, self.site_distance = _Leaves(self.machine), []
+        self.composed = {}
+        self.lock = threading.Lock()
+        self.most = max(16, _CACHE_BYTES // (4 * self.words))
+
+    def mask(self, place: _Place) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
+        node, stack = place
+        key: Any = node + stack.variant
+        keyed = self.composed
+        found = keyed.get(key)
+        at: _Stack | None = stack
+        while found is _DEEPER:
+            assert at is not None, "the mask of an empty stack depends on nothing else"
+            key = (key, at.site)
+            at = at.below
+            found = keyed.get(key)
+        if found.__class__ is np.ndarray:
+            kept: NDArray[np.uint32] = found
+            return kept
+        spare = _spare(self.words)
+        mask, shown = spare
+        if node == _AFTER_EOS:
+            mask[:] = 0
+            mask[self.eos >> 5] |= np.uint32(1 << (self.eos & 31))
+            looked, costly = 0, False
+        else:
+            looked, costly = self.machine.mask(node, stack.sites(), stack.frames if stack.variant else -1, mask)
+        visits = 1 if found is None else found + 1
+        if costly or visits >= _OFTEN:
+            kept = mask.copy()
+            kept.flags.writeable = False
+            self.keep(node + stack.variant, stack, looked, kept)
+        else:
+            self.keep(node + stack.variant, stack, looked, visits)
+        _spares[self.words].append(spare)
+        return shown
+
+    def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only."""
+        assert room is None, "budgets need a table that is worked out"
+        return self.mask(place)
+
+    def step(self, place: _Place, token: int) -> _Place | None:
+        """Return the place that a token leads to; None if it is not allowed."""
+        node, stack = place
+        if node == _AFTER_EOS:
+            return place if token == self.eos else None
+        if token == self.eos:
+            return (_AFTER_EOS, stack) if self.ends(place) else None
+        found: _Place | None = self.machine.advance(node, stack, token, self.pushed)
+        if found is None or (found[1].variant and not self.machine.fits(*found)):
+            return None
+        return found
+
+    def ends(self, place: _Place) -> bool:
+        """Return whether a sequence may end at a place."""
+        node, stack = place
+        return node == _AFTER_EOS or (stack.below is None and self.machine.accepts(node))
+
+
+_AFTER_EOS = 2**31 - 1  # no state of a machine has this number
+
+
+class _Leaves:
+    """Which sites are leaves, of a machine that grows."""
+
+    def __init__(self, machine: Automaton) -> None:
+        self.machine = machine
+
+    def __getitem__(self, site: int) -> bool:
+        return self.machine.is_leaf(site)
+
+
+def _host(table: TransitionTable, budgets: bool) -> _Host:
+    """Return what matchers of a table share, made once and kept with the table. budgets: whether tokens are counted."""
     if not isinstance(table, TransitionTable):
         raise TypeError(f"a Matcher takes a TransitionTable, not {type(table).__name__}")
-    host: _Host | None = table.__dict__.get("_host")
+    lazy = isinstance(table, LazyTable) and not table.is_complete and not budgets
+    name = "_lazy_host" if lazy else "_host"
+    host: _Host | None = table.__dict__.get(name)
     if host is None:
-        host = table.__dict__["_host"] = (_NestedHost if table.is_nested else _Host)(table)
+        kind: Any = _LazyHost if lazy else _NestedHost if table.is_nested else _Host
+        host = table.__dict__[name] = kind(table)
     return host
 
 
@@ -472,12 +593,12 @@ class Matcher:
     (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
-    __slots__ = ("_history", "_host", "_max_tokens", "_place", "_vocabulary")
+    __slots__ = ("_history", "_host", "_max_tokens", "_place", "_tokens", "_vocabulary")
 
     def __init__(
         self, table: TransitionTable, vocabulary: Spelling | None = None, *, max_tokens: int | None = None
     ) -> None:
-        self._host = _host(table)
+        self._host = _host(table, max_tokens is not None)
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
             raise TypeError(
                 f"a Matcher takes a Vocabulary, not {type(vocabulary).__name__}: make one with Vocabulary.from_bytes "
@@ -505,6 +626,7 @@ class Matcher:
             self._host.budgets()
         self._place = self._host.start()
         self._history: list[Any] = []  # the place before each token
+        self._tokens: list[int] = []
 
     @property
     def table(self) -> TransitionTable:
@@ -577,6 +699,7 @@ class Matcher:
             if host.distance(following) > room:
                 return False
         self._history.append(place)
+        self._tokens.append(token)
         self._place = following
         return True
 
@@ -596,6 +719,7 @@ class Matcher:
         if n:
             self._place = self._history[-n]
             del self._history[-n:]
+            del self._tokens[-n:]
 
     def reset(self) -> None:
         """Go back to the start."""
@@ -605,7 +729,7 @@ class Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
         twin = object.__new__(Matcher)
         twin._host, twin._vocabulary, twin._max_tokens = self._host, self._vocabulary, self._max_tokens
-        twin._place, twin._history = self._place, self._history.copy()
+        twin._place, twin._history, twin._tokens = self._place, self._history.copy(), self._tokens.copy()
         return twin
 
     def __copy__(self) -> Matcher:
@@ -615,8 +739,7 @@ class Matcher:
         return self.copy()  # tables do not change
 
     def __reduce__(self) -> Any:
-        configurations = [self._host.configuration(place) for place in (*self._history, self._place)]
-        return _restored, (self.table, self._vocabulary, self._max_tokens, configurations)
+        return _restored, (self.table, self._vocabulary, self._max_tokens, self._tokens)
 
     def __repr__(self) -> str:
         limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
@@ -681,14 +804,12 @@ class Matcher:
 
 
 def _restored(
-    table: TransitionTable,
-    vocabulary: Spelling | None,
-    max_tokens: int | None,
-    configurations: list[tuple[int, tuple[int, ...]]],
+    table: TransitionTable, vocabulary: Spelling | None, max_tokens: int | None, tokens: list[int]
 ) -> Matcher:
     """Return a matcher that stands where one did when it was pickled."""
     matcher = Matcher(table, vocabulary, max_tokens=max_tokens)
-    *matcher._history, matcher._place = matcher._host.places(configurations)
+    for token in tokens:
+        matcher.advance(token)
     return matcher
 
 

@@ -169,7 +169,20 @@ def _state(dev: TransitionTable, rows: list[Configuration], shape: tuple[int, ..
 def distance(dev: TransitionTable, configuration: Configuration) -> int:
     """Return the tokens in which a configuration can be complete, at least one of which is always allowed."""
     node, stack = configuration
-    return int(dev.distance[node]) + sum(int(dev.distances.site[site]) for site in stack)
+    if not dev.is_nested:
+        return int(dev.distance[node])
+    code, by_site, _, code_room, site_room = dev.distances
+    far, frames = [0] + [NEVER] * (code.shape[1] - 1), 0  # by how the fragment on top ends
+    for site in stack:
+        steps = by_site[site]
+        if len(site_room):
+            steps = np.where(frames + site_room[site] <= dev.depth, steps, NEVER)
+        far = [min(int(step) + below for step, below in zip(row, far, strict=False)) for row in steps]
+        frames += not dev.site_leaf[site]
+    own = code[node]
+    if len(code_room):
+        own = np.where(frames + code_room[node] <= dev.depth, own, NEVER)
+    return min(int(one) + below for one, below in zip(own, far, strict=True))
 
 
 def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:

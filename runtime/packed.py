@@ -14,13 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.numpy_support import carray
+from numba import njit
 from numpy.typing import NDArray
 
+from ..bundle import array_at
 from ..table import NEVER, NestedState, TransitionTable, stray_configuration, stray_state
+
+Budget = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 _PARALLEL = 1 << 19  # logits from which on threads pay for being woken
 
@@ -94,15 +94,19 @@ def compose_nested_into(
             f"not {node.shape}, {height.shape} and {stack.shape}"
         )
     if remaining is None:
-        room, code_distance, site_distance = np.full(node.size, NEVER, np.int64), _NO_DISTANCE, _NO_DISTANCE
+        room, budget = np.full(node.size, NEVER, np.int64), NO_BUDGET
     else:
         room = np.ascontiguousarray(remaining, np.int64)
-        code_distance, site_distance = table.distances.code, table.distances.site
-    stray = _compose_nested(
-        Bundle.of(table).header, table.edge_token, code_distance, site_distance, node, stack, height, room, out
-    )
+        budget = budget_of(table)
+    stray = _compose_nested(Bundle.of(table).header, table.edge_token, *budget, node, stack, height, room, out)
     if stray >= 0:
         raise stray_configuration(table, state, int(stray))
+
+
+def budget_of(table: TransitionTable) -> Budget:
+    """Return what kernels need to know of a nested table to keep a budget: distances, and the room they need."""
+    found = table.distances
+    return found.code, found.site, found.code_room, found.site_room
 
 
 class Bundle:
@@ -317,8 +321,10 @@ _BUNDLED = (
     "exit_token", "exit_symbol", "site_start", "site_symbol", "site_target", "base_push", "site_leaf", "site_need",
     "code_need",
 )  # fmt: skip
-_NO_DISTANCE = np.empty(0, np.int64)
-_NO_DISTANCE.flags.writeable = False
+NO_BUDGET: Budget = (np.empty((0, 1), np.int64), np.empty((0, 1, 1), np.int64)) * 2
+"""In place of what `budget_of` returns where there is none."""
+for _empty in NO_BUDGET:
+    _empty.flags.writeable = False
 (
     _ROW_START, _EDGE_TARGET, _ACCEPTING, _BASE_ROW, _MASKS, _BASE_MASK, _BASE_CLASSES, _BASE_START, _BASE_TARGET,
     _CLASS_START, _CLASS_TOKEN, _CLASS_ID, _ACTION_START, _ROW_EXIT, _BASE_EXIT, _EXIT_START, _EXIT_TOKEN,
@@ -326,24 +332,11 @@ _NO_DISTANCE.flags.writeable = False
 ) = range(25)  # fmt: skip
 
 
-@intrinsic
-def _to_pointer(typing: Any, number: Any) -> Any:
-    """Return a number as a pointer."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
-_address: Any = _to_pointer  # which kernels call without its first argument
-
-
 @njit(cache=True, nogil=True)
 def _array(header: Any, which: Any, kind: Any) -> Any:
     """Return an array of a bundle."""
     at = _ARRAYS + 2 * which
-    return carray(_address(header[at]), (header[at + 1],), kind)
+    return array_at(header[at], header[at + 1], kind)
 
 
 @njit(cache=True, nogil=True)
@@ -423,10 +416,12 @@ def _find(array: Any, first: Any, stop: Any, value: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _fits(header: Any, code_distance: Any, code: Any, frames: Any, height: Any, total: Any, room: Any) -> Any:
+def _fits(
+    header: Any, code_distance: Any, code_room: Any, code: Any, frames: Any, height: Any, far: Any, room: Any
+) -> Any:
     """Return whether a code may be followed from a stack: of that height, with that many frames that are no leaves.
 
-    total: the distance of the stack. room: the tokens that may be written from there on.
+    far: (slots + 2, C) the distances of the stack by its height. room: the tokens that may be written from there on.
     """
     rows = header[_ROWS]
     if code == rows + 1 or frames + _array(header, _CODE_NEED, np.int32)[code] > header[_DEPTH]:
@@ -436,25 +431,46 @@ def _fits(header: Any, code_distance: Any, code: Any, frames: Any, height: Any, 
         action = code - rows - 2
         if height + action_start[action + 1] - action_start[action] > header[_SLOTS]:
             return False
-    return code_distance.size == 0 or code_distance[code] + total <= room
+    if code_distance.size == 0:
+        return True
+    for end in range(code_distance.shape[1]):
+        if code_distance[code, end] + far[height, end] <= room and (
+            code_room.size == 0 or frames + code_room[code, end] <= header[_DEPTH]
+        ):
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _return_to(site_distance: Any, site_room: Any, site: Any, far: Any, height: Any, left: Any) -> None:
+    """Write the distances of a stack with one more site on it, behind those of as much as lies below it.
+
+    left: how many more frames fit onto what lies below.
+    """
+    for end in range(site_distance.shape[1]):
+        least = np.int64(NEVER)
+        for other in range(site_distance.shape[2]):
+            if site_room.size == 0 or site_room[site, end, other] <= left:
+                least = min(least, site_distance[site, end, other] + far[height, other])
+        far[height + 1, end] = least
 
 
 @njit(cache=True, nogil=True)
 def _mark(
     header: Any,
     code_distance: Any,
-    site_distance: Any,
+    code_room: Any,
     push: Any,
     stack: Any,
     limited: Any,
     frames: Any,
-    total: Any,
+    far: Any,
     room: Any,
     alive: Any,
 ) -> Any:
     """Set alive[y] to whether symbol y is allowed, for each symbol of the site on top; return the sites looked at.
 
-    push: a site that lies on the stack in addition, or -1. frames, total: of the stack with it.
+    push: a site that lies on the stack in addition, or -1. frames: of the stack with it. far: as of `_fits`.
     """
     dead = header[_ROWS] + 1
     site_start, site_symbol = _array(header, _SITE_START, np.int32), _array(header, _SITE_SYMBOL, np.int32)
@@ -470,9 +486,7 @@ def _mark(
     for x in range(site_start[top], site_start[top + 1]):
         code, height = np.int64(site_target[x]), bottom
         k = top
-        left, far = frames - (not site_leaf[k]), total
-        if code_distance.size:
-            far -= site_distance[k]
+        left = frames - (not site_leaf[k])
         while code < 0:
             if height == 0:
                 looked = np.int64(stack.size + 1)
@@ -482,12 +496,10 @@ def _mark(
             looked = max(looked, np.int64(stack.size - height))
             k = np.int64(stack[height])
             left -= not site_leaf[k]
-            if code_distance.size:
-                far -= site_distance[k]
             found = _find(site_symbol, site_start[k], site_start[k + 1], -1 - code)
             code = np.int64(site_target[found]) if found >= 0 else dead
         if limited:
-            alive[site_symbol[x]] = _fits(header, code_distance, code, left, height, far, room)
+            alive[site_symbol[x]] = _fits(header, code_distance, code_room, code, left, height, far, room)
         else:
             alive[site_symbol[x]] = code != dead
     return looked
@@ -499,6 +511,8 @@ def _mask_row(
     edge_token: Any,
     code_distance: Any,
     site_distance: Any,
+    code_room: Any,
+    site_room: Any,
     s: Any,
     stack: Any,
     room: Any,
@@ -526,15 +540,19 @@ def _mask_row(
     budget = code_distance.size > 0
     limited = budget or height + header[_MOST_NEED] > depth or height + header[_MOST_PUSHES] > header[_SLOTS]
     last = np.int64(min(room, NEVER) - 1)  # below the distance of what cannot end
-    frames, total = np.int64(0), np.int64(0)
+    frames = np.int64(0)
+    far = np.empty((height + 2 if budget else 0, code_distance.shape[1]), np.int64)
+    if budget:
+        far[0] = NEVER
+        far[0, 0] = 0
     if limited:
         for x in range(height):
-            frames += not site_leaf[stack[x]]
             if budget:
-                total += site_distance[stack[x]]
+                _return_to(site_distance, site_room, stack[x], far, x, depth - frames)
+            frames += not site_leaf[stack[x]]
     base = np.int64(_array(header, _BASE_ROW, np.int32)[s])
     push = np.int64(base_push[s]) if base_push.size and base >= 0 else np.int64(-1)
-    base_frames, base_total, base_height = frames, total, height
+    base_frames, base_height = frames, height
     if push >= 0:
         if limited:
             site_need = _array(header, _SITE_NEED, np.int32)
@@ -544,7 +562,7 @@ def _mask_row(
             if frames + needed > depth or height + 1 > header[_SLOTS]:
                 base = np.int64(-1)
             elif budget:
-                base_total += site_distance[push]
+                _return_to(site_distance, site_room, push, far, height, depth - frames)
         base_frames += not site_leaf[push]
         base_height += 1
     mask = np.int64(0)  # where the base's begins
@@ -566,7 +584,7 @@ def _mask_row(
                 code = np.int64(base_target[first + x])
                 code = (code >> 1) + (code & 1) * s
                 if 0 <= code < rows:  # otherwise the row's own edges and exits take all that lead there
-                    fits[x] = _fits(header, code_distance, code, base_frames, base_height, base_total, last)
+                    fits[x] = _fits(header, code_distance, code_room, code, base_frames, base_height, far, last)
             for w in range(words):
                 out[w] = masks[mask + w] if fits[0] else np.uint32(0)
             for x in range(class_start[classes], class_start[classes + 1]):
@@ -577,12 +595,12 @@ def _mask_row(
     for own in range(2):
         if own:
             exits = np.int64(row_exit[s]) if row_exit.size else np.int64(-1)
-            push, base_frames, base_total = np.int64(-1), frames, total
+            push, base_frames = np.int64(-1), frames
         else:
             exits = np.int64(base_exit[base]) if base >= 0 and base_exit.size else np.int64(-1)
         if exits < 0:
             continue
-        seen = _mark(header, code_distance, site_distance, push, stack, limited, base_frames, base_total, last, alive)
+        seen = _mark(header, code_distance, code_room, push, stack, limited, base_frames, far, last, alive)
         looked = max(looked, seen)
         for x in range(exit_start[exits], exit_start[exits + 1]):
             token = np.int64(exit_token[x])
@@ -603,7 +621,7 @@ def _mask_row(
         token = np.int64(edge_token[e])
         bit = np.uint32(1) << np.uint32(token & 31)
         code = np.int64(edge_target[e])
-        if code == dead or (limited and not _fits(header, code_distance, code, frames, height, total, last)):
+        if code == dead or (limited and not _fits(header, code_distance, code_room, code, frames, height, far, last)):
             out[token >> 5] &= ~bit
         else:
             out[token >> 5] |= bit
@@ -620,6 +638,8 @@ def mask_one(
     edge_token: Any,
     code_distance: Any,
     site_distance: Any,
+    code_room: Any,
+    site_room: Any,
     node: int,
     stack: Any,
     room: int,
@@ -628,10 +648,13 @@ def mask_one(
     """Write the mask of one configuration into out (ceil(V / 32),) and return how many sites it depends on.
 
     Those are sites from the top of the stack (h,) down, and one more if it depends on there being no more. header: the
-    table's `Bundle`. The distances are the table's where only `room` tokens may still be written, otherwise empty.
+    table's `Bundle`. The four after edge_token are `budget_of` it where only `room` tokens may still be written,
+    otherwise empty.
     """
     alive = np.zeros(header[_SYMBOLS], np.uint8)
-    return _mask_row(header, edge_token, code_distance, site_distance, np.int64(node), stack, room, out, alive)
+    return _mask_row(
+        header, edge_token, code_distance, site_distance, code_room, site_room, np.int64(node), stack, room, out, alive
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -640,6 +663,8 @@ def _compose_nested(
     edge_token: Any,
     code_distance: Any,
     site_distance: Any,
+    code_room: Any,
+    site_room: Any,
     node: Any,
     stack: Any,
     height: Any,
@@ -656,5 +681,8 @@ def _compose_nested(
         for x in range(h):
             if not 0 <= stack[i, x] < sites:
                 return i
-        _mask_row(header, edge_token, code_distance, site_distance, s, stack[i, :h], room[i], out[i], alive)
+        _mask_row(
+            header, edge_token, code_distance, site_distance, code_room, site_room, s, stack[i, :h], room[i], out[i],
+            alive,
+        )  # fmt: skip
     return -1

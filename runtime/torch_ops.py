@@ -323,7 +323,7 @@ class _Stack(NamedTuple):
     sites: Tensor  # (n, slots)
     height: Tensor  # (n,) open frames
     frames: Tensor  # (n, slots + 1) how many of the lowest 0, 1, .. frames are no leaves
-    far: Tensor | None  # (n, slots + 1) tokens in which those are left, where there is a budget
+    far: Tensor | None  # (n, slots + 1) tokens in which those are left, where there is a budget; (.., C) by ends
 
 
 class _Around(NamedTuple):
@@ -331,7 +331,7 @@ class _Around(NamedTuple):
 
     height: Tensor
     frames: Tensor
-    far: Tensor | None
+    far: Tensor | None  # with one more axis, of C, where ends are told apart
 
 
 def _stack(calls: DeviceCalls, state: AnyState, budget: bool) -> _Stack:
@@ -344,18 +344,42 @@ def _stack(calls: DeviceCalls, state: AnyState, budget: bool) -> _Stack:
     def lowest(values: Tensor) -> Tensor:
         return torch.nn.functional.pad(values.take(open_sites).long().cumsum(dim=1), (1, 0))
 
-    return _Stack(sites, height, lowest(calls.site_frames), lowest(calls.site_distance) if budget else None)
+    frames, far = lowest(calls.site_frames), None
+    if budget and not calls.end_distance.shape[0]:
+        far = lowest(calls.site_distance)
+    elif budget:
+        by_height = [torch.full((len(sites), len(calls.end_distance)), NEVER, device=sites.device)]
+        by_height[0][:, 0] = 0
+        for slot in range(calls.slots):
+            by_height.append(_returned(calls, by_height[-1], frames[:, slot], open_sites[:, slot]))
+        far = torch.stack(by_height, dim=1)
+    return _Stack(sites, height, frames, far)
+
+
+def _returned(calls: DeviceCalls, far: Tensor, frames: Tensor, site: Tensor) -> Tensor:
+    """Return distances of stacks (.., C) of so many frames (..,) with one more site (..,) on them, by ends."""
+    shape = (*calls.end_distance.shape[:2], *site.shape)
+    steps = calls.end_distance.index_select(2, site.reshape(-1)).view(shape)
+    if calls.site_distance_room.shape[0]:
+        room = calls.site_distance_room.index_select(2, site.reshape(-1)).view(shape)
+        steps = torch.where(frames + room <= calls.depth, steps, NEVER)
+    least: Tensor = (steps.movedim((0, 1), (-2, -1)) + far[..., None, : shape[1]]).amin(dim=-1)
+    return least
 
 
 def _above(stack: _Stack, height: Tensor) -> _Around:
     """Return what is on stacks of which the lowest frames (n, k) are left."""
-    return _Around(height, stack.frames.gather(1, height), None if stack.far is None else stack.far.gather(1, height))
+    far = stack.far
+    if far is not None:
+        at = height if far.ndim == 2 else height[:, :, None].expand(-1, -1, far.shape[2])
+        far = far.gather(1, at)
+    return _Around(height, stack.frames.gather(1, height), far)
 
 
 def _fits(dev: TorchTable, code: Tensor, around: _Around | None, last: Tensor | None) -> Tensor:
     """Return whether codes (n, k) may be followed from stacks, with `last` tokens (n, 1) left where they lead to."""
     fits = code != dev.dead
-    far = None if last is None else dev.distance.take(code)
+    far = None if last is None or dev.distance.ndim > 1 else dev.distance.take(code)
     if dev.calls is not None and around is not None:
         calls = dev.calls
         action = (code - dev.dead).clamp(min=0)
@@ -364,7 +388,15 @@ def _fits(dev: TorchTable, code: Tensor, around: _Around | None, last: Tensor | 
             room = torch.maximum(room, calls.state_room.take(code.clamp(max=dev.dead)))
         pushed = calls.action_start.take(action + 1) - calls.action_start.take(action)
         fits = fits & (around.frames + room <= calls.depth) & (around.height + pushed <= calls.slots)
-        far = None if far is None or around.far is None else far + around.far
+        if far is not None and around.far is not None:
+            far = far + around.far
+        elif last is not None and around.far is not None:  # one end after the other: many are rare, and codes are many
+            for end, distance in enumerate(dev.distance):
+                by_end = distance.take(code) + around.far[..., end]
+                if calls.distance_room.shape[0]:
+                    possible = around.frames + calls.distance_room[end].take(code) <= calls.depth
+                    by_end = torch.where(possible, by_end, NEVER)
+                far = by_end if far is None else torch.minimum(far, by_end)
     return fits if far is None or last is None else fits & (far <= last)
 
 
@@ -381,7 +413,14 @@ def _pushed(calls: DeviceCalls, around: _Around, push: Tensor) -> tuple[_Around,
     site = push % calls.site_frames.shape[0]  # -1: the last, which is none
     height = around.height + (push >= 0)
     fits = (push < 0) | (around.frames + calls.site_room.take(site) <= calls.depth) & (height <= calls.slots)
-    far = None if around.far is None else around.far + calls.site_distance.take(site)
+    far = around.far
+    if far is not None:
+        one = not calls.end_distance.shape[0]
+        far = (
+            far + calls.site_distance.take(site)
+            if one
+            else torch.where(push[..., None] < 0, far, _returned(calls, far, around.frames, site))
+        )
     return _Around(height, around.frames + calls.site_frames.take(site), far), fits
 
 
@@ -546,6 +585,28 @@ def accepting(dev: TorchTable, state: AnyState) -> Tensor:
     check_state(dev.calls.slots, state)
     at_bottom: Tensor = cast(NestedState, state).height == 0
     return _eos_allowed(dev, state.node) & at_bottom
+
+
+def distance(dev: TorchTable, state: AnyState) -> Tensor:
+    """Return the tokens (B,) in which each sequence can be complete, at least one of which is always allowed.
+
+    The table must have been put with budgets.
+    """
+    near: Tensor = dev.distance.take(state.node).long() if dev.distance.ndim == 1 else dev.distance[:, state.node].T
+    if dev.calls is None:
+        return near
+    check_state(dev.calls.slots, state)
+    stack = _stack(dev.calls, state, True)
+    far = _above(stack, stack.height[:, None]).far
+    assert far is not None
+    by_end = near + far[:, 0]
+    if near.ndim == 1:
+        return by_end
+    if dev.calls.distance_room.shape[0]:
+        frames = stack.frames.gather(1, stack.height[:, None])
+        room = dev.calls.distance_room.index_select(1, state.node).T
+        by_end = torch.where(frames + room <= dev.calls.depth, by_end, NEVER)
+    return by_end.amin(dim=1)
 
 
 def log_softmax(logits: Tensor) -> Tensor:

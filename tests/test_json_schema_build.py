@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from maskwright.automata.budget import Budget
 from maskwright.automata.labelled import Labelled
+from maskwright.compile.json_schema import algebra
 from maskwright.compile.json_schema.algebra import (
     ANY,
     ARRAY,
@@ -52,6 +55,7 @@ from maskwright.compile.json_schema.algebra import (
     negate,
 )
 from maskwright.compile.json_schema.build import Builder, build
+from maskwright.compile.json_schema.cases import _ALL, _Branch, _either
 from maskwright.compile.json_schema.members import in_order
 from maskwright.compile.json_schema.skeleton import (
     ArrayAutomaton,
@@ -598,6 +602,59 @@ def test_values_alike_are_one_object() -> None:
     assert a is b
     assert c is not a
     assert c.object is a.object
+
+
+def test_nodes_of_one_form_are_one_object_until_nobody_has_them() -> None:
+    assert obj({"only here": STR}) is obj({"only here": Kinds(STRING)})
+    assert Later(lambda: ANY) is not Later(lambda: ANY)
+    before = len(algebra._nodes)
+    held = [Words((f"only here {i}",)) for i in range(100)]
+    assert len(algebra._nodes) == before + len(held)
+    held.clear()
+    assert len(algebra._nodes) == before
+
+
+def test_nodes_made_by_threads_at_once_are_one_object() -> None:
+    def make(_: int) -> list[Node]:
+        return [obj({f"threads {i}": word(f"{i}")}) for i in range(300)]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(make, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(node is first for nodes in found[1:] for node, first in zip(nodes, found[0], strict=True))
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.booleans()), unique_by=lambda pair: pair[0]), min_size=1))
+def test_the_condition_of_several_branches_is_their_union(branches: list[list[tuple[int, bool]]]) -> None:
+    tests = [Required((key,)) for key in "abcd"]
+    made_of = [
+        _Branch((), _ALL, tuple(tests[i] for i, ok in one if ok), tuple(tests[i] for i, ok in one if not ok))
+        for one in branches
+    ]
+    found = _either(made_of)
+    for size in range(5):
+        for keys in itertools.combinations("abcd", size):
+            expected = any(all((("abcd"[i] in keys) == ok) for i, ok in one) for one in branches)
+            assert holds(found, dict.fromkeys(keys)) == expected
+
+
+def test_what_one_branch_passes_need_not_fail_in_another() -> None:
+    a, b, c = (Required((key,)) for key in "abc")
+    chain = [_Branch((), _ALL, (a,), ()), _Branch((), _ALL, (b,), (a,)), _Branch((), _ALL, (c,), (a, b))]
+    assert _either(chain) is any_of([a, b, c])
+
+
+@given(st.permutations(UNIQUE), st.integers(1, 4), st.sampled_from([STR, INT, ANY, word("a", "zz"), any_of(UNIQUE)]))
+def test_distinct_items_are_those_of_their_values_and_of_the_items(left: list[Node], size: int, rest: Node) -> None:
+    node = all_of([Kinds(ARRAY), Items((), rest), Unique(tuple(left[:size])), ItemCount(0, 3)])
+    value, _ = made((node,))
+    for length in range(4):
+        for items in itertools.product(["a", "b", Decimal(1), None], repeat=length):
+            assert label(value, list(items)) == (0 if holds(node, list(items)) else -1), items
 
 
 def test_any_object_and_any_array_are_free() -> None:

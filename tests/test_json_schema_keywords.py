@@ -588,6 +588,40 @@ def test_what_is_found_disjoint_shares_no_value(one, other, instances):
         assert not any(holds(first, exact(value)) and holds(second, exact(value)) for value in instances)
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["kind", "other"]), st.sets(st.sampled_from("abcdef"), max_size=3), st.booleans()),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_branches_sorted_by_a_constant_overlap_as_pair_by_pair(branches):
+    nodes = [
+        formula(
+            {
+                "type": "object",
+                "properties": {key: {"enum": sorted(words)} if words else {"type": "string"}, "n": {"const": i % 3}},
+                "required": [key, "n"] if both else [key],
+            }
+        )
+        for i, (key, words, both) in enumerate(branches)
+    ]
+    found = dict(Disjoint().overlapping(nodes))
+    pairs = Disjoint()
+    assert found == {i: [j for j in range(i) if not pairs(nodes[i], nodes[j])] for i in range(1, len(nodes))}
+
+
+def test_alternatives_that_are_repeated_are_told_apart_once(monkeypatch):
+    def branch(kind):
+        return {"properties": {"kind": {"enum": ["x", kind]}}, "required": ["kind"], "type": "object"}
+
+    asked = []
+    overlapping = Disjoint.overlapping
+    monkeypatch.setattr(Disjoint, "overlapping", lambda self, nodes: asked.append(nodes) or overlapping(self, nodes))
+    formula({"properties": {str(i): {"oneOf": [branch("a"), branch("b")]} for i in range(40)}})
+    assert len(asked) == 1
+
+
 @given(values, values)
 def test_a_const_is_equal_to_itself_alone(value, other):
     node = formula({"const": value})

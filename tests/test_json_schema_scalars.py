@@ -387,6 +387,43 @@ def test_a_string_is_in_a_formula_its_negation_or_the_gap_of_a_format(node, word
             assert strings.holds(node, word) == expected
 
 
+lengths = st.builds(Length, st.integers(0, 4), st.none() | st.integers(0, 6))
+
+
+@given(
+    st.recursive(lengths, lambda inner: st.lists(inner, min_size=1, max_size=3).map(any_of) | inner.map(negate)),
+    lengths,
+    st.lists(st.text(alphabet="aü€😀", max_size=8), max_size=8),
+)
+def test_lengths_are_counted_in_characters_whatever_is_said_of_them(one, other, words):
+    node, rest = all_of([one, other]), all_of([other, negate(one)])
+    found = strings.texts((node, rest), meter())
+    for text in ["", *words]:
+        expected = 0 if string_holds(node, text) else 1 if string_holds(rest, text) else -1
+        assert label_in(found, text) == expected, text
+
+
+@given(
+    st.lists(st.sampled_from(["", "a", "ab", "b", "ü", "ué", "\ud800"]), min_size=1, unique=True),
+    st.integers(0, 7),
+    st.lists(some_text, max_size=8),
+)
+def test_all_strings_but_some_are_told_from_those_that_have_labels(words, count, texts):
+    left, out = tuple(words[:count]), tuple(words)
+    found = strings.texts((Words(left), Not(Words(out))) if left else (NEVER, Not(Words(out))), meter())
+    if isinstance(found, Regular):
+        check_shape(found.content)
+        listed, others = strings.language(Words(left), meter()), strings.language(Not(Words(out)), meter())
+        assert all(map(np.array_equal, found.content, labelled([listed, others], meter())))  # made the long way
+    for text in [*(word for word in words if word != "\ud800"), *texts]:
+        assert label_in(found, text) == (0 if text in left else -1 if text in out else 1), text
+
+
+def test_a_listed_string_that_another_formula_allows_too_is_refused():
+    with pytest.raises(ValueError, match="'a' is in both"):
+        strings.texts((Words(("a",)), Not(Words(("b",)))), meter())
+
+
 def test_texts_take_the_simplest_form():
     free = strings.texts((NEVER, ANY), meter())
     assert isinstance(free, Free)

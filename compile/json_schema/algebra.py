@@ -13,33 +13,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
+from weakref import ref
 
 NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT = (1 << k for k in range(7))
 BOOLEAN = FALSE | TRUE
 EVERYTHING = (1 << 7) - 1
 
 
+class _Known(ref["Node"]):
+    """A reference to a node that is forgotten along with it."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _forget(known: _Known) -> None:
+    if _nodes.get(known.key) is known:
+        del _nodes[known.key]
+
+
+_nodes: dict[tuple[Any, ...], _Known] = {}  # by class and arguments
+
+
 class Node:
-    """A set of JSON values; equal to another of the same form."""
+    """A set of JSON values; those of one form are one object.
 
-    __slots__ = ("_hash", "args")
+    So comparing and hashing them takes no time, however large they are. Nothing but time would be lost if threads that
+    make and forget a node at once ended up with two.
+    """
+
+    __slots__ = ("__weakref__", "args")
     kind = 0  # the type that an atom is about: it holds for values of all others
+    args: tuple[Any, ...]
 
-    def __init__(self, *args: Any) -> None:
-        self.args = args
-        self._hash = hash((type(self), args))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return type(self) is type(other) and self._hash == other._hash and self.args == other.args
+    def __new__(cls, *args: Any) -> Self:
+        key = (cls, *args)
+        known = _nodes.get(key)
+        node: Any = None if known is None else known()
+        if node is None:
+            made = _new(cls)
+            made.args = args
+            own = _Known(made, _forget)
+            own.key = key
+            node = _nodes.setdefault(key, own)()  # perhaps another thread's, which was quicker
+            if node is None:  # one that is about to be forgotten
+                _nodes[key] = own
+                node = made
+        return node  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.args))})"
+
+
+_new = object.__new__
 
 
 class All(Node):
@@ -75,17 +102,16 @@ class Later(Node):
 
     __slots__ = ("_made", "_make")
 
-    def __init__(self, make: Callable[[], Node]) -> None:
-        self._make: Callable[[], Node] | None = make
-        self._made: Node | None = None
-        self.args = (id(self),)
-        self._hash = id(self)
+    def __new__(cls, make: Callable[[], Node]) -> Self:
+        """Return a node of its own."""
+        node = _new(cls)
+        node.args = ()
+        node._make = make
+        node._made = None
+        return node
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return self._hash
+    _make: Callable[[], Node] | None
+    _made: Node | None
 
     @property
     def node(self) -> Node:
@@ -333,19 +359,25 @@ def negate(node: Node) -> Node:
     return Not(node)
 
 
-def restrict(node: Node, kind: int) -> Node:
-    """Return what a node says of values of one type: ANY, NEVER, or a formula of atoms about that type alone."""
+def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> Node:
+    """Return what a node says of values of one type: ANY, NEVER, or a formula of atoms about that type alone.
+
+    known: what was found for this type, by node, so that what a formula says several times is gone through once.
+    """
     shape = type(node)
     if shape is Kinds:
         return ANY if node.args[0] & kind else NEVER
-    if shape is All:
-        return all_of([restrict(part, kind) for part in node.args])
-    if shape is Some:
-        return any_of([restrict(part, kind) for part in node.args])
+    if shape is All or shape is Some:
+        known = {} if known is None else known
+        found = known.get(node)
+        if found is None:
+            parts = [restrict(part, kind, known) for part in node.args]
+            found = known[node] = all_of(parts) if shape is All else any_of(parts)
+        return found
     if shape is Not:
-        return negate(restrict(node.args[0], kind))
+        return negate(restrict(node.args[0], kind, known))
     if shape is Later:
-        return restrict(force(node), kind)
+        return restrict(force(node), kind, known)
     return node if node.kind == kind else ANY
 
 

@@ -92,6 +92,10 @@ class Lengths:
             self.bases.append((mask, q, codes.astype(np.int32)))
         return found
 
+    def mask_of(self, q: int, most: int | None) -> NDArray[np.uint32]:
+        """Return the tokens that stay in the string from state q over at most so many characters."""
+        return self.masks[self._mask(q, most)]
+
     def _mask(self, q: int, most: int | None) -> int:
         key = ("mask", q, most)
         found = self.known.get(key)

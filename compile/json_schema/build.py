@@ -35,11 +35,11 @@ from .algebra import (
     any_of,
     restrict,
 )
-from .cases import Cases, is_any, is_never
+from .cases import Case, Cases, is_any, is_never
 from .explain import explain
 from .items import arrays
 from .members import objects
-from .skeleton import ArrayAutomaton, ObjectAutomaton, Text, Value
+from .skeleton import ArrayAutomaton, ObjectAutomaton, Step, Text, Value
 from .trim import steps_below, trim
 
 _FINDING = "finding the values of a schema"
@@ -82,11 +82,13 @@ class Builder:
         self._single: dict[Node, Value] = {}
         self._several: dict[tuple[Node, ...], Value] = {}
         self._parts: dict[Value, tuple[Node, ...]] = {}  # of values with several labels
+        self._forks: list[Step] = []  # steps that lead to several states
         self._work: list[tuple[Value, tuple[Node, ...]]] = []
         self._numbers: dict[tuple[Node, ...], Labelled | None] = {}
         self._texts: dict[tuple[Node, ...], Text | None] = {}
         self._arrays: dict[tuple[Node, ...], ArrayAutomaton | None] = {}
         self._objects: dict[tuple[Node, ...], ObjectAutomaton | None] = {}
+        self._restricted: dict[int, dict[Node, Node]] = {kind: {} for kind in _KINDS}
         self._by_kind: dict[Node, dict[int, Node]] = {}
 
     def value(self, parts: tuple[Node, ...]) -> Value:
@@ -107,6 +109,14 @@ class Builder:
             found = self._single[node] = self._shell((node,))
         return found
 
+    def step(self, cases: Sequence[Case], following: tuple[int, ...]) -> Step:
+        """Return the step by a value whose cases lead on to these states."""
+        if len(cases) == 1:
+            return Step(self.value((cases[0][0],)), following)
+        step = Step(self.value(tuple([condition for condition, _ in cases])), following)
+        self._forks.append(step)
+        return step
+
     def complete(self) -> None:
         """Fill in every value that was asked for, and those asked for meanwhile."""
         work = self._work
@@ -119,12 +129,17 @@ class Builder:
 
         A text whose label leads nowhere must not be begun. alive: the labels of each value that some text has.
         """
+        wide: set[Step] = set()
+        for step in self._forks:
+            if -1 in step.following:
+                mask = alive[step.value]
+                if any(target < 0 and mask >> label & 1 for label, target in enumerate(step.following)):
+                    wide.add(step)
         found = False
-        for step in steps_below(root) if self._several else ():
-            mask, following = alive[step.value], step.following
-            if any(target < 0 and mask >> label & 1 for label, target in enumerate(following)):
+        for step in steps_below(root) if wide else ():
+            if step in wide:
                 found = True
-                parts = self._parts[step.value]
+                following, parts = step.following, self._parts[step.value]
                 step.value = self.value(tuple([parts[i] for i, target in enumerate(following) if target >= 0]))
                 step.following = tuple([target for target in following if target >= 0])
         return found
@@ -192,7 +207,9 @@ class Builder:
                     mask &= part.args[0]
                     continue
                 if type(part) is not Not or not part.args[0].kind:
-                    return {k: formula for k in _KINDS if not is_never(formula := restrict(node, k))}
+                    return {
+                        k: formula for k in _KINDS if not is_never(formula := restrict(node, k, self._restricted[k]))
+                    }
                 kind = part.args[0].kind
                 mask &= kind
             groups.setdefault(kind, []).append(part)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from decimal import Decimal
+from operator import is_not
 from typing import Any, NamedTuple
 
 from ...automata.budget import Meter
@@ -129,30 +130,28 @@ class Cases:
         self._flat: dict[Node, Node] = {}
         self._sketches: dict[Node, Sketch] = {}
         self._facts: dict[Node, _Facts] = {}
+        self._apart: dict[Node, dict[Node, bool]] = {}
         self._groups: dict[Node, set[int]] = {}
         self._num_groups = 0
-        self._same: dict[Node, Node] = {}
 
     def flat(self, node: Node) -> Node:
         """Return the formula with every `Later` in place (not inside members and items) replaced by what it is."""
         shape = type(node)
-        if shape is Later:
+        if shape is Later or shape is All or shape is Some:
             found = self._flat.get(node)
             if found is None:
-                found = self._flat[node] = self.flat(node.node)  # type: ignore[attr-defined]
+                found = node
+                if shape is Later:
+                    found = self.flat(node.node)  # type: ignore[attr-defined]
+                else:
+                    parts = [self.flat(part) if not part.kind else part for part in node.args]
+                    if any(map(is_not, parts, node.args)):
+                        found = all_of(parts) if shape is All else any_of(parts)
+                self._flat[node] = found
             return found
-        if shape is All or shape is Some:
-            parts = [self.flat(part) if not part.kind else part for part in node.args]
-            for old, new in zip(node.args, parts, strict=True):
-                if old is not new:
-                    return all_of(parts) if shape is All else any_of(parts)
-        elif shape is Not and type(node.args[0]) is Later:
+        if shape is Not and type(node.args[0]) is Later:
             return negate(self.flat(node.args[0]))
         return node
-
-    def same(self, node: Node) -> Node:
-        """Return the formula first seen of those equal to this: comparing it later takes no time."""
-        return self._same.setdefault(node, node)
 
     def test(self, node: Node) -> Node:
         """Return ANY, NEVER or the `Test` that a value is in a node."""
@@ -164,6 +163,7 @@ class Cases:
         group, self._num_groups = self._num_groups, self._num_groups + 1
         for node in nodes:
             self._groups.setdefault(self.flat(node), set()).add(group)
+        self._apart.clear()
 
     def expand(self, vector: tuple[Node, ...]) -> list[Case]:
         """Return pairwise disjoint cases with distinct remainders; values in none of them leave NEVER everywhere."""
@@ -171,29 +171,26 @@ class Cases:
             quick = _only(vector[0])
             if quick is not None:
                 return quick
-        found: dict[Test, None] = {}
-        for node in vector:
-            _collect(node, found)
+        found = _tests_of(vector)
         if len(found) == 1:
             return self._by_only_test(vector, next(iter(found)))
-        leaves: dict[tuple[Node, ...], list[Node]] = {}
+        leaves: dict[tuple[Node, ...], list[_Branch]] = {}
         pending = [_Branch(vector, _ALL, (), ())]
+        rounds = 0
         while pending:
             branch = pending.pop()
+            rounds += 1
+            if not rounds & 15:
+                self._meter.check(states=max(len(leaves), len(pending)), doing="telling the cases of a value apart")
             if all(map(is_never, branch.vector)):
                 continue
-            tests: dict[Test, None] = {}
-            for node in branch.vector:
-                _collect(node, tests)
+            tests = _tests_of(branch.vector)
             if not tests:
-                condition = all_of([*branch.passed, *map(negate, branch.failed)])
-                leaves.setdefault(branch.vector, []).append(condition)
-                self._meter.check(states=len(leaves), doing="telling the cases of a value apart")
+                leaves.setdefault(branch.vector, []).append(branch)
                 continue
-            self._meter.check(states=len(pending), doing="telling the cases of a value apart")
             branches = self._by_listed_values(branch, tests) if len(tests) >= _MANY else None
             pending.extend(reversed(self._by_first_test(branch, list(tests)) if branches is None else branches))
-        return [(any_of(conditions), rest) for rest, conditions in leaves.items()]
+        return [(_either(branches), rest) for rest, branches in leaves.items()]
 
     def _by_only_test(self, vector: tuple[Node, ...], test: Test) -> list[Case]:
         passed = self._assigned(vector, {test: True})
@@ -205,7 +202,8 @@ class Cases:
 
     def _assigned(self, vector: tuple[Node, ...], truth: Any) -> tuple[Node, ...]:
         """Return the formulas with the outcomes of some tests put in."""
-        return tuple([self.same(_assign(node, truth)) for node in vector])
+        known: dict[Node, Node] = {}
+        return tuple([_assign(node, truth, known) for node in vector])
 
     def _by_first_test(self, branch: _Branch, tests: list[Test]) -> list[_Branch]:
         """Return the branches in which the first test is passed and failed, those that are not plainly empty."""
@@ -262,12 +260,12 @@ class Cases:
             if passed is not None:
                 truth = self._decided(unlisted, passed)
                 inside = set(group)
-                vector = tuple([self.same(union.under(inside, truth)) for union in unions])
+                vector = tuple([union.under(inside, truth) for union in unions])
                 found.append(passed._replace(vector=vector))
         failed = self._fail(branch, _node(passing))
         if failed is not None:
             truth = self._decided(unlisted, failed)
-            vector = tuple([self.same(union.under(set(), truth)) for union in unions])
+            vector = tuple([union.under(set(), truth) for union in unions])
             found.append(failed._replace(vector=vector))
         return found
 
@@ -298,8 +296,22 @@ class Cases:
                 found[test] = False
         return found
 
+    def within(self, one: Node, other: Node) -> bool:
+        """Return whether a node is plainly part of another."""
+        sketch = self.sketch(other)
+        return sketch.exact and not _less(self.sketch(one), sketch).mask
+
     def apart(self, one: Node, other: Node) -> bool:
         """Return whether two nodes are plainly disjoint."""
+        known = self._apart.get(one)
+        if known is None:
+            known = self._apart[one] = {}
+        found = known.get(other)
+        if found is None:
+            found = known[other] = self._are_apart(one, other)
+        return found
+
+    def _are_apart(self, one: Node, other: Node) -> bool:
         mask = _meet(self.sketch(one), self.sketch(other)).mask
         if not mask:
             return True
@@ -383,6 +395,40 @@ class Cases:
 # ---------------------------------------------------------------------------------------------------------- formulas
 
 
+def _either(branches: list[_Branch]) -> Node:
+    """Return the condition that a value is in one of some branches.
+
+    One branch fails the tests that another passes. Where both are meant that need not be said: "a, or b and not a" is
+    "a or b".
+    """
+    if len(branches) == 1:
+        return all_of([*branches[0].passed, *map(negate, branches[0].failed)])
+    place: dict[Node, int] = {}
+    for branch in branches:
+        for node in (*branch.passed, *branch.failed):
+            place.setdefault(node, len(place))
+    passed = [sum({1 << place[node] for node in branch.passed}) for branch in branches]
+    failed = [sum({1 << place[node] for node in branch.failed}) for branch in branches]
+    by_passed: dict[int, list[int]] = {}
+    for i, nodes in enumerate(passed):
+        by_passed.setdefault(nodes, []).append(i)
+
+    def includes(wanted: tuple[int, ...], fails: int) -> bool:
+        """Whether a branch that passes no more than is wanted fails no more than these."""
+        return any(not failed[j] & ~fails for nodes in wanted for j in by_passed.get(nodes, ()))
+
+    conditions = []
+    for i, branch in enumerate(branches):
+        for node in branch.failed:
+            test = 1 << place[node]
+            if includes((test, passed[i] | test), failed[i] & ~test):
+                failed[i] &= ~test
+        conditions.append(
+            all_of([*branch.passed, *[negate(node) for node in branch.failed if failed[i] >> place[node] & 1]])
+        )
+    return any_of(conditions)
+
+
 class _Union:
     """A formula that is put under many assignments of some tests; alternatives that need one are found by it."""
 
@@ -401,10 +447,11 @@ class _Union:
     def under(self, passed: set[int], others: dict[Test, bool]) -> Node:
         """Return the formula where, of the tests with a place, exactly those in `passed` are passed."""
         truth = _Outcome(self._place, passed, others)
+        known: dict[Node, Node] = {}
         if type(self._node) is not Some:
-            return _assign(self._node, truth)
+            return _assign(self._node, truth, known)
         positions = [*self._unguarded, *(p for index in passed for p in self._guarded.get(index, ()))]
-        return any_of([_assign(self._node.args[position], truth) for position in sorted(positions)])
+        return any_of([_assign(self._node.args[position], truth, known) for position in sorted(positions)])
 
 
 class _Outcome:
@@ -450,44 +497,60 @@ def _has_test(node: Node) -> bool:
     return shape is Test or (shape in (All, Some, Not) and any(map(_has_test, node.args)))
 
 
-def _collect(node: Node, found: dict[Test, None]) -> None:
-    shape = type(node)
-    if shape is Test:
-        found[node] = None  # type: ignore[index]
-    elif shape is All or shape is Some or shape is Not:
-        for part in node.args:
-            _collect(part, found)
+def _tests_of(vector: Iterable[Node]) -> dict[Test, None]:
+    """Return the tests in some formulas, in the order in which they occur."""
+    found: dict[Test, None] = {}
+    seen: set[Node] = set()  # what alternatives have in common is gone through once
+    stack = list(vector)
+    stack.reverse()
+    while stack:
+        node: Any = stack.pop()
+        shape = type(node)
+        if shape is Test:
+            found[node] = None
+        elif shape is Not:
+            if type(node.args[0]) is Test:
+                found[node.args[0]] = None
+        elif (shape is All or shape is Some) and node not in seen:
+            seen.add(node)
+            stack.extend(reversed(node.args))
+    return found
 
 
-def _assign(node: Node, truth: Any) -> Node:
-    """Return the formula where tests with an outcome are replaced by it; `truth.get(test)` is True, False or None."""
+def _assign(node: Node, truth: Any, known: dict[Node, Node]) -> Node:
+    """Return the formula where tests with an outcome are replaced by it; `truth.get(test)` is True, False or None.
+
+    known: what became of formulas under the same outcomes, for what alternatives have in common.
+    """
     shape = type(node)
     if shape is Test:
         outcome = truth.get(node)
         return node if outcome is None else ANY if outcome else NEVER
-    if shape is All:
-        parts = []
-        for part in node.args:
-            new = _assign(part, truth)
-            if new is NEVER:
-                return NEVER
-            parts.append(new)
-    elif shape is Some:
-        parts = []
-        for part in node.args:
-            new = _assign(part, truth)
-            if new is ANY:
-                return ANY
-            parts.append(new)
-    elif shape is Not and type(node.args[0]) is Test:
+    if shape is Not:
+        if type(node.args[0]) is not Test:
+            return node
         outcome = truth.get(node.args[0])
         return node if outcome is None else NEVER if outcome else ANY
-    else:
+    if shape is not All and shape is not Some:
         return node
-    for old, new in zip(node.args, parts, strict=True):
-        if old is not new:
-            return all_of(parts) if shape is All else any_of(parts)
-    return node
+    found = known.get(node)
+    if found is None:
+        found = node
+        absorbing = NEVER if shape is All else ANY
+        parts = []
+        for part in node.args:
+            new = _assign(part, truth, known)
+            if new is absorbing:
+                found = new
+                break
+            if new is not part:
+                found = absorbing  # until all parts are known
+            parts.append(new)
+        else:
+            if found is not node:
+                found = all_of(parts) if shape is All else any_of(parts)
+        known[node] = found
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- sketches

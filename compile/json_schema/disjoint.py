@@ -6,7 +6,7 @@ of them requires and whose values differ. Nothing is compiled for it: a `Later` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -37,6 +37,7 @@ from .algebra import (
 
 _DEEPEST = 4  # levels of members looked into
 _MOST = 64  # alternatives of a union looked at
+_MANY = 8  # nodes from which it pays to sort them by constants
 
 
 class Facts:
@@ -190,14 +191,47 @@ class Disjoint:
         for key in objects[0].required:
             found: list[frozenset[Any]] = []
             for facts in objects:
-                sets = (self.facts(value).scalars() for value in facts.values(key)) if key in facts.required else ()
-                values = next((values for values in sets if values is not None), None)
+                values = self._constants(facts, key)
                 if values is None:
                     break
                 found.append(values)
             if len(found) == len(objects) and _apart(found):
                 return True
         return False
+
+    def _constants(self, facts: Facts, key: str) -> frozenset[Any] | None:
+        """Return the values of a member that is required, if these are scalars and listed."""
+        sets = (self.facts(value).scalars() for value in facts.values(key)) if key in facts.required else ()
+        return next((values for values in sets if values is not None), None)
+
+    def overlapping(self, nodes: Sequence[Node]) -> Iterator[tuple[int, list[int]]]:
+        """Yield for each node but the first the earlier ones from which it is not plainly disjoint."""
+        constants = self._telling(nodes) if len(nodes) >= _MANY else None
+        together: dict[Any, list[int]] = {}
+        unknown: list[int] = []
+        for i, node in enumerate(nodes):
+            earlier: Iterable[int] = range(i)
+            if constants is not None:  # others that have the same constants are found without comparing all pairs
+                values = constants[i]
+                if values is not None:
+                    earlier = sorted({*unknown, *(j for value in values for j in together.get(value, ()))})
+                    for value in values:
+                        together.setdefault(value, []).append(i)
+                else:
+                    unknown.append(i)
+            if i:
+                yield i, [j for j in earlier if not self(node, nodes[j])]
+
+    def _telling(self, nodes: Sequence[Node]) -> list[frozenset[Any] | None] | None:
+        """Return the listed values of a key that most nodes require, None for those that have none."""
+        objects = [self.facts(node) for node in nodes]
+        if any(facts.mask != OBJECT for facts in objects):
+            return None
+        for key in dict.fromkeys(key for facts in objects[:2] for key in facts.required):
+            found = [self._constants(facts, key) for facts in objects]
+            if 2 * found.count(None) < len(nodes):
+                return found
+        return None
 
 
 def _apart(sets: Sequence[frozenset[Any]]) -> bool:

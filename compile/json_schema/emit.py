@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
 from ...automata.nested import DEAD, KEEP, RETURN, Machine
+from ...table import MOST_DEPTH
 from .formats import is_format
 from .fragments import ending_freely, numbered
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library
 from .skeleton import (
     ArrayAutomaton,
+    ArrayState,
     Bounded,
     Finite,
     Free,
@@ -37,92 +40,164 @@ from .strings import escaped, partition
 
 _WRITING = "writing out a schema"
 _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
+_AT_ONCE = 64  # states, before somebody looks at the clock
 _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
 
 
 def emit(root: Value, library: Library, meter: Meter) -> Machine:
     """Return the machine of the texts that `root` allows."""
-    return _Emitter(library, meter).whole(root)
+    emitter = Emitter(root, library, meter)
+    emitter.finish()
+    return emitter.machine
 
 
-class _Emitter:
-    def __init__(self, library: Library, meter: Meter) -> None:
-        self.library, self.meter = library, meter
+class Emitter:
+    """Writes the machine of a skeleton, by and by where it is `lazy`: what stands behind a key or bracket, later."""
+
+    def __init__(self, root: Value, library: Library, meter: Meter, lazy: bool = False) -> None:
+        self.root, self.library, self.meter, self.lazy = root, library, meter, lazy
         self.machine = Machine(library.machine)
         self.writer = Writer(self.machine, library.places, library.layout)
-        self.todo: list[tuple[int, Callable[[], None]]] = []  # what is left to write, and the fragment it belongs to
-        self.owner = 0  # the fragment that is written
-        self.called: dict[int, set[int]] = {0: set()}
         self.uses: Counter[int] = Counter()
+        self.found: list[ObjectAutomaton | ArrayAutomaton] = []  # all there are
         self.fragments: dict[int, int] = {}  # first state of each object and array that is called
         self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
         self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._whole()
 
-    def whole(self, root: Value) -> Machine:
-        m = self.machine
-        self._count(root)
+    def _whole(self) -> None:
+        m, root = self.machine, self.root
+        self._count()
         end = m.state()
-        m.accepting.append(end)
+        m.accepting.add(end)
         if root.number is not None:  # at the end of everything a number ends without a further byte
             rows = self._number_rows(root.number)
             rows[rows <= KEEP] = DEAD
             first = m.dfa(_NUMBER_BYTES, rows)
-            m.accepting.extend((np.flatnonzero(root.number.label >= 0) + first).tolist())
+            m.accepting.update((np.flatnonzero(root.number.label >= 0) + first).tolist())
             for byte in np.flatnonzero(rows[0] >= 0).tolist():
                 m.edge(0, byte, first + int(rows[0, byte]))
         self._value(0, root, (end,), number=False)
-        while self.todo:
-            self.owner, write = self.todo.pop()
-            write()
-            self.meter.check(states=m.size, doing=_WRITING)
-        m.height = self._height()
-        m.anything = any(_ANY in called for called in self.called.values())
-        return m
 
-    def _height(self) -> int | None:
-        """Return how many objects and arrays of the schema may be called at once; None if some call themselves."""
+    def finish(self) -> None:
+        """Write all that was left for later."""
+        m = self.machine
+        while m.pending:
+            m.spread(_AT_ONCE)
+            self.meter.check(states=m.size, doing=_WRITING)
+
+    def _count(self) -> None:
+        """Count in how many places each object and array stands, and how many may be open at once."""
+        root, uses = self.root, self.uses
+        seen = {id(root)}
+        todo = [root]
+        below: dict[int, set[int]] = {}  # objects and arrays within each, _ANY for those of the library
+        top = set(_brackets(root))
+        uses.update(top)
+        while todo:
+            value = todo.pop()
+            for automaton in (value.object, value.array):
+                if automaton is None or automaton.free >= 0 or id(automaton) in below:
+                    continue
+                inside = below[id(automaton)] = set()
+                self.found.append(automaton)
+                for step in all_steps(automaton):
+                    opened = _brackets(step.value)
+                    uses.update(opened)
+                    inside.update(opened)
+                    if id(step.value) not in seen:
+                        seen.add(id(step.value))
+                        todo.append(step.value)
+        self.machine.anything = _ANY in top or any(_ANY in inside for inside in below.values())
+        self.machine.height = self._height(top, below)
+
+    def _height(self, top: set[int], below: Mapping[int, set[int]]) -> int | None:
+        """Return how many objects and arrays may be called at once; None if some call themselves."""
+        uses = self.uses
         heights = {_ANY: 0}
         open_ones: set[int] = set()
-        todo = [(0, False)]
+        todo = [(automaton, False) for automaton in top]
         while todo:
-            owner, done = todo.pop()
+            automaton, done = todo.pop()
             if done:
-                open_ones.discard(owner)
-                heights[owner] = max((1 + heights[other] for other in self.called.get(owner, ())), default=0)
-            elif owner not in heights and owner not in open_ones:
-                open_ones.add(owner)
-                todo.append((owner, True))
-                for other in self.called.get(owner, ()):
+                open_ones.discard(automaton)
+                heights[automaton] = max(
+                    (heights[other] + (other == _ANY or uses[other] > 1) for other in below[automaton]), default=0
+                )
+            elif automaton not in heights and automaton not in open_ones:
+                open_ones.add(automaton)
+                todo.append((automaton, True))
+                for other in below[automaton]:
                     if other in open_ones:
                         return None
                     todo.append((other, False))
-        return heights[0]
+        return max((heights[other] + (other == _ANY or uses[other] > 1) for other in top), default=0)
 
-    def _count(self, root: Value) -> None:
-        """Count in how many places each object and array stands."""
-        uses, seen = self.uses, {id(root)}
-        todo = [root]
-        uses[id(root.object)] += 1
-        uses[id(root.array)] += 1
-        while todo:
-            value = todo.pop()
-            steps: dict[int, Step] = {}
-            if value.object is not None:
-                known: set[int] = set()
-                for state in value.object.states:
-                    if id(state.steps) not in known:
-                        known.add(id(state.steps))
-                        steps |= {id(step): step for step in state.steps if step is not None}
-                    steps |= {id(step): step for step in state.others.values()}
-            if value.array is not None:
-                steps |= {id(state.item): state.item for state in value.array.states if state.item is not None}
-            for step in steps.values():
-                uses[id(step.value.object)] += 1
-                uses[id(step.value.array)] += 1
-                if id(step.value) not in seen:
-                    seen.add(id(step.value))
-                    todo.append(step.value)
+    def frames_bound(self, depth: int) -> int | None:
+        """Return how many frames suffice to leave whatever may be open; None where `depth` is never reached."""
+        m = self.machine
+        if m.height is not None and m.height <= depth:
+            return 0 if m.anything else None
+        left: list[tuple[Any, list[int]]] = [
+            (automaton, list(range(len(automaton.states)))) for automaton in self.found
+        ]
+        done: dict[int, set[int]] = {id(automaton): set() for automaton in self.found}  # states that can end by now
+        frames = -1
+        for all_labels in (True, False):  # that lead on; else the best of them is counted on
+            changed = True
+            while changed and left:
+                frames += 1
+                before = {automaton: 0 in ended for automaton, ended in done.items()}
+                changed = False
+                moving = True
+                while moving:
+                    moving = False
+                    for automaton, states in left:
+                        ended = done[id(automaton)]
+                        before_this = len(ended)
+                        for i in reversed(states):  # most steps lead to later states
+                            if self._ends(automaton, i, ended, before, done, all_labels):
+                                ended.add(i)
+                        if len(ended) > before_this:
+                            states[:] = [i for i in states if i not in ended]
+                            moving = changed = True
+                left = [(automaton, states) for automaton, states in left if states]
+        return frames + 1 if not left else MOST_DEPTH
+
+    def _ends(
+        self, automaton: Any, i: int, ended: set[int], before: dict[int, bool], done: dict[int, set[int]],
+        all_labels: bool,
+    ) -> bool:  # fmt: skip
+        """Return whether from a state of an object or array its end can be reached."""
+        state = automaton.states[i]
+        if state.close >= 0:
+            return True
+        if isinstance(state, ArrayState):
+            steps: Iterable[Step | None] = (state.item,)
+        else:
+            # the last one declared is often required: it leads to the end, if one does
+            steps = chain(reversed(state.steps[state.first : state.last]), state.others.values())
+        for step in steps:
+            if step is None:
+                continue
+            following = step.following
+            if len(following) == 1:
+                if following[0] not in ended:
+                    continue
+            elif not (all if all_labels else any)([j in ended for j in following if j >= 0]):
+                continue
+            value = step.value
+            if value.literals or value.number is not None or value.string is not None:
+                return True
+            for inside in (value.object, value.array):
+                if inside is None:
+                    continue
+                if inside.free >= 0:
+                    return True  # in a frame of its own, which `frames_bound` adds
+                if before[id(inside)] if self.uses[id(inside)] > 1 else 0 in done[id(inside)]:
+                    return True
+        return False
 
     # ------------------------------------------------------------------------------------------------ values
 
@@ -149,13 +224,11 @@ class _Emitter:
         if value.array is not None:
             if value.array.free >= 0:
                 w.any_array(state, follow[value.array.free])
-                self.called.setdefault(self.owner, set()).add(_ANY)
             else:
                 self._opened(state, OPEN_ARRAY, value.array, follow, self._array)
         if value.object is not None:
             if value.object.free >= 0:
                 w.any_object(state, follow[value.object.free])
-                self.called.setdefault(self.owner, set()).add(_ANY)
             else:
                 self._opened(state, OPEN_OBJECT, value.object, follow, self._object)
 
@@ -167,15 +240,12 @@ class _Emitter:
         if self.uses[id(automaton)] > 1:
             first = self.fragments.get(id(automaton))
             if first is None:
-                first = self.fragments[id(automaton)] = m.state()
                 ends = tuple(RETURN - label for label in range(len(follow)))
-                self.todo.append((id(automaton), lambda: write(first, automaton, ends)))
-            self.called.setdefault(self.owner, set()).add(id(automaton))
+                first = self.fragments[id(automaton)] = m.later(lambda: write(first, automaton, ends))
             m.edge(state, opener, m.call(m.site(follow, False), first))
         else:
-            first = m.state()
-            m.edge(state, opener, first)
-            self.todo.append((self.owner, lambda: write(first, automaton, follow)))
+            here = m.later(lambda: write(here, automaton, follow))
+            m.edge(state, opener, here)
 
     def _number(self, number: Labelled) -> tuple[int, tuple[int, int]]:
         """Return the first state of a number's fragment, and the fragment."""
@@ -185,8 +255,8 @@ class _Emitter:
                 if known is number:
                     return start, fragment
             rows = self._number_rows(number)
-            first = self.machine.dfa(_NUMBER_BYTES, rows)
-            self.machine.accepting.extend((np.flatnonzero(number.label >= 0) + first).tolist())
+            first = (self.machine.dfa_later if self.lazy else self.machine.dfa)(_NUMBER_BYTES, rows)
+            self.machine.accepting.update((np.flatnonzero(number.label >= 0) + first).tolist())
             found = self.numbers[id(number)] = first, (first, len(rows))
         return found
 
@@ -206,8 +276,11 @@ class _Emitter:
                 lengths = self.library.lengths
                 states = lengths.count(text.low, text.high)
                 self.meter.check(bytes=32 * states, doing="counting the characters of a string")
-                first = m.block(lengths.opening(text.low, text.high, m.size))
-                m.counted.append((first, m.size - first, text.low, text.high))
+                if self.lazy:
+                    first = m.string(text.low, text.high, states)
+                else:
+                    first = m.block(lengths.opening(text.low, text.high, m.size))
+                    m.counted.append((first, m.size - first, text.low, text.high))
                 found = first, (text.label,)
             else:
                 found = self._content(text.content)
@@ -216,6 +289,21 @@ class _Emitter:
 
     def _content(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
         """Return the same of a string by its content."""
+        if not self.lazy or content.label.max() > 0:  # the order of labels is known when it is written
+            return self._written(content)
+        m = self.machine
+
+        def write() -> None:
+            start, _ = self._written(content)
+            m.copy(first, start)
+            if start == self.library.places.body:
+                m.twins[first] = start, -1
+
+        first = m.later(write, alone=True)
+        return first, (0,)
+
+    def _written(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
+        """Write a string by its content, and return the same of it."""
         m, places = self.machine, self.library.places
         class_of, codes = escaped(content, self.library.layout.ascii, self.meter)
         labels = int(RETURN - codes.min()) + 1
@@ -225,8 +313,10 @@ class _Emitter:
             if ((plain >= 0).mean(axis=1) - (plain == free[0]).mean(axis=1) > 0.5).any():
                 free = None
         if free is None:
+            if self.lazy and (labels > 1 or not is_format(content.transition)):
+                return m.dfa_later(class_of, codes), tuple(range(labels))
             codes = numbered(class_of, codes, self.library.vocabulary)
-            first = m.dfa(class_of, codes)
+            first = (m.dfa_later if self.lazy else m.dfa)(class_of, codes)
             m.apart.append((first, class_of, codes, is_format(content.transition)))
             return first, tuple(range(labels))
         # what comes before is written out, as rows that differ little from those of any string, which ends by label 0
@@ -313,44 +403,48 @@ class _Emitter:
     def _array(self, first: int, array: ArrayAutomaton, ends: tuple[int, ...]) -> None:
         """Read an array after its opening bracket; ends: codes by label."""
         m, w = self.machine, self.writer
-        before = [-1] * len(array.states)  # the state that reads the next item
-        after = [-1] * len(array.states)  # the state that reads a comma or the end
+        states = array.states
+        before: dict[int, int] = {}  # the state that reads the next item
+        after: dict[int, int] = {}  # the state that reads a comma or the end
         closing: dict[int, int] = {}
 
-        def close(state: int, label: int, late: bool) -> None:
-            if late:
-                m.late(state, CLOSE_ARRAY, ends[label])
-            else:
-                m.edge(state, CLOSE_ARRAY, ends[label])
+        def item(i: int, step: Step) -> int:
+            found = before.get(i)
+            if found is None:
+                found = before[i] = m.state()
+                self._value(found, step.value, tuple([behind(j) if j >= 0 else -1 for j in step.following]))
+            return found
 
-        for i, here in enumerate(array.states):
+        def behind(i: int) -> int:
+            found = after.get(i)
+            if found is None:
+                found = after[i] = m.later(lambda: write(i))
+            return found
+
+        def write(i: int) -> None:
+            here, state = states[i], after[i]
             if here.item is not None:
-                before[i] = m.state()
-            if i or any(0 in state.item.following for state in array.states if state.item is not None):
-                after[i] = m.state()
-        for i, here in enumerate(array.states):
-            if not i & 255:
-                self.meter.check(states=m.size, doing=_WRITING)
-            if here.item is not None:
-                follow = tuple(after[j] if j >= 0 else -1 for j in here.item.following)
-                self._value(before[i], here.item.value, follow)
-            if i == 0:
-                if here.item is not None:
-                    m.copy(first, before[0])
-                    w.line(first, before[0])
-                if here.close >= 0:
-                    close(first, here.close, True)
-            if after[i] < 0:
-                continue
-            if here.item is not None:
-                w.separator(after[i], before[i])
+                w.separator(state, item(i, here.item))
             if here.close >= 0:
-                close(after[i], here.close, False)
+                m.edge(state, CLOSE_ARRAY, ends[here.close])
                 if self.library.layout.flexible:
-                    if here.close not in closing:
-                        closing[here.close] = m.state()
-                        close(closing[here.close], here.close, False)
-                    w.line(after[i], closing[here.close])
+                    w.line(state, self._closing(closing, here.close, CLOSE_ARRAY, ends))
+
+        here = states[0]
+        if here.item is not None:
+            start = item(0, here.item)
+            m.copy(first, start)
+            w.line(first, start)
+        if here.close >= 0:
+            m.late(first, CLOSE_ARRAY, ends[here.close])
+
+    def _closing(self, known: dict[int, int], label: int, bracket: int, ends: tuple[int, ...]) -> int:
+        """Return the state that reads nothing but a closing bracket, for each label one."""
+        found = known.get(label)
+        if found is None:
+            found = known[label] = self.machine.state()
+            self.machine.edge(found, bracket, ends[label])
+        return found
 
     # ------------------------------------------------------------------------------------------------ objects
 
@@ -358,46 +452,81 @@ class _Emitter:
         """Read an object after its opening brace; ends: codes by label."""
         m, w = self.machine, self.writer
         states = automaton.states
-        flexible = self.library.layout.flexible
-        after = [-1] * len(states)
-        for i in range(len(states)):
-            after[i] = m.state()
+        after: dict[int, int] = {}
         named: dict[int, int] = {}  # the state behind a key, by step
+        opened: dict[int, tuple[int, int]] = {}  # the state that reads the next key, and that behind its quote
+        closing: dict[int, int] = {}
+        keys = _Keys(self, automaton)
 
         def behind(step: Step) -> int:
             found = named.get(id(step))
             if found is None:
-                found = named[id(step)] = m.state()
-                value = m.state()
-                w.colon(found, value)
-                self._value(value, step.value, tuple(after[j] if j >= 0 else -1 for j in step.following))
+                found = named[id(step)] = m.later(lambda: value(step))
             return found
 
-        keys = _Keys(self, automaton)
-        closing: dict[int, int] = {}
-        for i, here in enumerate(states):
-            if not i & 15:  # a state may have many keys
-                self.meter.check(states=m.size, doing=_WRITING)
-            opened = keys.opened(here, behind)
-            key = -1
-            if opened != DEAD:
-                key = m.state()
-                m.edge(key, QUOTE, opened)
-            if i == 0:
-                if key >= 0:
-                    m.edge(first, QUOTE, opened)
-                    w.line(first, key)
-                if here.close >= 0:
-                    m.edge(first, CLOSE_OBJECT, ends[here.close])
+        def value(step: Step) -> None:
+            state = m.state()
+            self._value(state, step.value, tuple([then(j) if j >= 0 else -1 for j in step.following]))
+            w.colon(named[id(step)], state)
+
+        def then(i: int) -> int:
+            found = after.get(i)
+            if found is None:
+                found = after[i] = m.later(lambda: write(i))
+            return found
+
+        def next_key(i: int) -> tuple[int, int]:
+            found = opened.get(i)
+            if found is None:
+                quoted = keys.opened(states[i], behind)
+                if quoted == DEAD:
+                    found = DEAD, DEAD
+                else:
+                    found = m.state(), quoted
+                    m.edge(found[0], QUOTE, quoted)
+                opened[i] = found
+            return found
+
+        def write(i: int) -> None:
+            here, state = states[i], after[i]
+            key, _ = next_key(i)
             if key >= 0:
-                w.separator(after[i], key)
+                w.separator(state, key)
             if here.close >= 0:
-                m.edge(after[i], CLOSE_OBJECT, ends[here.close])
-                if flexible:
-                    if here.close not in closing:
-                        closing[here.close] = m.state()
-                        m.edge(closing[here.close], CLOSE_OBJECT, ends[here.close])
-                    w.line(after[i], closing[here.close])
+                m.edge(state, CLOSE_OBJECT, ends[here.close])
+                if self.library.layout.flexible:
+                    w.line(state, self._closing(closing, here.close, CLOSE_OBJECT, ends))
+
+        key, quoted = next_key(0)
+        if key >= 0:
+            m.edge(first, QUOTE, quoted)
+            w.line(first, key)
+        if states[0].close >= 0:
+            m.edge(first, CLOSE_OBJECT, ends[states[0].close])
+
+
+def _brackets(value: Value) -> list[int]:
+    """Return the names of what may open at a value: an object and an array, _ANY for those of the library."""
+    return [
+        _ANY if automaton.free >= 0 else id(automaton)
+        for automaton in (value.object, value.array)
+        if automaton is not None
+    ]
+
+
+def all_steps(automaton: ObjectAutomaton | ArrayAutomaton) -> Iterable[Step]:
+    """Return the steps of an object or array, each once."""
+    steps: dict[int, Step] = {}
+    if isinstance(automaton, ArrayAutomaton):
+        steps = {id(state.item): state.item for state in automaton.states if state.item is not None}
+    else:
+        known: set[int] = set()
+        for state in automaton.states:
+            if id(state.steps) not in known:
+                known.add(id(state.steps))
+                steps |= {id(step): step for step in state.steps if step is not None}
+            steps |= {id(step): step for step in state.others.values()}
+    return steps.values()
 
 
 class _Branch:
@@ -444,7 +573,7 @@ class _Keys:
     those of a range in the order of the object, so that two places in two sorted lists say it.
     """
 
-    def __init__(self, emitter: _Emitter, automaton: ObjectAutomaton) -> None:
+    def __init__(self, emitter: Emitter, automaton: ObjectAutomaton) -> None:
         self.emitter, self.automaton = emitter, automaton
         self.trie: _Branch | None = None
         self.language = automaton.language
@@ -549,36 +678,39 @@ class _Keys:
         """Return the state that reads a key that may come next, or any that is not declared, then `other`."""
         m, places = self.emitter.machine, self.emitter.library.places
         site = m.site((other,), True)
-        escape = m.call(site, places.key_escape)
+        # an escape must not spell what may still become a declared key
+        escape = m.call(site, places.key_escape if all(map(str.isascii, self.automaton.keys)) else places.escape)
         variant = self._next(here, behind)
-        todo: list[tuple[_Branch, int, int]] = []
+        rows = self.emitter.library.machine.rows
+        todo: list[tuple[_Branch, int, int, int]] = []
 
-        def state_at(node: _Branch, depth: int) -> int:
-            """Return the state behind so many bytes of a branch's label."""
+        def state_at(node: _Branch, depth: int, inside: int) -> int:
+            """Return the state behind so many bytes of a branch's label; inside: that of a string."""
             key = (site, id(node), depth, *variant(node))
             state = self.made.get(key)
             if state is None:
                 state = self.made[key] = m.state()
-                m.enter(state, places.body, places.string, site)
-                m.twins[state] = places.body, site
-                todo.append((node, depth, state))
+                m.enter(state, inside, places.string, site)
+                if inside == places.body:
+                    m.twins[state] = places.body, site
+                todo.append((node, depth, state, inside))
             return state
 
         assert self.trie is not None
-        root = state_at(self.trie, 0)
+        root = state_at(self.trie, 0, places.body)
         while todo:
-            node, depth, state = todo.pop()
+            node, depth, state, inside = todo.pop()
             if depth < len(node.label):
                 ways = [(node.label[depth], node, depth + 1)]
             else:
                 ways = [(branch.label[0], branch, 1) for branch in node.branches]
-            if ways:
+            if ways and inside == places.body:
                 m.edge(state, BACKSLASH, escape)
             for byte, branch, read in ways:
                 if not branch.branches and read == len(branch.label):  # the closing quote of a declared key
                     m.edge(state, byte, self._target(here, branch.ranks[0], behind))
                 else:
-                    m.edge(state, byte, state_at(branch, read))
+                    m.edge(state, byte, state_at(branch, read, int(rows[inside, byte])))
         return root
 
     def _by_language(self, language: Labelled, here: ObjectState, behind: Callable[[Step], int]) -> int:

@@ -19,6 +19,7 @@ from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.nfa import Nfa, determinize
+from .. import store
 from ..regex.lower import to_dfa
 
 UNSUPPORTED: Mapping[str, str] = {
@@ -52,7 +53,7 @@ def superset(name: str, meter: Meter) -> Dfa:
 
 @cache
 def _language(name: str) -> Dfa:
-    dfa = _FORMATS[name]()
+    dfa = _kept(f"format {name}", _FORMATS[name])
     _made[id(dfa.transition)] = name
     return dfa
 
@@ -67,7 +68,20 @@ def is_format(transition: NDArray[Any]) -> bool:
 
 @cache
 def _superset(name: str) -> Dfa:
-    return _SUPERSETS[name]()
+    return _kept(f"all that may be a {name}", _SUPERSETS[name])
+
+
+def _kept(name: str, make: Callable[[], Dfa]) -> Dfa:
+    """Return an automaton that depends on nothing but its name, made once on a machine: some take 0.1 s."""
+    key = store.name_of("format", name, store.code())
+    arrays: dict[str, NDArray[Any]] | None = store.load(key)
+    if arrays is None:
+        made = make()
+        store.save(key, {"class_of": made.class_of, "transition": made.transition, "accepting": made.accepting})
+        return made
+    for array in arrays.values():
+        array.flags.writeable = False
+    return Dfa(**arrays)
 
 
 def _regex(pattern: str) -> Dfa:

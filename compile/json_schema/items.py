@@ -22,7 +22,7 @@ from .algebra import (
     atoms,
     negate,
 )
-from .cases import closes, counted, is_any, is_never
+from .cases import Case, closes, counted, is_any, is_never
 from .skeleton import ArrayAutomaton, ArrayState, Step, Value
 
 if TYPE_CHECKING:
@@ -108,12 +108,55 @@ class _Derivatives:
         return found
 
     def _step(self, place: int, left: tuple[Node, ...]) -> Step | None:
-        cases = self._builder.cases.expand(tuple([self._after(node, place) for node in left]))
+        cases = self._by_values(left[0], place) if len(left) == 1 else None
+        if cases is None:
+            cases = self._builder.cases.expand(tuple([self._after(node, place) for node in left]))
         if not cases:
             return None
         on = min(place + 1, self._longest)
         following = tuple([self._state(on, rest) for _, rest in cases])
-        return Step(self._builder.value(tuple([condition for condition, _ in cases])), following)
+        return self._builder.step(cases, following)
+
+    def _by_values(self, node: Node, place: int) -> list[Case] | None:
+        """Return the cases of an item where all items are distinct and of a few disjoint nodes; None for others."""
+        parts = node.args if type(node) is All else (node,)
+        if [type(part) for part in parts].count(Unique) != 1:
+            return None
+        cases = self._builder.cases
+        conditions: list[Node] = []
+        after: list[Node] = []
+        values: tuple[Node, ...] = ()
+        part: Any
+        for part in parts:
+            if type(part) is Unique:
+                values = part.args[0]
+                after.append(part)
+            elif type(part) is Items:
+                conditions.append(cases.flat(_item(part, place)))
+                after.append(self._after_items(part, place))
+            elif type(part) is ItemCount:
+                after.append(counted(part))
+            else:
+                return None
+        condition = all_of(conditions)
+        found: list[Case] = []
+        for i, value in enumerate(map(cases.flat, values)):
+            if cases.within(value, condition):
+                both = value
+            elif cases.apart(value, condition):
+                continue
+            else:
+                both = all_of([value, condition])
+            others = Unique(values[:i] + values[i + 1 :])
+            rest = all_of([others if type(part) is Unique else part for part in after])
+            if not is_never(both) and not is_never(rest):
+                found.append((both, (rest,)))
+        return found
+
+    def _after_items(self, node: Any, place: int) -> Node:
+        prefix, rest = node.args
+        left = Items((), rest) if prefix and place + 1 >= len(prefix) else node
+        return ANY if not left.args[0] and is_any(self._builder.cases.flat(rest)) else left
 
     def _after(self, node: Any, place: int) -> Node:
         """Return the derivative of a formula by the item at a place: tests on it, and what is left then."""
@@ -128,11 +171,7 @@ class _Derivatives:
             return negate(self._after(node.args[0], place))
         cases = self._builder.cases
         if shape is Items:
-            prefix, rest = node.args
-            left = Items((), rest) if prefix and place + 1 >= len(prefix) else node
-            if not left.args[0] and is_any(cases.flat(rest)):
-                left = ANY
-            return all_of([cases.test(_item(node, place)), left])
+            return all_of([cases.test(_item(node, place)), self._after_items(node, place)])
         if shape is ItemCount:
             return counted(node)
         if shape is Contains:

@@ -119,7 +119,7 @@ def _string(m: Machine, ascii: bool) -> tuple[int, tuple[int, int]]:
 
 def _other_escape(m: Machine, body: int, wide: bool) -> int:
     """After a backslash: an escape of a control character, a quote or a backslash; wide: of any but printable ASCII."""
-    escape, u, zero, zeros, control, quote, backslash, delete = (m.state() for _ in range(8))
+    escape, u, zero, zeros, control, quote, backslash = (m.state() for _ in range(7))
     for byte in b'"\\bfnrt':
         m.edge(escape, byte, body)
     m.edge(escape, ord("u"), u)
@@ -131,6 +131,7 @@ def _other_escape(m: Machine, body: int, wide: bool) -> int:
             m.edges(zeros, max(low, ord("8")), high, u3)
         for byte in b"dD":
             m.edge(u, byte, ud)
+        delete = m.state()
         m.edge(zeros, ord("7"), delete)
         for byte in b"fF":
             m.edge(delete, byte, body)
@@ -160,7 +161,7 @@ def _indent(m: Machine) -> int:
     for state in rows:
         for byte in b'"{[]}-0123456789tfn':
             m.edge(state, byte, KEEP)
-    m.accepting.extend(rows)  # nothing more has to be read: within a fragment that is what it means
+    m.accepting.update(rows)  # nothing more has to be read: within a fragment that is what it means
     return start
 
 
@@ -196,7 +197,7 @@ def _number(m: Machine, layout: Layout, fraction: bool) -> tuple[int, tuple[int,
     for state in ends:
         for byte in after_number(layout):
             m.edge(state, byte, KEEP)
-    m.accepting.extend(ends)
+    m.accepting.update(ends)
     return start, (first, m.size - first)
 
 

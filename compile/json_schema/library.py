@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
 from ...automata.labelled import Labelled
-from ...automata.nested import RETURN, Machine, frames_needed
+from ...automata.nested import RETURN, Machine, needs
 from ...errors import ConstraintError
 from ...table import MOST_DEPTH, TransitionTable
 from .. import store
+from ..lazy import Base, Counted, Lazy
 from ..link import (
     ACTION,
     ACTIONS,
@@ -123,6 +125,80 @@ class Library:
         for name, size in (("token", r), ("offset", r), ("alive", r), ("remainder", y), ("label", y)):
             getattr(out, name)[:size] = getattr(known, name)[:size]
         return out
+
+    def bind(self, class_of: NDArray[Any], codes: NDArray[np.int32]) -> Callable[[int], Base]:
+        """Bind a string fragment that schemas share, and return what makes the base of each of its states."""
+        counters = np.zeros(5, np.int64)
+        counters[REMAINDERS], counters[SYMBOLS] = self.num_remainders, self.num_symbols
+        meter = Budget(seconds=math.inf).begin()
+        fragment, _ = _fragment(self, class_of, codes, True, self.copied_symbols(), counters, meter)
+        start = np.concatenate(([0], np.cumsum(fragment.row_count)))
+        dead = len(fragment.row_count)
+
+        def base(q: int) -> Base:
+            words = self.arrays["masks"].shape[1]
+            shared = int(fragment.base_row[q])
+            bits = np.zeros(32 * words, np.bool_)
+            if shared >= 0:
+                mask = fragment.masks[fragment.base_mask[shared]]
+                bits[:] = np.unpackbits(mask.view(np.uint8), bitorder="little")
+            row = slice(start[q], start[q + 1])
+            bits[fragment.edge_token[row]] = fragment.edge_target[row] != dead
+            mask = np.packbits(bits, bitorder="little").view(np.uint32)
+            listed = int(fragment.row_exit[q])
+            part = slice(*fragment.exit_start[listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
+            token, symbol = (array[part].astype(np.int32) for array in (fragment.exit_token, fragment.exit_symbol))
+            return Base.of(mask, token, symbol, token[:0])
+
+        return base
+
+    @cached_property
+    def bases(self) -> dict[int, Base]:
+        """What the wide states of the library allow, by state."""
+        arrays, found = self.arrays, {}
+        for state in np.flatnonzero(self.wide >= 0).tolist():
+            base = int(self.wide[state])
+            listed = int(arrays["base_exit"][base])
+            part = slice(*arrays["exit_start"][listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
+            token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
+            found[state] = Base.of(arrays["masks"][arrays["base_mask"][base]], token, symbol, token[:0])
+        return found
+
+    @cached_property
+    def counted(self) -> Counted:
+        """What strings of bounded length are read with."""
+        lengths = self.lengths
+        known: dict[tuple[int, int | None], Base] = {}
+
+        def base(q: int, left: int | None) -> Base:
+            found = known.get((q, left))
+            if found is None:
+                part = slice(lengths.exit_start[q], lengths.exit_start[q + 1])
+                exits = lengths.exit_token[part], lengths.exit_symbol[part], lengths.exit_characters[part]
+                found = known[q, left] = Base.of(lengths.mask_of(q, left), *exits)
+            return found
+
+        for left in range(1, lengths.most_needed):
+            base(0, left)
+        return Counted(lengths.rows, lengths.first, lengths.most_needed, base)
+
+    @cached_property
+    def most_opened(self) -> int:
+        """The most brackets that one token opens."""
+        opens = np.frombuffer(b"[{", np.uint8)
+        before = np.concatenate(([0], np.cumsum(np.isin(self.text, opens))))
+        return int(np.diff(before[self.text_start]).max(initial=0))
+
+    @cached_property
+    def remainders(self) -> Vocabulary:
+        """What may follow where a fragment ends within a token, by symbol."""
+        symbols = self.symbols
+        token, offset = (array[symbols.remainder[: self.num_symbols]] for array in (symbols.token, symbols.offset))
+        texts = [
+            self.text[self.text_start[v] + at : self.text_start[v + 1]].tobytes()
+            for v, at in zip(token.tolist(), offset.tolist(), strict=True)
+        ]
+        return Vocabulary.from_bytes(texts)
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, layout: Layout) -> Library:
@@ -467,10 +543,7 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
             fragments.append((total, fragment))
             total += len(fragment.row_count)
         meter.check(bytes=32 * total, doing=_BINDING)
-    twin_state = np.full(states, -1, np.int32)
-    twin_site = np.full(states, -1, np.int32)
-    twins = machine.all_twins()
-    twin_state[twins[:, 0]], twin_site[twins[:, 0]] = twins[:, 1], twins[:, 2]
+    twin_state, twin_site = machine.all_twins
     order = np.flatnonzero(walked).astype(np.int32)
     pools, symbols = _walk(
         machine, order, (twin_state, twin_site), vocabulary, library.text, library.text_start, pools, symbols, False,
@@ -485,6 +558,23 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
     return _table(
         library, machine, fragments, bases, order, number, total, pools, symbols, triples, twin_state, twin_site,
         source, depth,
+    )  # fmt: skip
+
+
+def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
+    """Return what reads the machine of an emitter that is lazy, as it is."""
+    machine = emitter.machine
+    bound = emitter.frames_bound(depth)
+
+    def limits() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        if bound == 0:
+            return np.zeros(0, np.int32), np.zeros(0, np.int32)
+        emitter.finish()
+        return needs(machine, MOST_DEPTH)
+
+    return Lazy(
+        machine, library.vocabulary, library.bases, library.remainders, library.bind, lambda: library.counted, limits,
+        depth, None if bound is None else bound + library.most_opened, meter,
     )  # fmt: skip
 
 
@@ -509,21 +599,10 @@ def _needs(machine: Machine, number: NDArray[np.int32], states: int, depth: int)
     """Return the depth of a table, and what its states and sites need of it where it can run out."""
     if machine.height is not None and machine.height <= depth:
         return depth if machine.anything else machine.height, {}
-    site_start, site_states, site_leaf = machine.sites
-    needs = []
-    for safely in (True, False):
-        need = np.full(machine.size, MOST_DEPTH, np.int32)
-        need[machine.accepting] = 0
-        frames_needed(machine.rows, machine.calls, site_start, site_states, site_leaf, safely, need)
-        inside = need[np.maximum(site_states, 0)]
-        inside[site_states < 0] = 0 if safely else MOST_DEPTH
-        reduce = np.maximum if safely else np.minimum
-        needs.append((need, reduce.reduceat(inside, site_start[:-1])))
-    # where labels lead into ever deeper calls, only the best of them can be counted on
-    by_state, by_site = (np.where(sure < MOST_DEPTH, sure, hoped) for sure, hoped in zip(*needs, strict=True))
+    by_state, by_site = needs(machine, MOST_DEPTH)
     out = np.zeros(states, np.int32)
     out[number] = by_state
-    return depth, {"state_need": out, "site_need": by_site.astype(np.int32)}
+    return depth, {"state_need": out, "site_need": by_site}
 
 
 def _fragment(
@@ -598,7 +677,7 @@ def _table(
         edge_target[at : at + n] = np.where(fragment.edge_target == dead, states + 1, fragment.edge_target + origin)
 
     accepting = np.zeros(states, np.bool_)
-    accepting[number[machine.accepting]] = True
+    accepting[number[list(machine.accepting)]] = True
     base_row = np.full(states, -1, np.int32)
     base_row[1:first] = lib["base_row"]
     base_push = np.full(states, -1, np.int32)
@@ -686,8 +765,8 @@ def _table(
         "base_push": base_push, "symbol_label": np.where(nothing_left, symbols.label[:count], -1).astype(np.int32),
         "site_leaf": machine.sites[2],
     }  # fmt: skip
-    depth, needs = _needs(machine, number, states, depth)
-    arrays |= needs
+    depth, needed = _needs(machine, number, states, depth)
+    arrays |= needed
     for array in arrays.values():
         array.flags.writeable = False
     return TransitionTable.graph(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,6 +58,7 @@ class _Letters:
         flat = builder.cases.flat
         languages: dict[Node, int] = {}
         self.keys = keys
+        self.place = {key: place for place, key in enumerate(keys)}
         self._flat = flat
         self._names: dict[Node, int] = {}
         self._members: dict[Members, tuple[dict[str, Node], list[tuple[int, Node]], Node]] = {}
@@ -102,19 +103,19 @@ class _Letters:
     def reach(self, members: Members) -> tuple[int, Node]:
         """Return the place behind the last key that it declares, and what it says from there on."""
         properties, patterns, rest = self._members[members]
-        place = max((i + 1 for i, key in enumerate(self.keys) if key in properties), default=0)
+        place = max([self.place[key] + 1 for key in properties], default=0)
         if not patterns and is_any(rest):
             return place, ANY
         bare = Members((), members.patterns if patterns else (), rest)
         self._members[bare] = ({}, patterns, rest)
         return place, bare
 
-    def declared(self, members: Members) -> frozenset[int] | None:
-        """Return the letters that it may have, None for any."""
+    def declared(self, members: Members) -> int:
+        """Return the keys that it may have, a bit each by place; -1 for any."""
         properties, patterns, rest = self._members[members]
         if patterns or not is_never(rest):
-            return None
-        return frozenset([i for i, key in enumerate(self.keys) if key in properties])
+            return -1
+        return sum([1 << self.place[key] for key in properties])
 
 
 # ------------------------------------------------------------------------------------------------ the usual object
@@ -214,15 +215,15 @@ class _Table:
 
     __slots__ = ("allowed", "close", "foreign", "left", "made", "others", "required", "steps", "unchanged")
 
-    def __init__(self, left: _Left, foreign: frozenset[int], num_keys: int) -> None:
+    def __init__(self, left: _Left, foreign: int, num_keys: int) -> None:
         self.left = left
         self.foreign = foreign
         self.steps: list[Step | None] = [None] * num_keys
-        self.made = bytearray(num_keys)
+        self.made = foreign  # keys whose steps need not be made any more
         self.others: dict[int, Step] | None = None
         self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
-        self.required: list[int] = []  # places of the keys whose absence changes what is left
-        self.allowed: frozenset[int] | None = None
+        self.required = 0  # keys whose absence changes what is left
+        self.allowed = -1  # keys that there may be
         self.unchanged: tuple[Members, int] | None = None  # for a conjunction: what is left stays so up to a place
 
 
@@ -232,6 +233,8 @@ class _Derivatives:
     A state is a place (how many declared keys are behind), what is left of each formula, and which keys are *foreign*:
     declared only by alternatives that were out before the key's place. Nothing that is left depends on them, so they
     are read as undeclared keys are, and an object of one alternative has the states that it has on its own.
+
+    Sets of declared keys are bits of an int, by place.
     """
 
     def __init__(self, builder: Builder, parts: _Left) -> None:
@@ -239,28 +242,29 @@ class _Derivatives:
         keys, members, names = _mentioned(parts)
         self._letters = _Letters(builder, keys, members, names)
         self._end = len(keys)
-        self._place = {key: place for place, key in enumerate(keys)}
+        self._place = self._letters.place
         self._reach = {one: self._letters.reach(one) for one in members}
         self._memo: list[dict[Node, Node]] = [{} for _ in range(self._letters.num)]
-        self._required: dict[Node, frozenset[int]] = {}
-        self._said: dict[Node, frozenset[int]] = {}
-        self._unsaid: dict[_Left, list[int]] = {}
-        self._allowed: dict[Node, frozenset[int] | None] = {}
-        self._tables: dict[tuple[_Left, frozenset[int]], _Table] = {}
-        self._states: dict[tuple[int, _Left, frozenset[int]], int] = {}
-        self._found: list[tuple[int, _Left, frozenset[int]]] = []
+        self._required: dict[Node, int] = {}
+        self._said: dict[Node, int] = {}
+        self._unsaid: dict[_Left, int] = {}
+        self._allowed: dict[Node, int] = {}
+        self._absent: list[dict[Node, Node]] = [{} for _ in keys]
+        self._tables: dict[tuple[_Left, int], _Table] = {}
+        self._states: dict[tuple[int, _Left, int], int] = {}
+        self._found: list[tuple[int, _Left, int]] = []
         self._num_steps = 0
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
-        self._state(0, parts, frozenset())
+        self._state(0, parts, 0)
         for place, left, foreign in self._found:  # which grows meanwhile
             builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
             self.automaton.states.append(self._make(place, left, foreign))
 
-    def _state(self, place: int, left: _Left, foreign: frozenset[int]) -> int:
+    def _state(self, place: int, left: _Left, foreign: int) -> int:
         return self._number(place, left, self._foreign(place, left, foreign))
 
-    def _number(self, place: int, left: _Left, foreign: frozenset[int]) -> int:
-        while place in foreign:
+    def _number(self, place: int, left: _Left, foreign: int) -> int:
+        while foreign >> place & 1:
             place += 1
         key = (place, left, foreign)
         found = self._states.get(key)
@@ -269,11 +273,11 @@ class _Derivatives:
             self._found.append(key)
         return found
 
-    def _table(self, left: _Left, foreign: frozenset[int]) -> _Table:
+    def _table(self, left: _Left, foreign: int) -> _Table:
         table = self._tables.get((left, foreign))
         if table is None:
             table = self._tables[left, foreign] = _Table(left, foreign, self._end)
-            table.required = sorted(frozenset().union(*map(self._required_in, left)))
+            table.required = self._required_by(left)
             table.allowed = self._allowed_in(left)
             if len(left) == 1:
                 parts = left[0].args if type(left[0]) is All else left
@@ -281,21 +285,22 @@ class _Derivatives:
                     table.unchanged = parts[0], self._reach_of(parts[0])[0]
         return table
 
-    def _foreign(self, place: int, left: _Left, foreign: frozenset[int]) -> frozenset[int]:
+    def _foreign(self, place: int, left: _Left, foreign: int) -> int:
         """Return the foreign keys, with those from a place on that nothing left says anything about."""
         if place >= self._end or self._letters.language is not None:
             return foreign
         unsaid = self._unsaid.get(left)
         if unsaid is None:
-            said = frozenset().union(*map(self._said_by, left))
+            unsaid = 0
             # where nothing at all is left to say, the states of all places have the same steps: let them be
-            constant = all(type(node) is Kinds for node in left)
-            unsaid = [] if constant else [key for key in range(self._end) if key not in said]
+            if not all(type(node) is Kinds for node in left):
+                for node in left:
+                    unsaid |= self._said_by(node)
+                unsaid = ~unsaid & ((1 << self._end) - 1)
             self._unsaid[left] = unsaid
-        more = [key for key in unsaid if key >= place and key not in foreign]
-        return foreign.union(more) if more else foreign
+        return foreign | unsaid >> place << place
 
-    def _make(self, place: int, left: _Left, foreign: frozenset[int]) -> ObjectState:
+    def _make(self, place: int, left: _Left, foreign: int) -> ObjectState:
         """Return the state at a place: its ranges of keys, each up to one whose absence changes what is left."""
         table = self._table(left, foreign)
         close = table.close
@@ -303,15 +308,15 @@ class _Derivatives:
         others: Mapping[int, Step] = _NO_STEPS
         start = place
         while True:
-            required = next((key for key in table.required if key >= start), -1)
-            stop = self._end if required < 0 else required + 1
+            ahead = table.required >> start
+            stop = start + (ahead & -ahead).bit_length() if ahead else self._end
             if stop > start:
                 self._fill(table, start, stop)
                 pieces.append((start, stop, table))
-            if required < 0:
+            if not ahead:
                 others = self._others(table)
                 break
-            left = tuple([self._without(node, required) for node in left])
+            left = tuple([self._without(node, stop - 1) for node in left])
             if all(map(is_never, left)):
                 break
             start = stop
@@ -327,17 +332,16 @@ class _Derivatives:
         for start, stop, table in pieces:
             steps[start:stop] = table.steps[start:stop]
         if read_alike is not None:
-            for key in foreign:
+            for key in _places(foreign):
                 steps[key] = read_alike
         self._num_steps += self._end
         return ObjectState(close, 0, self._end, steps, others)
 
     def _fill(self, table: _Table, start: int, stop: int) -> None:
-        allowed, made, foreign = table.allowed, table.made, table.foreign
-        for letter in range(start, stop) if allowed is None else sorted([k for k in allowed if start <= k < stop]):
-            if not made[letter] and letter not in foreign:
-                made[letter] = True
-                table.steps[letter] = self._step(table, letter)
+        """Make a table's steps by the keys of a range."""
+        for letter in _places((table.allowed & ~table.made & (1 << stop) - 1) >> start << start):
+            table.steps[letter] = self._step(table, letter)
+        table.made |= (1 << stop) - (1 << start)
 
     def _others(self, table: _Table) -> Mapping[int, Step]:
         if table.others is None:
@@ -350,18 +354,17 @@ class _Derivatives:
 
     def _step(self, table: _Table, letter: int) -> Step | None:
         self._num_steps += 1
-        if table.unchanged is not None and letter not in table.required and letter + 1 < table.unchanged[1]:
+        if table.unchanged is not None and not table.required >> letter & 1 and letter + 1 < table.unchanged[1]:
             node = self._letters.node(table.unchanged[0], letter)
             if is_never(node):
                 return None
             return Step(self._builder.one(node), (self._number(letter + 1, table.left, table.foreign),))
-        self._builder.meter.check(doing=_FINDING)
         cases = self._builder.cases.expand(tuple([self._after(node, letter) for node in table.left]))
         if not cases:
             return None
         place = min(letter + 1, self._end)
         following = tuple([self._state(place, rest, table.foreign) for _, rest in cases])
-        return Step(self._builder.value(tuple([condition for condition, _ in cases])), following)
+        return self._builder.step(cases, following)
 
     def _after(self, node: Any, letter: int) -> Node:
         """Return the derivative of a formula by a member of some key: tests on its value, and what is left then."""
@@ -380,7 +383,7 @@ class _Derivatives:
         memo = self._memo[letter]
         found = memo.get(node)
         if found is None:
-            found = memo[node] = self._builder.cases.same(self._after_composed(node, letter))
+            found = memo[node] = self._after_composed(node, letter)
         return found
 
     def _after_composed(self, node: Any, letter: int) -> Node:
@@ -417,81 +420,99 @@ class _Derivatives:
 
     def _without(self, node: Any, place: int) -> Node:
         """Return what is left of a formula when an object has not the declared key at a place."""
-        if place not in self._required_in(node):
+        if not self._required_in(node) >> place & 1:
             return node  # type: ignore[no-any-return]
         shape = type(node)
-        if shape is All:
-            return all_of([self._without(part, place) for part in node.args])
-        if shape is Some:
-            return any_of([self._without(part, place) for part in node.args])
-        if shape is Not:
-            return negate(self._without(node.args[0], place))
-        return NEVER  # Required
+        if shape is Required:
+            return NEVER
+        memo = self._absent[place]
+        found = memo.get(node)
+        if found is None:
+            if shape is Not:
+                found = negate(self._without(node.args[0], place))
+            else:
+                parts = [self._without(part, place) for part in node.args]
+                found = all_of(parts) if shape is All else any_of(parts)
+            memo[node] = found
+        return found
 
-    def _required_in(self, node: Any) -> frozenset[int]:
-        """Return the places of the keys that a formula's Required atoms name."""
+    def _required_by(self, left: _Left) -> int:
+        found = 0
+        for node in left:
+            found |= self._required_in(node)
+        return found
+
+    def _required_in(self, node: Any) -> int:
+        """Return the keys that a formula's Required atoms name."""
         shape = type(node)
-        if shape not in (All, Some, Not, Required):
-            return frozenset()
+        if shape is not All and shape is not Some and shape is not Not and shape is not Required:
+            return 0
         found = self._required.get(node)
         if found is None:
+            found = 0
             if shape is Required:
-                found = frozenset([self._place[key] for key in node.args[0]])
+                for key in node.args[0]:
+                    found |= 1 << self._place[key]
             else:
-                found = frozenset().union(*map(self._required_in, node.args))
+                for part in node.args:
+                    found |= self._required_in(part)
             self._required[node] = found
         return found
 
-    def _said_by(self, node: Any) -> frozenset[int]:
-        """Return the places of the keys that a formula names."""
+    def _said_by(self, node: Any) -> int:
+        """Return the keys that a formula names."""
         shape = type(node)
         if shape is Required:
             return self._required_in(node)
-        if shape not in (All, Some, Not, Members):
-            return frozenset()
+        if shape is not All and shape is not Some and shape is not Not and shape is not Members:
+            return 0
         found = self._said.get(node)
         if found is None:
+            found = 0
             if shape is Members:
-                found = frozenset([self._place[key] for key, _ in node.args[0]])
+                for key, _ in node.args[0]:
+                    found |= 1 << self._place[key]
             else:
-                found = frozenset().union(*map(self._said_by, node.args))
+                for part in node.args:
+                    found |= self._said_by(part)
             self._said[node] = found
         return found
 
-    def _allowed_in(self, left: _Left) -> frozenset[int] | None:
-        """Return the places of the keys that what is left may have, None for any."""
-        found: frozenset[int] = frozenset()
+    def _allowed_in(self, left: _Left) -> int:
+        """Return the keys that what is left may have; -1 for any."""
+        found = 0
         for node in left:
-            allowed = self._allowed_by(node)
-            if allowed is None:
-                return None
-            found |= allowed
+            found |= self._allowed_by(node)
         return found
 
-    def _allowed_by(self, node: Any) -> frozenset[int] | None:
-        if node in self._allowed:
-            return self._allowed[node]
-        shape = type(node)
-        found: frozenset[int] | None = None
-        if shape is Members:
-            found = self._letters.declared(node)
-        elif shape is Kinds:
-            found = None if node.args[0] else frozenset()
-        elif shape is All:
-            for part in node.args:
-                allowed = self._allowed_by(part)
-                if allowed is not None:
-                    found = allowed if found is None else found & allowed
-        elif shape is Some:
-            found = frozenset()
-            for part in node.args:
-                allowed = self._allowed_by(part)
-                if allowed is None:
-                    found = None
-                    break
-                found |= allowed
-        self._allowed[node] = found
+    def _allowed_by(self, node: Any) -> int:
+        found = self._allowed.get(node)
+        if found is None:
+            shape = type(node)
+            found = -1
+            if shape is Members:
+                found = self._letters.declared(node)
+            elif shape is Kinds:
+                found = -1 if node.args[0] else 0
+            elif shape is All:
+                for part in node.args:
+                    found &= self._allowed_by(part)
+            elif shape is Some:
+                found = 0
+                for part in node.args:
+                    found |= self._allowed_by(part)
+                    if found < 0:
+                        break
+            self._allowed[node] = found
         return found
+
+
+def _places(keys: int) -> Iterator[int]:
+    """Yield the places in a set of keys, from first to last."""
+    while keys:
+        last = keys & -keys
+        yield last.bit_length() - 1
+        keys ^= last
 
 
 def _mentioned(parts: _Left) -> tuple[tuple[str, ...], list[Members], list[Node]]:

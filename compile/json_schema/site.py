@@ -71,6 +71,7 @@ class Compiler:
         self._later: dict[Any, Later] = {}  # by place
         self._handlers = dict(handlers)
         self._negated: dict[Node, Node] = {}
+        self._exactly_one: dict[tuple[Node, ...], list[Node]] = {}
         self._size: dict[Node, int] = {}
         self._depth = 0  # of members and items
         self._in_place = 0
@@ -259,20 +260,26 @@ class Compiler:
         """Return for each of several nodes its values that are in no other."""
         if len(nodes) == 1:
             return nodes
+        key = tuple(nodes)
+        found = self._exactly_one.get(key)
+        if found is None:
+            found = self._exactly_one[key] = self._told_apart(nodes)
+        return found
+
+    def _told_apart(self, nodes: list[Node]) -> list[Node]:
         kind = _only_about(nodes)
         if kind:  # values of other types are in all of them
             nodes = [all_of([Kinds(kind), node]) for node in nodes]
         if self.disjoint.all(nodes):
             return nodes
-        disjoint, sizes = self.disjoint, [self.size(node) for node in nodes]
+        sizes = [self.size(node) for node in nodes]
         rivals: list[list[Node]] = [[] for _ in nodes]
         total = 0
-        for i, node in enumerate(nodes):
-            for j in range(i):
-                if not disjoint(node, nodes[j]):
-                    rivals[i].append(nodes[j])
-                    rivals[j].append(node)
-                    total += sizes[i] + sizes[j]
+        for i, earlier in self.disjoint.overlapping(nodes):
+            for j in earlier:
+                rivals[i].append(nodes[j])
+                rivals[j].append(nodes[i])
+                total += sizes[i] + sizes[j]
             self.check(total, "telling the branches of oneOf apart")
         return [
             (NEVER if node in others else all_of([node, *map(self.negate, others)])) if others else node

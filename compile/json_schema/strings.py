@@ -9,7 +9,7 @@ formula nor its negation: it is refused on either side, and nothing is accepted 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, NamedTuple
@@ -52,16 +52,24 @@ def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
             if high is None and not low:
                 return Free(live[0])
             return None if high is not None and low > high else Bounded(live[0], low, high)
+    if live and all(type(atom) is Length for i in live for atom in atoms(parts[i])):
+        return _by_length({i: parts[i] for i in live}, meter)
     words: dict[str, int] = {}
-    dfas: dict[int, Dfa] = {}
+    others: list[int] = []
     for i in live:
         listed = _words(parts[i], meter)
         if listed is not None:
             words.update(dict.fromkeys(listed, i))
         else:
-            dfa = language(parts[i], meter)
-            if not dfa.is_empty:
-                dfas[i] = dfa
+            others.append(i)
+    excluded = _excluded(parts[others[0]]) if len(others) == 1 else None
+    if excluded is not None:  # all strings but some, of which a few have other labels
+        both = next((word for word in words if word not in excluded), None)
+        if both is not None:
+            raise ValueError(f"formulas {words[both]} and {others[0]} are not disjoint: {both!r} is in both")
+        free = relabelled(utf8.text(), others[0])
+        return Regular(minimized(*_with_words(free, dict.fromkeys(excluded, -1) | words, meter), meter))
+    dfas = {i: dfa for i in others if not (dfa := language(parts[i], meter)).is_empty}
     if not dfas:
         return Finite(words) if words else None
     if len(dfas) == 1 and not words:
@@ -146,6 +154,42 @@ def _lengths(node: Node) -> tuple[int, int | None] | None:
     return low, high
 
 
+def _by_length(parts: Mapping[int, Node], meter: Meter) -> Text | None:
+    """Return the strings in some formula, which are about lengths alone, each with its label."""
+    found = [atom.args for part in parts.values() for atom in atoms(part)]
+    turns = sorted({0, *(low for low, _ in found), *(high + 1 for _, high in found if high is not None)})
+    longest = turns[-1]
+    text = utf8.text()
+    T, C = text.transition.shape
+    meter.check(states=T * (longest + 1), bytes=8 * T * C * (longest + 1), doing=f"counting to {longest:,} characters")
+    label = np.full(longest + 1, -1, np.int32)  # by length
+    for turn in turns:
+        label[turn:] = next((i for i, part in parts.items() if _fits(part, turn)), -1)
+    only = np.unique(label).tolist()
+    if len(only) == 1:
+        return Free(only[0]) if only[0] >= 0 else None
+    # a state is how many characters there were and a state of the text; each character's first byte counts
+    first = np.zeros(C, np.int32)
+    first[text.class_of[:0x80]] = first[text.class_of[0xC0:]] = 1
+    counts = np.minimum(np.arange(longest + 1)[:, None, None] + first, longest)
+    transition = np.where(text.transition >= 0, counts * T + text.transition, -1).astype(np.int32).reshape(-1, C)
+    ends = np.where(text.accepting, label[:, None], -1).astype(np.int32).ravel()
+    return Regular(minimized(text.class_of, transition, ends, meter))
+
+
+def _fits(node: Node, length: int) -> bool:
+    """Whether the strings of a length are in a formula that is about lengths alone."""
+    kind = type(node)
+    if kind is Length:
+        low, high = node.args
+        return bool(low <= length and (high is None or length <= high))
+    if kind is Not:
+        return not _fits(node.args[0], length)
+    if kind is Kinds:
+        return bool(node.args[0])
+    return (all if kind is All else any)(_fits(part, length) for part in node.args)
+
+
 def _words(node: Node, meter: Meter) -> Sequence[str] | None:
     """Return the strings of a formula that lists them, else None."""
     kind = type(node)
@@ -167,6 +211,24 @@ def _words(node: Node, meter: Meter) -> Sequence[str] | None:
             found.update(dict.fromkeys(listed))
         return list(found)
     return None
+
+
+def _excluded(node: Node) -> dict[str, None] | None:
+    """Return the strings that are not in a formula that lists them, one at least that some text spells, else None."""
+    found: dict[str, None] = {}
+    for part in node.args if type(node) is All else (node,):
+        if type(part) is not Not or type(part.args[0]) is not Words:
+            return None
+        found.update(dict.fromkeys(part.args[0].args[0]))
+    return found if any(map(_is_text, found)) else None
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True
 
 
 def language(node: Node, meter: Meter) -> Dfa:
@@ -309,7 +371,25 @@ def _overlaid(
 ) -> tuple[Labelled, list[tuple[bool, ...]]]:
     """Return the automaton with labels of their own for some words, and the classes that others are still of.
 
-    The words' trie stands before it. Each node leads to a word whose label no other has, so that nothing can be merged.
+    Each node of the words' trie leads to a word whose label no other has, so that nothing can be merged.
+    """
+    shifted = base._replace(label=np.where(base.label >= 0, base.label + np.int32(len(keys)), np.int32(-1)))
+    found = _with_words(shifted, {key: j for j, key in enumerate(keys)}, meter)
+    label = found.label
+    left = np.unique(label[label >= len(keys)]) - len(keys)
+    if left.size < len(classes):
+        renamed = np.full(len(classes) + len(keys) + 1, -1, np.int32)
+        renamed[: len(keys)] = np.arange(len(keys))
+        renamed[len(keys) + left] = len(keys) + np.arange(left.size)
+        found = found._replace(label=renamed[label])
+        classes = [classes[c] for c in left.tolist()]
+    return found, classes
+
+
+def _with_words(base: Labelled, labels: Mapping[str, int], meter: Meter) -> Labelled:
+    """Return the automaton in which some words have other labels, perhaps -1; states can be alike.
+
+    The words' trie stands before it.
     """
     N, C = base.transition.shape
     class_of = base.class_of.tolist()
@@ -317,9 +397,9 @@ def _overlaid(
     steps: list[dict[int, int]] = [{}]
     place = [0]  # the state of each node in the automaton, N for none
     words: list[int] = []  # the node of each word
-    named: list[int] = []  # and its key
+    named: list[int] = []  # and its label
     dead = [-1] * C
-    for j, key in enumerate(keys):
+    for key, own_label in labels.items():
         try:
             word = key.encode()
         except UnicodeEncodeError:  # a lone surrogate, which no text has
@@ -335,13 +415,13 @@ def _overlaid(
                 place.append(state if state >= 0 else N)
             node = following
         words.append(node)
-        named.append(j)
+        named.append(own_label)
     nodes = len(steps)
-    meter.check(states=nodes + N, bytes=8 * (nodes + N) * (C + 64), doing="telling keys apart")
+    meter.check(states=nodes + N, bytes=8 * (nodes + N) * (C + 64), doing="telling words apart")
     source = [node for node, step in enumerate(steps) for _ in step]
     symbol = [byte for step in steps for byte in step]
     target = [following for step in steps for following in step.values()]
-    # bytes of keys are classes of their own, after those that have other bytes left
+    # bytes of words are classes of their own, after those that have other bytes left
     own = sorted(set(symbol))
     kept, narrow = np.unique(np.delete(base.class_of, own), return_inverse=True)
     wide = np.empty(BYTES, np.uint16)
@@ -354,10 +434,9 @@ def _overlaid(
     transition = np.concatenate((shifted[place], shifted[:N]))
     transition[source, wide[symbol]] = target
     label = np.concatenate((np.append(base.label, np.int32(-1))[place], base.label))
-    label[label >= 0] += len(keys)
     label[words] = named
 
-    # states and classes that only the keys led to are gone
+    # states that only the words led to are gone
     reached = np.zeros(nodes + N, np.bool_)
     reached[:nodes] = True
     fresh = np.arange(nodes)
@@ -369,14 +448,7 @@ def _overlaid(
     if not reached.all():
         number = np.append(np.cumsum(reached) - 1, -1).astype(np.int32)
         transition, label = number[transition[reached]], label[reached]
-    left = np.unique(label[label >= len(keys)]) - len(keys)
-    if left.size < len(classes):
-        renamed = np.full(len(classes) + len(keys) + 1, -1, np.int32)
-        renamed[: len(keys)] = np.arange(len(keys))
-        renamed[len(keys) + left] = len(keys) + np.arange(left.size)
-        label = renamed[label]
-        classes = [classes[c] for c in left.tolist()]
-    return Labelled(wide, transition, label), classes
+    return Labelled(wide, transition, label)
 
 
 # -------------------------------------------------------------------------------------------------------- escapes

@@ -7,7 +7,7 @@ the label that leads there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from typing import Any
 
 from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, ObjectState, Step, Value
@@ -72,7 +72,7 @@ class _Fixpoint:
         self.owners: dict[Automaton, list[Value]] = {}
         self.reached: dict[Automaton, set[int]] = {}
         self._waiting: dict[tuple[Value, int], list[tuple[Automaton, int]]] = {}
-        self._taken: set[int] = set()  # ids of steps
+        self._taken: set[Step] = set()
         self._covered: dict[int, tuple[int, int]] = {}  # of shared lists of steps, by id: the range gone over
         self._pending: list[tuple[Automaton, int]] = []
         for value in values:
@@ -90,43 +90,43 @@ class _Fixpoint:
             if state.close >= 0:
                 for value in self.owners[automaton]:
                     self._live(value, state.close)
-            if type(state) is ArrayState:
-                if state.item is not None:
-                    self._take(automaton, state.item)
-            else:
-                for step in self._new_steps(state):
-                    self._take(automaton, step)
-                for step in state.others.values():
-                    self._take(automaton, step)
+            if type(state) is not ArrayState:
+                self._take(automaton, self._new_steps(state))
+            elif state.item is not None and state.item not in self._taken:
+                self._take(automaton, (state.item,))
         self.short = {automaton for waiting in self._waiting.values() for automaton, _ in waiting}
 
-    def _new_steps(self, state: ObjectState) -> Iterator[Step]:
-        """Yield the steps by declared keys that were not yet gone over: shared lists would else take quadratic time."""
+    def _new_steps(self, state: ObjectState) -> set[Step]:
+        """Return the steps that were not yet gone over."""
         first, last, steps = state.first, state.last, state.steps
-        low, high = self._covered.get(id(steps), (first, first))
-        if first > high or last < low:
-            pieces = [(first, last)]
-        else:
-            pieces = [(first, min(low, last)), (max(high, first), last)]
-            self._covered[id(steps)] = min(first, low), max(last, high)
-        for start, stop in pieces:
-            for place in range(start, stop):
-                step = steps[place]
-                if step is not None:
-                    yield step
-
-    def _take(self, automaton: Automaton, step: Step) -> None:
-        if id(step) in self._taken:
-            return
-        self._taken.add(id(step))
-        alive = self.alive[step.value]
-        for label, target in enumerate(step.following):
-            if target < 0:
-                continue
-            if alive >> label & 1:
-                self._reach(automaton, target)
+        found: set[Any] = set(state.others.values())
+        if first < last:
+            # shared lists would else take quadratic time
+            low, high = self._covered.get(id(steps), (first, first))
+            if first > high or last < low:
+                found.update(steps[first:last])
             else:
-                self._waiting.setdefault((step.value, label), []).append((automaton, target))
+                found.update(steps[first : min(low, last)])
+                found.update(steps[max(high, first) : last])
+                self._covered[id(steps)] = min(first, low), max(last, high)
+            found.discard(None)
+        found -= self._taken
+        return found
+
+    def _take(self, automaton: Automaton, steps: Collection[Step]) -> None:
+        """Follow steps that were not yet gone over."""
+        self._taken.update(steps)
+        reached = self.reached[automaton]
+        for step in steps:
+            alive = self.alive[step.value]
+            for label, target in enumerate(step.following):
+                if target < 0:
+                    continue
+                if not alive >> label & 1:
+                    self._waiting.setdefault((step.value, label), []).append((automaton, target))
+                elif target not in reached:
+                    reached.add(target)
+                    self._pending.append((automaton, target))
 
     def _reach(self, automaton: Automaton, target: int) -> None:
         reached = self.reached[automaton]

@@ -195,16 +195,6 @@ def _nested(node: Any, stack: Any, height: Any) -> NestedState:
     return NestedState(node, stack, height)
 
 
-def _to_end(dev: TorchTable, state: AnyState) -> Tensor:
-    """Return the tokens in which each row can be complete, at least one of which is always allowed: (n,)."""
-    far: Tensor = dev.distance.take(state.node).long()
-    if dev.calls is None or not isinstance(state, NestedState):
-        return far
-    stack, height = cast(tuple[Tensor, Tensor], state[1:])
-    is_open = torch.arange(dev.calls.slots, device=stack.device) < height[:, None]
-    return far + torch.where(is_open, dev.calls.site_distance.take(stack.long()).long(), 0).sum(dim=1)
-
-
 def _each(function: Callable[..., Tensor], *states: AnyState) -> AnyState:
     """Return the state that a function makes of the arrays of states, one array after the other."""
     return type(states[0])(*(function(*arrays) for arrays in zip(*states, strict=True)))
@@ -311,7 +301,7 @@ class _Rows:
                 dead = group.state(self.lost)
                 following = torch_ops.advance(group.dev, part, token)
                 if group.limit is not None:
-                    in_time = _to_end(group.dev, following) < group.limit - count
+                    in_time = torch_ops.distance(group.dev, following) < group.limit - count
                     following = _where(in_time, following, dead)
                 ended = torch.where(torch_ops.accepting(group.dev, part), group.dev.after_eos, group.dev.dead)
                 following = _where(is_end, dead._replace(node=ended), following)

@@ -1,0 +1,614 @@
+"""A machine with calls that is read as it is: tokens byte by byte, masks by walking the trie of all tokens.
+
+What a table holds in rows, exits and return sites is found here where it is needed, for the stack at hand. Nothing is
+found for states that no text comes to, and these need not even be written: see `Machine.later`. A mask costs more than
+that of a table, some microseconds for most states, and some hundred where a text is hardly bound.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ..automata.budget import Meter
+from ..automata.nested import CALL, DEAD, KEEP, RETURN, STRINGS, UNWRITTEN, Machine
+from ..bundle import address_of, array_at, put
+from ..table import MOST_DEPTH
+from .vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
+
+_WRITTEN = -1  # in place of a state that has yet to be written
+_ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
+_MOST_AHEAD = 256  # states looked at to see what is read freely
+_MANY = 24  # bytes that a state reads from which on that is worth it
+_LEFT = -2  # the base has ended: what is below are its exits
+
+# places in the header: of arrays, two each, and of numbers
+(
+    _ROWS, _CALLS, _SITE_START, _SITE_STATES, _SITE_LEAF, _TWINS, _STRING_ROWS, _STRINGS, _NEED_STATE, _NEED_SITE,
+    _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
+) = range(0, 40, 2)  # fmt: skip
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH = range(40, 45)
+
+
+class Base(NamedTuple):
+    """What a state allows that is, or nearly is, one of a library: its mask, and the exits beside."""
+
+    mask: NDArray[np.uint32]
+    exit_token: NDArray[np.int32]
+    exit_symbol: NDArray[np.int32]
+    exit_characters: NDArray[np.int32]  # read before the end; empty where their number is no matter
+    addresses: tuple[int, ...]  # of the four, that of the mask with its size, and the sizes of the second and the last
+
+    @staticmethod
+    def of(
+        mask: NDArray[np.uint32],
+        exit_token: NDArray[np.int32],
+        exit_symbol: NDArray[np.int32],
+        exit_characters: NDArray[np.int32],
+    ) -> Base:
+        """Return the base of contiguous arrays."""
+        arrays = mask, exit_token, exit_symbol, exit_characters
+        where = [address_of(array) for array in arrays]
+        return Base(*arrays, (where[0], mask.size, *where[1:], exit_token.size, exit_characters.size))
+
+
+class Counted(NamedTuple):
+    """Strings of so many characters: the rows of a string (Q, 256), counted from 0, and its first state here.
+
+    base(q, left): what stays in the string from state q over at most `left` characters, None for any number, and what
+    ends it.
+    """
+
+    rows: NDArray[np.int32]
+    first: int
+    most: int  # characters that one token takes
+    base: Callable[[int, int | None], Base]
+
+
+class Lazy:
+    """What a lazy table is before it is worked out; `runtime.matcher` reads it.
+
+    bases: what is known of a library's states, by state. remainders: what may be left of a token where a fragment ends
+    in its middle, by symbol. bind: makes what says the base of each state of a string that is bound apart. counted:
+    makes what strings of bounded length take, once one is met. limits: finds how many frames each state and each site
+    needs, 0 beyond. bound: frames below the depth where that begins to matter, None where it never does.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        vocabulary: Vocabulary,
+        bases: dict[int, Base],
+        remainders: Vocabulary,
+        bind: Callable[[NDArray[Any], NDArray[np.int32]], Callable[[int], Base]],
+        counted: Callable[[], Counted],
+        limits: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]],
+        depth: int,
+        bound: int | None,
+        meter: Meter,
+    ) -> None:
+        self.machine, self.vocabulary, self.bases = machine, vocabulary, bases.copy()
+        self.depth, self.meter = depth, meter
+        self.most_need = -MOST_DEPTH if bound is None else bound
+        self._bind, self._counted, self._find_limits = bind, counted, limits
+        self._apart: list[tuple[int, int, Callable[[int], Base]]] = []  # first and last state, what says their bases
+        self._lock = threading.RLock()
+        self._needs: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+        self._strings = np.zeros((3, 0), np.int64)
+        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 6
+        self._header = np.zeros(45, np.int64)
+        trie, ends = vocabulary.trie, remainders.trie
+        self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
+        for at, array in zip(
+            (_BYTE, _CHILD, _TOKENS, _CHARACTERS, _REACH, _TOKEN, _END_BYTE, _END_CHILD, _END_TOKENS, -1, -1, _SYMBOL),
+            self._kept,
+            strict=True,
+        ):
+            if at >= 0:
+                put(self._header, at, array)
+        self._header[_LEVELS] = max(trie.longest, ends.longest) + 2
+        self._header[_SYMBOLS] = remainders.size
+        self._header[_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
+        self._header[_DEPTH] = depth
+        self._take()
+
+    def _take(self) -> None:
+        """Take what the machine has now."""
+        m = self.machine
+        self.meter.check(states=m.size, bytes=1024 * m.size, doing="reading a constraint as it is")
+        m.flush()
+        arrays = m.arrays()
+        for at, array, before in zip(range(_ROWS, _TWINS + 2, 2), arrays, self._arrays, strict=True):
+            if array is not before:
+                put(self._header, at, array)
+        if arrays[0] is not self._arrays[0]:
+            flat, twins = arrays[0].reshape(-1), arrays[5]
+            self.rows, self._twins = flat.data, twins.data
+        self._arrays = arrays
+        self._header[_SITE_LEAF + 1] = m.num_sites
+        for first, class_of, codes, _ in m.apart[len(self._apart) :]:
+            self._apart.append((first, first + len(codes), self._bind(class_of, codes)))
+        if len(m.strings) > self._strings.shape[1]:
+            self._strings = np.array(
+                [(first, low, -1 if high is None else high) for first, low, high in m.strings], np.int64
+            ).T.copy()
+            self.counted = self._counted()
+            put(self._header, _STRING_ROWS, self.counted.rows)
+            put(self._header, _STRINGS, self._strings)
+            self._header[_BODY] = self.counted.first
+
+    def _reach(self, state: int) -> None:
+        """Write the row of a state that was left for later, and of those like it."""
+        self.machine.reach(state)
+        self._take()
+
+    def is_leaf(self, site: int) -> bool:
+        """Return whether a site is pushed for a fragment that makes no calls."""
+        return bool(self._arrays[4][site])
+
+    def accepts(self, node: int) -> bool:
+        """Return whether a text may end in a state if nothing is open."""
+        return node in self.machine.accepting
+
+    def _limits(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return how many frames each state and each site needs, once somebody is about to run out of them."""
+        if self._needs is None:
+            self._needs = self._find_limits()
+            self._take()
+            put(self._header, _NEED_STATE, self._needs[0])
+            put(self._header, _NEED_SITE, self._needs[1])
+        return self._needs
+
+    def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
+        """Write the tokens that a configuration allows, EOS included, into out (ceil(V / 32),).
+
+        sites: of the frames that are open, the outermost first. frames: how many of these are no leaves, where they
+        may run out, else -1. Returns how many sites the mask depends on from the top, one more if it depends on there
+        being no more, and whether it was much work.
+        """
+        with self._lock:
+            if frames >= 0:
+                self._limits()
+            while True:
+                site, twin, walk, least, room = -1, -1, False, 0, 0
+                base = self.bases.get(node) or (self._base_apart(node) if self._apart else None)
+                if base is None:
+                    if node >= STRINGS:
+                        base, least, room = self._string(node)
+                    else:
+                        walk = True
+                        base = _EMPTY
+                        if node >= self.machine.first and (twin := self._twins[0, node]) >= 0:
+                            base, site = self.bases[twin], self._twins[1, node]
+                            if site >= 0 and frames >= 0 and not self._has_room(site, frames):
+                                base = _EMPTY
+                state, looked, work = _mask(
+                    self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out
+                )
+                if state == _WRITTEN:
+                    break
+                self._reach(state)
+            if node in self.machine.accepting:
+                looked = max(looked, 1)
+                eos = self.vocabulary.eos
+                if eos is not None and not sites.size:
+                    out[eos >> 5] |= np.uint32(1 << (eos & 31))
+        return looked, work > _ENOUGH
+
+    def _base_apart(self, node: int) -> Base | None:
+        """Return the base of a state of a string that is bound apart, None for any other."""
+        for first, stop, base_of in self._apart:
+            if first <= node < stop:
+                found = self.bases[node] = base_of(node - first)
+                return found
+        return None
+
+    def _has_room(self, site: int, frames: int) -> bool:
+        """Return whether a site may be pushed."""
+        return frames + max(int(not self.is_leaf(site)), _at(self._limits()[1], site)) <= self.depth
+
+    def _string(self, node: int) -> tuple[Base, int, int]:
+        """Return what a state of a counted string allows, and how many characters an exit must and may read."""
+        first, low, high = self._strings[:, np.searchsorted(self._strings[0], node, "right") - 1].tolist()
+        k, q = divmod(node - first, len(self.counted.rows))
+        left = None if high < 0 or high - k >= self.counted.most else high - k
+        return self.counted.base(q, left), low - k, MOST_DEPTH if high < 0 else high - k
+
+    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+        """Return the state and stack that a token leads to, None if it is not allowed.
+
+        stack: has `site` on top of the stack `below`, None at the bottom. push(stack, site) returns it with one more.
+        """
+        text = self.vocabulary.tokens[token]
+        if not text:
+            return None
+        with self._lock:
+            rows = self.rows
+            for byte in text:
+                while True:
+                    code = rows[node << 8 | byte] if node < STRINGS else int(_string_code(self._header, node, byte))
+                    if code > 0:
+                        node = code
+                        break
+                    if code == DEAD:
+                        return None
+                    if code <= CALL:
+                        site, node = self._arrays[1][CALL - code].tolist()
+                        stack = push(stack, site)
+                        break
+                    if code == UNWRITTEN:
+                        self._reach(node)
+                        rows = self.rows
+                        continue
+                    if stack.below is None:
+                        return None
+                    label = RETURN - code if code > KEEP else KEEP - code
+                    start, states = self._arrays[2:4]
+                    at = int(start[stack.site]) + label
+                    if at >= start[stack.site + 1]:
+                        return None
+                    node = int(states[at])
+                    stack = stack.below
+                    if node < 0:
+                        return None
+                    if code > KEEP:
+                        break
+        return node, stack
+
+    def fits(self, node: int, stack: Any) -> bool:
+        """Return whether there is room to leave all that is open."""
+        with self._lock:
+            need_state, need_site = self._limits()
+            if stack.frames + _at(need_state, node) > self.depth:
+                return False
+            while stack.below is not None:
+                if stack.below.frames + _at(need_site, stack.site) > self.depth:
+                    return False
+                stack = stack.below
+            return True
+
+
+def _at(needed: NDArray[np.int32], which: int) -> int:
+    return int(needed[which]) if which < needed.size else 0
+
+
+_EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)
+
+
+@njit(cache=True, nogil=True)
+def _string_code(header: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a counted string and a byte."""
+    rows = array_at(header[_STRING_ROWS], header[_STRING_ROWS + 1], np.int32)
+    strings = array_at(header[_STRINGS], header[_STRINGS + 1], np.int64)  # (3, n)
+    count, states = strings.size // 3, rows.size >> 8
+    at = count - 1
+    while strings[at] > here:
+        at -= 1
+    first, low, high = strings[at], strings[count + at], strings[2 * count + at]
+    k = (here - first) // states
+    code = np.int64(rows[(here - first - k * states) << 8 | byte])
+    if code == DEAD:
+        return code
+    if code <= RETURN:
+        return code if k >= low and (high < 0 or k <= high) else np.int64(DEAD)
+    done = k + (code == 0)
+    if high < 0 and done >= low:
+        return header[_BODY] + code
+    if high >= 0 and done + (code > 0) > high:
+        return np.int64(DEAD)
+    return first + done * states + code
+
+
+@njit(cache=True, nogil=True)
+def _follow(byte: Any, phase: Any) -> Any:
+    """Return the bytes of a character that are to come after one more: phases 4 to 7 are those of its second byte."""
+    if phase:
+        return phase - 1 if phase < 4 else 1 if phase < 6 else 2
+    if byte < 0x80:
+        return 0
+    if byte < 0xF0:
+        return 1 if byte < 0xE0 else 4 if byte == 0xE0 else 5 if byte == 0xED else 2
+    return 6 if byte == 0xF0 else 7 if byte == 0xF4 else 3
+
+
+@njit(cache=True, nogil=True)
+def _bytes_of(phase: Any) -> Any:
+    """Return the lowest and the highest byte that may come in a phase within a character."""
+    low = 0xA0 if phase == 4 else 0x90 if phase == 6 else 0x80
+    return low, 0x9F if phase == 5 else 0x8F if phase == 7 else 0xBF
+
+
+@njit(cache=True, nogil=True)
+def _reads(rows: Any, state: Any, phase: Any) -> Any:
+    """Return whether a state within a character reads all that may be left of it."""
+    low, high = _bytes_of(phase)
+    after = _follow(low, phase)
+    last = np.int64(-1)
+    for c in range(low, high + 1):
+        to = np.int64(rows[state << 8 | c])
+        if to == last:
+            continue
+        if to <= 0 or (after and not _reads(rows, to, after)):
+            return False
+        last = to
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _groups_read(rows: Any, state: Any, groups: Any) -> Any:
+    """Return which of some groups of characters a state reads all, within its frame."""
+    for b in range(256):
+        group = BYTE_GROUP[b]
+        bit = np.uint64(1) << np.uint64(group)
+        if group == UNCLEAN or not groups & bit:
+            continue
+        to = np.int64(rows[state << 8 | b])
+        if to <= 0 or (b >= 0x80 and not _reads(rows, to, _follow(b, 0))):
+            groups &= ~bit
+    return groups
+
+
+@njit(cache=True, nogil=True)
+def _freely(rows: Any, start: Any, levels: Any) -> Any:
+    """Return groups of characters, as bits, and how many of their bytes a state surely reads, whatever they are.
+
+    And a state that must be written first to say so, or -1.
+    """
+    one = np.uint64(1)
+    groups = _groups_read(rows, start, ~(one << np.uint64(UNCLEAN)))
+    # characters after which little of the rest is read, such as one that begins an escape, are left out
+    rest, total = groups, 0
+    while rest:
+        rest &= rest - one
+        total += 1
+    last, dropped = np.int64(-1), np.uint64(0)
+    for b in range(128):
+        bit = one << np.uint64(BYTE_GROUP[b])
+        to = np.int64(rows[start << 8 | b])
+        if not groups & bit or to == last:
+            continue
+        last = to
+        rest, lacking = groups & ~_groups_read(rows, to, groups), 0
+        while rest:
+            rest &= rest - one
+            lacking += 1
+        if 2 * lacking > total:
+            dropped |= bit
+            last = np.int64(-1)
+    groups &= ~dropped
+    queue, phases, level = (
+        np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
+    )  # fmt: skip
+    queue[0], phases[0], level[0] = start, 0, 0
+    count, at = 1, 0
+    while at < count:
+        here, phase, depth = queue[at], phases[at], level[at]
+        at += 1
+        low, high = (0, 0xF4) if phase == 0 else _bytes_of(phase)
+        last, last_phase = np.int64(-1), np.int64(-1)
+        for b in range(low, high + 1):
+            if phase == 0 and (BYTE_GROUP[b] == UNCLEAN or not (groups >> np.uint64(BYTE_GROUP[b])) & one):
+                continue
+            to, after = np.int64(rows[here << 8 | b]), np.int64(_follow(b, phase))
+            if to <= 0:
+                return groups, depth, here if to == UNWRITTEN else np.int64(_WRITTEN)
+            if to == last and after == last_phase:
+                continue
+            last, last_phase = to, after
+            new = True
+            for k in range(count):
+                if queue[k] == to and phases[k] == after:
+                    new = False
+                    break
+            if new and depth + 1 < levels:
+                if count == _MOST_AHEAD:
+                    return groups, depth + 1, np.int64(_WRITTEN)
+                queue[count], phases[count], level[count] = to, after, depth + 1
+                count += 1
+    return groups, np.int64(levels), np.int64(_WRITTEN)
+
+
+@njit(cache=True, nogil=True)
+def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: Any) -> Any:
+    """Return whether what is open after a token can be left again."""
+    site_leaf = array_at(header[_SITE_LEAF], header[_SITE_LEAF + 1], np.uint8)
+    need_state = array_at(header[_NEED_STATE], header[_NEED_STATE + 1], np.int32)
+    need_site = array_at(header[_NEED_SITE], header[_NEED_SITE + 1], np.int32)
+    left = np.int64(frames)
+    for k in range(popped):
+        left -= not site_leaf[real[real.size - 1 - k]]
+    most = left
+    for k in range(pushed.size):
+        if pushed[k] < need_site.size:
+            most = max(most, left + need_site[pushed[k]])
+        left += not site_leaf[pushed[k]]
+    if state < need_state.size:
+        left += need_state[state]
+    return max(most, left) <= header[_DEPTH]
+
+
+@njit(cache=True, nogil=True)
+def _walk(
+    header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any
+) -> Any:
+    """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
+
+    ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
+    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. Returns (a state that must be
+    written first, or -1; sites looked at; nodes).
+    """
+    rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
+    calls = array_at(header[_CALLS], header[_CALLS + 1], np.int32)
+    site_start = array_at(header[_SITE_START], header[_SITE_START + 1], np.int32)
+    site_states = array_at(header[_SITE_STATES], header[_SITE_STATES + 1], np.int32)
+    shift = _END_BYTE - _BYTE if ends else 0
+    byte = array_at(header[_BYTE + shift], header[_BYTE + shift + 1], np.uint8)
+    child = array_at(header[_CHILD + shift], header[_CHILD + shift + 1], np.int32)
+    tokens = array_at(header[_TOKENS + shift], header[_TOKENS + shift + 1], np.int32)
+    token = array_at(header[_TOKEN + shift], header[_TOKEN + shift + 1], np.int32)
+    characters = array_at(header[_CHARACTERS], header[_CHARACTERS + 1], np.uint64)
+    reach = array_at(header[_REACH], header[_REACH + 1], np.int32)
+    levels = header[_LEVELS]
+    at, stop = np.empty(levels, np.int64), np.empty(levels, np.int64)
+    state, height, pops = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
+    twin, stack = np.empty(levels, np.int64), np.empty((levels, levels), np.int32)
+    after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
+    one = np.uint32(1)
+    looked, work = np.int64(popped), np.int64(0)
+    groups, freely = np.uint64(0), np.int64(0)
+    pure = np.empty(levels, np.bool_)
+    if not ends and base < 0 and frames < 0:
+        read = 0
+        for b in range(256):
+            read += rows[start << 8 | b] > 0
+        if read >= _MANY:
+            groups, freely, unwritten = _freely(rows, np.int64(start), levels)
+            if unwritten != _WRITTEN:
+                return unwritten, looked, work
+    d = np.int64(0)
+    at[0], stop[0] = 0, child[0]
+    state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, True
+    while True:
+        i = at[d]
+        if i == stop[d]:
+            if d == 0:
+                break
+            d -= 1
+            continue
+        at[d] = i + 1
+        c = np.int64(byte[i])
+        here, other = state[d], twin[d]
+        if other >= 0:
+            other = np.int64(rows[other << 8 | c])
+            if other <= RETURN:
+                other = np.int64(_LEFT)
+        code = np.int64(rows[here << 8 | c]) if here < STRINGS else _string_code(header, here, c)
+        if code == DEAD and other == DEAD:
+            continue
+        work += 1
+        if freely and pure[d]:
+            if reach[i] <= freely and characters[i] & ~groups == 0:  # UNCLEAN is no group that is read
+                for x in range(tokens[3 * i], tokens[3 * i + 2]):
+                    out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+                continue
+            if BYTE_GROUP[c] != UNCLEAN:  # a character begins, else it goes on
+                pure[d + 1] = (groups >> np.uint64(BYTE_GROUP[c])) & np.uint64(1) != 0
+            else:
+                pure[d + 1] = d > 0
+        else:
+            pure[d + 1] = False
+        h, p = height[d], pops[d]
+        if code == RETURN and h == 0 and p == popped and base_site < 0 and other == _LEFT and base >= 0:
+            continue  # both end here, in one frame: an exit of the base
+        copied = False
+        while code <= UNWRITTEN and code > CALL and code != DEAD:
+            if code == UNWRITTEN:
+                return here, looked, work
+            if h:
+                if not copied:
+                    for k in range(h):
+                        stack[d + 1, k] = stack[d, k]
+                    copied = True
+                h -= 1
+                site = np.int64(stack[d + 1, h])
+            elif p < real.size:
+                p += 1
+                site = np.int64(real[real.size - p])
+                looked = max(looked, p)
+            else:
+                looked = np.int64(real.size + 1)
+                code = np.int64(DEAD)
+                break
+            label = RETURN - code if code > KEEP else KEEP - code
+            here = np.int64(-1)
+            if site_start[site] + label < site_start[site + 1]:
+                here = np.int64(site_states[site_start[site] + label])
+            if here < 0:
+                code = np.int64(DEAD)
+            elif code > KEEP:
+                code = here
+            else:
+                code = np.int64(rows[here << 8 | c]) if here < STRINGS else _string_code(header, here, c)
+        if code == DEAD:
+            if other != DEAD:  # the base might allow what is below, by a token or by an exit
+                for x in range(tokens[3 * i], tokens[3 * i + 2]):
+                    out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
+            continue
+        if not copied:
+            for k in range(h):
+                stack[d + 1, k] = stack[d, k]
+        if code <= CALL:
+            stack[d + 1, h] = calls[2 * (CALL - code)]
+            h += 1
+            code = np.int64(calls[2 * (CALL - code) + 1])
+        if p == popped and base >= 0 and other != DEAD:
+            if other == _LEFT:
+                same = h == 0 and code == after_base
+            else:
+                same = other == code and ((h == 1 and stack[d + 1, 0] == base_site) or (h == 0 and base_site < 0))
+            if same:
+                continue  # from here on exactly what the base, or its exits, say
+        x, behind = tokens[3 * i], tokens[3 * i + 1]
+        if x < behind:
+            allowed = frames < 0 or _fits(header, stack[d + 1, :h], p, code, real, frames)
+            while x < behind:
+                bit = one << np.uint32(token[x] & 31)
+                if allowed:
+                    out[token[x] >> 5] |= bit
+                else:
+                    out[token[x] >> 5] &= ~bit
+                x += 1
+        if child[i] < child[i + 1]:
+            d += 1
+            at[d], stop[d] = child[i], child[i + 1]
+            state[d], height[d], pops[d], twin[d] = code, h, p, other
+    return np.int64(_WRITTEN), looked, work
+
+
+@njit(cache=True, nogil=True)
+def _mask(
+    header: Any, node: int, walk: bool, twin: int, site: int, base: Any, least: int, room: int, frames: int, real: Any,
+    out: Any,
+) -> Any:  # fmt: skip
+    """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work)."""
+    mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
+    if words:
+        out[:] = array_at(mask_at, words, np.uint32)
+    else:
+        out[:] = np.uint32(0)
+    one = np.uint32(1)
+    looked = work = np.int64(0)
+    if exits:
+        looked = np.int64(site < 0)
+    if exits and (site >= 0 or real.size):
+        site_start = array_at(header[_SITE_START], header[_SITE_START + 1], np.int32)
+        site_states = array_at(header[_SITE_STATES], header[_SITE_STATES + 1], np.int32)
+        popped = looked
+        start = np.int64(site_states[site_start[site if site >= 0 else np.int64(real[real.size - 1])]])
+        if start >= 0:
+            alive = np.zeros((header[_SYMBOLS] + 31) >> 5, np.uint32)
+            state, looked, work = _walk(
+                header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive
+            )
+            if state != _WRITTEN:
+                return state, looked, work
+            nothing = header[_NOTHING]
+            if nothing >= 0 and (frames < 0 or _fits(header, real[:0], popped, start, real, frames)):
+                alive[nothing >> 5] |= one << np.uint32(nothing & 31)
+            token, symbol = array_at(token_at, exits, np.int32), array_at(symbol_at, exits, np.int32)
+            characters = array_at(characters_at, counted, np.int32)
+            for x in range(exits):
+                y = symbol[x]
+                if (not counted or least <= characters[x] <= room) and (alive[y >> 5] >> np.uint32(y & 31)) & one:
+                    out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+    if walk:
+        state, seen, nodes = _walk(
+            header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out
+        )
+        return state, max(looked, seen), work + nodes
+    return np.int64(_WRITTEN), looked, work
