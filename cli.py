@@ -26,8 +26,10 @@ from . import (
 )
 from .compile.json_schema.build import build as build_skeleton
 from .compile.json_schema.keywords import ALLOWED, formula
+from .compile.json_schema.source import read as read_schema
 from .compile.regex.lower import to_dfa
 from .compile.regex.parse import parse
+from .compile.schema import wrong_pattern
 from .errors import ConstraintError, DataError, MaskwrightError, MissingDependencyError, RegexError, SchemaError
 from .table import MOST_DEPTH, NEVER, TransitionTable
 
@@ -280,12 +282,15 @@ def compile_json_schema_(
     try:
         # reading a tokenizer takes seconds: what is wrong with the schema is said before
         meter = budget.begin()
-        build_skeleton(formula(text, allow=frozenset(allow), documents=known, meter=meter), meter)
+        try:
+            build_skeleton(formula(text, allow=frozenset(allow), documents=known, meter=meter), meter)
+        except RegexError as error:
+            raise wrong_pattern(error, read_schema(text)) from None
         vocabulary = _vocabulary(tokenizer, size, eos)
         began = time.perf_counter()
         table = compile_json_schema(
             text, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
-            depth=depth, budget=budget,
+            depth=depth, lazy=False, budget=budget,
         )  # fmt: skip
     except SchemaError as error:
         said = str(error).removeprefix(f"{error.pointer or '/'}: ")

@@ -659,8 +659,9 @@ class LazyTable(TransitionTable):
     """A table whose arrays are worked out when they are first asked for, which may take long: `complete` says when.
 
     Until then a `Matcher` without a budget of tokens reads the machine that the table is made from, state by state as
-    they are reached, with the same answers. Whatever needs arrays, such as operations on a device, completes the table.
-    BudgetError then says that it is larger than its budget allows.
+    they are reached, with the same answers. Whatever needs arrays, such as operations on a device or `Matcher.state`,
+    completes the table. BudgetError then says that it is larger than its budget allows. Reading raises it too, where
+    what is reached does not fit; and TableError once it was interrupted, which does not keep the table from completing.
     """
 
     def __init__(
@@ -682,6 +683,8 @@ class LazyTable(TransitionTable):
         with self.__dict__["_lock"]:
             if not self.is_complete:
                 self.__dict__.update(self.__dict__["_make"]().__dict__)
+                for name in ("automaton", "_make", "_lazy_host"):  # matchers that read it keep what they need
+                    self.__dict__.pop(name, None)
         return self
 
     @property

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 UNWRITTEN = 0  # in rows that are left for later: nothing leads to state 0, the start of the whole
 STRINGS = 1 << 28  # from here on states are those of counted strings, which have no rows: see `Machine.string`
+TEXTS = 3 << 28  # and from here on those of strings by their content: see `Machine.text`
+PHASES = 9  # states of a text for each of its content
 DEAD = -1
 RETURN = -2  # minus the label
 KEEP = -(1 << 20)  # minus the label: the fragment ended before this byte
@@ -63,7 +65,8 @@ class Machine:
         self.apart: list[tuple[int, NDArray[Any], NDArray[Any], bool]] = []
         self.counted: list[tuple[int, int, int, int | None]] = []
         self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
-        self._next_string = STRINGS
+        self._next_string, self._next_text = STRINGS, TEXTS
+        self.texts: list[tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], int]] = []  # as `text` has them
         self._flushed_sites = self._flushed_calls = 0
         self._flushed_states = 1
         self._rows = np.full((1, 256), DEAD, np.int32)
@@ -191,6 +194,18 @@ class Machine:
         self.strings.append((first, low, high))
         return first
 
+    def text(self, class_of: NDArray[Any], transition: NDArray[Any], label: NDArray[Any], free: int) -> int:
+        r"""Add a string by the DFA of its content without rows, and return its first state.
+
+        Only what is lazy reads it: state PHASES * q is state q of the content, those up to the next one are within an
+        escape: behind \, \u, \u0, \u00, and \u00 with a further 0, 1, 2, 5. free: the state after which anything may
+        come, -1 if there is none: it is the library's string.
+        """
+        first = self._next_text
+        self._next_text += PHASES * len(label)
+        self.texts.append((first, class_of, transition, label, free))
+        return first
+
     # ---------------------------------------------------------------------------------------------- later
 
     def reach(self, state: int) -> None:
@@ -208,9 +223,9 @@ class Machine:
         self._write([state for state in self.pending if state not in self._alone] or list(self.pending), most)
 
     def _write(self, todo: list[int], most: int) -> None:
-        before = self.size
+        before = self.size + _TEXT * len(self.texts)
         for each in todo:  # which grows meanwhile
-            if self.size - before > most:
+            if self.size + _TEXT * len(self.texts) - before > most:
                 break
             write = self.pending.pop(each)
             if each < self._flushed_states:
@@ -346,6 +361,7 @@ def needs(machine: Machine, most: int) -> tuple[NDArray[np.int32], NDArray[np.in
 
 
 _STATES_AT_ONCE = 96  # written together with one that is reached
+_TEXT = 48  # states that a text is worth, as work
 _PART = 64  # states of a DFA that are written at a time
 _ROOM = 1 << 14  # rows of a machine that grows; what is not written takes no memory
 

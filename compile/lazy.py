@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
-from ..automata.nested import CALL, DEAD, KEEP, RETURN, STRINGS, UNWRITTEN, Machine
+from ..automata.nested import CALL, DEAD, KEEP, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN, Machine
 from ..bundle import address_of, array_at, put
+from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH
 from .vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
+
+T = TypeVar("T")
 
 _WRITTEN = -1  # in place of a state that has yet to be written
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_AHEAD = 256  # states looked at to see what is read freely
+_MOST_BASES = 512  # kept
 _MANY = 24  # bytes that a state reads from which on that is worth it
 _LEFT = -2  # the base has ended: what is below are its exits
 
@@ -31,8 +35,12 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     _ROWS, _CALLS, _SITE_START, _SITE_STATES, _SITE_LEAF, _TWINS, _STRING_ROWS, _STRINGS, _NEED_STATE, _NEED_SITE,
     _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
-) = range(0, 40, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH = range(40, 45)
+    _TEXTS,
+) = range(0, 42, 2)  # fmt: skip
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH = range(42, 47)
+_OF_TEXT = (
+    7  # numbers that say what a text is: its first state; of classes, transitions and labels the address, and sizes
+)
 
 
 class Base(NamedTuple):
@@ -58,14 +66,13 @@ class Base(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Strings of so many characters: the rows of a string (Q, 256), counted from 0, and its first state here.
+    """Strings of so many characters: the rows of a string (Q, 256), counted from 0.
 
     base(q, left): what stays in the string from state q over at most `left` characters, None for any number, and what
     ends it.
     """
 
     rows: NDArray[np.int32]
-    first: int
     most: int  # characters that one token takes
     base: Callable[[int, int | None], Base]
 
@@ -74,9 +81,10 @@ class Lazy:
     """What a lazy table is before it is worked out; `runtime.matcher` reads it.
 
     bases: what is known of a library's states, by state. remainders: what may be left of a token where a fragment ends
-    in its middle, by symbol. bind: makes what says the base of each state of a string that is bound apart. counted:
-    makes what strings of bounded length take, once one is met. limits: finds how many frames each state and each site
-    needs, 0 beyond. bound: frames below the depth where that begins to matter, None where it never does.
+    in its middle, by symbol. bind: makes what says the base of each state of a string that is bound apart. body: the
+    state of any string. counted: makes what strings of bounded length take, once one is met. limits: finds how many
+    frames each state and each site needs, 0 beyond. bound: frames below the depth where that begins to matter, None
+    where it never does.
     """
 
     def __init__(
@@ -86,6 +94,7 @@ class Lazy:
         bases: dict[int, Base],
         remainders: Vocabulary,
         bind: Callable[[NDArray[Any], NDArray[np.int32]], Callable[[int], Base]],
+        body: int,
         counted: Callable[[], Counted],
         limits: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]],
         depth: int,
@@ -99,9 +108,11 @@ class Lazy:
         self._apart: list[tuple[int, int, Callable[[int], Base]]] = []  # first and last state, what says their bases
         self._lock = threading.RLock()
         self._needs: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+        self._over = ""  # which limit of the budget was reached: nothing more is written then
+        self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 6
-        self._header = np.zeros(45, np.int64)
+        self._header = np.zeros(47, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
         for at, array in zip(
@@ -114,7 +125,9 @@ class Lazy:
         self._header[_LEVELS] = max(trie.longest, ends.longest) + 2
         self._header[_SYMBOLS] = remainders.size
         self._header[_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
-        self._header[_DEPTH] = depth
+        self._header[_DEPTH], self._header[_BODY] = depth, body
+        self._texts = np.zeros(_OF_TEXT, np.int64)
+        self._num_texts = 0
         self._take()
 
     def _take(self) -> None:
@@ -140,12 +153,47 @@ class Lazy:
             self.counted = self._counted()
             put(self._header, _STRING_ROWS, self.counted.rows)
             put(self._header, _STRINGS, self._strings)
-            self._header[_BODY] = self.counted.first
+        if len(m.texts) > self._num_texts:
+            if _OF_TEXT * len(m.texts) > self._texts.size:
+                texts = np.zeros(2 * _OF_TEXT * len(m.texts), np.int64)
+                texts[: self._texts.size] = self._texts
+                self._texts = texts
+            for n in range(self._num_texts, len(m.texts)):
+                first, class_of, transition, label, free = m.texts[n]
+                addresses = (address_of(array) for array in (class_of, transition, label))
+                self._texts[_OF_TEXT * n : _OF_TEXT * (n + 1)] = first, *addresses, *transition.shape, free
+            self._num_texts = len(m.texts)
+            put(self._header, _TEXTS, self._texts)
+            self._header[_TEXTS + 1] = self._num_texts
+
+    def _grow(self, write: Callable[[], T]) -> T:
+        """Return what `write` does, which adds to the machine, and take what the machine has then.
+
+        Where the budget ends half-way, what had been written before stays as it was, and can be read.
+        """
+        if self._over:
+            raise BudgetError(self._over)
+        self._torn = True
+        try:
+            found = write()
+            self._take()
+        except BudgetError as error:
+            self._over, self._torn = str(error), False
+            raise
+        self._torn = False
+        return found
+
+    def _check(self) -> None:
+        """Raise TableError if rows may be wrong."""
+        if self._torn:
+            raise TableError(
+                "this lazy table was interrupted while more of it was being written, and cannot be read any more: "
+                "call its complete() and make new matchers, or compile the schema again"
+            )
 
     def _reach(self, state: int) -> None:
         """Write the row of a state that was left for later, and of those like it."""
-        self.machine.reach(state)
-        self._take()
+        self._grow(lambda: self.machine.reach(state))
 
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
@@ -158,10 +206,10 @@ class Lazy:
     def _limits(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return how many frames each state and each site needs, once somebody is about to run out of them."""
         if self._needs is None:
-            self._needs = self._find_limits()
-            self._take()
-            put(self._header, _NEED_STATE, self._needs[0])
-            put(self._header, _NEED_SITE, self._needs[1])
+            needs = self._grow(self._find_limits)
+            for at, array in zip((_NEED_STATE, _NEED_SITE), needs, strict=True):
+                put(self._header, at, array)
+            self._needs = needs
         return self._needs
 
     def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
@@ -172,18 +220,19 @@ class Lazy:
         being no more, and whether it was much work.
         """
         with self._lock:
+            self._check()
             if frames >= 0:
                 self._limits()
             while True:
                 site, twin, walk, least, room = -1, -1, False, 0, 0
                 base = self.bases.get(node) or (self._base_apart(node) if self._apart else None)
                 if base is None:
-                    if node >= STRINGS:
+                    if STRINGS <= node < TEXTS:
                         base, least, room = self._string(node)
                     else:
                         walk = True
                         base = _EMPTY
-                        if node >= self.machine.first and (twin := self._twins[0, node]) >= 0:
+                        if self.machine.first <= node < STRINGS and (twin := self._twins[0, node]) >= 0:
                             base, site = self.bases[twin], self._twins[1, node]
                             if site >= 0 and frames >= 0 and not self._has_room(site, frames):
                                 base = _EMPTY
@@ -204,7 +253,9 @@ class Lazy:
         """Return the base of a state of a string that is bound apart, None for any other."""
         for first, stop, base_of in self._apart:
             if first <= node < stop:
-                found = self.bases[node] = base_of(node - first)
+                found = base_of(node - first)
+                if len(self.bases) < _MOST_BASES:
+                    self.bases[node] = found
                 return found
         return None
 
@@ -228,10 +279,11 @@ class Lazy:
         if not text:
             return None
         with self._lock:
+            self._check()
             rows = self.rows
             for byte in text:
                 while True:
-                    code = rows[node << 8 | byte] if node < STRINGS else int(_string_code(self._header, node, byte))
+                    code = rows[node << 8 | byte] if node < STRINGS else int(_code(self._header, node, byte))
                     if code > 0:
                         node = code
                         break
@@ -281,6 +333,82 @@ _EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)
 
 
 @njit(cache=True, nogil=True)
+def _code(header: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state that has no row, and a byte."""
+    return _string_code(header, here, byte) if here < TEXTS else _text_code(header, here, byte)
+
+
+@njit(cache=True, nogil=True)
+def _text_code(header: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a string by its content, and a byte."""
+    texts = array_at(header[_TEXTS], _OF_TEXT * header[_TEXTS + 1], np.int64)
+    low, high = np.int64(0), header[_TEXTS + 1]
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if texts[_OF_TEXT * middle] <= here:
+            low = middle
+        else:
+            high = middle
+    first, classes_at, transitions_at, labels_at, states, classes, free = texts[_OF_TEXT * low : _OF_TEXT * (low + 1)]
+    q = (here - first) // PHASES
+    phase = here - first - q * PHASES
+    class_of = array_at(classes_at, 256, np.uint16)
+    row = array_at(transitions_at + 4 * q * classes, classes, np.int32)
+    character = np.int64(-1)
+    if phase == 0:
+        if byte == 0x22:
+            label = array_at(labels_at, states, np.int32)[q]
+            return np.int64(RETURN - label) if label >= 0 else np.int64(DEAD)
+        if byte == 0x5C:
+            return (
+                here + 1
+                if _reads_some(row, class_of, 0, 0x1F)
+                or _reads_some(row, class_of, 0x22, 0x22)
+                or (_reads_some(row, class_of, 0x5C, 0x5C))
+                else np.int64(DEAD)
+            )
+        if byte >= 0x20:
+            character = np.int64(byte)
+    elif phase == 1:
+        if byte == 0x75:
+            return here + 1
+        for letter, meant in ((0x62, 8), (0x66, 12), (0x6E, 10), (0x72, 13), (0x74, 9), (0x22, 0x22), (0x5C, 0x5C)):
+            if byte == letter:
+                character = np.int64(meant)
+    elif phase < 4:
+        return here + 1 if byte == 0x30 else np.int64(DEAD)
+    elif phase == 4:
+        for digit, low_one, high_one, ahead in (
+            (0x30, 0, 0x0F, 1), (0x31, 0x10, 0x1F, 2), (0x32, 0x22, 0x22, 3), (0x35, 0x5C, 0x5C, 4)
+        ):  # fmt: skip
+            if byte == digit and _reads_some(row, class_of, low_one, high_one):
+                return here + ahead
+    elif phase < 7:
+        value = np.int64(byte) - 0x30 if byte <= 0x39 else (np.int64(byte) | 0x20) - 0x57
+        if 0 <= value < 16 and (byte <= 0x39 or value >= 10):  # 0x60 lies between the letters
+            character = (phase - 5) * 16 + value
+    elif phase == 7:
+        character = np.int64(0x22) if byte == 0x32 else np.int64(-1)
+    elif byte | 0x20 == 0x63:
+        character = np.int64(0x5C)
+    if character < 0:
+        return np.int64(DEAD)
+    target = np.int64(row[class_of[character]])
+    if target < 0:
+        return np.int64(DEAD)
+    return header[_BODY] if target == free else first + target * PHASES
+
+
+@njit(cache=True, nogil=True)
+def _reads_some(row: Any, class_of: Any, low: Any, high: Any) -> Any:
+    """Return whether a row of a content reads one of some characters."""
+    some = False
+    for c in range(low, high + 1):
+        some |= row[class_of[c]] >= 0
+    return some
+
+
+@njit(cache=True, nogil=True)
 def _string_code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state of a counted string and a byte."""
     rows = array_at(header[_STRING_ROWS], header[_STRING_ROWS + 1], np.int32)
@@ -305,6 +433,12 @@ def _string_code(header: Any, here: Any, byte: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _any_code(header: Any, rows: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state and a byte."""
+    return np.int64(rows[here << 8 | byte]) if here < STRINGS else _code(header, here, byte)
+
+
+@njit(cache=True, nogil=True)
 def _follow(byte: Any, phase: Any) -> Any:
     """Return the bytes of a character that are to come after one more: phases 4 to 7 are those of its second byte."""
     if phase:
@@ -324,43 +458,43 @@ def _bytes_of(phase: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _reads(rows: Any, state: Any, phase: Any) -> Any:
+def _reads(header: Any, rows: Any, state: Any, phase: Any) -> Any:
     """Return whether a state within a character reads all that may be left of it."""
     low, high = _bytes_of(phase)
     after = _follow(low, phase)
     last = np.int64(-1)
     for c in range(low, high + 1):
-        to = np.int64(rows[state << 8 | c])
+        to = _any_code(header, rows, state, c)
         if to == last:
             continue
-        if to <= 0 or (after and not _reads(rows, to, after)):
+        if to <= 0 or (after and not _reads(header, rows, to, after)):
             return False
         last = to
     return True
 
 
 @njit(cache=True, nogil=True)
-def _groups_read(rows: Any, state: Any, groups: Any) -> Any:
+def _groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
     """Return which of some groups of characters a state reads all, within its frame."""
     for b in range(256):
         group = BYTE_GROUP[b]
         bit = np.uint64(1) << np.uint64(group)
         if group == UNCLEAN or not groups & bit:
             continue
-        to = np.int64(rows[state << 8 | b])
-        if to <= 0 or (b >= 0x80 and not _reads(rows, to, _follow(b, 0))):
+        to = _any_code(header, rows, state, b)
+        if to <= 0 or (b >= 0x80 and not _reads(header, rows, to, _follow(b, 0))):
             groups &= ~bit
     return groups
 
 
 @njit(cache=True, nogil=True)
-def _freely(rows: Any, start: Any, levels: Any) -> Any:
+def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
     """Return groups of characters, as bits, and how many of their bytes a state surely reads, whatever they are.
 
     And a state that must be written first to say so, or -1.
     """
     one = np.uint64(1)
-    groups = _groups_read(rows, start, ~(one << np.uint64(UNCLEAN)))
+    groups = _groups_read(header, rows, start, ~(one << np.uint64(UNCLEAN)))
     # characters after which little of the rest is read, such as one that begins an escape, are left out
     rest, total = groups, 0
     while rest:
@@ -369,11 +503,11 @@ def _freely(rows: Any, start: Any, levels: Any) -> Any:
     last, dropped = np.int64(-1), np.uint64(0)
     for b in range(128):
         bit = one << np.uint64(BYTE_GROUP[b])
-        to = np.int64(rows[start << 8 | b])
+        to = _any_code(header, rows, start, b)
         if not groups & bit or to == last:
             continue
         last = to
-        rest, lacking = groups & ~_groups_read(rows, to, groups), 0
+        rest, lacking = groups & ~_groups_read(header, rows, to, groups), 0
         while rest:
             rest &= rest - one
             lacking += 1
@@ -394,7 +528,7 @@ def _freely(rows: Any, start: Any, levels: Any) -> Any:
         for b in range(low, high + 1):
             if phase == 0 and (BYTE_GROUP[b] == UNCLEAN or not (groups >> np.uint64(BYTE_GROUP[b])) & one):
                 continue
-            to, after = np.int64(rows[here << 8 | b]), np.int64(_follow(b, phase))
+            to, after = _any_code(header, rows, here, b), np.int64(_follow(b, phase))
             if to <= 0:
                 return groups, depth, here if to == UNWRITTEN else np.int64(_WRITTEN)
             if to == last and after == last_phase:
@@ -464,10 +598,14 @@ def _walk(
     pure = np.empty(levels, np.bool_)
     if not ends and base < 0 and frames < 0:
         read = 0
-        for b in range(256):
-            read += rows[start << 8 | b] > 0
+        if start < STRINGS:
+            for b in range(256):
+                read += rows[start << 8 | b] > 0
+        else:
+            for b in range(0x20, 0x7F):
+                read += _code(header, start, b) > 0
         if read >= _MANY:
-            groups, freely, unwritten = _freely(rows, np.int64(start), levels)
+            groups, freely, unwritten = _freely(header, rows, np.int64(start), levels)
             if unwritten != _WRITTEN:
                 return unwritten, looked, work
     d = np.int64(0)
@@ -487,7 +625,7 @@ def _walk(
             other = np.int64(rows[other << 8 | c])
             if other <= RETURN:
                 other = np.int64(_LEFT)
-        code = np.int64(rows[here << 8 | c]) if here < STRINGS else _string_code(header, here, c)
+        code = np.int64(rows[here << 8 | c]) if here < STRINGS else _code(header, here, c)
         if code == DEAD and other == DEAD:
             continue
         work += 1
@@ -533,7 +671,7 @@ def _walk(
             elif code > KEEP:
                 code = here
             else:
-                code = np.int64(rows[here << 8 | c]) if here < STRINGS else _string_code(header, here, c)
+                code = np.int64(rows[here << 8 | c]) if here < STRINGS else _code(header, here, c)
         if code == DEAD:
             if other != DEAD:  # the base might allow what is below, by a token or by an exit
                 for x in range(tokens[3 * i], tokens[3 * i + 2]):

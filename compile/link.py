@@ -210,7 +210,7 @@ def walk_rows(
             counters[EDGES] + most > edge_token.size
             or counters[EXITS] + most > exit_token.size
             or 2 * (counters[ACTIONS] + 64) > action_slots.size
-            or action_start[counters[ACTIONS]] + 64 * levels > action_push.size
+            or action_start[counters[ACTIONS]] + levels > action_push.size
         ):
             return number
         edge_start[number], exit_start[number] = counters[EDGES], counters[EXITS]
@@ -316,6 +316,11 @@ def walk_rows(
                 if x < stop:
                     target = code
                     if h:
+                        if (
+                            2 * (counters[ACTIONS] + 64) > action_slots.size
+                            or action_start[counters[ACTIONS]] + levels > action_push.size
+                        ):
+                            return number  # what is known of this row is found again
                         target = _action(
                             stack[d + 1], h, code, counters, action_slots, action_state, action_start, action_push
                         )
@@ -438,7 +443,10 @@ def resolve_sites(
                 if not ended:
                     target = np.int64(here)
                     if h:
-                        if 2 * (counters[ACTIONS] + 64) > action_slots.size:
+                        if (
+                            2 * (counters[ACTIONS] + 64) > action_slots.size
+                            or action_start[counters[ACTIONS]] + h > action_push.size
+                        ):
                             return -1
                         target = np.int64(
                             _action(local, h, here, counters, action_slots, action_state, action_start, action_push)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +73,8 @@ def compile_json_schema(
     depth = operator.index(depth)
     if not 1 <= depth <= MOST_DEPTH:
         raise ValueError(f"depth must be from 1 to {MOST_DEPTH:,}, not {depth}")
+    if not isinstance(lazy, bool):
+        raise TypeError(f"lazy must be True or False, not {lazy!r}")
     if documents is not None and not (
         isinstance(documents, Mapping) and all(isinstance(uri, str) for uri in documents)
     ):
@@ -79,27 +83,39 @@ def compile_json_schema(
     library = Library.of(vocabulary, layout)
     contents = read(schema)
     source = _hash(contents, documents, layout, sorted(allowed), depth)
+    patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
     try:
-        root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
-        if lazy:
-            patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
+        with _uncollected():
+            root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
+            if not lazy:
+                return link(library, emit(root, library, meter), source, depth, meter)
             emitter = Emitter(root, library, patient.begin(), lazy=True)
             emitter.machine.spread(_MOST_AT_FIRST)
             reader = lazily(library, emitter, depth, patient.begin())
-
-            def make() -> TransitionTable:
-                later = begin_budget(budget)
-                return link(library, emit(root, library, later), source, depth, later)
-
-            return LazyTable(
-                reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
-                source=source, depth=depth,
-            )  # fmt: skip
-        machine = emit(root, library, meter)
     except RegexError as error:
-        where = _find_pattern(contents, error.pattern)
-        raise SchemaError(f"the pattern cannot be compiled: {error}", where, "pattern") from error
-    return link(library, machine, source, depth, meter)
+        raise wrong_pattern(error, contents) from error
+
+    def make() -> TransitionTable:
+        again = begin_budget(budget)
+        with _uncollected():
+            return link(library, emit(root, library, again), source, depth, again)
+
+    return LazyTable(
+        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
+        depth=depth,
+    )  # fmt: skip
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _layout(whitespace: Any, ascii: Any) -> Layout:
@@ -127,6 +143,12 @@ def _allowed(allow: Iterable[str]) -> frozenset[str]:
     if not all(isinstance(word, str) for word in words):
         raise TypeError(f'allow must be a list of keywords, such as ["uniqueItems"], not {allow!r}')
     return frozenset(words)
+
+
+def wrong_pattern(error: RegexError, contents: Any) -> SchemaError:
+    """Return what is wrong with a pattern of a schema, with where it stands."""
+    where = _find_pattern(contents, error.pattern)
+    return SchemaError(f"the pattern cannot be compiled: {error}", where, "pattern")
 
 
 def _find_pattern(contents: Any, pattern: str) -> str:

@@ -482,8 +482,10 @@ class _NestedHost(_Host):
 class _LazyHost(_NestedHost):
     """What all matchers of a lazy table share that has not been worked out: states are those of its machine."""
 
-    def __init__(self, table: LazyTable) -> None:  # none of the arrays of other hosts is there
-        self.table, self.machine = table, table.automaton
+    table: LazyTable
+
+    def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
+        self.table, self.machine = table, machine
         self.nowhere = None
         self.size, self.eos = table.vocab_size, -1 if table.eos is None else table.eos
         self.words = -(-table.vocab_size // 32)
@@ -519,7 +521,7 @@ class _LazyHost(_NestedHost):
         else:
             looked, costly = self.machine.mask(node, stack.sites(), stack.frames if stack.variant else -1, mask)
         visits = 1 if found is None else found + 1
-        if costly or visits >= _OFTEN:
+        if costly or visits > 1:
             kept = mask.copy()
             kept.flags.writeable = False
             self.keep(node + stack.variant, stack, looked, kept)
@@ -568,12 +570,16 @@ def _host(table: TransitionTable, budgets: bool) -> _Host:
     """Return what matchers of a table share, made once and kept with the table. budgets: whether tokens are counted."""
     if not isinstance(table, TransitionTable):
         raise TypeError(f"a Matcher takes a TransitionTable, not {type(table).__name__}")
-    lazy = isinstance(table, LazyTable) and not table.is_complete and not budgets
-    name = "_lazy_host" if lazy else "_host"
+    # another thread may complete the table meanwhile
+    machine = table.__dict__.get("automaton") if isinstance(table, LazyTable) and not budgets else None
+    name = "_host" if machine is None else "_lazy_host"
     host: _Host | None = table.__dict__.get(name)
     if host is None:
-        kind: Any = _LazyHost if lazy else _NestedHost if table.is_nested else _Host
-        host = table.__dict__[name] = kind(table)
+        if machine is not None and isinstance(table, LazyTable):
+            host = _LazyHost(table, machine)
+        else:
+            host = (_NestedHost if table.is_nested else _Host)(table)
+        table.__dict__[name] = host
     return host
 
 
@@ -635,13 +641,24 @@ class Matcher:
 
     @property
     def state(self) -> int:
-        """The table's state after the tokens so far."""
-        return self._host.configuration(self._place)[0]
+        """The table's state after the tokens so far; completes a lazy table, which has no states before."""
+        return self._configuration()[0]
 
     @property
     def stack(self) -> tuple[int, ...]:
-        """The return sites of the frames that are open, the outermost first; () of a table without calls."""
-        return self._host.configuration(self._place)[1]
+        """The return sites of the frames that are open, the outermost first; () of a table without calls.
+
+        Completes a lazy table, as `state` does.
+        """
+        return self._configuration()[1]
+
+    def _configuration(self) -> tuple[int, tuple[int, ...]]:
+        matcher = self
+        if isinstance(self._host, _LazyHost):  # whose numbers are those of a machine
+            matcher = Matcher(self._host.table.complete())
+            for token in self._tokens:
+                matcher.advance(token)
+        return matcher._host.configuration(matcher._place)
 
     @property
     def num_tokens(self) -> int:
@@ -723,7 +740,9 @@ class Matcher:
 
     def reset(self) -> None:
         """Go back to the start."""
-        self.rollback(len(self._history))
+        self._place = self._host.start()  # a stack of its own: what was pushed onto the other one can go
+        self._history.clear()
+        self._tokens.clear()
 
     def copy(self) -> Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
@@ -743,7 +762,8 @@ class Matcher:
 
     def __repr__(self) -> str:
         limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
-        return f"Matcher(state={self.state}, num_tokens={self.num_tokens}{limit}, is_accepting={self.is_accepting})"
+        state = "" if isinstance(self._host, _LazyHost) else f"state={self.state}, "
+        return f"Matcher({state}num_tokens={self.num_tokens}{limit}, is_accepting={self.is_accepting})"
 
     # ------------------------------------------------------------------------------------------- jumping forward
 

@@ -485,6 +485,10 @@ TEXT_ERRORS = [
         "{tmp}/bad.json: malformed JSON in line 1, column",
     ),
     (("compile", "json-schema", "{tmp}/latin", *TO_TABLE), "Error: {tmp}/latin: the text is not UTF-8"),
+    (
+        ("compile", "json-schema", "{tmp}/pattern", *TO_TABLE),
+        "{tmp}/pattern#/properties/a/pattern: the pattern cannot be compiled: this group is never closed",
+    ),
     (("compile", "json-schema", "{tmp}/none", *TO_TABLE), "does not exist"),
     (("compile", "regex", "(a", *TO_TABLE), "Error: this group is never closed: add )\n    (a\n    ^"),
     (("compile", "regex", r"(a)\1", *TO_TABLE), "back-reference"),
@@ -525,6 +529,7 @@ def test_bad_calls_on_texts_end_with_a_clear_message(tokenizer, tmp_path, argume
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "gap").write_text("a\n\nb\n")
     (tmp_path / "latin").write_bytes(b"a\n\xe9\n")
+    (tmp_path / "pattern").write_text('{"properties": {"a": {"pattern": "(a"}}}')
     (tmp_path / "empty").touch()
     (tmp_path / "schema").write_text(SCHEMA)
     (tmp_path / "away").write_text('{"$ref": "https://example.com/place"}')

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import random
+import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +21,8 @@ from test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tokenizer_zoo import tekken
 
 import maskwright as mw
-from maskwright.errors import BudgetError, MaskwrightError, SchemaError
+from maskwright.automata.nested import Machine
+from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 
 LAYOUTS = ({}, {"whitespace": "compact"}, {"whitespace": (", ", ": ")}, {"ascii": True})
 RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -220,15 +224,165 @@ def test_threads_share_a_lazy_table():
 
 def test_a_table_over_its_budget_says_so_when_it_is_completed_and_can_still_be_read():
     vocab = vocabulary(1000)
-    schema = {"type": "object", "properties": {f"k{i}": {"pattern": f"^(ab|c){{1,{30 + i}}}$"} for i in range(40)}}
+    words = [["a" * 50 + chr(97 + (i + j) % 26) for j in range(2 + i % 3)] for i in range(40)]
+    schema = {"type": "object", "properties": {f"k{i}": {"enum": [i, *some]} for i, some in enumerate(words)}}
     table = mw.compile_json_schema(schema, vocab, budget=mw.Budget(states=2_000))
-    assert mw.Matcher(table).accepts([1 + b for b in b'{"k3": "abcab"}'])
+    assert mw.Matcher(table).accepts([1 + b for b in b'{"k3": 3}'])
     with pytest.raises(BudgetError, match="states"):
         table.complete()
     assert not table.is_complete
-    assert mw.Matcher(table).accepts([1 + b for b in b'{"k4": "c"}'])
+    assert mw.Matcher(table).accepts([1 + b for b in b'{"k4": 4}'])
     with pytest.raises(BudgetError, match="states"):
         mw.compile_json_schema(schema, vocab, lazy=False, budget=mw.Budget(states=2_000))
     matcher = mw.Matcher(table)
     with pytest.raises(BudgetError, match="2,000 states"):  # each key adds to what is written
-        matcher.accepts([1 + b for b in json.dumps({f"k{i}": "ab" for i in range(40)}).encode()])
+        matcher.accepts([1 + b for b in json.dumps({f"k{i}": some[0] for i, some in enumerate(words)}).encode()])
+
+
+PATTERNS = {
+    "type": "object",
+    "properties": {
+        f"key{i}": {
+            "type": "object",
+            "properties": {f"a{j}": {"pattern": f"^[a-c]{{{j},{j + i}}}$"} for j in range(10)},
+            "additionalProperties": False,
+        }
+        for i in range(60)
+    },
+}
+
+
+def said_of(table, text):
+    """Return whether a new matcher accepts a text, or the error that it raises."""
+    try:
+        return mw.Matcher(table).accepts([1 + b for b in text.encode()])
+    except MaskwrightError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("after", [1, 5, 20])
+@pytest.mark.parametrize("kind", [BudgetError, KeyboardInterrupt, MemoryError])
+def test_what_was_written_half_way_is_never_read(kind, after, monkeypatch):
+    vocab = vocabulary(1000)
+    table = mw.compile_json_schema(PATTERNS, vocab)
+    texts = [
+        json.dumps(value)
+        for value in (
+            {"key50": {"a3": "abca"}, "key55": {"a2": "abc"}}, {"key50": {"a3": "abca"}}, {"key40": {"a3": "abca"}},
+            {"key50": {"a3": "ab"}}, {},
+        )
+    ]  # fmt: skip
+    complete = mw.compile_json_schema(PATTERNS, vocab, lazy=False)
+    right = [said_of(complete, text) for text in texts]
+    assert right == [True, True, True, False, True]
+    edge, left = Machine.edge, after
+
+    def stops(self, *piece):
+        nonlocal left
+        left -= self is table.automaton.machine
+        if not left:
+            raise kind("enough")
+        edge(self, *piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Machine, "edge", stops)
+        matcher = mw.Matcher(table)
+        with pytest.raises(kind, match="enough"):
+            matcher.accepts([1 + b for b in texts[0].encode()])
+    assert matcher.num_tokens == 0
+    found = [said_of(table, text) for text in texts * 2]
+    if kind is BudgetError:  # what was there before can still be read
+        assert found[4] is True
+        assert all(said in (correct, BudgetError) for said, correct in zip(found, right * 2, strict=True))
+        assert BudgetError in found
+    else:
+        assert set(found) == {TableError}
+        with pytest.raises(TableError, match=r"call its complete\(\)"):
+            matcher.advance(1 + ord("{"))
+    table.complete()
+    assert [said_of(table, text) for text in texts] == right
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [b"%03d" % i for i in range(1000)] + [b"[[", b'{"', b'":', b"],["],
+        [b"[%03d" % i for i in range(1000)],
+        [b"[" * i for i in range(2, 700)],
+        [b'{"":' * i for i in range(1, 60)] + [b"[]" * 150, b"]" * 300, b'"],' * 90],
+        [b'"' + b"a" * 4000, b"[" * 4000, b"9" * 4000],
+    ],
+    ids=["numbers of three digits", "and a bracket", "brackets", "keys", "long"],
+)
+def test_vocabularies_with_many_tokens_that_open_something(words):
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=0)
+    for schema in (True, TREE, {"type": "array", "items": {"type": ["number", "array"], "maximum": 300}}):
+        for depth in (3, 1000):
+            lazy, complete = tables(schema, vocab, depth=depth)
+            same_along_walks(lazy, complete, vocab, random.Random(depth), 40)
+
+
+def test_the_state_of_a_lazy_matcher_is_the_state_in_the_table():
+    vocab = vocabulary(1000)
+    lazy, complete = tables(TREE, vocab)
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for byte in b'{"value": [1, {"a": "x':
+        assert a.advance(1 + byte)
+        assert b.advance(1 + byte)
+    assert repr(a) == "Matcher(num_tokens=22, is_accepting=False)"
+    assert not lazy.is_complete
+    assert (a.state, a.stack) == (b.state, b.stack)
+    assert lazy.is_complete
+    assert (a.copy().state, a.is_accepting, a.num_tokens) == (b.state, False, 22)
+
+
+def test_a_matcher_that_is_reset_lets_go_of_its_stacks():
+    vocab = vocabulary(1000)
+    for table in tables(True, vocab):
+        matcher = mw.Matcher(table)
+        assert all(matcher.advance(1 + b) for b in b'[[{"a": [')
+        deep = weakref.ref(matcher._place[1].sites())
+        matcher.reset()
+        gc.collect()
+        assert deep() is None
+        assert (matcher.num_tokens, matcher.is_accepting) == (0, False)
+        assert matcher.accepts([1 + b for b in b"[1]"])
+
+
+def test_a_lazy_table_that_nobody_holds_is_freed():
+    table = mw.compile_json_schema(MANY, vocabulary(1000))
+    matcher = mw.Matcher(table)
+    assert matcher.accepts([1 + b for b in b'{"key7": {"a3": 1}}'])
+    held = [weakref.ref(one) for one in (table, table.automaton, table.automaton.machine, matcher._host)]
+    del table, matcher
+    gc.collect()
+    assert [one() for one in held] == [None] * 4
+
+
+def test_threads_compile_schemas_while_bound_strings_are_forgotten(monkeypatch):
+    monkeypatch.setattr("maskwright.compile.json_schema.library._KEPT_BYTES", 1 << 16)
+    vocab, formats = vocabulary(1000), ("date", "email", "uri", "uuid", "ipv4", "ipv6", "duration")
+
+    def compiled(seed):
+        rng = random.Random(seed)
+        for _ in range(4):
+            some = {f"p{i}": {"type": "string", "format": rng.choice(formats)} for i in range(3)}
+            schema = {"properties": some, "required": list(some), "additionalProperties": False}
+            table = mw.compile_json_schema(schema, vocab, lazy=rng.random() < 0.5)
+            matcher = mw.Matcher(table)
+            for byte in b'{"p0": "':
+                assert matcher.advance(1 + byte)
+                assert matcher.mask().any()
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(compiled, range(24)))
+    finally:
+        sys.setswitchinterval(switch)
+
+
+def test_lazy_is_true_or_false():
+    with pytest.raises(TypeError, match="lazy must be True or False, not 'no'"):
+        mw.compile_json_schema(True, vocabulary(1000), lazy="no")

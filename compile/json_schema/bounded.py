@@ -92,6 +92,21 @@ class Lengths:
             self.bases.append((mask, q, codes.astype(np.int32)))
         return found
 
+    def near(self) -> None:
+        """Make the masks of the body for all numbers of characters that may be left, which strings soon ask for."""
+        part = slice(self.start[0], self.start[1])
+        order = np.argsort(self.needed[part], kind="stable")
+        tokens = self.token[part][order]
+        behind = np.searchsorted(self.needed[part][order], np.arange(self.most_needed + 1), "right")
+        bits = np.zeros(-(-self.size // 32) * 32, np.uint8)
+        done = 0
+        for left in range(1, self.most_needed):
+            bits[tokens[done : behind[left]]] = 1
+            done = behind[left]
+            if ("mask", 0, left) not in self.known:
+                self.known["mask", 0, left] = len(self.masks)
+                self.masks.append(np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32))
+
     def mask_of(self, q: int, most: int | None) -> NDArray[np.uint32]:
         """Return the tokens that stay in the string from state q over at most so many characters."""
         return self.masks[self._mask(q, most)]

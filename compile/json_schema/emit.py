@@ -21,7 +21,7 @@ from ...automata.labelled import Labelled
 from ...automata.nested import DEAD, KEEP, RETURN, Machine
 from ...table import MOST_DEPTH
 from .formats import is_format
-from .fragments import ending_freely, numbered
+from .fragments import ending_freely, free_state, numbered
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library
 from .skeleton import (
@@ -289,9 +289,25 @@ class Emitter:
 
     def _content(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
         """Return the same of a string by its content."""
-        if not self.lazy or content.label.max() > 0:  # the order of labels is known when it is written
+        if not self.lazy:
             return self._written(content)
         m = self.machine
+        if not self.library.layout.ascii and not is_format(content.transition):
+            free = free_state(content)
+            label = content.label
+            order = tuple(range(int(label.max()) + 1))
+            if free >= 0 and label[free]:  # the library's string ends by label 0
+                order = (int(label[free]), *(other for other in order if other != label[free]))
+                place = np.full(len(order) + 1, -1, np.int32)
+                place[list(order)] = np.arange(len(order))
+                label = place[label]
+            if free == 0:
+                return self.library.places.body, order
+            class_of = np.ascontiguousarray(content.class_of, np.uint16)
+            transition, label = (np.ascontiguousarray(array, np.int32) for array in (content.transition, label))
+            return m.text(class_of, transition, label, free), order
+        if content.label.max() > 0:  # the order of labels is known when it is written
+            return self._written(content)
 
         def write() -> None:
             start, _ = self._written(content)

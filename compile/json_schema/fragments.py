@@ -9,6 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.labelled import Labelled
 from ...automata.nested import RETURN
 from .. import bind
 from ..link import Symbols, more_symbols, walk_exits
@@ -61,6 +62,90 @@ def ending_freely(class_of: NDArray[Any], codes: NDArray[Any]) -> tuple[int, NDA
     before = np.ones(len(codes), np.bool_)
     state = _free_state(class_of, np.ascontiguousarray(codes, np.int32), before)
     return None if state < 0 else (int(state), before)
+
+
+_RANGES = (  # of characters beyond ASCII: each byte takes all values from that of the first to that of the last
+    (b"\xc2\x80", b"\xdf\xbf"), (b"\xe0\xa0\x80", b"\xe0\xbf\xbf"), (b"\xe1\x80\x80", b"\xec\xbf\xbf"),
+    (b"\xed\x80\x80", b"\xed\x9f\xbf"), (b"\xee\x80\x80", b"\xef\xbf\xbf"),
+    (b"\xf0\x90\x80\x80", b"\xf0\xbf\xbf\xbf"), (b"\xf1\x80\x80\x80", b"\xf3\xbf\xbf\xbf"),
+    (b"\xf4\x80\x80\x80", b"\xf4\x8f\xbf\xbf"),
+)  # fmt: skip
+
+
+def free_state(content: Labelled) -> int:
+    """Return the state of a string's content behind which any text may follow, -1 where `ending_freely` has none.
+
+    And where rows before it are neither narrow nor like those of any string: they are better shared.
+    """
+    class_of, transition, label = content
+    own = np.arange(len(label))[:, None]
+    loops = np.flatnonzero((label >= 0) & (transition[:, np.unique(class_of[:128])] == own).all(axis=1)).tolist()
+    free = next((s for s in loops if all(_comes_back(content, s, low, high) for low, high in _RANGES)), -1)
+    if free < 0:
+        return -1
+    before = np.ones(len(label), np.bool_)
+    if not _ends_only_in(transition, free, before):
+        return -1
+    plain = transition[before][:, class_of[_PLAIN]]
+    escapes = (transition[before][:, class_of[_ESCAPED]] >= 0).any(axis=1)
+    many = (plain >= 0).sum(axis=1) + escapes - (plain == free).sum(axis=1) > 48
+    return -1 if many.any() else free
+
+
+_ESCAPED = np.array([*range(0x20), 0x22, 0x5C])  # characters that JSON writes as escapes
+_PLAIN = np.array([c for c in range(0x20, 0x80) if c not in (0x22, 0x5C)])
+
+
+@njit(cache=True, nogil=True)
+def _ends_only_in(transition: Any, free: Any, before: Any) -> bool:
+    """Return whether no loop comes before a state; clear `before` of it and of all states behind it."""
+    states, classes = transition.shape
+    queue = np.empty(states, np.int64)
+    queue[0], count, at = free, 1, 0
+    before[free] = False
+    while at < count:
+        for c in range(classes):
+            t = transition[queue[at], c]
+            if t >= 0 and before[t]:
+                before[t] = False
+                queue[count] = t
+                count += 1
+        at += 1
+    left = np.zeros(states, np.int64)  # ways to each state from those before
+    for s in range(states):
+        for c in range(classes):
+            t = transition[s, c]
+            if before[s] and t >= 0 and before[t]:
+                left[t] += 1
+    count = at = 0
+    total = 0
+    for s in range(states):
+        total += before[s]
+        if before[s] and left[s] == 0:
+            queue[count] = s
+            count += 1
+    while at < count:
+        for c in range(classes):
+            t = transition[queue[at], c]
+            if t >= 0 and before[t]:
+                left[t] -= 1
+                if left[t] == 0:
+                    queue[count] = t
+                    count += 1
+        at += 1
+    return count == total
+
+
+def _comes_back(content: Labelled, state: int, low: bytes, high: bytes) -> bool:
+    """Return whether all characters from one to another, whose bytes take all values between, lead back to a state."""
+    class_of, transition, _ = content
+    here = {state}
+    for first, last in zip(low, high, strict=True):
+        classes = np.unique(class_of[first : last + 1])
+        here = {int(transition[s, c]) for s in here for c in classes}
+        if -1 in here:
+            return False
+    return here == {state}
 
 
 @njit(cache=True, nogil=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ _ROOM = 16_384  # slots for remainders that a schema adds
 _ROWS_AT_ONCE = 1024  # walked before somebody looks at the clock
 _BINDING = "binding a schema to the vocabulary"
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
+_KEEPING = threading.Lock()  # held where these change: schemas are compiled, and read, in several threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,9 @@ class Library:
         if arrays is None:
             arrays = self._followed(rows)
             store.save(name, arrays)
-        reach = max((len(t) - t.index(b'"') for t in self.vocabulary.tokens if b'"' in t), default=1)
+        quotes = np.append(np.flatnonzero(self.text == QUOTE), self.text.size)
+        opening = quotes[np.searchsorted(quotes, self.text_start[:-1])]  # the first at or behind each token's start
+        reach = int((self.text_start[1:] - opening).max(initial=1))
         known: dict[str, Any] = arrays
         return Lengths(rows, first, self.vocabulary.size, reach=reach, **known)
 
@@ -180,7 +184,7 @@ class Library:
 
         for left in range(1, lengths.most_needed):
             base(0, left)
-        return Counted(lengths.rows, lengths.first, lengths.most_needed, base)
+        return Counted(lengths.rows, lengths.most_needed, base)
 
     @cached_property
     def most_opened(self) -> int:
@@ -210,7 +214,7 @@ class Library:
         return found
 
 
-def _pools(states: int, tokens: int, actions: int = 1 << 14) -> Pools:
+def _pools(states: int, tokens: int, actions: int = 1 << 14, pushes: int = 0) -> Pools:
     return Pools(
         counters=np.zeros(5, np.int64),
         edge_start=np.zeros(states + 1, np.int64),
@@ -222,7 +226,7 @@ def _pools(states: int, tokens: int, actions: int = 1 << 14) -> Pools:
         action_slots=np.full(actions, -1, np.int32),
         action_state=np.empty(actions // 2, np.int32),
         action_start=np.zeros(actions // 2 + 1, np.int32),
-        action_push=np.empty(4 * actions, np.int32),
+        action_push=np.empty(4 * actions + 2 * pushes, np.int32),
     )
 
 
@@ -345,7 +349,7 @@ def _build(vocabulary: Vocabulary, layout: Layout) -> Library:
     symbols.alive[arrays["symbol_remainder"]] = True
     place(symbols, text, text_start, remainders, used)
     actions = arrays["action_state"].size
-    pools = _pools(0, 0)
+    pools = _pools(0, 0, max(1 << 14, 1 << (4 * actions).bit_length()), arrays["action_push"].size)
     for key in ("action_state", "action_start", "action_push"):
         getattr(pools, key)[: arrays[key].size] = arrays[key]
     pools.counters[ACTIONS] = actions
@@ -459,7 +463,8 @@ def _library_arrays(
             if listed == len(lists):
                 lists.append(np.arange(first, stop))
                 list_start.append(list_start[-1] + stop - first)
-        if counts[row] <= _WIDE and row + 1 not in masked:
+        pushes = (pools.edge_code[lo:hi] >= ACTION).any()  # which targets of bases cannot
+        if (counts[row] <= _WIDE or pushes) and row + 1 not in masked:
             tokens.append(pools.edge_token[lo:hi])
             codes.append(pools.edge_code[lo:hi])
             row_count[row] = hi - lo
@@ -507,9 +512,9 @@ def link(library: Library, machine: Machine, source: str, depth: int, meter: Met
     trie = vocabulary.trie
     first, states = library.machine.size, machine.size
     meter.check(states=states, bytes=4 * 256 * states, doing=_BINDING)
-    pools = _pools(states, trie.token.size)
     known = library.actions
     actions = int(known.counters[ACTIONS])
+    pools = _pools(states, trie.token.size, known.action_slots.size, int(known.action_start[actions]))
     pools.action_slots[:] = known.action_slots
     pools.action_state[:actions] = known.action_state[:actions]
     pools.action_start[: actions + 1] = known.action_start[: actions + 1]
@@ -573,7 +578,8 @@ def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
         return needs(machine, MOST_DEPTH)
 
     return Lazy(
-        machine, library.vocabulary, library.bases, library.remainders, library.bind, lambda: library.counted, limits,
+        machine, library.vocabulary, library.bases, library.remainders, library.bind, library.places.body,
+        lambda: library.counted, limits,
         depth, None if bound is None else bound + library.most_opened, meter,
     )  # fmt: skip
 
@@ -616,10 +622,11 @@ def _fragment(
             meter,
         )  # fmt: skip
     key = (class_of.tobytes(), codes.tobytes())
-    found = library.fragments.get(key)
-    if found is not None:
-        library.fragments.move_to_end(key)
-        return found, symbols
+    with _KEEPING:
+        found = library.fragments.get(key)
+        if found is not None:
+            library.fragments.move_to_end(key)
+            return found, symbols
     name = store.name_of("text", library.name, *key) if common else ""
     arrays = store.load(name) if common else None
     if arrays is not None:
@@ -631,9 +638,11 @@ def _fragment(
         )  # fmt: skip
         if common:
             store.save(name, dict(found._asdict()))
-    library.fragments[key] = found
-    while sum(fragment.nbytes for fragment in library.fragments.values()) > _KEPT_BYTES and len(library.fragments) > 1:
-        library.fragments.popitem(last=False)
+    with _KEEPING:
+        kept = library.fragments
+        kept[key] = found
+        while sum(fragment.nbytes for fragment in kept.values()) > _KEPT_BYTES and len(kept) > 1:
+            kept.popitem(last=False)
     return found, symbols
 
 
