@@ -360,7 +360,7 @@ def needs(machine: Machine, most: int) -> tuple[NDArray[np.int32], NDArray[np.in
     return by_state.astype(np.int32), by_site.astype(np.int32)
 
 
-_STATES_AT_ONCE = 96  # written together with one that is reached
+_STATES_AT_ONCE = 256  # written together with one that is reached
 _TEXT = 48  # states that a text is worth, as work
 _PART = 64  # states of a DFA that are written at a time
 _ROOM = 1 << 14  # rows of a machine that grows; what is not written takes no memory

@@ -8,7 +8,9 @@ that of a table, some microseconds for most states, and some hundred where a tex
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,6 +30,9 @@ _WRITTEN = -1  # in place of a state that has yet to be written
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_AHEAD = 256  # states looked at to see what is read freely
 _MOST_BASES = 512  # kept
+_MOST_SURELY = 64  # kept of what texts surely read
+_MOST_BYTES = 32  # of those that they do
+_LARGE = 512  # states of a text from which on that is worked out for all of them
 _MANY = 24  # bytes that a state reads from which on that is worth it
 _LEFT = -2  # the base has ended: what is below are its exits
 
@@ -128,6 +133,7 @@ class Lazy:
         self._header[_DEPTH], self._header[_BODY] = depth, body
         self._texts = np.zeros(_OF_TEXT, np.int64)
         self._num_texts = 0
+        self._surely: dict[tuple[int, int], NDArray[np.int64]] = {}  # by text and groups
         self._take()
 
     def _take(self) -> None:
@@ -236,8 +242,9 @@ class Lazy:
                             base, site = self.bases[twin], self._twins[1, node]
                             if site >= 0 and frames >= 0 and not self._has_room(site, frames):
                                 base = _EMPTY
+                freely = self._freely(node) if node >= TEXTS and frames < 0 else (0, 0)
                 state, looked, work = _mask(
-                    self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out
+                    self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, *freely
                 )
                 if state == _WRITTEN:
                     break
@@ -248,6 +255,22 @@ class Lazy:
                 if eos is not None and not sites.size:
                     out[eos >> 5] |= np.uint32(1 << (eos & 31))
         return looked, work > _ENOUGH
+
+    def _freely(self, node: int) -> tuple[int, int]:
+        """Return of what groups of characters, as bits, a state of a text surely reads how many bytes."""
+        texts = self.machine.texts
+        n = bisect_right(texts, node, key=itemgetter(0)) - 1
+        first, class_of, transition, _, _ = texts[n]
+        q, phase = divmod(node - first, PHASES)
+        if len(transition) < _LARGE or phase or not _reads_many(class_of, transition, q):
+            return 0, 0  # small ones are looked at in the walk
+        groups = int(_usual_groups(self._header, self._arrays[0].reshape(-1), node))
+        found = self._surely.get((n, groups))
+        if found is None:
+            if len(self._surely) >= _MOST_SURELY:
+                self._surely.clear()
+            found = self._surely[n, groups] = _surely_read(class_of, transition, np.uint64(groups), _MOST_BYTES)
+        return groups, int(found[q])
 
     def _base_apart(self, node: int) -> Base | None:
         """Return the base of a state of a string that is bound apart, None for any other."""
@@ -488,14 +511,10 @@ def _groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
-    """Return groups of characters, as bits, and how many of their bytes a state surely reads, whatever they are.
-
-    And a state that must be written first to say so, or -1.
-    """
+def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
+    """Return the groups of characters that a state reads, but for those after which little of the rest is read."""
     one = np.uint64(1)
     groups = _groups_read(header, rows, start, ~(one << np.uint64(UNCLEAN)))
-    # characters after which little of the rest is read, such as one that begins an escape, are left out
     rest, total = groups, 0
     while rest:
         rest &= rest - one
@@ -514,7 +533,62 @@ def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
         if 2 * lacking > total:
             dropped |= bit
             last = np.int64(-1)
-    groups &= ~dropped
+    return groups & ~dropped
+
+
+@njit(cache=True, nogil=True)
+def _reads_many(class_of: Any, transition: Any, q: int) -> bool:
+    """Return whether a state of a content reads many bytes."""
+    read = 0
+    for b in range(0x20, 0x7F):
+        read += transition[q, class_of[b]] >= 0
+    return read >= _MANY
+
+
+@njit(cache=True, nogil=True)
+def _surely_read(class_of: Any, transition: Any, groups: Any, most: int) -> Any:
+    """Return how many bytes, `most` at most, each state (N,) of a content reads of any characters of some groups."""
+    states = len(transition)
+    # in each phase, within a character or before one, what its bytes lead to: classes and phases, each pair once
+    classes, after, count = np.empty((8, 256), np.int64), np.empty((8, 256), np.int64), np.zeros(8, np.int64)
+    for phase in range(8):
+        low, high = (0, 0xF4) if phase == 0 else _bytes_of(phase)
+        for b in range(low, high + 1):
+            if phase == 0 and (BYTE_GROUP[b] == UNCLEAN or not (groups >> np.uint64(BYTE_GROUP[b])) & np.uint64(1)):
+                continue
+            name, follows = np.int64(class_of[b]), np.int64(_follow(b, phase))
+            new = True
+            for k in range(count[phase]):
+                new = new and not (classes[phase, k] == name and after[phase, k] == follows)
+            if new:
+                classes[phase, count[phase]], after[phase, count[phase]] = name, follows
+                count[phase] += 1
+    out = np.full((states, 8), most, np.int64)
+    changed = True
+    while changed:
+        changed = False
+        for q in range(states - 1, -1, -1):  # most lead to later ones
+            for phase in range(8):
+                least = out[q, phase]
+                for k in range(count[phase]):
+                    to = transition[q, classes[phase, k]]
+                    least = min(least, 0 if to < 0 else out[to, after[phase, k]] + 1)
+                    if not least:
+                        break
+                if least < out[q, phase]:
+                    out[q, phase] = least
+                    changed = True
+    return out[:, 0].copy()
+
+
+@njit(cache=True, nogil=True)
+def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
+    """Return groups of characters, as bits, and how many of their bytes a state surely reads, whatever they are.
+
+    And a state that must be written first to say so, or -1.
+    """
+    one = np.uint64(1)
+    groups = _usual_groups(header, rows, start)
     queue, phases, level = (
         np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
     )  # fmt: skip
@@ -568,13 +642,15 @@ def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: 
 
 @njit(cache=True, nogil=True)
 def _walk(
-    header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any
-) -> Any:
+    header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
+    known_groups: Any, known_bytes: Any,
+) -> Any:  # fmt: skip
     """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
 
     ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
-    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. Returns (a state that must be
-    written first, or -1; sites looked at; nodes).
+    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. known_groups, known_bytes: of what
+    groups of characters the state surely reads how many bytes, as far as somebody has worked it out. Returns (a state
+    that must be written first, or -1; sites looked at; nodes).
     """
     rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
     calls = array_at(header[_CALLS], header[_CALLS + 1], np.int32)
@@ -594,16 +670,16 @@ def _walk(
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
-    groups, freely = np.uint64(0), np.int64(0)
     pure = np.empty(levels, np.bool_)
-    if not ends and base < 0 and frames < 0:
+    groups, freely = np.uint64(known_groups), np.int64(known_bytes)
+    if not ends and base < 0 and frames < 0 and not freely:
         read = 0
         if start < STRINGS:
             for b in range(256):
                 read += rows[start << 8 | b] > 0
-        else:
+        elif start >= TEXTS:
             for b in range(0x20, 0x7F):
-                read += _code(header, start, b) > 0
+                read += _text_code(header, start, b) > 0
         if read >= _MANY:
             groups, freely, unwritten = _freely(header, rows, np.int64(start), levels)
             if unwritten != _WRITTEN:
@@ -711,7 +787,7 @@ def _walk(
 @njit(cache=True, nogil=True)
 def _mask(
     header: Any, node: int, walk: bool, twin: int, site: int, base: Any, least: int, room: int, frames: int, real: Any,
-    out: Any,
+    out: Any, groups: int, freely: int,
 ) -> Any:  # fmt: skip
     """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work)."""
     mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
@@ -731,8 +807,9 @@ def _mask(
         if start >= 0:
             alive = np.zeros((header[_SYMBOLS] + 31) >> 5, np.uint32)
             state, looked, work = _walk(
-                header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive
-            )
+                header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive,
+                np.int64(0), np.int64(0),
+            )  # fmt: skip
             if state != _WRITTEN:
                 return state, looked, work
             nothing = header[_NOTHING]
@@ -746,7 +823,8 @@ def _mask(
                     out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
     if walk:
         state, seen, nodes = _walk(
-            header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out
-        )
+            header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
+            np.int64(groups), np.int64(freely),
+        )  # fmt: skip
         return state, max(looked, seen), work + nodes
     return np.int64(_WRITTEN), looked, work

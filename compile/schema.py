@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .json_schema.layout import Layout
     from .json_schema.source import Path
 
-_MOST_AT_FIRST = 1200  # states of a lazy table that are written before somebody comes to them
+_MOST_AT_FIRST = 1600  # states of a lazy table that are written before somebody comes to them
 
 
 def compile_json_schema(
