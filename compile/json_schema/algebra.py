@@ -30,7 +30,7 @@ class _Known(ref["Node"]):
 
 def _forget(known: _Known) -> None:
     if _nodes.get(known.key) is known:
-        del _nodes[known.key]
+        _nodes.pop(known.key, None)  # which another thread may have been quicker to do
 
 
 _nodes: dict[tuple[Any, ...], _Known] = {}  # by class and arguments
