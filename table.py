@@ -638,12 +638,16 @@ class Automaton(Protocol):
 
     depth: int
     most_need: int
+    strings: int  # the first state within a string
 
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
 
     def accepts(self, node: int) -> bool:
         """Return whether a text may end in a state if nothing is open."""
+
+    def alike(self, node: int) -> int:
+        """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
 
     def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
         """Write the tokens that a configuration allows; return how much of the stack they depend on, and if to keep."""

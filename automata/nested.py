@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -28,6 +28,30 @@ DEAD = -1
 RETURN = -2  # minus the label
 KEEP = -(1 << 20)  # minus the label: the fragment ended before this byte
 CALL = -(1 << 21)  # minus the call
+
+
+class Content(NamedTuple):
+    r"""A string by the DFA of its content, read as it is.
+
+    State first + PHASES * (k * N + q) is state q of the content after k characters, which are counted only where there
+    is a bound; those up to the next one are within an escape: behind \, \u, \u0, \u00, and \u00 with a further 0, 1,
+    2, 5.
+    """
+
+    class_of: NDArray[np.uint16]  # (256,)
+    transition: NDArray[np.int32]  # (N, C)
+    label: NDArray[np.int32]  # (N,)
+    free: int = -1  # the state after which anything may come: it is the library's string
+    most: int = -1  # characters, -1 for any number
+    needed: NDArray[np.int32] = np.zeros(
+        0, np.int32
+    )  # (N,) characters that must follow, -1 where no end does; or empty
+    first: int = TEXTS
+
+    @property
+    def positions(self) -> int:
+        """Numbers of characters that are told apart."""
+        return self.most + 1 if self.most >= 0 else 1
 
 
 class Machine:
@@ -66,7 +90,7 @@ class Machine:
         self.counted: list[tuple[int, int, int, int | None]] = []
         self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
         self._next_string, self._next_text = STRINGS, TEXTS
-        self.texts: list[tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], int]] = []  # as `text` has them
+        self.texts: list[Content] = []
         self._flushed_sites = self._flushed_calls = 0
         self._flushed_states = 1
         self._rows = np.full((1, 256), DEAD, np.int32)
@@ -168,7 +192,9 @@ class Machine:
         return first
 
     def dfa_later(self, class_of: NDArray[Any], codes: NDArray[Any]) -> int:
-        """Add the states of a DFA as `dfa` does, some at a time as they are reached."""
+        """Add the states of a DFA as `dfa` does, some at a time as they are reached if they are many."""
+        if len(codes) <= _PART:
+            return self.dfa(class_of, codes)
         first = self.size
         self.size += len(codes)
         self._part_start.append(first)
@@ -194,40 +220,48 @@ class Machine:
         self.strings.append((first, low, high))
         return first
 
-    def text(self, class_of: NDArray[Any], transition: NDArray[Any], label: NDArray[Any], free: int) -> int:
-        r"""Add a string by the DFA of its content without rows, and return its first state.
+    def text(self, content: Content) -> int | None:
+        """Add a string by the DFA of its content without rows, and return its first state, None if it has too many.
 
-        Only what is lazy reads it: state PHASES * q is state q of the content, those up to the next one are within an
-        escape: behind \, \u, \u0, \u00, and \u00 with a further 0, 1, 2, 5. free: the state after which anything may
-        come, -1 if there is none: it is the library's string.
+        Only what is lazy reads it. Its `first` is set here.
         """
         first = self._next_text
-        self._next_text += PHASES * len(label)
-        self.texts.append((first, class_of, transition, label, free))
+        stop = first + PHASES * content.positions * len(content.label)
+        if stop >= 1 << 31:
+            return None
+        self._next_text = stop
+        self.texts.append(content._replace(first=first))
         return first
 
     # ---------------------------------------------------------------------------------------------- later
 
-    def reach(self, state: int) -> None:
-        """Write the row of a state that was left for later, and of some behind it; `flush` comes after it."""
+    def reach(self, state: int, most: int) -> None:
+        """Write the row of a state that was left for later, and about `most` more; `flush` comes after it."""
         if state not in self.pending:
             first, stop, class_of, codes = self.parts[bisect_right(self._part_start, state) - 1]
             low = state - (state - first) % _PART
             part = codes[low - first : min(low + _PART, stop) - first]
             self._rows[low : low + len(part)] = np.where(part >= 0, part + first, part)[:, class_of]
             return
-        self._write([state], _STATES_AT_ONCE)
+        self._write([state], most)
 
-    def spread(self, most: int) -> None:
-        """Write about so many states of those that were left for later, such as are reached soonest."""
-        self._write([state for state in self.pending if state not in self._alone] or list(self.pending), most)
+    def spread(self, most: int, alone: bool = True) -> int:
+        """Write about `most` states of those that were left for later, such as are reached soonest.
 
-    def _write(self, todo: list[int], most: int) -> None:
+        alone: those that are much work too, once no others are left. Returns about how many, 0 if none were left.
+        """
+        todo = [state for state in self.pending if state not in self._alone] or (list(self.pending) if alone else [])
+        return self._write(todo, most) if todo else 0
+
+    def _write(self, todo: list[int], most: int) -> int:
+        """Write some states and, up to about `most`, what they lead to; return how many these were, at least 1."""
         before = self.size + _TEXT * len(self.texts)
         for each in todo:  # which grows meanwhile
             if self.size + _TEXT * len(self.texts) - before > most:
                 break
-            write = self.pending.pop(each)
+            write = self.pending.pop(each, None)
+            if write is None:
+                continue
             if each < self._flushed_states:
                 self._reached.append(each)
             known = self.size
@@ -240,11 +274,20 @@ class Machine:
                     if other not in self._alone:
                         new.append(other)
                 todo.extend(reversed(new))
+            if each == todo[-1]:  # a text seldom comes to one state alone of those that were left
+                others = [other for other in islice(reversed(self.pending), _NEARBY) if other not in self._alone]
+                todo.extend(others)
+        return max(self.size + _TEXT * len(self.texts) - before, 1)
 
     # ---------------------------------------------------------------------------------------------- arrays
 
     def flush(self) -> None:
         """Write all pieces that were added into the arrays."""
+        if not (
+            self.size > self._flushed_states or self._blocks or self._site_start or self._enters or self._edges
+            or self._chains or self._copies or self._late or self._reached
+        ):  # fmt: skip
+            return
         if self.size > len(self._rows):
             room = self.size if not self.pending and not self.parts else max(2 * self.size, _ROOM)
             rows = (np.empty if room == self.size else np.zeros)((room, 256), np.int32)
@@ -301,13 +344,6 @@ class Machine:
         self._blocks, self._enters, self._edges, self._chains, self._copies, self._late = [], [], [], [], [], []
         self.bytes.clear()
 
-    def _flush_new(self) -> None:
-        if (
-            self.size > self._flushed_states or self._blocks or self._site_start or self._enters or self._edges
-            or self._chains or self._copies or self._late or self._reached
-        ):  # fmt: skip
-            self.flush()
-
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Return rows, calls, the three of `sites`, and `all_twins` in one, each with room behind what is flushed."""
         return self._rows, self._calls, *self._sites, self._twins
@@ -315,26 +351,26 @@ class Machine:
     @property
     def rows(self) -> NDArray[np.int32]:
         """All rows (N, 256) of codes."""
-        self._flush_new()
+        self.flush()
         return self._rows[: self.size]
 
     @property
     def calls(self) -> NDArray[np.int32]:
         """The site pushed by each call and the state it goes to (calls, 2)."""
-        self._flush_new()
+        self.flush()
         return self._calls[: self.num_calls]
 
     @property
     def sites(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """(first state of each site (K + 1,), states by label, whether the site is pushed for a leaf (K,))."""
-        self._flush_new()
+        self.flush()
         start, states, leaf = self._sites
         return start[: self.num_sites + 1], states[: self._used_site_states], leaf[: self.num_sites]
 
     @property
     def all_twins(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """(library state (N,), site (N,)) of all rows that differ little from the library's, -1 for the others."""
-        self._flush_new()
+        self.flush()
         return self._twins[0, : self.size], self._twins[1, : self.size]
 
 
@@ -360,7 +396,7 @@ def needs(machine: Machine, most: int) -> tuple[NDArray[np.int32], NDArray[np.in
     return by_state.astype(np.int32), by_site.astype(np.int32)
 
 
-_STATES_AT_ONCE = 256  # written together with one that is reached
+_NEARBY = 64  # of those left for later that are written when nothing else is left to write
 _TEXT = 48  # states that a text is worth, as work
 _PART = 64  # states of a DFA that are written at a time
 _ROOM = 1 << 14  # rows of a machine that grows; what is not written takes no memory

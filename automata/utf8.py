@@ -75,6 +75,35 @@ def text() -> Dfa:
 
 
 @njit(cache=True, nogil=True)
+def characters_left(class_of: Any, transition: Any, accepting: Any, longest: bool) -> Any:
+    """Return how many characters begin at least (N,), from each state on, until a word of a trimmed DFA may end.
+
+    longest: the most characters until no word goes on, in place of that; of finite languages only. Words are UTF-8.
+    """
+    states, classes = transition.shape
+    begins = np.zeros(classes, np.int32)
+    for byte in range(256):
+        if not 0x80 <= byte < 0xC0:  # no state reads both kinds of bytes
+            begins[class_of[byte]] = 1
+    out = np.full(states, -1, np.int32)
+    changed = True
+    while changed:
+        changed = False
+        for s in range(states - 1, -1, -1):  # most lead to later ones
+            best = np.int32(0) if accepting[s] else np.int32(-1)
+            for c in range(classes):
+                t = transition[s, c]
+                if t >= 0 and out[t] >= 0:
+                    characters = out[t] + begins[c]
+                    if best < 0 or (characters > best if longest else characters < best):
+                        best = characters
+            if best != out[s]:
+                out[s] = best
+                changed = True
+    return out
+
+
+@njit(cache=True, nogil=True)
 def _character(ranges: Any, blocks: int) -> Any:
     """Return the transitions (N, 256) of one character in these ranges (R, 2); state 0 starts, state 1 accepts.
 

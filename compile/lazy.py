@@ -27,13 +27,18 @@ from .vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
 T = TypeVar("T")
 
 _WRITTEN = -1  # in place of a state that has yet to be written
+_ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
+_UNKNOWN = -1  # bytes that a state surely reads, where nobody has looked
+_UNBOUNDED = 1 << 40  # characters, where they are not counted
+_STATES_AT_ONCE = 256  # written together with one that is reached
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
-_MOST_AHEAD = 256  # states looked at to see what is read freely
-_MOST_BASES = 512  # kept
-_MOST_SURELY = 64  # kept of what texts surely read
-_MOST_BYTES = 32  # of those that they do
-_LARGE = 512  # states of a text from which on that is worked out for all of them
-_MANY = 24  # bytes that a state reads from which on that is worth it
+_MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
+_MOST_AHEAD = 1024  # states looked at to know that
+_MOST_BYTES = 32  # of a token that are known to be read
+_FINE = 8  # up to so many their number is kept, beyond that it is a multiple: few masks are worth more than exact ones
+_MOST_TRIES = 8  # to leave out the characters that keep others from being read
+_MOST_MASKS = 64  # kept of what is read freely
+_PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _LEFT = -2  # the base has ended: what is below are its exits
 
 # places in the header: of arrays, two each, and of numbers
@@ -42,10 +47,17 @@ _LEFT = -2  # the base has ended: what is below are its exits
     _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
     _TEXTS,
 ) = range(0, 42, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH = range(42, 47)
-_OF_TEXT = (
-    7  # numbers that say what a text is: its first state; of classes, transitions and labels the address, and sizes
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _GROUPS, _WANTED, _FREE_BYTES = range(42, 50)
+# groups of characters that JSON writes as they are
+_PLAIN = np.uint64(
+    sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
 )
+_PLAIN &= ~np.uint64(1 << UNCLEAN)
+# and of those others that strings may have: the quote, the escape, and DEL, which is in a group with controls
+_OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
+# that say what a text is: its first state, the addresses of classes, transitions and labels, the sizes of the second,
+# the state after which anything may come, the characters it has at most, and the address of those that must follow
+_OF_TEXT = 9
 
 
 class Base(NamedTuple):
@@ -86,10 +98,10 @@ class Lazy:
     """What a lazy table is before it is worked out; `runtime.matcher` reads it.
 
     bases: what is known of a library's states, by state. remainders: what may be left of a token where a fragment ends
-    in its middle, by symbol. bind: makes what says the base of each state of a string that is bound apart. body: the
-    state of any string. counted: makes what strings of bounded length take, once one is met. limits: finds how many
-    frames each state and each site needs, 0 beyond. bound: frames below the depth where that begins to matter, None
-    where it never does.
+    in its middle, by symbol. body: the state of any string. counted: makes what strings of bounded length take, once
+    one is met. limits: finds how many frames each state and each site needs, 0 beyond. free_masks: the tokens of so
+    many bytes at most whose characters are all of some groups, kept for all tables of the library. bound: frames below
+    the depth where that begins to matter, None where it never does.
     """
 
     def __init__(
@@ -98,26 +110,26 @@ class Lazy:
         vocabulary: Vocabulary,
         bases: dict[int, Base],
         remainders: Vocabulary,
-        bind: Callable[[NDArray[Any], NDArray[np.int32]], Callable[[int], Base]],
         body: int,
         counted: Callable[[], Counted],
         limits: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]],
+        free_masks: dict[tuple[int, int], Base],
         depth: int,
         bound: int | None,
         meter: Meter,
     ) -> None:
-        self.machine, self.vocabulary, self.bases = machine, vocabulary, bases.copy()
+        self.machine, self.vocabulary, self.bases = machine, vocabulary, bases
         self.depth, self.meter = depth, meter
+        self.strings = STRINGS
         self.most_need = -MOST_DEPTH if bound is None else bound
-        self._bind, self._counted, self._find_limits = bind, counted, limits
-        self._apart: list[tuple[int, int, Callable[[int], Base]]] = []  # first and last state, what says their bases
+        self._counted, self._find_limits = counted, limits
         self._lock = threading.RLock()
         self._needs: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
         self._over = ""  # which limit of the budget was reached: nothing more is written then
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 6
-        self._header = np.zeros(47, np.int64)
+        self._header = np.zeros(50, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
         for at, array in zip(
@@ -133,7 +145,13 @@ class Lazy:
         self._header[_DEPTH], self._header[_BODY] = depth, body
         self._texts = np.zeros(_OF_TEXT, np.int64)
         self._num_texts = 0
-        self._surely: dict[tuple[int, int], NDArray[np.int64]] = {}  # by text and groups
+        self._longest = trie.longest
+        # of each text its first state, the states of its content, whether characters are counted, and after how many at
+        # most all tokens are still within the bound: below 0 where some states are dead, too
+        self._slack: list[tuple[int, int, bool, int]] = []
+        self._free_masks = free_masks
+        self._freed: dict[int, NDArray[np.bool_]] = {}  # of texts, which states are mostly left for any string
+        self._body = body
         self._take()
 
     def _take(self) -> None:
@@ -150,8 +168,6 @@ class Lazy:
             self.rows, self._twins = flat.data, twins.data
         self._arrays = arrays
         self._header[_SITE_LEAF + 1] = m.num_sites
-        for first, class_of, codes, _ in m.apart[len(self._apart) :]:
-            self._apart.append((first, first + len(codes), self._bind(class_of, codes)))
         if len(m.strings) > self._strings.shape[1]:
             self._strings = np.array(
                 [(first, low, -1 if high is None else high) for first, low, high in m.strings], np.int64
@@ -165,9 +181,15 @@ class Lazy:
                 texts[: self._texts.size] = self._texts
                 self._texts = texts
             for n in range(self._num_texts, len(m.texts)):
-                first, class_of, transition, label, free = m.texts[n]
-                addresses = (address_of(array) for array in (class_of, transition, label))
-                self._texts[_OF_TEXT * n : _OF_TEXT * (n + 1)] = first, *addresses, *transition.shape, free
+                text = m.texts[n]
+                where = [address_of(each) for each in (text.class_of, text.transition, text.label)]
+                needed, slack = 0, 0
+                if text.needed.size:
+                    needed = address_of(text.needed)
+                    slack = text.most - self._longest - int(text.needed.max())
+                said = text.first, *where, *text.transition.shape, text.free, text.most, needed
+                self._texts[_OF_TEXT * n : _OF_TEXT * (n + 1)] = said
+                self._slack.append((text.first, len(text.label), text.most >= 0, slack))
             self._num_texts = len(m.texts)
             put(self._header, _TEXTS, self._texts)
             self._header[_TEXTS + 1] = self._num_texts
@@ -198,8 +220,9 @@ class Lazy:
             )
 
     def _reach(self, state: int) -> None:
-        """Write the row of a state that was left for later, and of those like it."""
-        self._grow(lambda: self.machine.reach(state))
+        """Write the row of a state that was left for later, and of others that texts may come to."""
+        room = (self.meter.budget.states - self.machine.size) // 8
+        self._grow(lambda: self.machine.reach(state, min(room, _STATES_AT_ONCE)))
 
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
@@ -231,21 +254,28 @@ class Lazy:
                 self._limits()
             while True:
                 site, twin, walk, least, room = -1, -1, False, 0, 0
-                base = self.bases.get(node) or (self._base_apart(node) if self._apart else None)
+                base = self.bases.get(node)
                 if base is None:
                     if STRINGS <= node < TEXTS:
                         base, least, room = self._string(node)
                     else:
                         walk = True
                         base = _EMPTY
-                        if self.machine.first <= node < STRINGS and (twin := self._twins[0, node]) >= 0:
-                            base, site = self.bases[twin], self._twins[1, node]
+                        if node >= TEXTS:
+                            twin = self._twin_of(node)
+                        elif node >= self.machine.first:
+                            twin, site = self._twins[0, node], self._twins[1, node]
+                        if twin >= 0:
+                            base = self.bases[twin]
                             if site >= 0 and frames >= 0 and not self._has_room(site, frames):
                                 base = _EMPTY
-                freely = self._freely(node) if node >= TEXTS and frames < 0 else (0, 0)
-                state, looked, work = _mask(
-                    self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, *freely
-                )
+                what, how = (self._header, node, walk, twin, site), (least, room, frames, sites, out)
+                freely = _UNKNOWN if walk and twin < 0 and frames < 0 else 0
+                state, looked, work = _mask(*what, base.addresses, *how, 0, freely)
+                if state == _ASKS:
+                    groups, wanted, freely = self._header[_GROUPS:].tolist()
+                    base = self._free_mask(groups, freely)  # held, as another table may make room meanwhile
+                    state, looked, work = _mask(*what, base.addresses, *how, wanted, freely)
                 if state == _WRITTEN:
                     break
                 self._reach(state)
@@ -256,31 +286,44 @@ class Lazy:
                     out[eos >> 5] |= np.uint32(1 << (eos & 31))
         return looked, work > _ENOUGH
 
-    def _freely(self, node: int) -> tuple[int, int]:
-        """Return of what groups of characters, as bits, a state of a text surely reads how many bytes."""
-        texts = self.machine.texts
-        n = bisect_right(texts, node, key=itemgetter(0)) - 1
-        first, class_of, transition, _, _ = texts[n]
-        q, phase = divmod(node - first, PHASES)
-        if len(transition) < _LARGE or phase or not _reads_many(class_of, transition, q):
-            return 0, 0  # small ones are looked at in the walk
-        groups = int(_usual_groups(self._header, self._arrays[0].reshape(-1), node))
-        found = self._surely.get((n, groups))
-        if found is None:
-            if len(self._surely) >= _MOST_SURELY:
-                self._surely.clear()
-            found = self._surely[n, groups] = _surely_read(class_of, transition, np.uint64(groups), _MOST_BYTES)
-        return groups, int(found[q])
+    def alike(self, node: int) -> int:
+        """Return the state that stands for all that allow the same as a state within a string, whatever the stack.
 
-    def _base_apart(self, node: int) -> Base | None:
-        """Return the base of a state of a string that is bound apart, None for any other."""
-        for first, stop, base_of in self._apart:
-            if first <= node < stop:
-                found = base_of(node - first)
-                if len(self.bases) < _MOST_BASES:
-                    self.bases[node] = found
-                return found
-        return None
+        Where the characters that were read are counted, they matter only when a token may come to the bound.
+        """
+        if node < TEXTS:
+            first, low, high = self.machine.strings[bisect_right(self.machine.strings, node, key=itemgetter(0)) - 1]
+            k, q = divmod(node - first, len(self.counted.rows))
+            if k < low or (high is not None and high - k < self._longest):
+                return node
+            return first + low * len(self.counted.rows) + q
+        first, states, counts, slack = self._slack[bisect_right(self._slack, node, key=itemgetter(0)) - 1]
+        k, state = divmod(node - first, PHASES * states)
+        return first + state if counts and k <= slack else node
+
+    def _twin_of(self, node: int) -> int:
+        """Return the state of any string for a state of a text that differs little from it, -1 for any other."""
+        n = bisect_right(self._slack, node, key=itemgetter(0)) - 1
+        text = self.machine.texts[n]
+        q, phase = divmod(node - text.first, PHASES)
+        if text.free < 0 or phase:
+            return -1
+        alike = self._freed.get(n)
+        if alike is None:
+            alike = self._freed[n] = (text.transition[:, text.class_of[0x20:0x80]] == text.free).mean(axis=1) > 0.5
+        return self._body if alike[q] else -1
+
+    def _free_mask(self, groups: int, most: int) -> Base:
+        """Return the tokens of at most so many bytes whose characters are all of some groups."""
+        known = self._free_masks
+        found = known.get((groups, most))
+        if found is None:
+            if len(known) >= _MOST_MASKS:
+                known.clear()
+            mask = np.zeros(-(-self.vocabulary.size // 32), np.uint32)
+            _write_free(self._header, np.uint64(groups), most, mask)
+            found = known[groups, most] = Base.of(mask, *(np.empty(0, np.int32),) * 3)
+        return found
 
     def _has_room(self, site: int, frames: int) -> bool:
         """Return whether a site may be pushed."""
@@ -362,8 +405,11 @@ def _code(header: Any, here: Any, byte: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _text_code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a string by its content, and a byte."""
+def _text_at(header: Any, here: Any) -> Any:
+    """Return what a text has: its first state, arrays, flat, and free state; and where in it a state is.
+
+    That is: the state of the content, how many characters may begin after one more, and how many it has at most.
+    """
     texts = array_at(header[_TEXTS], _OF_TEXT * header[_TEXTS + 1], np.int64)
     low, high = np.int64(0), header[_TEXTS + 1]
     while high - low > 1:
@@ -372,22 +418,36 @@ def _text_code(header: Any, here: Any, byte: Any) -> Any:
             low = middle
         else:
             high = middle
-    first, classes_at, transitions_at, labels_at, states, classes, free = texts[_OF_TEXT * low : _OF_TEXT * (low + 1)]
-    q = (here - first) // PHASES
-    phase = here - first - q * PHASES
-    class_of = array_at(classes_at, 256, np.uint16)
-    row = array_at(transitions_at + 4 * q * classes, classes, np.int32)
+    first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at = texts[
+        _OF_TEXT * low : _OF_TEXT * (low + 1)
+    ]
+    q, left = (here - first) // PHASES, np.int64(_UNBOUNDED)
+    if most >= 0:
+        done = q // states
+        q -= done * states
+        left = most - done - 1
+    class_of, transition = array_at(classes_at, 256, np.uint16), array_at(transitions_at, states * classes, np.int32)
+    label, needed = array_at(labels_at, states, np.int32), array_at(needed_at, states if needed_at else 0, np.int32)
+    return first, class_of, transition, label, needed, free, q, left, most
+
+
+@njit(cache=True, nogil=True)
+def _text_code(header: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a string by its content, and a byte."""
+    first, class_of, transition, label, needed, free, q, left, most = _text_at(header, here)
+    classes = transition.size // label.size
+    row = transition[q * classes : (q + 1) * classes]
+    phase = (here - first) % PHASES
     character = np.int64(-1)
     if phase == 0:
         if byte == 0x22:
-            label = array_at(labels_at, states, np.int32)[q]
-            return np.int64(RETURN - label) if label >= 0 else np.int64(DEAD)
+            return np.int64(RETURN - label[q]) if label[q] >= 0 else np.int64(DEAD)
         if byte == 0x5C:
             return (
                 here + 1
-                if _reads_some(row, class_of, 0, 0x1F)
-                or _reads_some(row, class_of, 0x22, 0x22)
-                or (_reads_some(row, class_of, 0x5C, 0x5C))
+                if _reads_some(row, class_of, 0, 0x1F, needed, left)
+                or _reads_some(row, class_of, 0x22, 0x22, needed, left)
+                or _reads_some(row, class_of, 0x5C, 0x5C, needed, left)
                 else np.int64(DEAD)
             )
         if byte >= 0x20:
@@ -404,7 +464,7 @@ def _text_code(header: Any, here: Any, byte: Any) -> Any:
         for digit, low_one, high_one, ahead in (
             (0x30, 0, 0x0F, 1), (0x31, 0x10, 0x1F, 2), (0x32, 0x22, 0x22, 3), (0x35, 0x5C, 0x5C, 4)
         ):  # fmt: skip
-            if byte == digit and _reads_some(row, class_of, low_one, high_one):
+            if byte == digit and _reads_some(row, class_of, low_one, high_one, needed, left):
                 return here + ahead
     elif phase < 7:
         value = np.int64(byte) - 0x30 if byte <= 0x39 else (np.int64(byte) | 0x20) - 0x57
@@ -419,15 +479,23 @@ def _text_code(header: Any, here: Any, byte: Any) -> Any:
     target = np.int64(row[class_of[character]])
     if target < 0:
         return np.int64(DEAD)
-    return header[_BODY] if target == free else first + target * PHASES
+    if target == free:
+        return header[_BODY]
+    if character & 0xC0 == 0x80:  # within a character, which was counted when it began
+        left += 1
+    if not _lives(needed, left, target):
+        return np.int64(DEAD)
+    if most >= 0:
+        target += (most - left) * len(label)
+    return first + target * PHASES
 
 
 @njit(cache=True, nogil=True)
-def _reads_some(row: Any, class_of: Any, low: Any, high: Any) -> Any:
-    """Return whether a row of a content reads one of some characters."""
+def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left: Any) -> Any:
+    """Return whether a row of a content reads one of some characters, after which so many may be left."""
     some = False
     for c in range(low, high + 1):
-        some |= row[class_of[c]] >= 0
+        some = some or _lives(needed, left, row[class_of[c]])
     return some
 
 
@@ -485,12 +553,10 @@ def _reads(header: Any, rows: Any, state: Any, phase: Any) -> Any:
     """Return whether a state within a character reads all that may be left of it."""
     low, high = _bytes_of(phase)
     after = _follow(low, phase)
-    last = np.int64(-1)
+    last = np.int64(0)
     for c in range(low, high + 1):
         to = _any_code(header, rows, state, c)
-        if to == last:
-            continue
-        if to <= 0 or (after and not _reads(header, rows, to, after)):
+        if to <= 0 or (to != last and after and not _reads(header, rows, to, after)):
             return False
         last = to
     return True
@@ -499,13 +565,17 @@ def _reads(header: Any, rows: Any, state: Any, phase: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
     """Return which of some groups of characters a state reads all, within its frame."""
+    last, last_phase, reads = np.int64(-1), np.int64(-1), True
     for b in range(256):
         group = BYTE_GROUP[b]
         bit = np.uint64(1) << np.uint64(group)
         if group == UNCLEAN or not groups & bit:
             continue
-        to = _any_code(header, rows, state, b)
-        if to <= 0 or (b >= 0x80 and not _reads(header, rows, to, _follow(b, 0))):
+        to, phase = _any_code(header, rows, state, b), np.int64(_follow(b, 0))
+        if to != last or phase != last_phase:
+            reads = to > 0 and (not phase or _reads(header, rows, to, phase))
+            last, last_phase = to, phase
+        if not reads:
             groups &= ~bit
     return groups
 
@@ -515,10 +585,6 @@ def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
     """Return the groups of characters that a state reads, but for those after which little of the rest is read."""
     one = np.uint64(1)
     groups = _groups_read(header, rows, start, ~(one << np.uint64(UNCLEAN)))
-    rest, total = groups, 0
-    while rest:
-        rest &= rest - one
-        total += 1
     last, dropped = np.int64(-1), np.uint64(0)
     for b in range(128):
         bit = one << np.uint64(BYTE_GROUP[b])
@@ -526,69 +592,27 @@ def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
         if not groups & bit or to == last:
             continue
         last = to
-        rest, lacking = groups & ~_groups_read(header, rows, to, groups), 0
-        while rest:
-            rest &= rest - one
-            lacking += 1
-        if 2 * lacking > total:
+        lacking = groups & ~_groups_read(header, rows, to, groups)
+        if 2 * _size_of(lacking) > _size_of(groups):
             dropped |= bit
             last = np.int64(-1)
     return groups & ~dropped
 
 
 @njit(cache=True, nogil=True)
-def _reads_many(class_of: Any, transition: Any, q: int) -> bool:
-    """Return whether a state of a content reads many bytes."""
-    read = 0
-    for b in range(0x20, 0x7F):
-        read += transition[q, class_of[b]] >= 0
-    return read >= _MANY
+def _row_freely(header: Any, start: Any) -> Any:
+    """Return groups of characters, as bits, and how many of their bytes, _MOST_BYTES at most, a state surely reads.
 
-
-@njit(cache=True, nogil=True)
-def _surely_read(class_of: Any, transition: Any, groups: Any, most: int) -> Any:
-    """Return how many bytes, `most` at most, each state (N,) of a content reads of any characters of some groups."""
-    states = len(transition)
-    # in each phase, within a character or before one, what its bytes lead to: classes and phases, each pair once
-    classes, after, count = np.empty((8, 256), np.int64), np.empty((8, 256), np.int64), np.zeros(8, np.int64)
-    for phase in range(8):
-        low, high = (0, 0xF4) if phase == 0 else _bytes_of(phase)
-        for b in range(low, high + 1):
-            if phase == 0 and (BYTE_GROUP[b] == UNCLEAN or not (groups >> np.uint64(BYTE_GROUP[b])) & np.uint64(1)):
-                continue
-            name, follows = np.int64(class_of[b]), np.int64(_follow(b, phase))
-            new = True
-            for k in range(count[phase]):
-                new = new and not (classes[phase, k] == name and after[phase, k] == follows)
-            if new:
-                classes[phase, count[phase]], after[phase, count[phase]] = name, follows
-                count[phase] += 1
-    out = np.full((states, 8), most, np.int64)
-    changed = True
-    while changed:
-        changed = False
-        for q in range(states - 1, -1, -1):  # most lead to later ones
-            for phase in range(8):
-                least = out[q, phase]
-                for k in range(count[phase]):
-                    to = transition[q, classes[phase, k]]
-                    least = min(least, 0 if to < 0 else out[to, after[phase, k]] + 1)
-                    if not least:
-                        break
-                if least < out[q, phase]:
-                    out[q, phase] = least
-                    changed = True
-    return out[:, 0].copy()
-
-
-@njit(cache=True, nogil=True)
-def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
-    """Return groups of characters, as bits, and how many of their bytes a state surely reads, whatever they are.
-
-    And a state that must be written first to say so, or -1.
+    And the groups of all others that are read up to there; and a state that must be written first to say so, or -1.
     """
+    rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
+    read = 0
+    for b in range(256):
+        read += rows[start << 8 | b] > 0
+    if read < _MANY:
+        return np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
     one = np.uint64(1)
-    groups = _usual_groups(header, rows, start)
+    groups, wanted = _usual_groups(header, rows, start), np.uint64(0)
     queue, phases, level = (
         np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
     )  # fmt: skip
@@ -597,14 +621,16 @@ def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
     while at < count:
         here, phase, depth = queue[at], phases[at], level[at]
         at += 1
-        low, high = (0, 0xF4) if phase == 0 else _bytes_of(phase)
+        low, high = (0, 0xFF) if phase == 0 else _bytes_of(phase)
         last, last_phase = np.int64(-1), np.int64(-1)
         for b in range(low, high + 1):
-            if phase == 0 and (BYTE_GROUP[b] == UNCLEAN or not (groups >> np.uint64(BYTE_GROUP[b])) & one):
-                continue
             to, after = _any_code(header, rows, here, b), np.int64(_follow(b, phase))
+            if phase == 0 and not (groups >> np.uint64(BYTE_GROUP[b])) & one:
+                if to != DEAD:
+                    wanted |= one << np.uint64(BYTE_GROUP[b])
+                continue
             if to <= 0:
-                return groups, depth, here if to == UNWRITTEN else np.int64(_WRITTEN)
+                return groups, depth, wanted, here if to == UNWRITTEN else np.int64(_WRITTEN)
             if to == last and after == last_phase:
                 continue
             last, last_phase = to, after
@@ -613,12 +639,189 @@ def _freely(header: Any, rows: Any, start: Any, levels: Any) -> Any:
                 if queue[k] == to and phases[k] == after:
                     new = False
                     break
-            if new and depth + 1 < levels:
+            if new and depth + 1 < _MOST_BYTES:
                 if count == _MOST_AHEAD:
-                    return groups, depth + 1, np.int64(_WRITTEN)
+                    return groups, depth + 1, wanted, np.int64(_WRITTEN)
                 queue[count], phases[count], level[count] = to, after, depth + 1
                 count += 1
-    return groups, np.int64(levels), np.int64(_WRITTEN)
+    return groups, np.int64(_MOST_BYTES), wanted, np.int64(_WRITTEN)
+
+
+@njit(cache=True, nogil=True)
+def _lives(needed: Any, left: Any, target: Any) -> Any:
+    """Return whether a state of a content leads to an end, if so many characters may begin."""
+    return target >= 0 and (not needed.size or 0 <= needed[target] <= left)
+
+
+@njit(cache=True, nogil=True)
+def _by_class(class_of: Any, classes: Any, after: Any, group: Any, count: Any) -> None:
+    """Write what the bytes of each phase, within a character or before one, lead to: a class of bytes, and a phase.
+
+    classes, after, group: (9, 256), of which the first `count` (9,) of each phase are written; group: of phase 0, the
+    group of characters. Those that JSON writes as escapes, and DEL, are in a phase of their own, the last.
+    """
+    for phase in range(9):
+        low, high = (0, 0xF4) if phase in (0, 8) else _bytes_of(phase)
+        n = 0
+        for b in range(low, high + 1):
+            follows, name = np.int64(0), np.int64(0)
+            if phase == 8:
+                if b >= 0x20 and b != 0x22 and b != 0x5C and b != 0x7F:
+                    continue
+                name = np.int64(BYTE_GROUP[0x7F if b == 0x7F else 0x5C])
+            else:
+                follows = _follow(b, phase)
+                if phase == 0:
+                    name = np.int64(BYTE_GROUP[b])
+                    if not (_PLAIN >> np.uint64(name)) & np.uint64(1):
+                        continue
+            known = n > 0 and classes[phase, n - 1] == class_of[b]
+            if not (known and after[phase, n - 1] == follows and group[phase, n - 1] == name):
+                classes[phase, n], after[phase, n], group[phase, n] = class_of[b], follows, name
+                n += 1
+        count[phase] = n
+
+
+@njit(cache=True, nogil=True)
+def _content_ahead(
+    transition: Any, label: Any, needed: Any, left: Any, classes: Any, after: Any, group: Any, count: Any, free: Any,
+    start: Any, groups: Any,
+) -> Any:  # fmt: skip
+    """Return how many bytes, _MOST_BYTES at most, a state of a content reads of any characters of some groups.
+
+    And the groups of all other characters that are read up to there; and which groups not to ask for to see more.
+    """
+    one, width = np.uint64(1), transition.size // label.size
+    # states, 9 for each of the content; the bytes read before; the group of the last character, or the one begun
+    queue, level, last = (
+        np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
+    )  # fmt: skip
+    slots = np.full(2 * _MOST_AHEAD, -1, np.int64)
+    queue[0], level[0], last[0] = start << 3, 0, -1
+    size, at, most, sure = 1, 0, np.int64(_MOST_BYTES), np.int64(_MOST_BYTES)
+    wanted, dropped, asked = np.uint64(0), np.uint64(0), _size_of(groups)
+    while at < size and level[at] < most:
+        q, phase, read, came = queue[at] >> 3, queue[at] & 7, level[at], last[at]
+        at += 1
+        lacking = np.uint64(0)
+        if phase == 0:
+            if label[q] >= 0:
+                wanted |= one << np.uint64(BYTE_GROUP[0x22])
+            for k in range(count[8]):
+                if _lives(needed, left, transition[q * width + classes[8, k]]):
+                    wanted |= one << np.uint64(group[8, k])
+        for k in range(count[phase]):
+            to, name = np.int64(transition[q * width + classes[phase, k]]), came if phase else group[phase, k]
+            bit = one << np.uint64(name)
+            if not groups & bit:
+                if _lives(needed, left, to):
+                    wanted |= bit
+                continue
+            if not _lives(needed, left, to):
+                lacking |= bit
+                continue
+            if to == free:  # which reads all
+                wanted |= (_PLAIN & ~groups) | _OTHERS
+                continue
+            if needed.size:  # each byte may begin a character
+                most = min(most, left - needed[to] + 1)
+            state = to << 3 | after[phase, k]
+            slot = (state * 0x9E3779B1) & (slots.size - 1)
+            while slots[slot] >= 0 and slots[slot] != state:
+                slot = (slot + 1) & (slots.size - 1)
+            if slots[slot] == state:
+                continue
+            slots[slot] = state
+            if size == _MOST_AHEAD:
+                most = min(most, read)
+                break
+            queue[size], level[size], last[size] = state, read + 1, name
+            size += 1
+        if lacking:
+            if came < 0:  # the start does not read them
+                return np.int64(0), wanted, lacking
+            sure = min(sure, read)
+            dropped |= one << np.uint64(came) if 2 * _size_of(lacking) > asked else lacking
+    return min(most, sure), wanted, dropped
+
+
+@njit(cache=True, nogil=True)
+def _text_freely(header: Any, here: Any) -> Any:
+    """Return the same of a state of a text."""
+    first, class_of, transition, label, needed, free, q, left, _ = _text_at(header, here)
+    nothing = np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
+    if (here - first) % PHASES:
+        return nothing
+    width, read = transition.size // label.size, 0
+    for b in range(0x20, 0x7F):
+        read += _lives(needed, left, transition[q * width + class_of[b]])
+    if read < _MANY:
+        return nothing
+    classes, after, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
+    count = np.empty(9, np.int64)
+    _by_class(class_of, classes, after, group, count)
+    groups = _PLAIN
+    for _ in range(_MOST_TRIES):
+        found, wanted, dropped = _content_ahead(
+            transition, label, needed, left, classes, after, group, count, free, q, groups
+        )
+        if not dropped:
+            break
+        groups &= ~dropped
+    return groups | dropped, found, wanted, np.int64(_WRITTEN)
+
+
+@njit(cache=True, nogil=True)
+def _size_of(groups: Any) -> Any:
+    """Return how many groups there are."""
+    size = 0
+    while groups:
+        groups &= groups - np.uint64(1)
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
+    """Return whether a byte, after some read, begins a character of some groups or is within one."""
+    if BYTE_GROUP[byte] == UNCLEAN:
+        return read > 0
+    return (groups >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1) != 0
+
+
+@njit(cache=True, nogil=True)
+def _write_free(header: Any, groups: Any, most: Any, out: Any) -> None:
+    """Set the bits of the tokens of at most `most` bytes whose characters are all of some groups, not of UNCLEAN."""
+    byte = array_at(header[_BYTE], header[_BYTE + 1], np.uint8)
+    child = array_at(header[_CHILD], header[_CHILD + 1], np.int32)
+    tokens = array_at(header[_TOKENS], header[_TOKENS + 1], np.int32)
+    token = array_at(header[_TOKEN], header[_TOKEN + 1], np.int32)
+    characters = array_at(header[_CHARACTERS], header[_CHARACTERS + 1], np.uint64)
+    reach = array_at(header[_REACH], header[_REACH + 1], np.int32)
+    levels = header[_LEVELS]
+    at, stop, phase = np.empty(levels, np.int64), np.empty(levels, np.int64), np.zeros(levels, np.int64)
+    one = np.uint32(1)
+    d = 0
+    at[0], stop[0] = 0, child[0]
+    while d >= 0:
+        i = at[d]
+        if i == stop[d]:
+            d -= 1
+            continue
+        at[d] = i + 1
+        whole = reach[i] <= most and characters[i] & ~groups == 0
+        low, high = _bytes_of(phase[d])
+        if phase[d]:  # within a character, of which a token may have the first bytes alone
+            reads = low <= byte[i] <= high
+        else:
+            reads = BYTE_GROUP[byte[i]] != UNCLEAN and (groups >> np.uint64(BYTE_GROUP[byte[i]])) & np.uint64(1) != 0
+        if whole or (d < most and reads):
+            for x in range(tokens[3 * i], tokens[3 * i + 2 if whole else 3 * i + 1]):
+                out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+            if not whole:
+                phase[d + 1] = _follow(byte[i], phase[d])
+                d += 1
+                at[d], stop[d] = child[i], child[i + 1]
 
 
 @njit(cache=True, nogil=True)
@@ -643,14 +846,14 @@ def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: 
 @njit(cache=True, nogil=True)
 def _walk(
     header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
-    known_groups: Any, known_bytes: Any,
+    wanted: Any, freely: Any,
 ) -> Any:  # fmt: skip
     """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
 
     ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
-    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. known_groups, known_bytes: of what
-    groups of characters the state surely reads how many bytes, as far as somebody has worked it out. Returns (a state
-    that must be written first, or -1; sites looked at; nodes).
+    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. wanted, freely: tokens of so many
+    bytes that have no characters of the groups wanted are in `out`, if they are read. Returns (a state that must be
+    written first, or -1; sites looked at; nodes).
     """
     rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
     calls = array_at(header[_CALLS], header[_CALLS + 1], np.int32)
@@ -670,23 +873,13 @@ def _walk(
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
-    pure = np.empty(levels, np.bool_)
-    groups, freely = np.uint64(known_groups), np.int64(known_bytes)
-    if not ends and base < 0 and frames < 0 and not freely:
-        read = 0
-        if start < STRINGS:
-            for b in range(256):
-                read += rows[start << 8 | b] > 0
-        elif start >= TEXTS:
-            for b in range(0x20, 0x7F):
-                read += _text_code(header, start, b) > 0
-        if read >= _MANY:
-            groups, freely, unwritten = _freely(header, rows, np.int64(start), levels)
-            if unwritten != _WRITTEN:
-                return unwritten, looked, work
+    pure = np.empty(
+        levels, np.int8
+    )  # whether all characters so far are read freely: 1 from the start on, 2 but for one
+    part_groups, part_freely = np.uint64(0), np.int64(0)
     d = np.int64(0)
     at[0], stop[0] = 0, child[0]
-    state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, True
+    state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
     while True:
         i = at[d]
         if i == stop[d]:
@@ -705,17 +898,17 @@ def _walk(
         if code == DEAD and other == DEAD:
             continue
         work += 1
-        if freely and pure[d]:
-            if reach[i] <= freely and characters[i] & ~groups == 0:  # UNCLEAN is no group that is read
+        pure[d + 1] = 0
+        if freely and pure[d] == 1:
+            if reach[i] <= freely and characters[i] & wanted == 0:
+                continue
+            pure[d + 1] = _goes_on(c, d, ~wanted)
+        elif pure[d] == 2:
+            if reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0:
                 for x in range(tokens[3 * i], tokens[3 * i + 2]):
                     out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
                 continue
-            if BYTE_GROUP[c] != UNCLEAN:  # a character begins, else it goes on
-                pure[d + 1] = (groups >> np.uint64(BYTE_GROUP[c])) & np.uint64(1) != 0
-            else:
-                pure[d + 1] = d > 0
-        else:
-            pure[d + 1] = False
+            pure[d + 1] = 2 * _goes_on(c, d - 1, part_groups)
         h, p = height[d], pops[d]
         if code == RETURN and h == 0 and p == popped and base_site < 0 and other == _LEFT and base >= 0:
             continue  # both end here, in one frame: an exit of the base
@@ -778,6 +971,9 @@ def _walk(
                     out[token[x] >> 5] &= ~bit
                 x += 1
         if child[i] < child[i + 1]:
+            if d == 0 and freely and not pure[1] and code >= TEXTS and tokens[3 * i + 2] - tokens[3 * i] >= _PART:
+                part_groups, part_freely, _, _ = _text_freely(header, code)
+                pure[1] = 2 * (part_freely > 0)
             d += 1
             at[d], stop[d] = child[i], child[i + 1]
             state[d], height[d], pops[d], twin[d] = code, h, p, other
@@ -787,9 +983,21 @@ def _walk(
 @njit(cache=True, nogil=True)
 def _mask(
     header: Any, node: int, walk: bool, twin: int, site: int, base: Any, least: int, room: int, frames: int, real: Any,
-    out: Any, groups: int, freely: int,
+    out: Any, wanted: int, freely: int,
 ) -> Any:  # fmt: skip
-    """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work)."""
+    """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work).
+
+    wanted, freely: tokens of so many bytes that have no characters of the groups wanted are read as the base says. If
+    nobody knows how many, and where they may be some, they are found, and the mask is asked for.
+    """
+    if freely == _UNKNOWN:
+        groups, surely, others, unwritten = _row_freely(header, node) if node < TEXTS else _text_freely(header, node)
+        if unwritten != _WRITTEN:
+            return unwritten, np.int64(0), np.int64(0)
+        if surely:
+            header[_GROUPS], header[_WANTED] = np.int64(groups), np.int64(others)
+            header[_FREE_BYTES] = surely if surely <= _FINE else surely // _FINE * _FINE
+            return np.int64(_ASKS), np.int64(0), np.int64(0)
     mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
     if words:
         out[:] = array_at(mask_at, words, np.uint32)
@@ -808,7 +1016,7 @@ def _mask(
             alive = np.zeros((header[_SYMBOLS] + 31) >> 5, np.uint32)
             state, looked, work = _walk(
                 header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive,
-                np.int64(0), np.int64(0),
+                np.uint64(0), np.int64(0),
             )  # fmt: skip
             if state != _WRITTEN:
                 return state, looked, work
@@ -824,7 +1032,7 @@ def _mask(
     if walk:
         state, seen, nodes = _walk(
             header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
-            np.int64(groups), np.int64(freely),
+            np.uint64(wanted), np.int64(freely),
         )  # fmt: skip
         return state, max(looked, seen), work + nodes
     return np.int64(_WRITTEN), looked, work

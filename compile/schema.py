@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .json_schema.layout import Layout
     from .json_schema.source import Path
 
-_MOST_AT_FIRST = 1600  # states of a lazy table that are written before somebody comes to them
-
 
 def compile_json_schema(
     schema: Any,
@@ -89,8 +87,8 @@ def compile_json_schema(
             root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
             if not lazy:
                 return link(library, emit(root, library, meter), source, depth, meter)
-            emitter = Emitter(root, library, patient.begin(), lazy=True)
-            emitter.machine.spread(_MOST_AT_FIRST)
+            emitter = Emitter(root, library, meter, lazy=True)
+            emitter.begin(patient.begin())
             reader = lazily(library, emitter, depth, patient.begin())
     except RegexError as error:
         raise wrong_pattern(error, contents) from error

@@ -84,7 +84,6 @@ _Place = tuple[int, _Stack]  # a configuration
 _DEEPER = np.empty(0, np.uint32)  # in place of a mask: it depends on the next site as well
 
 
-_OFTEN = 6  # visits from which on the mask of a configuration is kept
 _MOST_SPARES = 8
 _Spare = tuple[NDArray[np.uint32], NDArray[np.uint32]]  # an array, and the read-only view of it that is given out
 _spares: dict[int, deque[_Spare]] = {}  # by their number of words
@@ -246,6 +245,8 @@ class _NestedHost(_Host):
     then the number of their visits is.
     """
 
+    often = 6  # visits from which on the mask of a configuration is kept
+
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
         self.nowhere = None
@@ -344,21 +345,25 @@ class _NestedHost(_Host):
             kept: NDArray[np.uint32] = found
             return kept
         visits = 1 if found is None else found + 1
-        array = stack.array
-        sites = stack.sites() if array is None else array
         spare = _spare(self.words)
         mask, shown = spare
-        looked = packed.mask_one(self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, mask)
-        if visits == 1:
-            self.keep(node + stack.variant, stack, looked, visits)
-        elif visits < _OFTEN:
-            self.composed[key] = visits
-        else:
+        looked, costly = self.write(node, stack, mask)
+        if costly or visits >= self.often:
             kept = mask.copy()
             kept.flags.writeable = False
-            self.composed[key] = kept
+            self.keep(node + stack.variant, stack, looked, kept)
+        elif visits == 1:
+            self.keep(node + stack.variant, stack, looked, visits)
+        else:
+            self.composed[key] = visits
         _spares[self.words].append(spare)
         return shown
+
+    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool]:
+        """Write the mask of a place; return how many sites it depends on, and whether it was much work."""
+        array = stack.array
+        sites = stack.sites() if array is None else array
+        return packed.mask_one(self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, mask), False
 
     def keep(self, key: Any, stack: _Stack, looked: int, visits: Any) -> None:
         """Note the visits of a mask, or the mask, by as many sites as it depends on; the bottom counts as one."""
@@ -483,6 +488,7 @@ class _LazyHost(_NestedHost):
     """What all matchers of a lazy table share that has not been worked out: states are those of its machine."""
 
     table: LazyTable
+    often = 2  # a mask costs more
 
     def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
         self.table, self.machine = table, machine
@@ -491,7 +497,7 @@ class _LazyHost(_NestedHost):
         self.words = -(-table.vocab_size // 32)
         self.after_eos, self.states = _AFTER_EOS, _AFTER_EOS + 1
         self.depth = self.slots = self.machine.depth
-        self.most_need, self.most_pushes = self.machine.most_need, 0
+        self.most_need, self.most_pushes, self.strings = self.machine.most_need, 0, self.machine.strings
         self.site_leaf, self.site_distance = _Leaves(self.machine), []
         self.composed = {}
         self.lock = threading.Lock()
@@ -500,35 +506,15 @@ class _LazyHost(_NestedHost):
     def mask(self, place: _Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
         node, stack = place
-        key: Any = node + stack.variant
-        keyed = self.composed
-        found = keyed.get(key)
-        at: _Stack | None = stack
-        while found is _DEEPER:
-            assert at is not None, "the mask of an empty stack depends on nothing else"
-            key = (key, at.site)
-            at = at.below
-            found = keyed.get(key)
-        if found.__class__ is np.ndarray:
-            kept: NDArray[np.uint32] = found
-            return kept
-        spare = _spare(self.words)
-        mask, shown = spare
+        return super().mask((self.machine.alike(node), stack) if self.strings <= node < _AFTER_EOS else place)
+
+    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool]:
+        """Write the mask of a place; return how many sites it depends on, and whether it was much work."""
         if node == _AFTER_EOS:
             mask[:] = 0
             mask[self.eos >> 5] |= np.uint32(1 << (self.eos & 31))
-            looked, costly = 0, False
-        else:
-            looked, costly = self.machine.mask(node, stack.sites(), stack.frames if stack.variant else -1, mask)
-        visits = 1 if found is None else found + 1
-        if costly or visits > 1:
-            kept = mask.copy()
-            kept.flags.writeable = False
-            self.keep(node + stack.variant, stack, looked, kept)
-        else:
-            self.keep(node + stack.variant, stack, looked, visits)
-        _spares[self.words].append(spare)
-        return shown
+            return 0, False
+        return self.machine.mask(node, stack.sites(), stack.frames if stack.variant else -1, mask)
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only."""

@@ -166,7 +166,7 @@ def text_label(text: Any, content: str) -> int:
         return text.label
     if isinstance(text, Bounded):
         return text.label if between(text.low, len(content), text.high) else -1
-    return run(text.content, content.encode())
+    return run(text.content, content.encode()) if text.most is None or len(content) <= text.most else -1
 
 
 def label(value: Value, instance: Any) -> int:
@@ -671,6 +671,14 @@ def test_states_of_a_usual_object_share_their_steps() -> None:
     assert [(state.first, state.last) for state in automaton.states] == [(0, 2), (1, 2), *((i, 6) for i in range(2, 7))]
 
 
+def test_no_state_stands_behind_a_key_that_may_not_be() -> None:
+    automaton = build(obj({"a": STR, "b": NEVER, "c": STR, "d": NEVER}), Budget().begin()).object
+    assert automaton is not None
+    assert [(state.first, state.last) for state in automaton.states] == [(0, 4), (1, 4), (3, 4)]
+    assert object_label(automaton, {"a": "", "c": "", "e": ""}) == 0
+    assert object_label(automaton, {"a": "", "d": ""}) == -1
+
+
 # ------------------------------------------------------------------------------------------------------- recursion
 
 
@@ -793,6 +801,18 @@ def test_overlapping_alternatives_within_budget_or_an_error() -> None:
     except BudgetError:
         return
     assert label(value, {"k3": ""}) == 0
+
+
+def test_what_members_are_asked_is_told_apart_once_for_all_counts() -> None:
+    """A state for each number of members would else find it out anew."""
+    some = [negate(Members((), ((letter, negate(word(letter.upper()))),), ANY)) for letter in "abc"]
+    value, seconds = timed(all_of([Kinds(OBJECT), *some, MemberCount(2, 1000)]))
+    assert seconds < 5
+    needed = {"a": "A", "bc": "B", "xcb": "C"}
+    for count, expected in ((2, -1), (3, 0), (1000, 0), (1001, -1)):
+        others = {f"x{i}": None for i in range(count - 3)}
+        assert label(value, dict(list((others | needed).items())[-count:])) == expected
+    assert label(value, needed | {"bc": "b"}) == -1
 
 
 @pytest.mark.parametrize("shape", [ItemCount, MemberCount])

@@ -272,6 +272,29 @@ def test_hostile_numbers_end_at_the_budget(node):
         numbers.numbers((node,), meter())
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        All(Not(Multiple(Decimal(6))), Not(Multiple(Decimal(8)))),
+        Some(All(Multiple(Decimal(4)), Not(Multiple(Decimal(3)))), Multiple(Decimal(25))),
+        Some(Not(INTEGER), Multiple(Decimal(7)), Multiple(Decimal(20))),
+        All(Some(Multiple(Decimal("0.5")), Multiple(Decimal("0.2"))), Not(Multiple(Decimal("1.5")))),
+        All(Not(Multiple(Decimal("0.25"))), Not(Multiple(Decimal("0.02")))),
+        All(Multiple(Decimal(300)), Not(Multiple(Decimal(400)))),
+        All(INTEGER, Some(Multiple(Decimal(12)), Multiple(Decimal("0.3")))),
+        All(Not(Multiple(Decimal(509))), Not(Multiple(Decimal(521)))),  # too many remainders to go through
+    ],
+)
+def test_several_divisors_are_told_apart_by_one_remainder(node):
+    found = numbers.numbers((node,), meter())
+    for whole in (*range(250), 300, 400, 600, 1200, 2400, 521, 509, 1018, 265_189, 530_378):
+        for fraction in ("", ".0", ".5", ".25", ".2", ".20", ".02", ".04", ".3", ".125", ".000"):
+            text = f"{whole}{fraction}"
+            expected = number_holds(node, Decimal(text)) and not (integral(node) and fraction)
+            assert (found.label_of(text.encode()) == 0) == expected, text
+            assert (found.label_of(b"-" + text.encode()) == 0) == expected, text
+
+
 def test_few_multiples_in_a_range_are_counted_out():
     node = All(Range(Decimal(-10), Decimal(10**9), False, False), Multiple(Decimal(123456789)))
     found = numbers.numbers((node,), meter())
@@ -368,7 +391,35 @@ def label_in(found: strings.Text | None, text: str) -> int:
         return found.label if found.low <= len(text) and (found.high is None or len(text) <= found.high) else -1
     if isinstance(found, Finite):
         return found.words.get(text, -1)
-    return found.content.label_of(text.encode())
+    return found.content.label_of(text.encode()) if found.most is None or len(text) <= found.most else -1
+
+
+@given(formulas(string_atoms), st.integers(0, 6), st.lists(some_text, min_size=1, max_size=8))
+@settings(max_examples=150, deadline=None)
+def test_the_greatest_length_of_one_formula_is_left_to_those_who_read_it(node, most, words):
+    node = All(*(node.args if isinstance(node, All) else (node,)), Length(0, most))
+    found = strings.texts((node,), meter())
+    cut = strings.cut(found, meter()) if isinstance(found, Regular) else None
+    if cut is not None:
+        check_shape(cut)
+        assert found.most is None or found.most <= most
+    for word in words:
+        expected = 0 if string_holds(node, word) else -1
+        assert label_in(found, word) == expected, word
+        assert cut is None or cut.label_of(word.encode()) == expected, word
+
+
+def test_characters_are_left_for_the_reader_to_count_only_where_some_word_is_too_long():
+    def text(pattern, low, high):
+        return strings.texts((All(Pattern(pattern), Length(low, high)),), meter())
+
+    words = text(r"^(\S+ ){0,3}\S+$", 0, 2_000)
+    assert words.most == 2_000
+    assert words.content.num_states < 100  # and not two thousand times as many
+    assert text("^[ab]{2,4}$", 0, 9).most is None
+    assert text("^[ab]{2,4}$", 0, 3).most == 3
+    assert text("^[ab]{2,4}$", 0, 1) is None
+    assert isinstance(text("", 0, 7), Bounded)
 
 
 @given(formulas(string_atoms), st.lists(some_text, min_size=1, max_size=8))

@@ -37,6 +37,8 @@ LONG = {
         "somewhere": {"type": "string", "pattern": "[0-9]{2}-x"},
         "beginning": {"type": "string", "pattern": "^ab"},
         "date": {"format": "date-time"},
+        "words": {"type": "string", "pattern": r"^(?:\S+\s+){0,6}\S+$", "maxLength": 50},
+        "counted": {"type": "string", "pattern": "^[a-c]*(é[^,]+)?$", "minLength": 2, "maxLength": 8},
         "mail": {"format": "email"},
         "many": {"enum": [f"value {i}" for i in range(300)]},
         "labels": {"anyOf": [{"items": {"pattern": "^[a-m]*$"}}, {"contains": {"pattern": "^[k-z]+$"}}]},
@@ -139,7 +141,7 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
 MANY = {
     "type": "object",
     "properties": {
-        f"key{i}": {"type": "object", "properties": {f"a{j}": {"minLength": j} for j in range(20)}} for i in range(120)
+        f"key{i}": {"type": "object", "properties": {f"a{j}": {"minLength": j} for j in range(20)}} for i in range(200)
     },
 }
 

@@ -11,7 +11,7 @@ for, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, Self
 from weakref import ref
@@ -292,20 +292,22 @@ def all_of(parts: Iterable[Node]) -> Node:
     """Return the intersection, simplified."""
     mask = EVERYTHING
     kept: dict[Node, None] = {}
-    stack = list(parts)
-    stack.reverse()
-    while stack:
-        part = stack.pop()
-        if type(part) is Kinds:
-            mask &= part.mask
-        elif type(part) is All:
-            stack.extend(reversed(part.args))
+    for part in parts:
+        shape = type(part)
+        if shape is Kinds:
+            mask &= part.args[0]
+        elif shape is All:  # which has none of its own kind inside
+            for inner in part.args:
+                if type(inner) is Kinds:
+                    mask &= inner.args[0]
+                else:
+                    kept[inner] = None
         else:
             kept[part] = None
     if not mask:
         return NEVER
     for part in kept:
-        if type(part) is Not and part.part in kept:
+        if type(part) is Not and part.args[0] in kept:
             return NEVER
     if mask != EVERYTHING:
         found = [part for part in kept if not part.kind or part.kind & mask]  # an atom about no type left says nothing
@@ -323,20 +325,22 @@ def any_of(parts: Iterable[Node]) -> Node:
     """Return the union, simplified."""
     mask = 0
     kept: dict[Node, None] = {}
-    stack = list(parts)
-    stack.reverse()
-    while stack:
-        part = stack.pop()
-        if type(part) is Kinds:
-            mask |= part.mask
-        elif type(part) is Some:
-            stack.extend(reversed(part.args))
+    for part in parts:
+        shape = type(part)
+        if shape is Kinds:
+            mask |= part.args[0]
+        elif shape is Some:  # which has none of its own kind inside
+            for inner in part.args:
+                if type(inner) is Kinds:
+                    mask |= inner.args[0]
+                else:
+                    kept[inner] = None
         else:
             kept[part] = None
     if mask == EVERYTHING:
         return ANY
     for part in kept:
-        if type(part) is Not and part.part in kept:
+        if type(part) is Not and part.args[0] in kept:
             return ANY
     found = [*([Kinds(mask)] if mask else []), *kept]
     if not found:
@@ -381,12 +385,60 @@ def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> No
     return node if node.kind == kind else ANY
 
 
-def atoms(node: Node) -> Iterator[Node]:
-    """Yield the atoms of a formula from left to right, those of its `Later` parts too; Kinds are none."""
-    if type(node) in (All, Some, Not):
-        for part in node.args:
-            yield from atoms(part)
-    elif type(node) is Later:
-        yield from atoms(force(node))
-    elif type(node) is not Kinds:
-        yield node
+def replaced(nodes: Iterable[Node], by: Any, known: dict[Node, Node] | None = None) -> tuple[Node, ...]:
+    """Return formulas in which some atoms are replaced: by `by.get(atom)`, where that is not None.
+
+    known: what became of formulas by the same replacement, for what they have in common.
+    """
+    known = {} if known is None else known
+    return tuple([_replaced(node, by, known) for node in nodes])
+
+
+def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
+    shape = type(node)
+    if shape is All or shape is Some:
+        found = known.get(node)
+        if found is None:
+            found = node
+            absorbing = NEVER if shape is All else ANY
+            parts = []
+            for part in node.args:
+                new = _replaced(part, by, known)
+                if new is absorbing:
+                    found = new
+                    break
+                if new is not part:
+                    found = absorbing  # until all parts are known
+                parts.append(new)
+            else:
+                if found is not node:
+                    found = all_of(parts) if shape is All else any_of(parts)
+            known[node] = found
+        return found
+    if shape is Not:
+        part = by.get(node.args[0])
+        return node if part is None else negate(part)
+    part = by.get(node)
+    return node if part is None else part
+
+
+def atoms(*nodes: Node) -> list[Node]:
+    """Return the atoms of some formulas, each once, from left to right, those of `Later` parts too; Kinds are none."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()  # what alternatives have in common is gone through once
+    stack = list(nodes)
+    stack.reverse()
+    while stack:
+        node = stack.pop()
+        shape = type(node)
+        if shape is All or shape is Some:
+            if node not in seen:
+                seen.add(node)
+                stack.extend(reversed(node.args))
+        elif shape is Not:
+            stack.append(node.args[0])
+        elif shape is Later:
+            stack.append(force(node))
+        elif shape is not Kinds:
+            found[node] = None
+    return list(found)

@@ -40,6 +40,7 @@ from .algebra import (
     all_of,
     any_of,
     negate,
+    replaced,
     restrict,
 )
 
@@ -193,17 +194,12 @@ class Cases:
         return [(_either(branches), rest) for rest, branches in leaves.items()]
 
     def _by_only_test(self, vector: tuple[Node, ...], test: Test) -> list[Case]:
-        passed = self._assigned(vector, {test: True})
-        failed = self._assigned(vector, {test: False})
+        passed = replaced(vector, {test: ANY})
+        failed = replaced(vector, {test: NEVER})
         if passed == failed:
             return [(ANY, passed)]
         cases = [(test.node, passed), (negate(test.node), failed)]
         return [case for case in cases if not all(map(is_never, case[1]))]
-
-    def _assigned(self, vector: tuple[Node, ...], truth: Any) -> tuple[Node, ...]:
-        """Return the formulas with the outcomes of some tests put in."""
-        known: dict[Node, Node] = {}
-        return tuple([_assign(node, truth, known) for node in vector])
 
     def _by_first_test(self, branch: _Branch, tests: list[Test]) -> list[_Branch]:
         """Return the branches in which the first test is passed and failed, those that are not plainly empty."""
@@ -211,14 +207,14 @@ class Cases:
         found = []
         passed = self._pass(branch, test.args[0])
         if passed is not None:
-            truth = {test: True} | self._decided(others, passed)
-            found.append(passed._replace(vector=self._assigned(passed.vector, truth)))
+            outcomes = {test: ANY} | self._decided(others, passed)
+            found.append(passed._replace(vector=replaced(passed.vector, outcomes)))
         failed = self._fail(branch, test.args[0])
         if failed is not None:
-            truth = {test: False}
+            outcomes = {test: NEVER}
             if failed.values is not branch.values:
-                truth |= self._decided(others, failed)
-            found.append(failed._replace(vector=self._assigned(failed.vector, truth)))
+                outcomes |= self._decided(others, failed)
+            found.append(failed._replace(vector=replaced(failed.vector, outcomes)))
         if len(found) == 2 and found[0].vector == found[1].vector:  # the test does not matter
             return [branch._replace(vector=found[0].vector)]
         if len(found) == 1:  # nor where one way is impossible
@@ -258,14 +254,14 @@ class Cases:
                     literal = test.args[0]  # as the schema has it, so that it is seen to be the same elsewhere
             passed = self._pass(branch, literal)
             if passed is not None:
-                truth = self._decided(unlisted, passed)
+                outcomes = self._decided(unlisted, passed)
                 inside = set(group)
-                vector = tuple([union.under(inside, truth) for union in unions])
+                vector = tuple([union.under(inside, outcomes) for union in unions])
                 found.append(passed._replace(vector=vector))
         failed = self._fail(branch, _node(passing))
         if failed is not None:
-            truth = self._decided(unlisted, failed)
-            vector = tuple([union.under(set(), truth) for union in unions])
+            outcomes = self._decided(unlisted, failed)
+            vector = tuple([union.under(set(), outcomes) for union in unions])
             found.append(failed._replace(vector=vector))
         return found
 
@@ -282,18 +278,18 @@ class Cases:
         values = _less(branch.values, self.sketch(node))
         return _Branch(branch.vector, values, branch.passed, (*branch.failed, node)) if values.mask else None
 
-    def _decided(self, tests: Iterable[Test], branch: _Branch) -> dict[Test, bool]:
-        """Return the tests whose outcome is plain for the values of a branch."""
-        found = {}
+    def _decided(self, tests: Iterable[Test], branch: _Branch) -> dict[Node, Node]:
+        """Return the tests whose outcome is plain for the values of a branch: ANY, or NEVER."""
+        found: dict[Node, Node] = {}
         for test in tests:
             node = test.args[0]
             sketch = self.sketch(node)
             if not _meet(branch.values, sketch).mask:
-                found[test] = False
+                found[test] = NEVER
             elif sketch.exact and not _less(branch.values, sketch).mask:
-                found[test] = True
+                found[test] = ANY
             elif branch.passed and any(self.apart(node, other) for other in branch.passed):
-                found[test] = False
+                found[test] = NEVER
         return found
 
     def within(self, one: Node, other: Node) -> bool:
@@ -444,27 +440,28 @@ class _Union:
             else:
                 self._guarded.setdefault(guard, []).append(position)
 
-    def under(self, passed: set[int], others: dict[Test, bool]) -> Node:
+    def under(self, passed: set[int], others: dict[Node, Node]) -> Node:
         """Return the formula where, of the tests with a place, exactly those in `passed` are passed."""
-        truth = _Outcome(self._place, passed, others)
-        known: dict[Node, Node] = {}
+        outcomes = _Outcomes(self._place, passed, others)
         if type(self._node) is not Some:
-            return _assign(self._node, truth, known)
+            return replaced((self._node,), outcomes)[0]
         positions = [*self._unguarded, *(p for index in passed for p in self._guarded.get(index, ()))]
-        return any_of([_assign(self._node.args[position], truth, known) for position in sorted(positions)])
+        return any_of(replaced([self._node.args[position] for position in sorted(positions)], outcomes))
 
 
-class _Outcome:
-    """Which tests are passed, as a mapping: those with a place, by whether it is in a set, and a few others."""
+class _Outcomes:
+    """What becomes of tests, as a mapping: of those with a place, by whether it is in a set, and of a few others."""
 
-    def __init__(self, place: dict[Test, int], passed: set[int], others: dict[Test, bool]) -> None:
+    def __init__(self, place: dict[Test, int], passed: set[int], others: dict[Node, Node]) -> None:
         self._place = place
         self._passed = passed
         self._others = others
 
-    def get(self, test: Node) -> bool | None:
+    def get(self, test: Node) -> Node | None:
         index = self._place.get(test)  # type: ignore[call-overload]
-        return self._others.get(test) if index is None else index in self._passed  # type: ignore[call-overload]
+        if index is None:
+            return self._others.get(test)
+        return ANY if index in self._passed else NEVER
 
 
 def _only(node: Node) -> list[Case] | None:
@@ -514,42 +511,6 @@ def _tests_of(vector: Iterable[Node]) -> dict[Test, None]:
         elif (shape is All or shape is Some) and node not in seen:
             seen.add(node)
             stack.extend(reversed(node.args))
-    return found
-
-
-def _assign(node: Node, truth: Any, known: dict[Node, Node]) -> Node:
-    """Return the formula where tests with an outcome are replaced by it; `truth.get(test)` is True, False or None.
-
-    known: what became of formulas under the same outcomes, for what alternatives have in common.
-    """
-    shape = type(node)
-    if shape is Test:
-        outcome = truth.get(node)
-        return node if outcome is None else ANY if outcome else NEVER
-    if shape is Not:
-        if type(node.args[0]) is not Test:
-            return node
-        outcome = truth.get(node.args[0])
-        return node if outcome is None else NEVER if outcome else ANY
-    if shape is not All and shape is not Some:
-        return node
-    found = known.get(node)
-    if found is None:
-        found = node
-        absorbing = NEVER if shape is All else ANY
-        parts = []
-        for part in node.args:
-            new = _assign(part, truth, known)
-            if new is absorbing:
-                found = new
-                break
-            if new is not part:
-                found = absorbing  # until all parts are known
-            parts.append(new)
-        else:
-            if found is not node:
-                found = all_of(parts) if shape is All else any_of(parts)
-        known[node] = found
     return found
 
 

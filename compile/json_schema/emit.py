@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
-from ...automata.nested import DEAD, KEEP, RETURN, Machine
+from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine
+from ...automata.utf8 import characters_left
 from ...table import MOST_DEPTH
 from .formats import is_format
-from .fragments import ending_freely, free_state, numbered
+from .fragments import ending_freely, free_state, free_states, numbered
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library
 from .skeleton import (
@@ -36,11 +37,12 @@ from .skeleton import (
     Step,
     Value,
 )
-from .strings import escaped, partition
+from .strings import cut, escaped, partition
 
 _WRITING = "writing out a schema"
 _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
 _AT_ONCE = 64  # states, before somebody looks at the clock
+_AT_FIRST = 1600  # states of a lazy table that are written before somebody comes to them
 _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
 
@@ -80,11 +82,19 @@ class Emitter:
                 m.edge(0, byte, first + int(rows[0, byte]))
         self._value(0, root, (end,), number=False)
 
+    def begin(self, meter: Meter) -> None:
+        """Write what texts come to first, but nothing that is much work; meter: of all that is written later."""
+        m = self.machine
+        left = _AT_FIRST
+        while left > 0 and (done := m.spread(_AT_ONCE, alone=False)):
+            left -= done
+            self.meter.check(states=m.size, doing=_WRITING)
+        self.meter = meter
+
     def finish(self) -> None:
         """Write all that was left for later."""
         m = self.machine
-        while m.pending:
-            m.spread(_AT_ONCE)
+        while m.spread(_AT_ONCE):
             self.meter.check(states=m.size, doing=_WRITING)
 
     def _count(self) -> None:
@@ -283,56 +293,64 @@ class Emitter:
                     m.counted.append((first, m.size - first, text.low, text.high))
                 found = first, (text.label,)
             else:
-                found = self._content(text.content)
+                found = self._content(text)
             self.texts[id(text)] = found
         return found
 
-    def _content(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
+    def _content(self, text: Regular) -> tuple[int, tuple[int, ...]]:
         """Return the same of a string by its content."""
         if not self.lazy:
-            return self._written(content)
-        m = self.machine
-        if not self.library.layout.ascii and not is_format(content.transition):
-            free = free_state(content)
-            label = content.label
-            order = tuple(range(int(label.max()) + 1))
-            if free >= 0 and label[free]:  # the library's string ends by label 0
-                order = (int(label[free]), *(other for other in order if other != label[free]))
-                place = np.full(len(order) + 1, -1, np.int32)
-                place[list(order)] = np.arange(len(order))
-                label = place[label]
-            if free == 0:
-                return self.library.places.body, order
-            class_of = np.ascontiguousarray(content.class_of, np.uint16)
-            transition, label = (np.ascontiguousarray(array, np.int32) for array in (content.transition, label))
-            return m.text(class_of, transition, label, free), order
+            return self._written(text)
+        m, content = self.machine, text.content
+        free = free_state(content) if text.most is None else -1
+        needed = np.zeros(0, np.int32) if text.most is None else _needed(content)
+        found = self.as_it_is(content, free, needed, text.most)
+        if found is not None:
+            return found
         if content.label.max() > 0:  # the order of labels is known when it is written
-            return self._written(content)
+            return self._written(text)
 
         def write() -> None:
-            start, _ = self._written(content)
-            m.copy(first, start)
+            start, _ = self._written(text)
+            m.copy(later, start)
             if start == self.library.places.body:
-                m.twins[first] = start, -1
+                m.twins[later] = start, -1
 
-        first = m.later(write, alone=True)
-        return first, (0,)
+        later = m.later(write, alone=True)
+        return later, (0,)
 
-    def _written(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
+    def as_it_is(
+        self, content: Labelled, free: int, needed: NDArray[np.int32], most: int | None = None
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Return the same of a string that is read by its content, None where that cannot be; see `Content`."""
+        if not self.lazy or self.library.layout.ascii:
+            return None
+        label = content.label
+        order = tuple(range(int(label.max()) + 1))
+        if free >= 0 and label[free]:  # the library's string ends by label 0
+            order = (int(label[free]), *(other for other in order if other != label[free]))
+            place = np.full(len(order) + 1, -1, np.int32)
+            place[list(order)] = np.arange(len(order))
+            label = place[label]
+        if free == 0:
+            return self.library.places.body, order
+        class_of = np.ascontiguousarray(content.class_of, np.uint16)
+        transition, label = (np.ascontiguousarray(array, np.int32) for array in (content.transition, label))
+        first = self.machine.text(Content(class_of, transition, label, free, -1 if most is None else most, needed))
+        return None if first is None else (first, order)
+
+    def _written(self, text: Regular) -> tuple[int, tuple[int, ...]]:
         """Write a string by its content, and return the same of it."""
-        m, places = self.machine, self.library.places
-        class_of, codes = escaped(content, self.library.layout.ascii, self.meter)
+        m, places, ascii = self.machine, self.library.places, self.library.layout.ascii
+        content = cut(text, self.meter)
+        class_of, codes = escaped(content, ascii, self.meter)
         labels = int(RETURN - codes.min()) + 1
-        free = ending_freely(class_of, codes)
-        if free is not None:  # rows that neither are narrow nor like those of any string are better shared
-            plain = codes[free[1]][:, class_of[0x20:0x80]]
-            if ((plain >= 0).mean(axis=1) - (plain == free[0]).mean(axis=1) > 0.5).any():
-                free = None
+        free = None if ascii else ending_freely(content, class_of, codes)
         if free is None:
-            if self.lazy and (labels > 1 or not is_format(content.transition)):
+            if self.lazy:
                 return m.dfa_later(class_of, codes), tuple(range(labels))
             codes = numbered(class_of, codes, self.library.vocabulary)
-            first = (m.dfa_later if self.lazy else m.dfa)(class_of, codes)
+            first = m.dfa(class_of, codes)
             m.apart.append((first, class_of, codes, is_format(content.transition)))
             return first, tuple(range(labels))
         # what comes before is written out, as rows that differ little from those of any string, which ends by label 0
@@ -605,7 +623,8 @@ class _Keys:
         self.made: dict[Any, int] = {}
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
-        self.contents: list[Labelled | None] = []  # kept, as they are known by their identity
+        self.contents: list[Labelled] = []  # kept, as they are known by their identity
+        self.free: list[int] | None = None  # `free_states` of the language
 
     def opened(self, here: ObjectState, behind: Callable[[Step], int]) -> int:
         """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere."""
@@ -745,23 +764,36 @@ class _Keys:
         if self.shared:  # one automaton for all states: a key that may not come next is an end that leads nowhere
             found = self.fragments.get(b"")
             if found is None:
-                found = self.fragments[b""] = self.emitter._content(language)
+                found = self.fragments[b""] = self.emitter._content(Regular(language))
             start, order = found
             return m.call(m.site(tuple(target_of.get(label, -1) for label in order), True), start)
-        targets = tuple(dict.fromkeys(target_of.values()))
+        targets = list(dict.fromkeys(target_of.values()))
+        rank = {target: n for n, target in enumerate(targets)}
         renamed = np.full(int(language.label.max()) + 2, -1, np.int32)
-        for label, target in target_of.items():
-            renamed[label] = targets.index(target)
+        renamed[list(target_of)] = [rank[target] for target in target_of.values()]
         key = renamed.tobytes()
         found = self.fragments.get(key)
         if found is None:
-            content = trimmed(language._replace(label=renamed[language.label]))
-            found = self.fragments[key] = self.emitter._content(content) if content is not None else (DEAD, ())
-            self.contents.append(content)
+            found = self.fragments[key] = self._told_apart(language._replace(label=renamed[language.label]))
         start, order = found
         if start == DEAD:
             return DEAD
         return m.call(m.site(tuple(targets[label] for label in order), True), start)
+
+    def _told_apart(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
+        """Return the first state of the keys by an automaton of which some labels are gone, and the order of labels."""
+        needed = _needed(content)
+        if needed[0] < 0:
+            return DEAD, ()
+        if self.free is None:
+            self.free = free_states(content.class_of, content.transition)
+        free = next((state for state in self.free if content.label[state] >= 0), -1)
+        found = self.emitter.as_it_is(content, free, needed)
+        if found is None:
+            content = trimmed(content, needed >= 0)
+            self.contents.append(content)
+            found = self.emitter._content(Regular(content))
+        return found
 
     def _is_shared(self, language: Labelled) -> bool:
         """Whether from everywhere in the automaton some key can be completed that may come next in every state."""
@@ -773,19 +805,19 @@ class _Keys:
         if not always:
             return False
         ends = np.isin(language.label, [keys + c for c in always])
-        content = trimmed(language._replace(label=np.where(ends, 0, -1).astype(np.int32)))
-        return content is not None and len(content.label) == len(language.label)
+        return bool((_needed(language._replace(label=np.where(ends, 0, -1).astype(np.int32))) >= 0).all())
 
 
-def trimmed(content: Labelled) -> Labelled | None:
-    """Return an automaton without the states from which no word with a label can be read; None if that is all."""
-    live = content.label >= 0
-    while True:
-        more = live | np.append(live, False)[content.transition].any(axis=1)
-        if (more == live).all():
-            break
-        live = more
-    if not live[0]:
-        return None
+def _needed(content: Labelled) -> NDArray[np.int32]:
+    """Return how many characters must follow each state of a content, -1 where no word with a label can be read."""
+    class_of = np.ascontiguousarray(content.class_of, np.uint16)
+    needed: NDArray[np.int32] = characters_left(
+        class_of, np.ascontiguousarray(content.transition, np.int32), content.label >= 0, False
+    )
+    return needed
+
+
+def trimmed(content: Labelled, live: NDArray[np.bool_]) -> Labelled:
+    """Return an automaton without some states, which no others need."""
     number = np.append(np.where(live, np.cumsum(live) - 1, -1), -1).astype(np.int32)
     return Labelled(content.class_of, number[content.transition[live]], content.label[live])

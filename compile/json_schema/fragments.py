@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
-from ...automata.nested import RETURN
 from .. import bind
 from ..link import Symbols, more_symbols, walk_exits
 from ..vocabulary import Vocabulary
+from .strings import quoted
 
 
 class Fragment(NamedTuple):
@@ -54,16 +54,6 @@ def numbered(class_of: NDArray[Any], codes: NDArray[Any], vocabulary: Vocabulary
     return out
 
 
-def ending_freely(class_of: NDArray[Any], codes: NDArray[Any]) -> tuple[int, NDArray[np.bool_]] | None:
-    """Return the state of a text automaton behind which any text may follow, and which states come before it.
-
-    None if there is no such state, or if a loop comes before it: then rows before it differ from it in many tokens.
-    """
-    before = np.ones(len(codes), np.bool_)
-    state = _free_state(class_of, np.ascontiguousarray(codes, np.int32), before)
-    return None if state < 0 else (int(state), before)
-
-
 _RANGES = (  # of characters beyond ASCII: each byte takes all values from that of the first to that of the last
     (b"\xc2\x80", b"\xdf\xbf"), (b"\xe0\xa0\x80", b"\xe0\xbf\xbf"), (b"\xe1\x80\x80", b"\xec\xbf\xbf"),
     (b"\xed\x80\x80", b"\xed\x9f\xbf"), (b"\xee\x80\x80", b"\xef\xbf\xbf"),
@@ -73,23 +63,59 @@ _RANGES = (  # of characters beyond ASCII: each byte takes all values from that 
 
 
 def free_state(content: Labelled) -> int:
-    """Return the state of a string's content behind which any text may follow, -1 where `ending_freely` has none.
+    """Return the state of a string's content behind which any text may follow, -1 if `free_states` has none."""
+    return next((s for s in free_states(content.class_of, content.transition) if content.label[s] >= 0), -1)
 
-    And where rows before it are neither narrow nor like those of any string: they are better shared.
+
+def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
+    """Return the states of a string's content that read any text and lead back to themselves.
+
+    Without those where a loop comes before it, as rows before it differ from it in many tokens then; and where rows
+    before it are neither narrow nor like those of any string: they are better shared.
     """
-    class_of, transition, label = content
-    own = np.arange(len(label))[:, None]
-    loops = np.flatnonzero((label >= 0) & (transition[:, np.unique(class_of[:128])] == own).all(axis=1)).tolist()
-    free = next((s for s in loops if all(_comes_back(content, s, low, high) for low, high in _RANGES)), -1)
-    if free < 0:
-        return -1
-    before = np.ones(len(label), np.bool_)
+    own = np.arange(len(transition))[:, None]
+    loops = np.flatnonzero((transition[:, np.unique(class_of[:128])] == own).all(axis=1)).tolist()
+    return [
+        state
+        for state in loops
+        if all(_comes_back(class_of, transition, state, low, high) for low, high in _RANGES)
+        and _come_narrowly(class_of, transition, state)
+    ]
+
+
+def _come_narrowly(class_of: NDArray[Any], transition: NDArray[Any], free: int) -> bool:
+    """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it."""
+    before = np.ones(len(transition), np.bool_)
     if not _ends_only_in(transition, free, before):
-        return -1
+        return False
     plain = transition[before][:, class_of[_PLAIN]]
     escapes = (transition[before][:, class_of[_ESCAPED]] >= 0).any(axis=1)
-    many = (plain >= 0).sum(axis=1) + escapes - (plain == free).sum(axis=1) > 48
-    return -1 if many.any() else free
+    return not ((plain >= 0).sum(axis=1) + escapes - (plain == free).sum(axis=1) > 48).any()
+
+
+def ending_freely(
+    content: Labelled, class_of: NDArray[Any], codes: NDArray[np.int32]
+) -> tuple[int, NDArray[np.bool_]] | None:
+    """Return `free_state` among the states of the content's JSON text, and which of these come before it, if any does.
+
+    class_of, codes: the text, not in ASCII alone.
+    """
+    here = free_state(content)
+    if here < 0:
+        return None
+    came, before = content.transition, np.ones(len(content.label), np.bool_)
+    _ends_only_in(came, here, before)
+    word = b""
+    while here:  # which comes to an end, as no loop comes before it
+        before_it, by = (int(x[0]) for x in np.nonzero((came == here) & before[:, None]))
+        word = np.flatnonzero(content.class_of == by)[:1].astype(np.uint8).tobytes() + word
+        here = before_it
+    state = 0
+    for byte in quoted(word.decode(), False)[1:-1]:
+        state = int(codes[state, class_of[byte]])
+    written = np.ones(len(codes), np.bool_)
+    _ends_only_in(codes, state, written)
+    return state, written
 
 
 _ESCAPED = np.array([*range(0x20), 0x22, 0x5C])  # characters that JSON writes as escapes
@@ -136,9 +162,8 @@ def _ends_only_in(transition: Any, free: Any, before: Any) -> bool:
     return count == total
 
 
-def _comes_back(content: Labelled, state: int, low: bytes, high: bytes) -> bool:
+def _comes_back(class_of: NDArray[Any], transition: NDArray[Any], state: int, low: bytes, high: bytes) -> bool:
     """Return whether all characters from one to another, whose bytes take all values between, lead back to a state."""
-    class_of, transition, _ = content
     here = {state}
     for first, last in zip(low, high, strict=True):
         classes = np.unique(class_of[first : last + 1])
@@ -146,104 +171,6 @@ def _comes_back(content: Labelled, state: int, low: bytes, high: bytes) -> bool:
         if -1 in here:
             return False
     return here == {state}
-
-
-@njit(cache=True, nogil=True)
-def _free_state(class_of: Any, codes: Any, before: Any) -> int:
-    """Return the state, or -1; clear `before` of it and of all states behind it."""
-    states, classes = codes.shape
-    found = -1
-    for u in range(states):
-        if codes[u, class_of[0x22]] > RETURN:
-            continue
-        fits = True
-        for b in range(0x20, 0x80):
-            if b != 0x22 and b != 0x5C and codes[u, class_of[b]] != u:
-                fits = False
-                break
-        b = 0xC2
-        while fits and b < 0xF5:  # every character beyond ASCII comes back
-            low, high = 0x80, 0xBF
-            if b == 0xE0:
-                low = 0xA0
-            elif b == 0xED:
-                high = 0x9F
-            elif b == 0xF0:
-                low = 0x90
-            elif b == 0xF4:
-                high = 0x8F
-            here = codes[u, class_of[b]]
-            for _ in range(1 if b < 0xE0 else 2 if b < 0xF0 else 3):
-                if here < 0:
-                    break
-                following = codes[here, class_of[low]]
-                for c in range(low, high + 1):
-                    if codes[here, class_of[c]] != following:
-                        following = np.int32(-1)
-                        break
-                here = following
-                low, high = 0x80, 0xBF
-            fits = here == u
-            b += 1
-        escape = codes[u, class_of[0x5C]]
-        if not fits or escape < 0:
-            continue
-        for b in (0x22, 0x5C, 0x62, 0x66, 0x6E, 0x72, 0x74):  # and so does every character that must be escaped
-            if codes[escape, class_of[b]] != u:
-                fits = False
-        here = codes[escape, class_of[0x75]]
-        for _ in range(2):
-            here = codes[here, class_of[0x30]] if here >= 0 else np.int32(-1)
-        if not fits or here < 0:
-            continue
-        for high in (0x30, 0x31):
-            following = codes[here, class_of[high]]
-            for b in range(0x30, 0x67):
-                if following < 0 or ((b < 0x3A or b > 0x60) and codes[following, class_of[b]] != u):
-                    fits = False
-                    break
-        if fits:
-            found = u
-            break
-    if found < 0:
-        return -1
-    order = np.empty(states, np.int32)
-    order[0], before[found] = found, False
-    head, tail = 0, 1
-    while head < tail:
-        s = order[head]
-        head += 1
-        for c in range(classes):
-            t = codes[s, c]
-            if t >= 0 and before[t]:
-                before[t] = False
-                order[tail] = t
-                tail += 1
-    into = np.zeros(states, np.int32)
-    left = 0
-    for s in range(states):
-        if before[s]:
-            left += 1
-            for c in range(classes):
-                if codes[s, c] >= 0:
-                    into[codes[s, c]] += 1
-    tail = 0
-    for s in range(states):
-        if before[s] and into[s] == 0:
-            order[tail] = s
-            tail += 1
-    head = 0
-    while head < tail:
-        s = order[head]
-        head += 1
-        for c in range(classes):
-            t = codes[s, c]
-            if t >= 0 and before[t]:
-                into[t] -= 1
-                if into[t] == 0:
-                    order[tail] = t
-                    tail += 1
-    return found if tail == left else -1
 
 
 def bound(

@@ -84,12 +84,11 @@ class _Derivatives:
     def __init__(self, builder: Builder, parts: tuple[Node, ...]) -> None:
         self._builder = builder
         self._longest = 0
-        for part in parts:
-            for atom in atoms(part):
-                if type(atom) is Items:
-                    self._longest = max(self._longest, len(atom.prefix))
-                elif type(atom) is Unique:
-                    builder.cases.exclude(atom.left)
+        for atom in atoms(*parts):
+            if type(atom) is Items:
+                self._longest = max(self._longest, len(atom.prefix))
+            elif type(atom) is Unique:
+                builder.cases.exclude(atom.left)
         self._states: dict[tuple[int, tuple[Node, ...]], int] = {}
         self._found: list[tuple[int, tuple[Node, ...]]] = []
         self.automaton = ArrayAutomaton()

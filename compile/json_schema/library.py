@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -71,6 +70,7 @@ class Library:
     closes: NDArray[np.bool_]  # (M,) of each trie node, whether a quote lies at or below it
     name: str  # under which it is kept
     fragments: OrderedDict[tuple[bytes, bytes], Fragment] = field(default_factory=OrderedDict)
+    free_masks: dict[tuple[int, int], Base] = field(default_factory=dict)  # as `Lazy` has them
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -130,32 +130,6 @@ class Library:
             getattr(out, name)[:size] = getattr(known, name)[:size]
         return out
 
-    def bind(self, class_of: NDArray[Any], codes: NDArray[np.int32]) -> Callable[[int], Base]:
-        """Bind a string fragment that schemas share, and return what makes the base of each of its states."""
-        counters = np.zeros(5, np.int64)
-        counters[REMAINDERS], counters[SYMBOLS] = self.num_remainders, self.num_symbols
-        meter = Budget(seconds=math.inf).begin()
-        fragment, _ = _fragment(self, class_of, codes, True, self.copied_symbols(), counters, meter)
-        start = np.concatenate(([0], np.cumsum(fragment.row_count)))
-        dead = len(fragment.row_count)
-
-        def base(q: int) -> Base:
-            words = self.arrays["masks"].shape[1]
-            shared = int(fragment.base_row[q])
-            bits = np.zeros(32 * words, np.bool_)
-            if shared >= 0:
-                mask = fragment.masks[fragment.base_mask[shared]]
-                bits[:] = np.unpackbits(mask.view(np.uint8), bitorder="little")
-            row = slice(start[q], start[q + 1])
-            bits[fragment.edge_token[row]] = fragment.edge_target[row] != dead
-            mask = np.packbits(bits, bitorder="little").view(np.uint32)
-            listed = int(fragment.row_exit[q])
-            part = slice(*fragment.exit_start[listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
-            token, symbol = (array[part].astype(np.int32) for array in (fragment.exit_token, fragment.exit_symbol))
-            return Base.of(mask, token, symbol, token[:0])
-
-        return base
-
     @cached_property
     def bases(self) -> dict[int, Base]:
         """What the wide states of the library allow, by state."""
@@ -182,6 +156,7 @@ class Library:
                 found = known[q, left] = Base.of(lengths.mask_of(q, left), *exits)
             return found
 
+        lengths.near()
         for left in range(1, lengths.most_needed):
             base(0, left)
         return Counted(lengths.rows, lengths.most_needed, base)
@@ -578,9 +553,9 @@ def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
         return needs(machine, MOST_DEPTH)
 
     return Lazy(
-        machine, library.vocabulary, library.bases, library.remainders, library.bind, library.places.body,
-        lambda: library.counted, limits,
-        depth, None if bound is None else bound + library.most_opened, meter,
+        machine, library.vocabulary, library.bases, library.remainders, library.places.body,
+        lambda: library.counted, limits, library.free_masks, depth,
+        None if bound is None else bound + library.most_opened, meter,
     )  # fmt: skip
 
 

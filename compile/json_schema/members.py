@@ -27,9 +27,10 @@ from .algebra import (
     any_of,
     atoms,
     negate,
+    replaced,
     restrict,
 )
-from .cases import closes, counted, is_any, is_never
+from .cases import Case, closes, counted, is_any, is_never
 from .skeleton import ObjectAutomaton, ObjectState, Step
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _FINDING = "finding the states of an object"
 _NO_STEPS: Mapping[int, Step] = {}
 _Left = tuple[Node, ...]  # what is left of each formula
+_Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a member's value, and what is left of it then
+_EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
 
 
 def objects(builder: Builder, parts: tuple[Node, ...]) -> ObjectAutomaton | None:
@@ -189,31 +192,48 @@ def _record(builder: Builder, record: Record) -> ObjectAutomaton | None:
     builder.meter.check(states=end + 1, doing=_FINDING)
     steps: list[Step | None] = []
     one = builder.one
-    for place, node in enumerate(nodes):
-        steps.append(None if is_never(node) else Step(one(node), (place + 1,)))
-    others: Mapping[int, Step] = {c: Step(one(node), (end,)) for c, node in enumerate(classes) if not is_never(node)}
+    behind = 0  # the state behind the keys so far: there is one behind each key that may be
+    for node in nodes:
+        if is_never(node):
+            steps.append(None)
+        else:
+            behind += 1
+            steps.append(Step(one(node), (behind,)))
+    others: Mapping[int, Step] = {c: Step(one(node), (behind,)) for c, node in enumerate(classes) if not is_never(node)}
     close, last = 0, end
-    states = [ObjectState(close, end, last, steps, others)]
-    for place in range(end - 1, -1, -1):
-        if automaton.keys[place] in required:
+    states = []
+    for place in range(end, -1, -1):
+        if place < end and automaton.keys[place] in required:
             if steps[place] is None:
                 return None
             close, last, others = -1, place + 1, _NO_STEPS
-        states.append(ObjectState(close, place, last, steps, others))
+        if not place or steps[place - 1] is not None:
+            states.append(ObjectState(close, place, last, steps, others))
     states.reverse()
     automaton.states = states
-    if None not in steps:  # else there are states behind keys that may not be
-        builder.sound.add(automaton)
+    builder.sound.add(automaton)
     return automaton
 
 
 # ------------------------------------------------------------------------------------------------------- any formulas
 
 
+class _Tests:
+    """What formulas ask of the value of the next member, and what is left of them then, found as it is asked for."""
+
+    __slots__ = ("alike", "atoms", "cases", "left")
+
+    def __init__(self, left: _Left, atoms: list[tuple[Node, _Row]]) -> None:
+        self.left = left
+        self.atoms = atoms
+        self.cases: dict[int, list[Case]] = {}  # by letter
+        self.alike: dict[tuple[Any, ...], list[tuple[int, _Left]]] = {}  # cases, by what becomes of the atoms
+
+
 class _Table:
     """The steps from what is left of the formulas, made as they are asked for."""
 
-    __slots__ = ("allowed", "close", "foreign", "left", "made", "others", "required", "steps", "unchanged")
+    __slots__ = ("allowed", "close", "counts", "foreign", "left", "made", "others", "required", "steps", "tests")
 
     def __init__(self, left: _Left, foreign: int, num_keys: int) -> None:
         self.left = left
@@ -224,7 +244,8 @@ class _Table:
         self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
         self.required = 0  # keys whose absence changes what is left
         self.allowed = -1  # keys that there may be
-        self.unchanged: tuple[Members, int] | None = None  # for a conjunction: what is left stays so up to a place
+        self.tests: _Tests  # of all but `counts`, which a single conjunction has beside
+        self.counts: list[Node] = []
 
 
 class _Derivatives:
@@ -244,13 +265,18 @@ class _Derivatives:
         self._end = len(keys)
         self._place = self._letters.place
         self._reach = {one: self._letters.reach(one) for one in members}
-        self._memo: list[dict[Node, Node]] = [{} for _ in range(self._letters.num)]
+        self._rows: dict[Node, _Row] = {}
+        # by letter, those of atoms, and those of formulas
+        self._derivatives: list[tuple[dict[Node, Node], dict[Node, Node]]] = [
+            ({}, {}) for _ in range(self._letters.num)
+        ]
         self._required: dict[Node, int] = {}
         self._said: dict[Node, int] = {}
         self._unsaid: dict[_Left, int] = {}
         self._allowed: dict[Node, int] = {}
         self._absent: list[dict[Node, Node]] = [{} for _ in keys]
         self._tables: dict[tuple[_Left, int], _Table] = {}
+        self._tests: dict[_Left, _Tests] = {}
         self._states: dict[tuple[int, _Left, int], int] = {}
         self._found: list[tuple[int, _Left, int]] = []
         self._num_steps = 0
@@ -279,10 +305,14 @@ class _Derivatives:
             table = self._tables[left, foreign] = _Table(left, foreign, self._end)
             table.required = self._required_by(left)
             table.allowed = self._allowed_in(left)
-            if len(left) == 1:
-                parts = left[0].args if type(left[0]) is All else left
-                if type(parts[0]) is Members and all(type(part) is Required for part in parts[1:]):
-                    table.unchanged = parts[0], self._reach_of(parts[0])[0]
+            parts = () if len(left) != 1 else left[0].args if type(left[0]) is All else left
+            table.counts = [part for part in parts if type(part) is MemberCount]
+            if table.counts:
+                left = (all_of([part for part in parts if type(part) is not MemberCount]),)
+            tests = self._tests.get(left)
+            if tests is None:
+                tests = self._tests[left] = _Tests(left, [(atom, self._row(atom)) for atom in atoms(*left)])
+            table.tests = tests
         return table
 
     def _foreign(self, place: int, left: _Left, foreign: int) -> int:
@@ -354,63 +384,103 @@ class _Derivatives:
 
     def _step(self, table: _Table, letter: int) -> Step | None:
         self._num_steps += 1
-        if table.unchanged is not None and not table.required >> letter & 1 and letter + 1 < table.unchanged[1]:
-            node = self._letters.node(table.unchanged[0], letter)
-            if is_never(node):
-                return None
-            return Step(self._builder.one(node), (self._number(letter + 1, table.left, table.foreign),))
-        cases = self._builder.cases.expand(tuple([self._after(node, letter) for node in table.left]))
+        cases = self._cases(table, letter)
         if not cases:
             return None
         place = min(letter + 1, self._end)
-        following = tuple([self._state(place, rest, table.foreign) for _, rest in cases])
+        left, foreign = table.left, table.foreign
+        following = tuple(
+            [
+                self._number(place, rest, foreign) if rest is left else self._state(place, rest, foreign)
+                for _, rest in cases
+            ]
+        )
         return self._builder.step(cases, following)
 
-    def _after(self, node: Any, letter: int) -> Node:
-        """Return the derivative of a formula by a member of some key: tests on its value, and what is left then."""
-        shape = type(node)
-        if shape is Kinds:
-            return node  # type: ignore[no-any-return]
-        if shape is Required:
-            if letter >= self._end or self._letters.keys[letter] not in node.args[0]:
-                return node  # type: ignore[no-any-return]
-            keys = tuple([key for key in node.args[0] if key != self._letters.keys[letter]])
-            return Required(keys) if keys else ANY
-        if shape is MemberCount:
-            return counted(node)
-        if shape is Names:
-            return node if self._letters.named(node.args[0], letter) else NEVER
-        memo = self._memo[letter]
-        found = memo.get(node)
-        if found is None:
-            found = memo[node] = self._after_composed(node, letter)
+    def _cases(self, table: _Table, letter: int) -> list[Case]:
+        """Return the cases of the value of the next member."""
+        tests = table.tests
+        cases = tests.cases.get(letter)
+        if cases is None:
+            cases = tests.cases[letter] = self._told_apart(tests, letter)
+        if not table.counts:
+            return cases
+        counts = list(map(counted, table.counts))  # what is asked of a value does not depend on how many there were
+        if NEVER in counts:
+            return []
+        found = [(condition, all_of([rest, *counts])) for condition, (rest,) in cases]
+        return [(condition, (rest,)) for condition, rest in found if not is_never(rest)]
+
+    def _told_apart(self, tests: _Tests, letter: int) -> list[Case]:
+        """Return the cases of the value of the next member under some formulas.
+
+        Where it has to pass one test at most, what is left follows from which atoms have the test and what becomes of
+        them, which is the same for most keys.
+        """
+        test: Node = ANY
+        pattern: list[Any] = []
+        for atom, row in tests.atoms:
+            inside, rest = row[letter] or self._after(atom, letter, row)
+            if inside is ANY:
+                pattern.append(rest)
+            elif inside is NEVER:
+                pattern.append(NEVER)
+            elif test is ANY or test is inside:
+                test = inside
+                pattern.append((rest,))
+            else:
+                return self._by_several_tests(tests, letter)
+        key = tuple(pattern)
+        alike = tests.alike.get(key)
+        if alike is None:
+            alike = tests.alike[key] = _alike(tests, key)
+        return [
+            (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
+            for outcome, left in alike
+        ]
+
+    def _by_several_tests(self, tests: _Tests, letter: int) -> list[Case]:
+        cases = self._builder.cases
+        by, known = self._derivatives[letter]
+        for atom, row in tests.atoms:
+            if atom not in by:
+                inside, rest = row[letter] or self._after(atom, letter, row)
+                by[atom] = rest if inside is ANY else all_of([cases.test(inside), rest])
+        return cases.expand(replaced(tests.left, by, known))
+
+    def _after(self, atom: Any, letter: int, row: _Row) -> tuple[Node, Node]:
+        """Return what an atom asks of the value of a member of some key, and what is left of the atom then."""
+        shape = type(atom)
+        found: tuple[Node, Node]
+        if shape is Members:
+            place, bare = self._reach_of(atom)
+            found = self._letters.node(atom, letter), bare if letter + 1 >= place else atom
+        elif shape is Required:
+            keys = tuple([key for key in atom.args[0] if self._place[key] != letter])
+            found = ANY, Required(keys) if keys else ANY
+        elif shape is MemberCount:
+            found = ANY, counted(atom)
+        elif shape is Names:
+            found = ANY if self._letters.named(atom.args[0], letter) else NEVER, atom
+        else:
+            raise TypeError(f"not a formula about objects: {atom!r}")
+        row[letter] = found
         return found
 
-    def _after_composed(self, node: Any, letter: int) -> Node:
-        shape = type(node)
-        if shape is Members:
-            place, bare = self._reach_of(node)
-            test = self._builder.cases.test(self._letters.node(node, letter))
-            return all_of([test, bare if letter + 1 >= place else node])
-        if shape is All:
-            parts = []
-            for part in node.args:
-                new = self._after(part, letter)
-                if is_never(new):
-                    return NEVER
-                parts.append(new)
-            return all_of(parts)
-        if shape is Some:
-            parts = []
-            for part in node.args:
-                new = self._after(part, letter)
-                if is_any(new):
-                    return ANY
-                parts.append(new)
-            return any_of(parts)
-        if shape is Not:
-            return negate(self._after(node.args[0], letter))
-        raise TypeError(f"not a formula about objects: {node!r}")
+    def _row(self, atom: Any) -> _Row:
+        """Return what `_after` says of an atom by letter, as far as that is the same for most keys; None for others."""
+        row = self._rows.get(atom)
+        if row is None:
+            usual: tuple[Node, Node] | None = None
+            others = 0
+            if type(atom) is Required:
+                usual, others = (ANY, atom), self._required_in(atom)
+            elif type(atom) is Members and self._letters.declared(atom) >= 0:
+                usual, others = (NEVER, NEVER), self._letters.declared(atom)
+            row = self._rows[atom] = [usual] * self._letters.num
+            for place in _places(others):
+                row[place] = None
+        return row
 
     def _reach_of(self, members: Members) -> tuple[int, Node]:
         found = self._reach.get(members)
@@ -507,6 +577,24 @@ class _Derivatives:
         return found
 
 
+def _alike(tests: _Tests, becomes: tuple[Any, ...]) -> list[tuple[int, _Left]]:
+    """Return what is left where a value passes the only test, and where it fails it.
+
+    becomes: what is left of each atom, in a tuple if that is under the test.
+    """
+    passing: dict[Node, Node] = {}
+    failing: dict[Node, Node] = {}
+    for (atom, _), rest in zip(tests.atoms, becomes, strict=True):
+        if type(rest) is tuple:
+            passing[atom], failing[atom] = rest[0], NEVER
+        elif rest is not atom:
+            passing[atom] = failing[atom] = rest
+    passed = replaced(tests.left, passing)
+    failed = passed if passing == failing else replaced(tests.left, failing)
+    found = [(_EITHER, passed)] if passed == failed else [(_PASSED, passed), (_FAILED, failed)]
+    return [case for case in found if not all(map(is_never, case[1]))]
+
+
 def _places(keys: int) -> Iterator[int]:
     """Yield the places in a set of keys, from first to last."""
     while keys:
@@ -519,12 +607,11 @@ def _mentioned(parts: _Left) -> tuple[tuple[str, ...], list[Members], list[Node]
     """Return the declared keys in the order in which they are written, the Members and the nodes of the Names."""
     members: dict[Members, None] = {}
     names: dict[Node, None] = {}
-    for part in parts:
-        for atom in atoms(part):
-            if type(atom) is Members:
-                members[atom] = None
-            elif type(atom) is Names:
-                names[atom.node] = None
+    for atom in atoms(*parts):
+        if type(atom) is Members:
+            members[atom] = None
+        elif type(atom) is Names:
+            names[atom.node] = None
     declared = frozenset([key for one in members for key, _ in one.args[0]])
     orders: list[Sequence[str]] = []
     for part in parts:

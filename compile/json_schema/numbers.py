@@ -16,7 +16,7 @@ operations on texts are those on values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -31,13 +31,15 @@ from ...automata.labelled import Labelled, labelled, relabelled, spelled
 from ...automata.minimize import canonical
 from ...automata.nfa import Nfa, determinize
 from ..regex.lower import to_dfa
-from .algebra import All, Among, Integer, Kinds, Multiple, Node, Not, Range, Some
+from .algebra import All, Among, Integer, Kinds, Multiple, Node, Not, Range, Some, all_of, atoms
 from .memo import remembered
 
 _MANY_REMAINDERS = 20_000  # states from which a bounded range is rather counted out
+_MOST_TOLD = 1 << 16  # states by which several divisors are told apart at once
 _MOST_COUNTED = 2_000
+_MOST_REMAINDERS = 1 << 18  # that are gone through to see which of them matter
 
-_ZERO = Decimal(0)
+_ZERO, _ONE = Decimal(0), Decimal(1)
 _FEW = 4096  # numbers that are tried one by one rather than told apart by their digits
 _LESS, _EQUAL, _GREATER, _ALL = 1, 2, 4, 7  # how a magnitude stands to a bound
 
@@ -176,7 +178,7 @@ def _values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
 
 
 def _few_multiples(node: Node, meter: Meter) -> list[Decimal] | None:
-    """Return the formula's numbers if they are multiples of something between two bounds, and few; else None."""
+    """Return the numbers of a conjunction if they are multiples of something between two bounds, and few; else None."""
     low, high = _bounds(node)
     if low is None or high is None or _adjusted(low) > 18 or _adjusted(high) > 18:
         return None
@@ -186,14 +188,26 @@ def _few_multiples(node: Node, meter: Meter) -> list[Decimal] | None:
     first, last = math.ceil(Fraction(low) / step), math.floor(Fraction(high) / step)
     if last - first >= _FEW:
         return None
+    # of what they are multiples is told for all at once
+    remainders = [part for part in node.args if _is_about_remainders(part)]
+    truths = {}
+    for atom in atoms(*remainders):
+        ratio = step if type(atom) is Integer else step / _fraction(atom.args[0], meter)
+        truths[atom] = np.array(
+            [k * ratio.numerator % ratio.denominator == 0 for k in range(first, last + 1)], np.bool_
+        )
+    inside = np.ones(max(last - first + 1, 0), np.bool_)
+    for part in remainders:
+        inside &= _truths(part, truths)
+    others = [part for part in node.args if part not in remainders]
     found = []
-    for k in range(first, last + 1):
+    for k in [first + i for i in np.flatnonzero(inside).tolist()]:
         value = k * step
         places = 0
         while (value * 10**places).denominator != 1:  # a step is a decimal, and so are its multiples
             places += 1
         exact = Decimal(f"{int(value * 10**places)}e-{places}")  # said in digits, it is not rounded
-        if holds(node, exact, meter):
+        if all(holds(part, exact, meter) for part in others):
             found.append(exact)
     return found
 
@@ -254,9 +268,17 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
         return union
     low = high = multiple = None
     low_open = high_open = integral = False
+    parts = node.args if kind is All else (node,)
     inner: list[Node] = []
     outer: list[Node] = []
-    for part in node.args if kind is All else (node,):
+    found: list[Dfa] = []
+    remainders = [part for part in parts if type(part) is not Integer and _is_about_remainders(part)]
+    if len(remainders) > 1 or (remainders and type(remainders[0]) is Some):
+        told = _by_remainder(remainders, meter)
+        if told is not None:
+            found.append(told)
+            parts = tuple([part for part in parts if part not in remainders])
+    for part in parts:
         shape = type(part)
         if shape is Range:
             least, most, least_open, most_open = part.args
@@ -278,8 +300,8 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
     texts = _interval(low, low_open, high, high_open, not whole, meter)
     if integral and not whole:
         texts = ops.intersection(texts, _grammar("integral"), meter)
-    for part in inner:
-        texts = ops.intersection(texts, _atom(part, meter), meter)
+    for dfa in (*found, *(_atom(part, meter) for part in inner)):
+        texts = ops.intersection(texts, dfa, meter)
     for part in outer:
         texts = ops.difference(texts, _atom(part, meter), meter)
     return texts
@@ -492,38 +514,130 @@ def _multiples(of: Decimal, meter: Meter) -> Dfa:
     """Return texts of which the plain ones are those of the multiples of a positive number."""
     _check_digits(of, meter)
     factor, scale = _scaled(of)
-    doing = f"dividing by {of}"
     places = max(-scale, 0)
-    meter.check(states=factor * (places + 2), bytes=4 * _WIDTH * factor * (places + 2), doing=doing)
-    rest = np.arange(factor, dtype=np.int64)
-    following = (10 * rest[:, None] + np.arange(10)) % factor  # (factor, digits)
+    states = factor * (places + 1) + 3
+    meter.check(states=states, bytes=4 * _WIDTH * states, doing=f"dividing by {of}")
     if scale > 0:
+        rest = np.arange(factor, dtype=np.int64)
         # a multiple of `factor`, then as many zeros as the scale says; or zero
         transition = np.full((factor, _WIDTH), -1, np.int32)
         transition[:, 1] = rest  # where a minus may stand is up to the grammar
-        transition[:, 3:] = following
+        transition[:, 3:] = (10 * rest[:, None] + np.arange(10)) % factor
         nfa = Nfa(BYTES, meter)
         head = nfa.embed(canonical(_LETTERS, transition, rest == 0, meter=meter))
         scaled = nfa.concat([head, nfa.literal(b"0" * scale)])
         nothing = nfa.concat([nfa.repeat(nfa.literal(b"-"), 0, 1), nfa.literal(b"0")])
         whole = nfa.union([scaled, nothing])
         return determinize(nfa, nfa.concat([whole, nfa.embed(_grammar("zeros"))]), meter)
-    # remainders of the whole part, then after each place of the fraction; further places hold zeros
-    transition = np.full((places + 2, factor, _WIDTH), -1, np.int32)
-    transition[0, :, 1] = rest
-    transition[0, :, 2] = factor + rest
-    transition[0, :, 3:] = following
-    accepting = np.empty((places + 2, factor), np.bool_)
+    return _told_by_remainder(np.arange(factor) == 0, places, False, meter)
+
+
+def _is_about_remainders(node: Node) -> bool:
+    """Whether a formula asks for nothing but of what a number is a multiple."""
+    kind = type(node)
+    if kind is All or kind is Some or kind is Not:
+        return all(map(_is_about_remainders, node.args))
+    return kind is Multiple or kind is Integer
+
+
+def _by_remainder(parts: list[Node], meter: Meter) -> Dfa | None:
+    """Return texts of which the plain ones are those of the numbers in all of some formulas about remainders.
+
+    None where there are too many remainders: the formulas are then told apart one by one.
+    """
+    divisors = {atom: _ONE if type(atom) is Integer else atom.args[0] for atom in atoms(*parts)}
+    places = 0
+    for divisor in divisors.values():
+        _check_digits(divisor, meter)
+        places = max(places, -_scaled(divisor)[1])
+    units = {atom: int(Fraction(divisor) * 10**places) for atom, divisor in divisors.items()}
+    period = math.lcm(*units.values())
+    if period > _MOST_REMAINDERS:
+        return None
+    rest = np.arange(period)
+    node = all_of(parts)
+    inside = _truths(node, {atom: rest % unit == 0 for atom, unit in units.items()})
+    for prime in _primes(period):  # most conditions make some others needless
+        while period % prime == 0 and (inside.reshape(prime, -1) == inside[: period // prime]).all():
+            period //= prime
+            inside = inside[:period]
+    if period * (places + 1) > _MOST_TOLD:
+        return None
+    finer = bool(_truths(node, dict.fromkeys(units, np.zeros(1, np.bool_)))[0])
+    return _told_by_remainder(inside, places, finer, meter)
+
+
+def _truths(node: Node, truths: Mapping[Node, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """Return where a formula holds, given where its atoms do."""
+    kind = type(node)
+    if kind is All or kind is Some:
+        inside: NDArray[np.bool_] = (np.logical_and if kind is All else np.logical_or).reduce(
+            [_truths(part, truths) for part in node.args]
+        )
+        return inside
+    return ~truths[node.args[0]] if kind is Not else truths[node]
+
+
+def _primes(number: int) -> list[int]:
+    """Return the prime factors of a number, each once.
+
+    >>> _primes(360)
+    [2, 3, 5]
+    """
+    found = []
+    prime = 2
+    while prime * prime <= number:
+        if number % prime == 0:
+            found.append(prime)
+            while number % prime == 0:
+                number //= prime
+        prime += 1
+    return [*found, number] if number > 1 else found
+
+
+def _told_by_remainder(inside: NDArray[np.bool_], places: int, finer: bool, meter: Meter) -> Dfa:
+    """Return texts of which the plain ones are those of some multiples of 10 ** -places.
+
+    inside: (period,), whether so many of these units are in, and as many more as the period says. finer: whether
+    numbers that are no multiple of the unit are in.
+    """
+    # remainders of the whole part, and after each place of the fraction; behind the last one, whether it is in
+    period = inside.size
+    rest = np.arange(period, dtype=np.int64)
+    following = (10 * rest[:, None] + np.arange(10)) % period  # (period, digits)
+    start = 0
+    if not places:  # the last two digits say the remainder by 100, so that remainders are alike that two digits make so
+        ahead = inside + inside[following] @ (2 << np.arange(10))
+        alike = ahead * period + rest % (period // math.gcd(period, 100))
+        _, first, number = np.unique(alike, return_index=True, return_inverse=True)
+        start = number[0]
+        inside, following = inside[first], number[following[first]]
+        period = inside.size
+        rest = np.arange(period)
+    no = (places + 1) * period
+    yes, beyond = no + 1, no + 2
+
+    def after(place: int, rest: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (place + 1) * period + rest if place < places else np.where(inside[rest], yes, no)
+
+    transition = np.full((no + 3, _WIDTH), -1, np.int32)
+    sections = transition[:no].reshape(places + 1, period, _WIDTH)
+    sections[0, :, 1] = rest  # where a minus may stand is up to the grammar
+    sections[0, :, 2] = after(0, rest)
+    sections[0, :, 3:] = following
+    transition[no:, 3] = no, yes, beyond
+    if finer:
+        transition[no:, 4:] = beyond
+    accepting = np.full(no + 3, finer)
+    accepting[no], accepting[yes] = False, True
+    ends = accepting[:no].reshape(places + 1, period)
     power = 1
-    accepting[places + 1] = rest == 0
-    for place in range(places, -1, -1):
-        if place < places:
-            transition[place + 1, :, 3:] = (place + 2) * factor + following
-            power = power * 10 % factor
-        accepting[place + 1] = rest * power % factor == 0
-    accepting[0] = accepting[1]
-    transition[places + 1, :, 3] = (places + 1) * factor + rest
-    return canonical(_LETTERS, transition.reshape(-1, _WIDTH), accepting.reshape(-1), meter=meter)
+    for place in range(places - 1, -1, -1):
+        sections[place + 1, :, 3:] = after(place + 1, following)
+        power = power * 10 % period
+        ends[place + 1] = inside[rest * power % period]
+    ends[0] = inside[rest * power % period]
+    return canonical(_LETTERS, transition, accepting, start, meter)
 
 
 def _scaled(value: Decimal) -> tuple[int, int]:

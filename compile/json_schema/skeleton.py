@@ -37,9 +37,13 @@ class Finite:
 
 @dataclass(eq=False, slots=True)
 class Regular:
-    """Strings by a labelled DFA over the UTF-8 bytes of their content, without quotes and escapes."""
+    """Strings by a labelled DFA over the UTF-8 bytes of their content, without quotes and escapes.
+
+    most: the code points that they have at most, None for no bound; where it is not, all words have one label.
+    """
 
     content: Labelled
+    most: int | None = None
 
 
 Text = Free | Bounded | Finite | Regular

@@ -23,12 +23,15 @@ from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled, joint, labelled, minimized, relabelled, spelled
 from ...automata.minimize import _merge_columns, canonical
+from ...automata.utf8 import characters_left
 from ...errors import SchemaError
 from ..regex.lower import to_dfa
 from . import formats
 from .algebra import All, Format, Kinds, Length, Node, Not, Pattern, Some, Words, atoms, negate
 from .memo import remembered
 from .skeleton import Bounded, Finite, Free, Regular, Text
+
+_MOST_COUNTED = 1 << 26  # states of a content and numbers of characters that a reader can number
 
 _results: dict[tuple[Node, ...], Text | None] = {}
 _languages: dict[object, Dfa] = {}
@@ -62,6 +65,8 @@ def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
             words.update(dict.fromkeys(listed, i))
         else:
             others.append(i)
+    if len(others) == 1 and not words and _excluded(parts[others[0]]) is None:
+        return _alone(others[0], parts[others[0]], meter)
     excluded = _excluded(parts[others[0]]) if len(others) == 1 else None
     if excluded is not None:  # all strings but some, of which a few have other labels
         both = next((word for word in words if word not in excluded), None)
@@ -72,15 +77,40 @@ def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
     dfas = {i: dfa for i in others if not (dfa := language(parts[i], meter)).is_empty}
     if not dfas:
         return Finite(words) if words else None
-    if len(dfas) == 1 and not words:
-        ((i, dfa),) = dfas.items()
-        return Free(i) if ops.equivalent(dfa, utf8.text()) else Regular(relabelled(dfa, i))
     listing: dict[int, list[str]] = {}
     for word, i in words.items():
         listing.setdefault(i, []).append(word)
     dfas.update({i: _spelled(tuple(listed), meter) for i, listed in listing.items()})
     nothing = _nothing()
     return Regular(labelled([dfas.get(i, nothing) for i in range(len(parts))], meter))
+
+
+def _alone(label: int, node: Node, meter: Meter) -> Text | None:
+    """Return the strings in one formula; to count their characters is left to those who read them."""
+    dfa, most = _uncut(node, meter)
+    if dfa.is_empty:
+        return None
+    if most is not None:
+        arrays = dfa.class_of, dfa.transition, dfa.accepting
+        if characters_left(*arrays, False)[0] > most:
+            return None
+        if dfa.is_finite and characters_left(*arrays, True)[0] <= most:
+            most = None
+    if ops.equivalent(dfa, utf8.text()):
+        return Free(label) if most is None else Bounded(label, 0, most)
+    text = Regular(relabelled(dfa, label), most)
+    if most is not None and most * dfa.num_states > _MOST_COUNTED:
+        return Regular(cut(text, meter))  # if the budget allows
+    return text
+
+
+def cut(text: Regular, meter: Meter) -> Labelled:
+    """Return the strings of a text of at most so many characters as a DFA that counts them."""
+    content, most = text.content, text.most
+    if most is None:
+        return content
+    dfa = Dfa(content.class_of, content.transition, content.label >= 0)
+    return relabelled(ops.intersection(dfa, _counted(0, most, meter), meter), int(content.label.max()))
 
 
 def holds(node: Node, text: str, meter: Meter | None = None) -> bool:
@@ -240,20 +270,24 @@ def language(node: Node, meter: Meter) -> Dfa:
 
 
 def _language(node: Node, meter: Meter) -> Dfa:
+    made, most = _uncut(node, meter)
+    return made if most is None else ops.intersection(made, _counted(0, most, meter), meter)
+
+
+def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
+    """Return the same, and how many characters they have at most, None for no bound: that is not counted in the DFA."""
     kind = type(node)
     if kind is Some:
         union = _nothing()
         for part in node.args:
             union = ops.union(union, language(part, meter), meter)
-        return union
+        return union, None
     inner: list[Dfa] = []
     outer: list[Dfa] = []
     low, high = 0, None
-    bounded = False
     for part in node.args if kind is All else (node,):
         shape = type(part)
         if shape is Length:
-            bounded = True
             low = max(low, part.args[0])
             if part.args[1] is not None:
                 high = part.args[1] if high is None else min(high, part.args[1])
@@ -267,7 +301,7 @@ def _language(node: Node, meter: Meter) -> Dfa:
             inner.append(language(part, meter))
         elif shape is Kinds:
             if not part.args[0]:
-                return _nothing()
+                return _nothing(), None
         elif shape is Not:
             atom = part.args[0]
             if type(atom) is Pattern:
@@ -285,11 +319,11 @@ def _language(node: Node, meter: Meter) -> Dfa:
     made = inner[0] if inner else utf8.text()
     for dfa in inner[1:]:
         made = ops.intersection(made, dfa, meter)
-    if bounded:
-        made = ops.intersection(made, _counted(low, high, meter), meter)
+    if low:
+        made = ops.intersection(made, _counted(low, None, meter), meter)
     for dfa in outer:
         made = ops.difference(made, dfa, meter)
-    return made
+    return made, high
 
 
 @lru_cache(maxsize=1)

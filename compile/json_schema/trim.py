@@ -2,7 +2,8 @@
 
 That a label is inhabited is a least fixpoint over the values (a list whose items must be such lists has no finite
 text). It is found by events, in time linear in the skeleton: a state is reached over a step when the step's value gets
-the label that leads there.
+the label that leads there. Mostly every value has all its labels, which a few states of each automaton show: then all
+states are reached, as none is made but behind a step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set
 from typing import Any
 
-from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, ObjectState, Step, Value
+from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, Step, Value
 
 Automaton = ArrayAutomaton | ObjectAutomaton
 
@@ -18,127 +19,153 @@ Automaton = ArrayAutomaton | ObjectAutomaton
 def trim(values: Iterable[Value], sound: Set[Automaton]) -> dict[Value, int]:
     """Return the labels of every value that some text has, as a bit mask; take out what leads to no such text.
 
-    sound: automata from each of whose states the end is reached if all steps can be taken.
+    values: all whose automata are to be trimmed, and all below them. sound: automata from each of whose states the end
+    is reached if all steps can be taken. From the start of each automaton all its states are reached then.
     """
-    fixpoint = _Fixpoint(values)
-    for automaton, reached in fixpoint.reached.items():
-        whole = automaton not in fixpoint.short and len(reached) == len(automaton.states)
+    alive, searches = _fixpoint(values)
+    short = {value for value, labels in alive.items() if labels + 1 != 1 << value.labels}
+    for automaton, search in searches.items():
+        whole = not short or short.isdisjoint([step.value for step in _all_steps(automaton)])
         if whole and automaton in sound:
             continue
-        if not _clean(automaton, reached, fixpoint.alive, whole):
-            for value in fixpoint.owners[automaton]:
+        reached = range(len(automaton.states)) if whole else search.finished(alive)
+        if not _clean(automaton, reached, alive, whole):
+            for value in search.owners:
                 if value.array is automaton:
                     value.array = None
                 else:
                     value.object = None
-    return fixpoint.alive
+    return alive
 
 
 def steps_below(root: Value) -> list[Step]:
     """Return all steps that a value leads to, each once."""
     found: list[Step] = []
-    seen: set[int] = set()  # ids of values, automata, lists of steps and steps, all of which last
-
-    def new(thing: Any) -> bool:
-        fresh = thing is not None and id(thing) not in seen
-        seen.add(id(thing))
-        return fresh
-
+    seen: set[Value | Automaton] = {root}
     pending = [root]
     while pending:
         value = pending.pop()
-        steps: list[Step | None] = []
-        if value.array is not None and new(value.array):
-            steps.extend([state.item for state in value.array.states])
-        if value.object is not None and new(value.object):
-            for state in value.object.states:
-                if new(state.steps):
-                    steps.extend(state.steps)
-                if new(state.others):
-                    steps.extend(state.others.values())
-        for step in steps:
-            if step is not None and new(step):
+        for automaton in (value.array, value.object):
+            if automaton is None or automaton in seen:
+                continue
+            seen.add(automaton)
+            for step in _all_steps(automaton):
                 found.append(step)
-                if new(step.value):
+                if step.value not in seen:
+                    seen.add(step.value)
                     pending.append(step.value)
     return found
 
 
-class _Fixpoint:
-    """The least fixpoint: `alive` labels of values, `reached` states of automata; `short` ones lack some label."""
+def _all_steps(automaton: Automaton) -> dict[Step, None]:
+    """Return the steps of an automaton, each once, those that its states share but do not take among them."""
+    if isinstance(automaton, ArrayAutomaton):
+        return {state.item: None for state in automaton.states if state.item is not None}
+    found: dict[Any, None] = {}
+    seen: set[int] = set()  # ids of shared lists and mappings of steps
+    for state in automaton.states:
+        if id(state.steps) not in seen:
+            seen.add(id(state.steps))
+            found.update(dict.fromkeys(state.steps))
+        if id(state.others) not in seen:
+            seen.add(id(state.others))
+            found.update(dict.fromkeys(state.others.values()))
+    found.pop(None, None)
+    return found
 
-    def __init__(self, values: Iterable[Value]) -> None:
-        self.alive: dict[Value, int] = {}
-        self.owners: dict[Automaton, list[Value]] = {}
-        self.reached: dict[Automaton, set[int]] = {}
-        self._waiting: dict[tuple[Value, int], list[tuple[Automaton, int]]] = {}
+
+class _Search:
+    """The states of an automaton that are reached from its start, as far as it was gone through."""
+
+    __slots__ = ("_covered", "_states", "_taken", "owners", "pending", "reached")
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._states: list[Any] = automaton.states
         self._taken: set[Step] = set()
         self._covered: dict[int, tuple[int, int]] = {}  # of shared lists of steps, by id: the range gone over
-        self._pending: list[tuple[Automaton, int]] = []
-        for value in values:
-            self.alive[value] = _inhabited(value)
-            for automaton in (value.array, value.object):
-                if automaton is not None and automaton.states:
-                    if automaton not in self.owners:
-                        self.owners[automaton] = []
-                        self.reached[automaton] = {0}
-                        self._pending.append((automaton, 0))
-                    self.owners[automaton].append(value)
-        while self._pending:
-            automaton, index = self._pending.pop()
-            state: Any = automaton.states[index]
-            if state.close >= 0:
-                for value in self.owners[automaton]:
-                    self._live(value, state.close)
-            if type(state) is not ArrayState:
-                self._take(automaton, self._new_steps(state))
-            elif state.item is not None and state.item not in self._taken:
-                self._take(automaton, (state.item,))
-        self.short = {automaton for waiting in self._waiting.values() for automaton, _ in waiting}
+        self.owners: list[Value] = []  # the values that have the automaton
+        self.reached = {0}
+        self.pending = [0]  # states that are reached, and their steps not taken
 
-    def _new_steps(self, state: ObjectState) -> set[Step]:
-        """Return the steps that were not yet gone over."""
-        first, last, steps = state.first, state.last, state.steps
-        found: set[Any] = set(state.others.values())
-        if first < last:
-            # shared lists would else take quadratic time
-            low, high = self._covered.get(id(steps), (first, first))
-            if first > high or last < low:
-                found.update(steps[first:last])
-            else:
-                found.update(steps[first : min(low, last)])
-                found.update(steps[max(high, first) : last])
-                self._covered[id(steps)] = min(first, low), max(last, high)
-            found.discard(None)
-        found -= self._taken
-        return found
+    def reach(self, target: int) -> None:
+        """Note that a state is reached."""
+        if target not in self.reached:
+            self.reached.add(target)
+            self.pending.append(target)
 
-    def _take(self, automaton: Automaton, steps: Collection[Step]) -> None:
-        """Follow steps that were not yet gone over."""
-        self._taken.update(steps)
-        reached = self.reached[automaton]
-        for step in steps:
-            alive = self.alive[step.value]
+    def take(self, alive: dict[Value, int]) -> tuple[int, list[tuple[Value, int, int]]]:
+        """Take a pending state's steps; return its label, and those that wait for one: a value, a label, a target."""
+        state = self._states[self.pending.pop()]
+        waiting = []
+        for step in self._new_steps(state):
+            labels = alive[step.value]
             for label, target in enumerate(step.following):
-                if target < 0:
-                    continue
-                if not alive >> label & 1:
-                    self._waiting.setdefault((step.value, label), []).append((automaton, target))
-                elif target not in reached:
-                    reached.add(target)
-                    self._pending.append((automaton, target))
+                if target >= 0:
+                    if labels >> label & 1:
+                        self.reach(target)
+                    else:
+                        waiting.append((step.value, label, target))
+        return state.close, waiting
 
-    def _reach(self, automaton: Automaton, target: int) -> None:
-        reached = self.reached[automaton]
-        if target not in reached:
-            reached.add(target)
-            self._pending.append((automaton, target))
+    def finished(self, alive: dict[Value, int]) -> set[int]:
+        """Return all states that are reached, once it is known which labels are alive."""
+        while self.pending:
+            self.take(alive)
+        return self.reached
 
-    def _live(self, value: Value, label: int) -> None:
-        if not self.alive[value] >> label & 1:
-            self.alive[value] |= 1 << label
-            for automaton, target in self._waiting.pop((value, label), ()):
-                self._reach(automaton, target)
+    def _new_steps(self, state: Any) -> list[Step]:
+        """Return the steps of a state that were not yet gone over."""
+        found: list[Step | None]
+        if type(state) is ArrayState:
+            found = [state.item]
+        else:
+            found = [*state.others.values()]
+            first, last, steps = state.first, state.last, state.steps
+            if first < last:
+                # shared lists would else take quadratic time
+                low, high = self._covered.get(id(steps), (first, first))
+                if first > high or last < low:
+                    found += steps[first:last]
+                else:
+                    found += steps[first : min(low, last)]
+                    found += steps[max(high, first) : last]
+                    self._covered[id(steps)] = min(first, low), max(last, high)
+        taken = self._taken
+        new = [step for step in found if step is not None and step not in taken]
+        taken.update(new)
+        return new
+
+
+def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[Automaton, _Search]]:
+    """Return the labels of values that some text has; and how far each automaton was gone through to find them."""
+    alive: dict[Value, int] = {}
+    searches: dict[Automaton, _Search] = {}
+    for value in values:
+        alive[value] = _inhabited(value)
+        for automaton in (value.array, value.object):
+            if automaton is not None and automaton.states:
+                search = searches.get(automaton)
+                if search is None:
+                    search = searches[automaton] = _Search(automaton)
+                search.owners.append(value)
+    waiting: dict[tuple[Value, int], list[tuple[_Search, int]]] = {}
+    work = list(searches.values())
+    while work:
+        search = work.pop()
+        owners = search.owners
+        while search.pending and any(alive[value] + 1 != 1 << value.labels for value in owners):
+            close, in_wait = search.take(alive)
+            for value, label, target in in_wait:
+                waiting.setdefault((value, label), []).append((search, target))
+            if close < 0:
+                continue
+            for value in owners:
+                if not alive[value] >> close & 1:
+                    alive[value] |= 1 << close
+                    for other, target in waiting.pop((value, close), ()):
+                        other.reach(target)
+                        work.append(other)
+    return alive, searches
 
 
 def _inhabited(value: Value) -> int:
@@ -166,7 +193,7 @@ def _inhabited(value: Value) -> int:
     return mask
 
 
-def _clean(automaton: Automaton, reached: set[int], alive: dict[Value, int], whole: bool) -> bool:
+def _clean(automaton: Automaton, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
     """Take out of an automaton what leads nowhere; return whether anything is left.
 
     whole: every state is reached, and every step can be taken in all its ways.
