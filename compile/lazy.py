@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
-from ..automata.nested import CALL, DEAD, KEEP, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN, Machine
+from ..automata.nested import CALL, DEAD, KEEP, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN, Content, Machine
 from ..bundle import address_of, array_at, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH
@@ -37,6 +37,7 @@ _MOST_AHEAD = 1024  # states looked at to know that
 _MOST_BYTES = 32  # of a token that are known to be read
 _FINE = 8  # up to so many their number is kept, beyond that it is a multiple: few masks are worth more than exact ones
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
+_MOST_SETS = 256  # of groups that states read freely, kept
 _MOST_MASKS = 64  # kept of what is read freely
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _LEFT = -2  # the base has ended: what is below are its exits
@@ -45,9 +46,9 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     _ROWS, _CALLS, _SITE_START, _SITE_STATES, _SITE_LEAF, _TWINS, _STRING_ROWS, _STRINGS, _NEED_STATE, _NEED_SITE,
     _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
-    _TEXTS,
-) = range(0, 42, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _GROUPS, _WANTED, _FREE_BYTES = range(42, 50)
+    _TEXTS, _SETS,
+) = range(0, 44, 2)  # fmt: skip
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _GROUPS, _WANTED, _FREE_BYTES = range(44, 52)
 # groups of characters that JSON writes as they are
 _PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -56,8 +57,9 @@ _PLAIN &= ~np.uint64(1 << UNCLEAN)
 # and of those others that strings may have: the quote, the escape, and DEL, which is in a group with controls
 _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 # that say what a text is: its first state, the addresses of classes, transitions and labels, the sizes of the second,
-# the state after which anything may come, the characters it has at most, and the address of those that must follow
-_OF_TEXT = 9
+# the state after which anything may come, the characters it has at most, and the addresses of those that must follow,
+# and of what each state reads freely, as far as that is known
+_OF_TEXT = 10
 
 
 class Base(NamedTuple):
@@ -129,7 +131,7 @@ class Lazy:
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 6
-        self._header = np.zeros(50, np.int64)
+        self._header = np.zeros(52, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
         for at, array in zip(
@@ -150,6 +152,10 @@ class Lazy:
         # most all tokens are still within the bound: below 0 where some states are dead, too
         self._slack: list[tuple[int, int, bool, int]] = []
         self._free_masks = free_masks
+        self._free_of: dict[int, NDArray[np.int16]] = {}  # which of `_free_sets` each state of some contents reads
+        self._free_sets = np.zeros(2 * _MOST_SETS, np.int64)  # groups of characters, and those wanted beside
+        put(self._header, _SETS, self._free_sets)
+        self._header[_SETS + 1] = 0
         self._freed: dict[int, NDArray[np.bool_]] = {}  # of texts, which states are mostly left for any string
         self._body = body
         self._take()
@@ -187,12 +193,23 @@ class Lazy:
                 if text.needed.size:
                     needed = address_of(text.needed)
                     slack = text.most - self._longest - int(text.needed.max())
-                said = text.first, *where, *text.transition.shape, text.free, text.most, needed
+                said = text.first, *where, *text.transition.shape, text.free, text.most, needed, self._read_by(text)
                 self._texts[_OF_TEXT * n : _OF_TEXT * (n + 1)] = said
                 self._slack.append((text.first, len(text.label), text.most >= 0, slack))
             self._num_texts = len(m.texts)
             put(self._header, _TEXTS, self._texts)
             self._header[_TEXTS + 1] = self._num_texts
+
+    def _read_by(self, text: Content) -> int:
+        """Return the address of what is known of what the states of a text read freely, 0 if it is not kept."""
+        if text.most >= 0:
+            return 0
+        dead = text.needed.size and (text.needed < 0).any()
+        key = address_of(text.needed if dead else text.transition)
+        known = self._free_of.get(key)
+        if known is None:
+            known = self._free_of[key] = np.full(len(text.label), -1, np.int16)
+        return address_of(known)
 
     def _grow(self, write: Callable[[], T]) -> T:
         """Return what `write` does, which adds to the machine, and take what the machine has then.
@@ -405,11 +422,8 @@ def _code(header: Any, here: Any, byte: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _text_at(header: Any, here: Any) -> Any:
-    """Return what a text has: its first state, arrays, flat, and free state; and where in it a state is.
-
-    That is: the state of the content, how many characters may begin after one more, and how many it has at most.
-    """
+def _text_of(header: Any, here: Any) -> Any:
+    """Return the numbers that say which text a state is of."""
     texts = array_at(header[_TEXTS], _OF_TEXT * header[_TEXTS + 1], np.int64)
     low, high = np.int64(0), header[_TEXTS + 1]
     while high - low > 1:
@@ -418,9 +432,38 @@ def _text_at(header: Any, here: Any) -> Any:
             low = middle
         else:
             high = middle
-    first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at = texts[
-        _OF_TEXT * low : _OF_TEXT * (low + 1)
-    ]
+    return texts[_OF_TEXT * low : _OF_TEXT * (low + 1)]
+
+
+@njit(cache=True, nogil=True)
+def _row_of(header: Any, here: Any) -> Any:
+    """Return the addresses of the classes of bytes, of a text's row, and of what must follow; 0 within an escape."""
+    first, classes_at, transitions_at, _, states, classes, _, _, needed_at, _ = _text_of(header, here)
+    q = (here - first) // PHASES
+    if q * PHASES != here - first:
+        return np.int64(0), np.int64(0), np.int64(0)
+    return classes_at, transitions_at + 4 * (q % states) * classes, needed_at
+
+
+@njit(cache=True, nogil=True)
+def _is_dead(classes_at: Any, row_at: Any, needed_at: Any, byte: Any) -> Any:
+    """Return whether a state of a text, of which `_row_of` says these, surely does not read a byte."""
+    if not (_PLAIN >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1):
+        return False
+    to = np.int64(array_at(row_at, 256, np.int32)[array_at(classes_at, 256, np.uint16)[byte]])
+    return to < 0 or (needed_at != 0 and array_at(needed_at, to + 1, np.int32)[to] < 0)
+
+
+@njit(cache=True, nogil=True)
+def _text_at(header: Any, here: Any) -> Any:
+    """Return what a text has: its first state, arrays, flat, and free state; and where in it a state is.
+
+    That is: the state of the content, how many characters may begin after one more, and how many it has at most. And
+    what is known of what its states read freely.
+    """
+    first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at, known_at = _text_of(
+        header, here
+    )
     q, left = (here - first) // PHASES, np.int64(_UNBOUNDED)
     if most >= 0:
         done = q // states
@@ -428,13 +471,14 @@ def _text_at(header: Any, here: Any) -> Any:
         left = most - done - 1
     class_of, transition = array_at(classes_at, 256, np.uint16), array_at(transitions_at, states * classes, np.int32)
     label, needed = array_at(labels_at, states, np.int32), array_at(needed_at, states if needed_at else 0, np.int32)
-    return first, class_of, transition, label, needed, free, q, left, most
+    known = array_at(known_at, states if known_at else 0, np.int16)
+    return first, class_of, transition, label, needed, free, q, left, most, known
 
 
 @njit(cache=True, nogil=True)
 def _text_code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state of a string by its content, and a byte."""
-    first, class_of, transition, label, needed, free, q, left, most = _text_at(header, here)
+    first, class_of, transition, label, needed, free, q, left, most, _ = _text_at(header, here)
     classes = transition.size // label.size
     row = transition[q * classes : (q + 1) * classes]
     phase = (here - first) % PHASES
@@ -685,17 +729,16 @@ def _by_class(class_of: Any, classes: Any, after: Any, group: Any, count: Any) -
 @njit(cache=True, nogil=True)
 def _content_ahead(
     transition: Any, label: Any, needed: Any, left: Any, classes: Any, after: Any, group: Any, count: Any, free: Any,
-    start: Any, groups: Any,
+    start: Any, groups: Any, queue: Any,
 ) -> Any:  # fmt: skip
     """Return how many bytes, _MOST_BYTES at most, a state of a content reads of any characters of some groups.
 
-    And the groups of all other characters that are read up to there; and which groups not to ask for to see more.
+    And the groups of all other characters that are read up to there; and which groups not to ask for to see more. And
+    how many states in the queue it comes to, 8 for each of the content, 0 if there may be more.
     """
     one, width = np.uint64(1), transition.size // label.size
-    # states, 9 for each of the content; the bytes read before; the group of the last character, or the one begun
-    queue, level, last = (
-        np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
-    )  # fmt: skip
+    # the bytes read before each state; the group of the last character, or the one begun
+    level, last = np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
     slots = np.full(2 * _MOST_AHEAD, -1, np.int64)
     queue[0], level[0], last[0] = start << 3, 0, -1
     size, at, most, sure = 1, 0, np.int64(_MOST_BYTES), np.int64(_MOST_BYTES)
@@ -739,19 +782,23 @@ def _content_ahead(
             size += 1
         if lacking:
             if came < 0:  # the start does not read them
-                return np.int64(0), wanted, lacking
+                return np.int64(0), wanted, lacking, 0
             sure = min(sure, read)
             dropped |= one << np.uint64(came) if 2 * _size_of(lacking) > asked else lacking
-    return min(most, sure), wanted, dropped
+    return min(most, sure), wanted, dropped, size if at == size and min(most, sure) == _MOST_BYTES else 0
 
 
 @njit(cache=True, nogil=True)
 def _text_freely(header: Any, here: Any) -> Any:
     """Return the same of a state of a text."""
-    first, class_of, transition, label, needed, free, q, left, _ = _text_at(header, here)
+    first, class_of, transition, label, needed, free, q, left, _, known = _text_at(header, here)
     nothing = np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
     if (here - first) % PHASES:
         return nothing
+    sets = array_at(header[_SETS], 2 * _MOST_SETS, np.int64)
+    if known.size and known[q] >= 0:
+        at = 2 * known[q]
+        return np.uint64(sets[at]), np.int64(_MOST_BYTES), np.uint64(sets[at + 1]), np.int64(_WRITTEN)
     width, read = transition.size // label.size, 0
     for b in range(0x20, 0x7F):
         read += _lives(needed, left, transition[q * width + class_of[b]])
@@ -760,15 +807,27 @@ def _text_freely(header: Any, here: Any) -> Any:
     classes, after, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
     count = np.empty(9, np.int64)
     _by_class(class_of, classes, after, group, count)
-    groups = _PLAIN
+    groups, queue = _PLAIN, np.empty(_MOST_AHEAD, np.int64)
     for _ in range(_MOST_TRIES):
-        found, wanted, dropped = _content_ahead(
-            transition, label, needed, left, classes, after, group, count, free, q, groups
+        found, wanted, dropped, size = _content_ahead(
+            transition, label, needed, left, classes, after, group, count, free, q, groups, queue
         )
         if not dropped:
             break
         groups &= ~dropped
-    return groups | dropped, found, wanted, np.int64(_WRITTEN)
+    groups |= dropped
+    if size and known.size:  # the same holds for all these states, and for other ends as well
+        wanted |= _OTHERS
+        at = np.int64(0)
+        while at < header[_SETS + 1] and (np.uint64(sets[2 * at]) != groups or np.uint64(sets[2 * at + 1]) != wanted):
+            at += 1
+        if at < _MOST_SETS:
+            sets[2 * at], sets[2 * at + 1] = np.int64(groups), np.int64(wanted)
+            header[_SETS + 1] = max(header[_SETS + 1], at + 1)
+            for x in range(size):
+                if queue[x] & 7 == 0:
+                    known[queue[x] >> 3] = at
+    return groups, found, wanted, np.int64(_WRITTEN)
 
 
 @njit(cache=True, nogil=True)
@@ -873,13 +932,15 @@ def _walk(
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
-    pure = np.empty(
-        levels, np.int8
-    )  # whether all characters so far are read freely: 1 from the start on, 2 but for one
+    classes_at, row_at, needed_at = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
+    pure = np.empty(levels, np.int8)  # 1 where all characters so far are read freely, 2 where they are from the second
     part_groups, part_freely = np.uint64(0), np.int64(0)
     d = np.int64(0)
     at[0], stop[0] = 0, child[0]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
+    row_at[0] = 0
+    if start >= TEXTS:
+        classes_at[0], row_at[0], needed_at[0] = _row_of(header, start)
     while True:
         i = at[d]
         if i == stop[d]:
@@ -894,7 +955,12 @@ def _walk(
             other = np.int64(rows[other << 8 | c])
             if other <= RETURN:
                 other = np.int64(_LEFT)
-        code = np.int64(rows[here << 8 | c]) if here < STRINGS else _code(header, here, c)
+        if here < STRINGS:
+            code = np.int64(rows[here << 8 | c])
+        elif row_at[d] and _is_dead(classes_at[d], row_at[d], needed_at[d], c):  # as most are
+            code = np.int64(DEAD)
+        else:
+            code = _code(header, here, c)
         if code == DEAD and other == DEAD:
             continue
         work += 1
@@ -975,6 +1041,9 @@ def _walk(
                 part_groups, part_freely, _, _ = _text_freely(header, code)
                 pure[1] = 2 * (part_freely > 0)
             d += 1
+            row_at[d] = 0
+            if code >= TEXTS:
+                classes_at[d], row_at[d], needed_at[d] = _row_of(header, code)
             at[d], stop[d] = child[i], child[i + 1]
             state[d], height[d], pops[d], twin[d] = code, h, p, other
     return np.int64(_WRITTEN), looked, work

@@ -178,18 +178,23 @@ _MOST_LEVELS, _MOST_PARTS = 200, 1_000_000
 
 def _text(contents: Any) -> str:
     """Return the JSON text of a schema; a hash in its place where it is too deep, or too large written out."""
-    level, levels, parts = _inside([contents]), 0, 0
+    level, levels, parts = _inside([[contents]]), 0, 0
     while level:
         levels, parts = levels + 1, parts + len(level)
         if levels > _MOST_LEVELS or parts > _MOST_PARTS:
             return _digest(contents)
-        level = [part for whole in level for part in _inside(whole)]
+        level = _inside(level)
     return json.dumps(contents, default=str)
 
 
-def _inside(whole: Any) -> list[Any]:
-    parts = whole.values() if isinstance(whole, dict) else whole
-    return [part for part in parts if isinstance(part, (dict, list, tuple))]
+def _inside(wholes: Iterable[Any]) -> list[Any]:
+    """Return the objects and arrays in some others."""
+    return [
+        part
+        for whole in wholes
+        for part in (whole.values() if isinstance(whole, dict) else whole)
+        if isinstance(part, (dict, list, tuple))
+    ]
 
 
 def _digest(contents: Any) -> str:
@@ -200,7 +205,7 @@ def _digest(contents: Any) -> str:
         whole = todo[-1]
         if id(whole) not in known:
             known[id(whole)] = "begun"  # as which it stands within itself
-            todo.extend(part for part in _inside(whole) if id(part) not in known)
+            todo.extend(part for part in _inside([whole]) if id(part) not in known)
             continue
         todo.pop()
         if known[id(whole)] == "begun":

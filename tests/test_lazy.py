@@ -138,6 +138,63 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
     same_along_walks(lazy, complete, vocabulary(1000), random.Random(seed), 40)
 
 
+@pytest.mark.parametrize(
+    "keys", [{"pattern": "^(?!a)"}, {"pattern": "^(?!a)", "maxLength": 6}, {"maxLength": 6}], ids=str
+)
+def test_keys_are_spelt_alike_in_both(keys):
+    vocab = vocabulary(1000)
+    schema = {"type": "object", "propertyNames": keys, "properties": {"é": {"type": "null"}, "éa": {"type": "null"}}}
+    lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab))
+    for key in (
+        r"\u00e9",
+        "é",
+        r"b\u0031",
+        r"\b\\\u0031",
+        r"\u00e9a",
+        r"\n\ud83d\ude00",
+        "a",
+        "éb",
+        r"\u0061",
+        "bcdefgh",
+        r"\"\\\"",
+    ):
+        text = [1 + b for b in f'{{"{key}": null}}'.encode()]
+        assert lazy.accepts(text) == complete.accepts(text), key
+        lazy.reset()
+        complete.reset()
+
+
+COUNTED = [
+    r"^(?:\S+\s+){0,4}\S+$", "^[a-zé]+$", "a", "^(ab|é)*$", r"\d{2}-?\d{0,4}", "[aA][12].*[zZ]", "^.{3,}$",
+    r'^"*\\*\n?$',
+    "^(a{3})*$", "^[^,]*(,[^,]*){2}$", r"^\d{4}-\d\d-[0-9T:.]*$", "^([^abc]|a)*b[^x]{2,5}$", r"[^\x20-\x7f]",
+    r"^\S+ (\S+ )*$",
+]  # fmt: skip
+TOKENS = [
+    b"", *(bytes([b]) for b in range(256)), b"ab", b"abc", b'"a', b'a"', b'", "', b"aab ab", b"\xc3\xa9\xc3", b"\\u00",
+    b"\\n", b'\\"', b"  ", b"12-", b'{"', b'"}', b"a, b", b"zzzzzz", b'","', b"\xf0\x9f", b"\xc3\xa9" * 3, b"2024-01-",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(2 * TIMES))
+def test_characters_that_are_counted_beside_a_pattern_bound_it_as_their_product_does(seed):
+    vocab, rng = mw.Vocabulary.from_bytes(TOKENS, eos=0), random.Random(seed)
+    for _ in range(30):
+        pattern = rng.choice(COUNTED)
+        schema = {"type": "string", "pattern": pattern}
+        if rng.random() < 0.8:
+            schema["maxLength"] = rng.choice([rng.randint(0, 14), rng.randint(20, 60)])
+        if rng.random() < 0.4:
+            schema["minLength"] = rng.randint(0, 6)
+        if rng.random() < 0.3:
+            schema = {"patternProperties": {pattern: {}}, "additionalProperties": False, "properties": {"ab": {}}}
+        try:
+            lazy, complete = tables(schema, vocab)
+        except SchemaError:
+            continue
+        same_along_walks(lazy, complete, vocab, rng, 150)
+
+
 MANY = {
     "type": "object",
     "properties": {

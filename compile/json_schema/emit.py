@@ -42,7 +42,7 @@ from .strings import cut, escaped, partition
 _WRITING = "writing out a schema"
 _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
 _AT_ONCE = 64  # states, before somebody looks at the clock
-_AT_FIRST = 1600  # states of a lazy table that are written before somebody comes to them
+_AT_FIRST = 1200  # states of a lazy table that are written before somebody comes to them
 _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
 
@@ -624,7 +624,7 @@ class _Keys:
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
         self.contents: list[Labelled] = []  # kept, as they are known by their identity
-        self.free: list[int] | None = None  # `free_states` of the language
+        self.free: dict[bytes, list[int]] = {}  # `free_states` of the language, by which states are live
 
     def opened(self, here: ObjectState, behind: Callable[[Step], int]) -> int:
         """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere."""
@@ -785,12 +785,16 @@ class _Keys:
         needed = _needed(content)
         if needed[0] < 0:
             return DEAD, ()
-        if self.free is None:
-            self.free = free_states(content.class_of, content.transition)
-        free = next((state for state in self.free if content.label[state] >= 0), -1)
-        found = self.emitter.as_it_is(content, free, needed)
+        live = needed >= 0
+        name = live.tobytes()
+        free = self.free.get(name)
+        if free is None:
+            part = trimmed(content, live)
+            free = self.free[name] = np.flatnonzero(live)[free_states(part.class_of, part.transition)].tolist()
+        ends = next((state for state in free if content.label[state] >= 0), -1)
+        found = self.emitter.as_it_is(content, ends, needed)
         if found is None:
-            content = trimmed(content, needed >= 0)
+            content = trimmed(content, live)
             self.contents.append(content)
             found = self.emitter._content(Regular(content))
         return found
