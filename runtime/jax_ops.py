@@ -760,6 +760,29 @@ def contains(dev: DeviceTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
+def allowed_tokens(
+    dev: DeviceTable, state: AnyState, width: int, remaining: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the first `width` tokens that each state allows, and EOS: tokens (B, W), and which of them there are.
+
+    W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
+    remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
+    """
+    edge, token, allowed = _expand(dev, jnp.asarray(state.node), width)
+    if remaining is not None:
+        _check_remaining(dev, state.node.shape[0], remaining)
+    if remaining is not None or not dev.is_trie:
+        last = None
+        if remaining is not None:
+            remaining = remaining.astype(jnp.int32) if remaining.dtype.itemsize < 4 else remaining
+            last = (jnp.clip(remaining, 0, NEVER).astype(jnp.int32) - 1)[:, None]
+        allowed &= _fits(dev, jnp.where(allowed, _follow(dev, edge), dev.dead), None, last)
+    if dev.eos is not None:
+        token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)
+        allowed = jnp.concatenate([allowed, accepting(dev, state)[:, None]], axis=1)
+    return jnp.where(allowed, token, 0), allowed
+
+
 # ------------------------------------------------------------------------- array functions for decoders
 
 
@@ -808,5 +831,36 @@ def arange(n: int, like: Array) -> Array:
     return jnp.arange(n, dtype=like.dtype)
 
 
+def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Return random numbers in [0, 1) of the type of `like`, from a JAX key."""
+    dtype = getattr(random, "dtype", None)
+    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32):
+        kind = type(random).__name__
+        raise TypeError(f"random must be a JAX key, as jax.random.key(seed) makes one, not a {kind}")
+    return jax.random.uniform(random, shape, like.dtype)
+
+
+def split(random: Any) -> tuple[Any, Any]:
+    """Return what to draw from now and what to draw from later: two new keys."""
+    now, later = jax.random.split(random)
+    return now, later
+
+
+def logsumexp(x: Array) -> Array:
+    """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
+    return _log_z(x)
+
+
+def sort(x: Array) -> Array:
+    """Return each row (B, n) with the largest first."""
+    return -jnp.sort(-x, axis=-1)
+
+
+def surely(holds: Array) -> bool:
+    """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
+    return not isinstance(holds, jax.core.Tracer) and bool(holds.all())
+
+
 where = jnp.where
 concatenate = jnp.concatenate
+exp = jnp.exp

@@ -350,6 +350,25 @@ def contains(dev: TransitionTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
+def allowed_tokens(
+    dev: TransitionTable, state: AnyState, width: int, remaining: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the first `width` tokens that each state allows, and EOS: tokens (B, W), and which of them there are.
+
+    W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
+    remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
+    """
+    bits = np.unpackbits(bitmask(dev, state, remaining).astype("<u4").view(np.uint8), axis=1, bitorder="little")
+    tokens = np.zeros((state.node.size, width + (dev.eos is not None)), np.int64)
+    allowed = np.zeros(tokens.shape, bool)
+    for row in range(len(tokens)):
+        found = [token for token in np.flatnonzero(bits[row]).tolist() if token != dev.eos][:width]
+        tokens[row, : len(found)], allowed[row, : len(found)] = found, True
+        if dev.eos is not None and bits[row, dev.eos]:
+            tokens[row, -1], allowed[row, -1] = dev.eos, True
+    return tokens, allowed
+
+
 # ------------------------------------------------------------------------- array functions for decoders
 
 
@@ -384,5 +403,37 @@ def arange(n: int, like: Array) -> Array:
     return np.arange(n, dtype=like.dtype)
 
 
+def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
+    """Return random numbers in [0, 1) of the type of `like`, from a numpy Generator."""
+    if not isinstance(random, np.random.Generator):
+        kind = type(random).__name__
+        raise TypeError(f"random must be a numpy Generator, as np.random.default_rng(seed) makes one, not a {kind}")
+    return random.random(shape, np.float64 if like.dtype == np.float64 else np.float32)
+
+
+def split(random: Any) -> tuple[Any, Any]:
+    """Return what to draw from now and what to draw from later: of numpy one Generator, which goes on."""
+    return random, random
+
+
+def logsumexp(x: Array) -> Array:
+    """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
+    with np.errstate(all="ignore"):
+        highest = x.max(axis=-1)
+        highest = np.where(np.isfinite(highest), highest, x.dtype.type(0))
+        return np.asarray(highest + np.log(np.exp(x - highest[:, None]).sum(axis=-1)))
+
+
+def sort(x: Array) -> Array:
+    """Return each row (B, n) with the largest first."""
+    return -np.sort(-x, axis=-1)
+
+
+def surely(holds: Array) -> bool:
+    """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
+    return bool(holds.all())
+
+
 where = np.where
 concatenate = np.concatenate
+exp = np.exp

@@ -956,6 +956,26 @@ def contains(dev: TorchTable, sids: Tensor) -> Tensor:
     return accepting(dev, state)
 
 
+def allowed_tokens(
+    dev: TorchTable, state: AnyState, width: int, remaining: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the first `width` tokens that each state allows, and EOS: tokens (B, W), and which of them there are.
+
+    W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
+    remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
+    """
+    edge, token, allowed = _expand(dev, state.node, width)
+    if remaining is not None:
+        _check_remaining(dev, state.node.shape[0], remaining)
+    if remaining is not None or not dev.is_trie:
+        last = None if remaining is None else (remaining.long().clamp(max=NEVER) - 1)[:, None]
+        allowed = allowed & _fits(dev, torch.where(allowed, _follow(dev, edge), dev.dead), None, last)
+    if dev.eos is not None:
+        token = torch.cat([token, torch.full_like(token[:, :1], dev.eos)], dim=1)
+        allowed = torch.cat([allowed, accepting(dev, state)[:, None]], dim=1)
+    return torch.where(allowed, token, 0), allowed
+
+
 # ------------------------------------------------------------------------- array functions for decoders
 
 
@@ -1025,5 +1045,40 @@ def arange(n: int, like: Tensor) -> Tensor:
     return torch.arange(n, dtype=like.dtype, device=like.device)
 
 
+def uniform(random: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return random numbers in [0, 1) of the type of `like`, from a torch.Generator on its device.
+
+    random None: from torch's default generator, the only one that `torch.compile` takes.
+    """
+    if random is not None and not isinstance(random, torch.Generator):
+        raise TypeError(
+            "random must be a torch.Generator, as torch.Generator(device).manual_seed(seed) is one, or None for "
+            f"torch's default one, not a {type(random).__name__}"
+        )
+    return torch.rand(shape, generator=random, dtype=like.dtype, device=like.device)
+
+
+def split(random: Any) -> tuple[Any, Any]:
+    """Return what to draw from now and what to draw from later: of torch one generator, which goes on."""
+    return random, random
+
+
+def logsumexp(x: Tensor) -> Tensor:
+    """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
+    return torch.logsumexp(x, dim=-1)
+
+
+def sort(x: Tensor) -> Tensor:
+    """Return each row (B, n) with the largest first."""
+    return x.sort(dim=-1, descending=True).values
+
+
+def surely(holds: Tensor) -> bool:
+    """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
+    recording = holds.is_cuda and torch.cuda.is_current_stream_capturing()
+    return _plain(holds) and not recording and bool(holds.all())
+
+
 where = torch.where
 concatenate = torch.cat
+exp = torch.exp

@@ -1,1 +1,1 @@
-"""maskwright inside other libraries; each module here imports the library it is named after."""
+"""maskwright inside other libraries: `transformers`, and `tree_beams`, which needs its models and caches."""

@@ -1,0 +1,443 @@
+"""Sampling from what a table allows, one step or whole sequences, written once against an operations module.
+
+Every filter is a threshold: tokens that are equally probable are kept or dropped together, so that what is kept does
+not depend on the order of equals, and is the same in every backend.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import VocabularyMismatchError
+from ..device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
+from .beam import Step
+
+_NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many
+_WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
+_BLOCK = 256
+
+
+class Sample(NamedTuple):
+    """One token for each row; rows that are not `valid` have no distribution: token -1 and -inf."""
+
+    tokens: Any  # (N,) -1 where not valid, which `advance` takes to the dead state
+    log_probs: Any  # (N,) under the distribution they were drawn from, after all filters
+    log_mass: Any  # (N,) log P(allowed) under the model's softmax; None where only allowed logits were given
+    valid: Any  # bool (N,)
+
+
+class Sequences(NamedTuple):
+    """Sampled sequences; rows that are not `valid` hold nothing."""
+
+    tokens: Any  # (B, S, L), -1 past a sequence's end and where not valid
+    lengths: Any  # (B, S), EOS not counted
+    log_probs: Any  # (B, S) under the distribution they were drawn from, EOS included; -inf where not valid
+    log_mass: Any  # (B, S) sum over all steps of log P(allowed): the log of the importance score; -inf where not valid
+    valid: Any  # bool (B, S)
+    states: Any  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+
+
+class _Filters(NamedTuple):
+    """Checked options of a draw."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+
+
+def sample(
+    dev: Any,
+    logits: Any,
+    state: AnyState,
+    random: Any,
+    *,
+    ops: ModuleType,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    remaining: Any = None,
+    level: int | None = None,
+) -> Sample:
+    """Return a token for each row (N,), drawn from the softmax of the allowed logits alone.
+
+    logits: (N, V). state: (N,), each row anywhere in the table. The distribution of the allowed tokens is divided by
+    the temperature and then filtered, each filter over what the one before has left:
+    top_k: tokens at least as probable as the k-th best. top_p: the most probable ones that hold this much together.
+    min_p: those at least so many times as probable as the best.
+    temperature 0: the best allowed token, at log-probability 0; log_mass is then at temperature 1.
+    remaining: (N,) budgets, as in `mask_logits`. level: a depth of a trie at which all states are: then only as many
+    logits as a state there can allow are looked at, and where a state is of another depth some are left out.
+
+    random: a numpy Generator, a torch.Generator on the device (None for torch's own: `torch.compile` takes no other)
+    or a JAX key; or uniform numbers in [0, 1), (N, 2), and then this is a pure function of them.
+
+    Rows in which nothing is allowed, or is possible, or whose logits hold NaN or +inf, are flagged as not valid.
+
+    Raises TypeError, ValueError, VocabularyMismatchError.
+    """
+    filters = _filters(temperature, top_k, top_p, min_p)
+    _check_dev(dev)
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+    zero = ops.zeros((1, 1), like=logits)
+    scale = zero + (filters.temperature or 1.0)
+    check_floating(scale.dtype == zero.dtype, logits.dtype)
+    # in at least 32 bits; what is neither wide nor tempered is not copied
+    x = logits if scale.dtype == logits.dtype and filters.temperature in (0.0, 1.0) else logits / scale
+    log_z = ops.logsumexp(x)
+    width = static_width(dev, level)
+    tokens = None
+    if width is not None and _NARROW * width <= logits.shape[1]:
+        tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
+        x = ops.where(allowed, ops.take(x, tokens), -float("inf"))
+    else:
+        x = ops.mask_logits(dev, x, state, remaining)
+    at, log_probs, mass, valid = _choose(ops, x, random, filters, _finite(log_z))
+    log_mass = ops.where(valid, mass - ops.where(valid, log_z, 0.0), -float("inf"))
+    log_mass = ops.where(log_mass > 0, 0.0, log_mass)  # by rounding
+    found = at if tokens is None else ops.take(tokens, at[:, None])[:, 0]
+    return Sample(ops.where(valid, found, -1), log_probs, log_mass, valid)
+
+
+def static_width(dev: Any, level: int | None = None) -> int | None:
+    """Return the most tokens that states at a depth allow, EOS among them; None if that is not less than all.
+
+    level None: any state. Known of tries, and of graphs in which no row has a mask and nothing is called.
+    """
+    if level is not None and (not isinstance(level, Integral) or isinstance(level, bool) or level < 0):
+        raise ValueError(f"level={level!r} must be a depth, 0 or more, or None for states of any depth")
+    on_device = isinstance(dev, DeviceTable)
+    if dev.is_trie:
+        levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
+        width = max([1, *(one.width for one in levels)])  # beyond the longest all are final
+    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.masks.shape[0]:
+        return None
+    else:
+        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.row_start).max()))
+    width += dev.eos is not None
+    return width if width < dev.vocab_size else None
+
+
+def allowed_logits(
+    hidden: Any,
+    weight: Any,
+    dev: Any,
+    state: AnyState,
+    level: int | None = None,
+    *,
+    ops: ModuleType,
+    bias: Any = None,
+    remaining: Any = None,
+) -> tuple[Any, Any]:
+    """Return the tokens that each state allows (N, W) and their logits, from those rows of the output projection alone.
+
+    hidden: (N, H). weight: (V, H), as of `torch.nn.Linear`. bias: (V,). W is the static width of the level, as in
+    `sample`; where a state allows fewer, the rest are token -1 with logit -inf. The softmax over all tokens is not
+    known from these, so neither is log P(allowed).
+
+    Raises ValueError where there is no static width that is less than the vocabulary.
+    """
+    _check_dev(dev)
+    if len(hidden.shape) != 2 or len(weight.shape) != 2 or hidden.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"hidden {tuple(hidden.shape)} and weight {tuple(weight.shape)} must have shapes (N, H) and (V, H)"
+        )
+    if weight.shape[0] < dev.vocab_size:
+        raise VocabularyMismatchError(
+            f"weight has {weight.shape[0]} rows, the table's vocabulary has {dev.vocab_size}: "
+            "it was compiled for another model"
+        )
+    check_rows(hidden.shape[0], state.node.shape)
+    width = static_width(dev, level)
+    if width is None:
+        where = "any of its states" if level is None else f"states at level {level}"
+        raise ValueError(
+            f"how few tokens {where} allow is not known before, or they allow all {dev.vocab_size}: "
+            "compute all logits, hidden @ weight.T, and mask them"
+        )
+    tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
+    logits = (weight[tokens] @ hidden[:, :, None])[:, :, 0]
+    if bias is not None:
+        logits = logits + bias[tokens]
+    return ops.where(allowed, tokens, -1), ops.where(allowed, logits, -float("inf"))
+
+
+def sample_allowed(
+    tokens: Any,
+    logits: Any,
+    random: Any,
+    *,
+    ops: ModuleType,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Sample:
+    """Return a token for each row, drawn as `sample` does from what `allowed_logits` returned: (N, W) each.
+
+    Its `log_mass` is None: the other logits are not known.
+    """
+    filters = _filters(temperature, top_k, top_p, min_p)
+    if len(logits.shape) != 2 or tuple(tokens.shape) != tuple(logits.shape):
+        raise ValueError(f"tokens {tuple(tokens.shape)} and logits {tuple(logits.shape)} must both have shape (N, W)")
+    zero = ops.zeros((1, 1), like=logits)
+    scale = zero + (filters.temperature or 1.0)
+    check_floating(scale.dtype == zero.dtype, logits.dtype)
+    at, log_probs, _, valid = _choose(ops, logits / scale, random, filters)
+    return Sample(ops.where(valid, ops.take(tokens, at[:, None])[:, 0], -1), log_probs, None, valid)
+
+
+def sample_sequences(
+    step: Step,
+    cache: Any,
+    dev: Any,
+    random: Any,
+    *,
+    ops: ModuleType,
+    batch: int,
+    max_length: int,
+    samples: int = 1,
+    start_token: int = 0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Sequences:
+    """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
+
+    step: step(tokens (B * S,), cache, t) -> (logits (B * S, V), cache), where tokens are those chosen at t - 1,
+    `start_token` at t = 0 and where a sequence has ended. cache: anything; rows never change places.
+    max_length: the most tokens of a sequence, EOS not counted. A table with EOS takes one step more, to draw it; of
+    one without, all sequences must have one length. Where the table was put with budgets, what could not be complete
+    by then is not allowed, and of nested tables some of what could, since their distances are upper bounds; else what
+    is not complete is flagged in `valid`, as are rows whose model has no distribution.
+    random: as in `sample`; of uniform numbers, (steps, B * S, 2).
+
+    Without filters log_probs + log_mass is the log-probability of a sequence under the model.
+
+    Raises TypeError; ValueError if nothing in the table is complete within max_length.
+    """
+    filters = _filters(temperature, top_k, top_p, min_p)
+    _check_run(dev, batch, samples, max_length)
+    steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
+    shortened = dev.max_length is None or steps < dev.max_length
+    budgets = shortened and (not isinstance(dev, DeviceTable) or dev.distance.shape[0] > 0)
+    fixed = dev.eos is None
+    rows = batch * samples
+    state = ops.start(dev, rows)
+    tokens = ops.first_tokens(dev, cache, rows, start_token)
+    count = ops.zeros((rows,), like=tokens)
+    lengths, nodes = count, ops.zeros((rows,), like=state.node) + dev.num_states - 1
+    live = tokens == tokens
+    done = ~live
+    written_so_far, log_probs, log_mass = [], None, None
+    for t in range(steps if fixed else steps + 1):
+        logits, cache = step(tokens, cache, t)
+        now, random = _split(ops, random)
+        drawn = sample(
+            dev, logits, state, now, ops=ops, **filters._asdict(), level=t if dev.is_trie else None,
+            remaining=count + (max_length - t) if budgets else None,
+        )  # fmt: skip
+        if log_probs is None:
+            log_probs = log_mass = ops.zeros((rows,), like=drawn.log_probs)
+        going = live & drawn.valid
+        log_probs = ops.where(going, log_probs + drawn.log_probs, log_probs)
+        log_mass = ops.where(going, log_mass + drawn.log_mass, log_mass)
+        live = going
+        if not fixed:
+            ends = going & (drawn.tokens == dev.eos)
+            nodes, done, live = ops.where(ends, state.node, nodes), done | ends, going & ~ends
+        if t == steps:
+            break
+        written_so_far.append(ops.where(live, drawn.tokens, -1)[:, None])
+        lengths = lengths + ops.where(live, 1, 0)
+        state = ops.advance(dev, state, written_so_far[-1][:, 0])
+        tokens = ops.where(live, drawn.tokens, start_token)
+    valid, nodes = (live, state.node) if fixed else (done, nodes)
+    found = ops.concatenate(written_so_far, 1)
+    return Sequences(
+        ops.where(valid[:, None], found, -1).reshape(batch, samples, -1),
+        ops.where(valid, lengths, 0).reshape(batch, samples),
+        ops.where(valid, log_probs, -float("inf")).reshape(batch, samples),
+        ops.where(valid, log_mass, -float("inf")).reshape(batch, samples),
+        valid.reshape(batch, samples),
+        ops.where(valid, nodes, dev.num_states - 1).reshape(batch, samples),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ one draw
+
+
+def _choose(ops: Any, x: Any, random: Any, filters: _Filters, sound: Any = None) -> tuple[Any, Any, Any, Any]:
+    """Return where each row of tempered logits (N, W) was drawn, its log-probability, their log-sum and which hold.
+
+    -inf is what is not allowed. sound: (N,) rows that may be drawn from.
+    """
+    total = ops.logsumexp(x)
+    valid = _finite(total) if sound is None else _finite(total) & sound
+    x = ops.where(valid[:, None], x, -float("inf"))
+    if filters.temperature == 0:
+        at = x.argmax(-1)
+        return at, ops.where(valid, ops.zeros((x.shape[0],), like=total), -float("inf")), total, valid
+    floor = _floor(ops, x, ops.where(valid, total, 0.0)[:, None], filters)
+    kept = total
+    if floor is not None:
+        x = ops.where(x >= floor, x, -float("inf"))
+        kept = ops.logsumexp(x)
+    kept = ops.where(valid, kept, 0.0)
+    at = _draw(ops, ops.exp(x - kept[:, None]), _uniform(ops, random, (x.shape[0], 2), x))
+    log_probs = ops.take(x, at[:, None])[:, 0] - kept
+    log_probs = ops.where(log_probs > 0, 0.0, log_probs)  # by rounding
+    return at, ops.where(valid, log_probs, -float("inf")), total, valid
+
+
+def _floor(ops: Any, x: Any, total: Any, filters: _Filters) -> Any:
+    """Return the least of x (N, W) that the filters keep, (N, 1), or None without filters; total (N, 1): log-sum."""
+    top_p = None if filters.top_p == 1 else filters.top_p
+    min_p = None if filters.min_p == 0 else filters.min_p
+    floor = None
+    largest = x  # the largest of each row, in order, as far as they are needed
+    if filters.top_k is not None:
+        largest, _ = ops.top_k(x, min(filters.top_k, x.shape[1]))
+        floor = largest[:, -1:]
+    if top_p is not None:
+        if filters.top_k is None:
+            largest = ops.sort(x)
+        else:  # renormalised; those as probable as the k-th are kept with it
+            left = ops.logsumexp(ops.where(x >= floor, x, -float("inf")))[:, None]
+            total = ops.where(_finite(left), left, 0.0)
+        p = ops.exp(largest - total)
+        before = p.cumsum(-1) - p  # what those further in front hold
+        before = ops.where(before > 0, before, 0.0)
+        last = ops.where(before < top_p, 1, 0).sum(-1) - 1
+        floor = ops.take(largest, last[:, None])
+    if min_p is not None:
+        best = ops.take(x, x.argmax(-1)[:, None])
+        least = best + math.log(min_p)
+        floor = least if floor is None else ops.where(floor > least, floor, least)
+    return floor
+
+
+def _draw(ops: Any, weights: Any, uniforms: Any) -> Any:
+    """Return where each row of weights (N, W) is drawn, given two uniform numbers (N, 2).
+
+    Wide rows are drawn from in two goes, a block and one of its weights: a running sum over 100,000 weights in 32 bits
+    would round more than small weights are, and takes longer.
+    """
+    rows, width = weights.shape
+    if width <= _WHOLE:
+        return _draw_one(ops, weights, uniforms[:, 1])
+    if width % _BLOCK:
+        padding = ops.zeros((rows, _BLOCK - width % _BLOCK), like=weights)
+        weights = ops.concatenate([weights, padding], 1)
+    blocks = weights.reshape(rows, -1, _BLOCK)
+    block = _draw_one(ops, blocks.sum(-1), uniforms[:, 0])
+    inside = blocks[ops.arange(rows, like=block), block]
+    return block * _BLOCK + _draw_one(ops, inside, uniforms[:, 1])
+
+
+def _draw_one(ops: Any, weights: Any, uniform: Any) -> Any:
+    """Return the first place in each row (N, W) at which the running sum is above a share (N,) of all.
+
+    Never one of weight 0, whichever way a device rounds its sums.
+    """
+    running = weights.cumsum(-1)
+    above = (weights > 0) & (running > (uniform * running[:, -1])[:, None])
+    return ops.where(above.any(-1), ops.where(above, 1, 0).argmax(-1), weights.argmax(-1))
+
+
+def _finite(x: Any) -> Any:
+    """Return where x is neither infinite nor NaN."""
+    return (x > -float("inf")) & (x < float("inf"))
+
+
+# ---------------------------------------------------------------------------------------------- random numbers
+
+
+def _are_uniforms(random: Any) -> bool:
+    return "float" in str(getattr(random, "dtype", ""))
+
+
+def _uniform(ops: Any, random: Any, shape: tuple[int, ...], like: Any) -> Any:
+    """Return uniform numbers of a shape: drawn, or those that were given."""
+    if not _are_uniforms(random):
+        return ops.uniform(random, shape, like)
+    if tuple(random.shape) != shape:
+        raise ValueError(f"the uniform numbers have shape {tuple(random.shape)}, {shape} are needed")
+    return random
+
+
+def _split(ops: Any, random: Any) -> tuple[Any, Any]:
+    """Return what to draw from now and what to draw from later; of numbers, or a tuple, the first and the rest."""
+    if isinstance(random, tuple) or _are_uniforms(random):
+        if len(random) == 0:
+            raise ValueError("too few uniform numbers: there must be some for each step")
+        return random[0], random[1:]
+    now, later = ops.split(random)
+    return now, later
+
+
+# ------------------------------------------------------------------------------------------------------ checks
+
+
+def _edges(dev: Any, width: int) -> int:
+    """Return how many of a static width are none of EOS."""
+    return width - (dev.eos is not None)
+
+
+def _number(name: str, value: Any, kind: Any, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise TypeError(f"{name} must be {what}, known when a step is traced, not a {type(value).__name__}")
+
+
+def _filters(temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> _Filters:
+    """Return checked options; TypeError, ValueError."""
+    _number("temperature", temperature, Real, "a number")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature={temperature} must be finite and 0 or more; 0 takes the best token")
+    if top_k is not None:
+        _number("top_k", top_k, Integral, "an integer")
+        if top_k < 1:
+            raise ValueError(f"top_k={top_k} must be 1 or more; leave it out to keep all that is allowed")
+    if top_p is not None:
+        _number("top_p", top_p, Real, "a number")
+        if not 0 < top_p <= 1:
+            raise ValueError(f"top_p={top_p} must be above 0 and at most 1; 1 keeps all that is allowed")
+    if min_p is not None:
+        _number("min_p", min_p, Real, "a number")
+        if not 0 <= min_p <= 1:
+            raise ValueError(f"min_p={min_p} must be between 0 and 1; 0 keeps all that is allowed")
+    return _Filters(
+        float(temperature), None if top_k is None else int(top_k), top_p and float(top_p), min_p and float(min_p)
+    )
+
+
+def _check_dev(dev: Any) -> None:
+    if not hasattr(dev, "min_length"):
+        raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
+
+
+def _check_run(dev: Any, batch: int, samples: int, max_length: int) -> None:
+    """Raise unless sequences can be drawn: TypeError, ValueError."""
+    if batch < 1 or samples < 1 or max_length < 1:
+        raise ValueError(f"batch, samples and max_length must be positive, not {batch}, {samples} and {max_length}")
+    _check_dev(dev)
+    if max_length < dev.min_length:
+        raise ValueError(
+            f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
+            "nothing could be complete"
+        )
+    if dev.max_length == 0:
+        raise ValueError("the table allows the empty sequence alone: there is nothing to draw")
+    if dev.eos is None and dev.fixed_length is None:
+        raise ValueError(
+            "the table has no EOS and its sequences have different lengths, so that nothing says how probable it is "
+            "that one ends: compile it with eos="
+        )

@@ -1,0 +1,116 @@
+"""Sampling from a model's own distribution over what a table allows: arXiv 2504.09135.
+
+Masking alone draws x with probability P(x) / score(x), where score(x) is the product over all steps of P(allowed): what
+leads into a corner of the set is drawn too often. Here that is made up for.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from .beam import Step
+from .sampling import _choose, _filters, _split, _uniform, sample_sequences
+
+
+class Unbiased(NamedTuple):
+    """One sequence for each input; rows that are not `valid` hold nothing."""
+
+    tokens: Any  # (B, L), -1 past a sequence's end and where not valid
+    lengths: Any  # (B,), EOS not counted
+    log_probs: Any  # (B,) under constrained decoding; log_probs + log_mass is that under the model
+    log_mass: Any  # (B,) the log of the importance score
+    valid: Any  # bool (B,)
+    states: Any  # (B,) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+    accepted: Any  # (B,) which of the first K candidates was accepted; -1 if none was
+    candidates: Any  # (B,) how many candidates it took one after the other: up to the accepted one, or 2 K
+
+
+def sample_unbiased(
+    step: Step,
+    cache: Any,
+    dev: Any,
+    random: Any,
+    *,
+    ops: ModuleType,
+    batch: int,
+    candidates: int,
+    max_length: int,
+    temperature: float = 1.0,
+    start_token: int = 0,
+) -> Unbiased:
+    """Return a sequence of the table for each of `batch` inputs, drawn from P(x) / P(S): algorithm 1 of the paper.
+
+    P is the model at this temperature, S what `sample_sequences` can draw within max_length: ended by EOS, or of the
+    one length of a table without. `candidates`, K of them, are drawn at once by masking; each is accepted with its
+    score as probability, and the first accepted one is exactly from P(x) / P(S). If none is, K more are drawn, and
+    one of these with probability proportional to its score. With p = 1 - P(S), that is so p ** K of the time, the
+    divergence from P(x) / P(S) is at most p ** K (sqrt(p / ((1 - p) K)) + p / (2 (1 - p) K)), and it takes
+    (1 - p ** K) / (1 - p) + K p ** K candidates on average (theorem 3.1).
+
+    step and cache: as in `sample_sequences`, with B * K rows; both rounds begin with the cache given here, so a step
+    must not write to it in place. What is not complete in time, of a table put without budgets, counts as rejected.
+    There are no filters such as top-k, since they change what P is. random: as in `sample`; or a tuple of uniform
+    numbers for candidates (steps, B * K, 2), acceptance (B, K), candidates again, and the choice among those (B, 2).
+
+    One value is read on the host, whether the second round is needed; where values are only traced it always runs.
+
+    Raises TypeError, ValueError.
+    """
+    if not _filters(temperature, None, None, None).temperature:
+        raise ValueError("temperature=0 leaves nothing to draw: sample_sequences takes the best token at each step")
+    if candidates < 1:
+        raise ValueError(f"candidates={candidates} must be 1 or more")
+
+    def draw(random: Any) -> Any:
+        return sample_sequences(
+            step, cache, dev, random, ops=ops, batch=batch, samples=candidates, max_length=max_length,
+            temperature=temperature, start_token=start_token,
+        )  # fmt: skip
+
+    now, random = _split(ops, random)
+    drawn = draw(now)
+    now, random = _split(ops, random)
+    score = ops.exp(drawn.log_mass)
+    accepted = drawn.valid & (_uniform(ops, now, (batch, candidates), score) < score)
+    first, any_accepted = ops.where(accepted, 1, 0).argmax(-1), accepted.any(-1)
+    chosen = _pick(ops, drawn, first)
+    if not ops.surely(any_accepted):
+        now, random = _split(ops, random)
+        again = draw(now)
+        now, _ = _split(ops, random)
+        other = rerank(again, again.log_mass, now, ops=ops)
+        chosen = type(drawn)(*(_where(ops, any_accepted, a, b) for a, b in zip(chosen, other, strict=True)))
+    taken = ops.where(any_accepted, first + 1, 2 * candidates)
+    accepted_at = ops.where(any_accepted, first, -1)
+    return Unbiased(**chosen._asdict(), accepted=accepted_at, candidates=taken)
+
+
+def rerank(found: Any, log_scores: Any, random: Any, *, ops: ModuleType) -> Any:
+    """Return one of the candidates of each input, drawn with probability proportional to its score.
+
+    found: `Sequences` or `Beams`, (B, M, ..); what comes back has no axis M. log_scores: (B, M). Of samples these are
+    their `log_mass`; of beams, which are not drawn at random, their log-probabilities under the model. Only valid
+    candidates are drawn; where there are none, or the scores have NaN, the result is not valid.
+    random: as in `sample`; of uniform numbers, (B, 2).
+    """
+    if tuple(log_scores.shape) != tuple(found.valid.shape):
+        raise ValueError(
+            f"log_scores have shape {tuple(log_scores.shape)}, there are {tuple(found.valid.shape)} candidates: "
+            "one score a candidate is needed"
+        )
+    scores = ops.where(found.valid, log_scores, -float("inf"))
+    at, _, _, valid = _choose(ops, scores, random, _filters(1.0, None, None, None))
+    chosen = _pick(ops, found, at)
+    return chosen._replace(valid=chosen.valid & valid)
+
+
+def _pick(ops: Any, found: Any, at: Any) -> Any:
+    """Return candidate at (B,) of each row of a tuple of arrays (B, M, ..)."""
+    rows = ops.arange(at.shape[0], like=at)
+    return type(found)(*(array[rows, at] for array in found))
+
+
+def _where(ops: Any, condition: Any, a: Any, b: Any) -> Any:
+    """Return a (B, ..) where a condition (B,) holds, else b."""
+    return ops.where(condition.reshape(-1, *(1 for _ in a.shape[1:])), a, b)
