@@ -56,8 +56,8 @@ _PLAIN = np.uint64(
 _PLAIN &= ~np.uint64(1 << UNCLEAN)
 # and of those others that strings may have: the quote, the escape, and DEL, which is in a group with controls
 _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
-# that say what a text is: its first state, the addresses of classes, transitions and labels, the sizes of the second,
-# the state after which anything may come, the characters it has at most, and the addresses of those that must follow,
+# numbers that say what a text is: its first state; the addresses of classes, transitions and labels; how many states
+# and classes; the state after which anything may come; the most characters; the addresses of those that must follow,
 # and of what each state reads freely, as far as that is known
 _OF_TEXT = 10
 
