@@ -43,9 +43,7 @@ class Content(NamedTuple):
     label: NDArray[np.int32]  # (N,)
     free: int = -1  # the state after which anything may come: it is the library's string
     most: int = -1  # characters, -1 for any number
-    needed: NDArray[np.int32] = np.zeros(
-        0, np.int32
-    )  # (N,) characters that must follow, -1 where no end does; or empty
+    needed: NDArray[np.int32] = np.zeros(0, np.int32)  # (N,) characters that must follow, -1 where no end does; or none
     first: int = TEXTS
 
     @property

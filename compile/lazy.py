@@ -238,7 +238,7 @@ class Lazy:
 
     def _reach(self, state: int) -> None:
         """Write the row of a state that was left for later, and of others that texts may come to."""
-        room = (self.meter.budget.states - self.machine.size) // 8
+        room = max(0, self.meter.budget.states - self.machine.size) // 8
         self._grow(lambda: self.machine.reach(state, min(room, _STATES_AT_ONCE)))
 
     def is_leaf(self, site: int) -> bool:
@@ -684,8 +684,8 @@ def _row_freely(header: Any, start: Any) -> Any:
                     new = False
                     break
             if new and depth + 1 < _MOST_BYTES:
-                if count == _MOST_AHEAD:
-                    return groups, depth + 1, wanted, np.int64(_WRITTEN)
+                if count == _MOST_AHEAD:  # not all states after so many bytes have been looked at
+                    return groups, depth, wanted, np.int64(_WRITTEN)
                 queue[count], phases[count], level[count] = to, after, depth + 1
                 count += 1
     return groups, np.int64(_MOST_BYTES), wanted, np.int64(_WRITTEN)
