@@ -42,7 +42,7 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path):
     assert "array" in printed
     assert re.search(r"^([0-9]{4}-[0-9]{2}-[0-9]{2}|unknown)$", printed, re.MULTILINE)
     assert "[258]" in printed
-    assert re.search(r"^name='.* twins=\[.*\]$", printed, re.MULTILINE)
+    assert re.search(r"""^name=(['"]).*\1 founded=.* twins=\[.*\]$""", printed, re.MULTILINE)  # as repr quotes it
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
