@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .automata.budget import Budget
+from .compile.cache import Cache
 from .compile.schema import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids
 from .compile.text import compile_choices, compile_regex
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Budget",
     "BudgetError",
+    "Cache",
     "ConstraintError",
     "DataError",
     "LazyTable",

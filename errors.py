@@ -16,9 +16,22 @@ Each message says what was wrong, where, and what to do about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MaskwrightError(Exception):
-    """Base of all errors that maskwright raises on purpose."""
+    """Base of all errors that maskwright raises on purpose; any can be copied and pickled."""
+
+    def __reduce__(self) -> Any:
+        return made_again, (type(self), self.args, self.__dict__)
+
+
+def made_again(kind: type[MaskwrightError], args: tuple[Any, ...], more: dict[str, Any]) -> MaskwrightError:
+    """Return an error of a kind with its message as it was, which its own constructor would put together anew."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(more)
+    return error
 
 
 class ConstraintError(MaskwrightError, ValueError):

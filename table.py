@@ -340,6 +340,19 @@ class TransitionTable:
         return sum(n for name, n in self.bytes_by_part.items() if not name.startswith("item_"))
 
     @property
+    def memory(self) -> int:
+        """Bytes that the table takes in this process now: its arrays, and masks kept for matchers.
+
+        Of a lazy table that is what has been written of it so far, which grows as it is read.
+        """
+        host = self.__dict__.get("_host")
+        return self._arrays_bytes + (0 if host is None else int(host.nbytes))
+
+    @cached_property
+    def _arrays_bytes(self) -> int:
+        return sum(self.bytes_by_part.values())
+
+    @property
     def fixed_length(self) -> int | None:
         """The length of every sequence, or None where lengths differ or EOS is needed to end."""
         fixed = self.max_length is not None and self.eos is None and self.min_length == self.max_length
@@ -640,6 +653,10 @@ class Automaton(Protocol):
     most_need: int
     strings: int  # the first state within a string
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what has been written so far."""
+
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
 
@@ -690,6 +707,20 @@ class LazyTable(TransitionTable):
                 for name in ("automaton", "_make", "_lazy_host"):  # matchers that read it keep what they need
                     self.__dict__.pop(name, None)
         return self
+
+    def keep_with(self, around: Callable[[Callable[[], TransitionTable]], TransitionTable]) -> None:
+        """Have the arrays worked out by around(make), which may know them from elsewhere, or keep them there."""
+        make = self.__dict__["_make"]
+        self.__dict__["_make"] = lambda: around(make)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the table takes in this process now: what has been written so far, and masks kept for matchers."""
+        automaton = self.__dict__.get("automaton")
+        if automaton is None:
+            return super().memory
+        host = self.__dict__.get("_lazy_host")
+        return int(automaton.nbytes) + (0 if host is None else int(host.nbytes))
 
     @property
     def is_nested(self) -> bool:

@@ -241,6 +241,14 @@ class Lazy:
         room = max(0, self.meter.budget.states - self.machine.size) // 8
         self._grow(lambda: self.machine.reach(state, min(room, _STATES_AT_ONCE)))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that have been written so far, a library's rows among them."""
+        contents = (text.transition.nbytes + text.needed.nbytes for text in self.machine.texts)
+        rows, *others, twins = self._arrays  # whose room behind what is there takes no memory yet
+        written = self.machine.size * (rows[0].nbytes + twins[:, 0].nbytes)
+        return int(written) + sum(array.nbytes for array in others) + sum(contents)
+
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
         return bool(self._arrays[4][site])

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..automata.budget import Budget
 from ..errors import RegexError, SchemaError
@@ -58,29 +58,63 @@ def compile_json_schema(
     >>> table.accepts([257, *(1 + b for b in b'a": 1}'), 0])
     True
     """
-    # a third of what importing the package takes, for those who have no schemas
-    from .json_schema.build import build
-    from .json_schema.emit import Emitter, emit
-    from .json_schema.keywords import formula
-    from .json_schema.library import Library, lazily, link
+    check_vocabulary(vocabulary)
+    asked = request(schema, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, depth=depth)
+    return compile_request(asked, vocabulary, lazy=lazy, budget=budget)
+
+
+class Request(NamedTuple):
+    """A schema to be compiled, and how: read and checked, with a hash of all that its table follows from."""
+
+    contents: Any
+    documents: Mapping[str, Any] | None
+    layout: Layout
+    allowed: frozenset[str]
+    depth: int
+    source: str
+
+
+def request(
+    schema: Any,
+    *,
+    whitespace: str | tuple[str, str] = "flexible",
+    ascii: bool = False,
+    allow: Iterable[str] = (),
+    documents: Mapping[str, Any] | None = None,
+    depth: int = 64,
+) -> Request:
+    """Return what `compile_json_schema` is asked for; the same errors for arguments that are none."""
     from .json_schema.source import read
 
-    check_vocabulary(vocabulary)
     layout = _layout(whitespace, ascii)
     allowed = _allowed(allow)
     depth = operator.index(depth)
     if not 1 <= depth <= MOST_DEPTH:
         raise ValueError(f"depth must be from 1 to {MOST_DEPTH:,}, not {depth}")
-    if not isinstance(lazy, bool):
-        raise TypeError(f"lazy must be True or False, not {lazy!r}")
     if documents is not None and not (
         isinstance(documents, Mapping) and all(isinstance(uri, str) for uri in documents)
     ):
         raise TypeError('documents must be a dict of schemas by URI, such as {"https://example.org/a": {...}}')
-    meter = begin_budget(budget)
-    library = Library.of(vocabulary, layout)
     contents = read(schema)
     source = _hash(contents, documents, layout, sorted(allowed), depth)
+    return Request(contents, documents, layout, allowed, depth, source)
+
+
+def compile_request(
+    asked: Request, vocabulary: Vocabulary, *, lazy: bool = True, budget: Budget | None = None
+) -> TransitionTable:
+    """Return the table of a request, as `compile_json_schema` does."""
+    # a third of what importing the package takes, for those who have no schemas
+    from .json_schema.build import build
+    from .json_schema.emit import Emitter, emit
+    from .json_schema.keywords import formula
+    from .json_schema.library import Library, lazily, link
+
+    contents, documents, layout, allowed, depth, source = asked
+    if not isinstance(lazy, bool):
+        raise TypeError(f"lazy must be True or False, not {lazy!r}")
+    meter = begin_budget(budget)
+    library = Library.of(vocabulary, layout)
     patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
     try:
         with _uncollected():
@@ -174,17 +208,21 @@ def _hash(contents: Any, documents: Mapping[str, Any] | None, *options: object) 
 
 
 _MOST_LEVELS, _MOST_PARTS = 200, 1_000_000
+_BEGUN = "begun "
 
 
 def _text(contents: Any) -> str:
-    """Return the JSON text of a schema; a hash in its place where it is too deep, or too large written out."""
+    """Return the JSON text of a schema; a hash where it is too deep, too large written out, or has more than JSON."""
     level, levels, parts = _inside([[contents]]), 0, 0
     while level:
         levels, parts = levels + 1, parts + len(level)
         if levels > _MOST_LEVELS or parts > _MOST_PARTS:
             return _digest(contents)
         level = _inside(level)
-    return json.dumps(contents, default=str)
+    try:
+        return json.dumps(contents)
+    except TypeError:  # a Decimal of a text, which no string must be taken for
+        return _digest(contents)
 
 
 def _inside(wholes: Iterable[Any]) -> list[Any]:
@@ -204,12 +242,12 @@ def _digest(contents: Any) -> str:
     while todo:
         whole = todo[-1]
         if id(whole) not in known:
-            known[id(whole)] = "begun"  # as which it stands within itself
+            known[id(whole)] = f"{_BEGUN}{len(known)}"  # as which it stands within itself
             todo.extend(part for part in _inside([whole]) if id(part) not in known)
             continue
         todo.pop()
-        if known[id(whole)] == "begun":
+        if known[id(whole)].startswith(_BEGUN):
             parts = whole.items() if isinstance(whole, dict) else enumerate(whole)
-            said = [f"{key}:{known.get(id(part)) or json.dumps(part, default=str)}" for key, part in parts]
+            said = [f"{key!r}:{known.get(id(part)) or type(part).__name__ + repr(part)}" for key, part in parts]
             known[id(whole)] = hashlib.sha256("\0".join((type(whole).__name__, *said)).encode()).hexdigest()
     return known[id(contents)]

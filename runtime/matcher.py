@@ -157,6 +157,11 @@ class _Host:
         self.lock = threading.Lock()
         self.most = max(16, _CACHE_BYTES // (4 * self.words))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the masks made so far."""
+        return 4 * self.words * len(self.composed)
+
     def start(self) -> Any:
         """Return the place of a sequence with nothing written yet."""
         return 0
@@ -246,6 +251,7 @@ class _NestedHost(_Host):
     """
 
     often = 6  # visits from which on the mask of a configuration is kept
+    kept = 0  # masks
 
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
@@ -265,6 +271,11 @@ class _NestedHost(_Host):
         self.header, self.tokens_of_edges = packed.Bundle.of(table).header, table.edge_token
         self.depth, self.slots = table.depth, table.slots
         self.most_need, self.most_pushes = table.most_need, table.most_pushes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the masks made so far."""
+        return 4 * self.words * self.kept + 100 * len(self.composed)
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
@@ -369,13 +380,15 @@ class _NestedHost(_Host):
         """Note the visits of a mask, or the mask, by as many sites as it depends on; the bottom counts as one."""
         with self.lock:  # matchers of several threads may be making room at once
             while len(self.composed) >= self.most:
-                del self.composed[next(iter(self.composed))]
+                self.kept -= self.composed.pop(next(iter(self.composed))).__class__ is np.ndarray
             at: _Stack | None = stack
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
                 self.composed[key] = _DEEPER
                 key = (key, at.site)
                 at = at.below
+            self.kept += visits.__class__ is np.ndarray
+            self.kept -= self.composed.get(key).__class__ is np.ndarray
             self.composed[key] = visits
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:

@@ -101,6 +101,7 @@ def test_the_public_names_are_these():
     assert set(mw.__all__) == {
         "Budget",
         "BudgetError",
+        "Cache",
         "ConstraintError",
         "DataError",
         "LazyTable",

@@ -1,0 +1,543 @@
+"""Tables by what they were compiled from: each compiled once, kept in memory and, if wanted, in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import marshal
+import os
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from .. import errors
+from ..automata.budget import Budget
+from ..errors import BudgetError, ConstraintError, TableError, VocabularyMismatchError
+from ..table import LazyTable, TransitionTable
+from . import schema as schemas
+from . import store, text
+from .vocabulary import Vocabulary
+
+_SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
+_STALE = 3600.0  # seconds after which a file that was never finished belongs to no process any more
+_SPELLINGS = 4  # of one source, kept with it
+
+
+class CacheStats(NamedTuple):
+    """What a cache holds, and what it was asked for since it was made."""
+
+    entries: int  # tables and errors
+    bytes: int
+    hits: int  # answered from memory
+    waits: int  # answered by a compilation that another thread had begun
+    disk_hits: int  # answered from the folder
+    compilations: int  # of which those with errors are
+    failures: int
+    evictions: int
+
+
+class Warmed(NamedTuple):
+    """What `warm` did, by the position of each schema."""
+
+    tables: int  # how many are there now
+    errors: dict[int, ConstraintError]
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A table, or why there is none."""
+
+    found: TransitionTable | ConstraintError
+    spellings: list[Any]  # by which it was asked for
+    bytes: int = 0
+    own: int = 0  # of these, what does not change
+
+    def size(self) -> int:
+        """Return the bytes that are held for it now; a lazy table grows as it is read."""
+        return self.own + (self.found.memory if isinstance(self.found, TransitionTable) else 0)
+
+
+@dataclass
+class _Counts:
+    hits: int = 0
+    waits: int = 0
+    disk_hits: int = 0
+    compilations: int = 0
+    failures: int = 0
+    evictions: int = 0
+
+
+class Cache:
+    """Compiled tables of one vocabulary, for any number of threads.
+
+    What was asked for least recently goes first, once there are more than max_entries or they hold more than
+    max_bytes; lazy tables grow while they are read, and count as large as they are when they are asked for. Each
+    source is compiled once, however many threads ask for it at the same time. One that cannot be compiled is kept as
+    well, and raises the same error again. A table that somebody still uses stays whole, whatever the cache forgets.
+
+    directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
+    tables that is what `LazyTable.complete` works out. Files that are damaged are made again, and a folder that cannot
+    be written is done without.
+
+    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    >>> cache = Cache(vocab)
+    >>> cache.compile_regex("[ab]+") is cache.compile_regex("[ab]+"), cache.stats.compilations
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        max_bytes: int = 1 << 30,
+        max_entries: int = 10_000,
+        directory: str | os.PathLike[str] | None = None,
+        directory_bytes: int = 4 << 30,
+    ) -> None:
+        text.check_vocabulary(vocabulary)
+        for name, limit in (
+            ("max_bytes", max_bytes),
+            ("max_entries", max_entries),
+            ("directory_bytes", directory_bytes),
+        ):
+            if isinstance(limit, bool) or not isinstance(limit, int):
+                raise TypeError(f"{name} must be an integer, not {type(limit).__name__}")
+            if limit < 1:
+                raise ValueError(f"{name}={limit} must be 1 or more")
+        self.vocabulary, self.max_bytes, self.max_entries = vocabulary, max_bytes, max_entries
+        self._folder = None if directory is None else _Folder(Path(directory), directory_bytes, vocabulary)
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self._key_of: dict[Any, Any] = {}  # by spelling
+        self._running: dict[Any, Future[_Entry]] = {}
+        self._classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()
+        self._counts = _Counts()
+        self._bytes = 0
+
+    # ------------------------------------------------------------------------------------------------ asking
+
+    def compile_json_schema(
+        self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
+    ) -> TransitionTable:
+        """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options and errors.
+
+        The order of keys has a meaning, and makes another table; spacing has none.
+        """
+        spelling: Any = None
+        if isinstance(schema, type):
+            schema = self._contents(schema)
+        with contextlib.suppress(ValueError, TypeError):  # what cannot be spelled this way is read each time
+            said = schema if isinstance(schema, str) else marshal.dumps(schema, 0)
+            spelling = "json schema", said, marshal.dumps(tuple(options.items()), 0), lazy, budget
+            hash(spelling)
+        if spelling is not None and (entry := self._known(spelling)) is not None:
+            return _answer(entry)
+        asked = schemas.request(schema, **options)
+        return self._get(
+            _key(("json schema", asked.source), lazy, budget),
+            spelling,
+            lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=budget),
+        )
+
+    def compile_regex(self, pattern: str, *, flags: str = "", budget: Budget | None = None) -> TransitionTable:
+        """Return the table of a pattern, as `maskwright.compile_regex` makes it, with its errors."""
+        if not isinstance(pattern, str) or not isinstance(flags, str):  # which it says
+            return text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
+        key = _key(("regex", "".join(sorted(set(flags))), pattern), False, budget)
+        if (entry := self._known(key)) is not None:
+            return _answer(entry)
+        return self._get(key, key, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget))
+
+    def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
+        """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
+        if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):  # which it says
+            return text.compile_choices(choices, self.vocabulary, budget=budget)
+        texts = tuple(choices)
+        if not all(isinstance(choice, str) for choice in texts):
+            return text.compile_choices(texts, self.vocabulary, budget=budget)
+        key = _key(("choices", texts), False, budget)
+        if (entry := self._known(key)) is not None:
+            return _answer(entry)
+        return self._get(key, key, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
+
+    def warm(
+        self, sources: Sequence[Any], *, processes: int | None = None, progress: bool = False, **options: Any
+    ) -> Warmed:
+        """Compile JSON Schemas in parallel processes, whole tables, so that asking for them finds them.
+
+        options: of `compile_json_schema`, with which they will be asked for. processes: as many as there are
+        processors if None. progress: show a bar. What cannot be compiled is kept as an error; a table that is larger
+        than its budget allows is left out, since a lazy one may still do.
+        """
+        if isinstance(sources, (str, bytes, Mapping)):
+            raise TypeError("warm takes a list of schemas, not one")
+        from rich.progress import Progress
+
+        contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
+        wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
+        wrong = {n: error for n, _, error in wanted if error is not None}
+        todo: dict[Any, list[int]] = {}
+        for n, key, _ in wanted:
+            if key is not None:
+                todo.setdefault(key, []).append(n)
+        with self._lock:
+            missing = [key for key in todo if key not in self._entries]
+        done = 0
+        with Progress(disable=not progress, transient=True) as bar:
+            task = bar.add_task("compiling", total=len(missing))
+            jobs = [(key, contents[todo[key][0]]) for key in missing]
+            for key, found in _in_processes(self.vocabulary, jobs, options, processes):
+                bar.advance(task)
+                with self._lock:
+                    self._counts.compilations += 1
+                    self._counts.failures += isinstance(found, ConstraintError)
+                if not isinstance(found, BudgetError):
+                    self._keep(key, None, found)
+                    self._write(key, found)
+                else:
+                    wrong.update(dict.fromkeys(todo[key], found))
+        with self._lock:
+            for key, places in todo.items():
+                entry = self._entries.get(key)
+                if entry is not None and isinstance(entry.found, ConstraintError):
+                    wrong.update(dict.fromkeys(places, entry.found))
+                done += len(places) if entry is not None and not isinstance(entry.found, ConstraintError) else 0
+        return Warmed(done, dict(sorted(wrong.items())))
+
+    def _wanted(self, schema: Any, options: dict[str, Any]) -> tuple[Any, ConstraintError | None]:
+        """Return the key of a schema, or what is wrong with it."""
+        given = {name: value for name, value in options.items() if name not in ("lazy", "budget")}
+        try:
+            asked = schemas.request(schema, **given)
+        except ConstraintError as error:
+            return None, error
+        return _key(("json schema", asked.source), options.get("lazy", True), options.get("budget")), None
+
+    @property
+    def stats(self) -> CacheStats:
+        """What the cache holds, and what it was asked for."""
+        with self._lock:
+            counts = self._counts
+            return CacheStats(
+                len(self._entries), self._bytes, counts.hits, counts.waits, counts.disk_hits, counts.compilations,
+                counts.failures, counts.evictions,
+            )  # fmt: skip
+
+    def clear(self) -> None:
+        """Forget all tables and errors in memory; what is in the folder stays."""
+        with self._lock:
+            self._entries.clear()
+            self._key_of.clear()
+            self._bytes = 0
+
+    # ----------------------------------------------------------------------------------------------- memory
+
+    def _contents(self, model: type) -> Any:
+        """Return the schema of a pydantic model class, which takes a while to make, once for each class."""
+        from .json_schema.source import read
+
+        made = getattr(model, "__pydantic_core_schema__", None)  # another object after the model is rebuilt
+        known = self._classes.get(model)
+        if known is not None and known[0] is made and made is not None:
+            return known[1]
+        contents = read(model)
+        self._classes[model] = made, contents
+        return contents
+
+    def _known(self, spelling: Any) -> _Entry | None:
+        """Return what was found before for a spelling."""
+        with self._lock:
+            key = self._key_of.get(spelling)
+            return None if key is None else self._hit(key)
+
+    def _hit(self, key: Any) -> _Entry | None:
+        """Return the entry of a key, as the one asked for most recently; under the lock."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        self._counts.hits += 1
+        size = entry.size()
+        if size != entry.bytes:
+            self._bytes += size - entry.bytes
+            entry.bytes = size
+            self._make_room()
+        return entry
+
+    def _get(self, key: Any, spelling: Any, make: Callable[[], TransitionTable]) -> TransitionTable:
+        """Return what there is for a key, or make it, while others who want it wait."""
+        while True:
+            with self._lock:
+                entry = self._hit(key)
+                if entry is not None:
+                    self._spelled(key, entry, spelling)
+                    return _answer(entry)
+                running = self._running.get(key)
+                if running is None:
+                    mine = self._running[key] = Future()
+                    break
+                self._counts.waits += 1
+            try:
+                return _answer(running.result())
+            except _AbandonedError:  # whoever had begun was interrupted
+                continue
+        try:
+            entry = self._made(key, spelling, make)
+        except BaseException:
+            with self._lock:
+                del self._running[key]
+            mine.set_exception(_AbandonedError())
+            raise
+        with self._lock:
+            del self._running[key]
+        mine.set_result(entry)
+        return _answer(entry)
+
+    def _made(self, key: Any, spelling: Any, make: Callable[[], TransitionTable]) -> _Entry:
+        """Return a new entry, read or compiled."""
+        found = None if self._folder is None else self._folder.read(key)
+        with self._lock:
+            self._counts.disk_hits += found is not None
+            self._counts.compilations += found is None
+        if found is None:
+            try:
+                found = make()
+            except ConstraintError as error:
+                found = copy.copy(error)  # without the frames that it came through
+            if isinstance(found, LazyTable):
+                self._complete_by_folder(key, found)
+            else:
+                self._write(key, found)
+            with self._lock:
+                self._counts.failures += isinstance(found, ConstraintError)
+        return self._keep(key, spelling, found)
+
+    def _keep(self, key: Any, spelling: Any, found: TransitionTable | ConstraintError) -> _Entry:
+        entry = _Entry(found, [], own=1024 + _length(key))
+        with self._lock:
+            before = self._entries.pop(key, None)
+            if before is not None:
+                self._forget(before)
+            self._spelled(key, entry, spelling)
+            entry.bytes = entry.size()
+            self._bytes += entry.bytes
+            self._entries[key] = entry
+            self._make_room()
+        return entry
+
+    def _spelled(self, key: Any, entry: _Entry, spelling: Any) -> None:
+        """Note how an entry was asked for; under the lock."""
+        if spelling is None or spelling in self._key_of:
+            return
+        if len(entry.spellings) >= _SPELLINGS:
+            self._key_of.pop(entry.spellings.pop(0), None)
+        entry.spellings.append(spelling)
+        self._key_of[spelling] = key
+        entry.own += _length(spelling)
+
+    def _make_room(self) -> None:
+        """Forget what was asked for least recently, but for the last; under the lock."""
+        while len(self._entries) > 1 and (self._bytes > self.max_bytes or len(self._entries) > self.max_entries):
+            _, entry = self._entries.popitem(last=False)
+            self._forget(entry)
+            self._counts.evictions += 1
+
+    def _forget(self, entry: _Entry) -> None:
+        self._bytes -= entry.bytes
+        for spelling in entry.spellings:
+            self._key_of.pop(spelling, None)
+
+    # ------------------------------------------------------------------------------------------------- disk
+
+    def _complete_by_folder(self, key: Any, table: LazyTable) -> None:
+        """Have a lazy table's arrays kept in the folder once they are worked out."""
+        folder = self._folder
+        if folder is None:
+            return
+
+        def around(make: Callable[[], TransitionTable]) -> TransitionTable:
+            there = folder.read(key)  # another process may have been quicker
+            if isinstance(there, TransitionTable):
+                return there
+            made = make()
+            folder.write(key, made)
+            return made
+
+        table.keep_with(around)
+
+    def _write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
+        if self._folder is not None:
+            self._folder.write(key, found)
+
+
+def _key(what: tuple[Any, ...], lazy: bool, budget: Budget | None) -> Any:
+    """Return what two compilations have in common that are the same; `what` alone says what the table allows."""
+    return what, lazy, budget
+
+
+class _AbandonedError(Exception):
+    """A compilation that was interrupted."""
+
+
+def _answer(entry: _Entry) -> TransitionTable:
+    """Return an entry's table, or raise its error: a new one each time, as errors gather frames they come through."""
+    if isinstance(entry.found, TransitionTable):
+        return entry.found
+    raise copy.copy(entry.found)
+
+
+def _length(key: Any) -> int:
+    """Return about how many bytes a key takes."""
+    if isinstance(key, tuple):
+        return sum(map(_length, key))
+    return len(key) if isinstance(key, (str, bytes)) else 64
+
+
+# ---------------------------------------------------------------------------------------------------- processes
+
+_own: dict[str, Any] = {}  # of a process that compiles for others: its vocabulary and options
+
+
+def _in_processes(
+    vocabulary: Vocabulary, jobs: list[tuple[Any, Any]], options: dict[str, Any], processes: int | None
+) -> Iterable[tuple[Any, TransitionTable | ConstraintError]]:
+    """Yield (key, table or error) of (key, schema), as they are done."""
+    # 20 ms to import, for those who have no other processes
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    count = min(len(jobs), processes or os.cpu_count() or 1)
+    if not jobs:
+        return
+    given = {**options, "lazy": False}
+    plain = replace(vocabulary, encoder=None)  # a tokenizer's own function may not be one that can be sent
+    with ProcessPoolExecutor(
+        count, mp_context=get_context("spawn"), initializer=_begin, initargs=(plain, given)
+    ) as pool:
+        waiting = {pool.submit(_compile_whole, schema): key for key, schema in jobs}
+        try:
+            for done in as_completed(waiting):
+                yield waiting.pop(done), done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin(vocabulary: Vocabulary, options: dict[str, Any]) -> None:
+    _own.update(vocabulary=vocabulary, options=options)
+
+
+def _compile_whole(schema: Any) -> TransitionTable | ConstraintError:
+    try:
+        return schemas.compile_json_schema(schema, _own["vocabulary"], **_own["options"])
+    except ConstraintError as error:
+        return copy.copy(error)
+
+
+# -------------------------------------------------------------------------------------------------------- files
+
+
+@dataclass
+class _Folder:
+    """Tables and errors in files, each under a hash of all that it follows from, the code that made it among it.
+
+    A file is written under another name and then renamed, so that no process reads half of one, and carries a checksum.
+    """
+
+    path: Path
+    limit: int
+    vocabulary: Vocabulary
+    _since: int = field(default=-1)  # bytes written since files were last counted
+
+    def _name(self, key: Any) -> str:
+        return store.name_of("table", self.vocabulary.fingerprint, repr(key[0]), store.code())
+
+    def read(self, key: Any) -> TransitionTable | ConstraintError | None:
+        """Return what is kept under a key; None if there is nothing, or it is damaged."""
+        name = self._name(key)
+        for suffix in _SUFFIXES:
+            file = self.path / f"{name}{suffix}"
+            try:
+                found = self._read_table(file) if suffix == _SUFFIXES[0] else _read_error(file)
+            except (OSError, TableError, VocabularyMismatchError, ValueError, KeyError, TypeError):
+                continue
+            with contextlib.suppress(OSError):
+                os.utime(file)  # what is used stays
+            return found
+        return None
+
+    def _read_table(self, file: Path) -> TransitionTable:
+        return TransitionTable.load(file, vocabulary=self.vocabulary.fingerprint)
+
+    def write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
+        """Keep a table or an error, if the folder can be written; not one that another budget would not run into."""
+        if isinstance(found, BudgetError):
+            return
+        table = isinstance(found, TransitionTable)
+        file = self.path / f"{self._name(key)}{_SUFFIXES[not table]}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if isinstance(found, TransitionTable):
+                found.save(file)
+            else:
+                _write_error(file, found)
+            self._prune(file.stat().st_size)
+        except OSError:
+            return
+        except Exception as error:  # safetensors has an error of its own for what the disk refuses
+            if type(error).__name__ != "SafetensorError":
+                raise
+
+    def _prune(self, written: int) -> None:
+        """Remove files that were not used for longest, once there are more bytes than the limit; now and then."""
+        if 0 <= self._since + written <= self.limit // 16:
+            self._since += written
+            return
+        self._since = 0
+        files, now = [], time.time()
+        for file in self.path.iterdir():
+            with contextlib.suppress(OSError):  # another process may have removed it
+                stat = file.stat()
+                if file.name.endswith(".part"):
+                    if now - stat.st_mtime > _STALE:
+                        file.unlink()
+                elif file.name.startswith("table-") and file.suffix in _SUFFIXES:
+                    files.append((stat.st_mtime, stat.st_size, file))
+        total = sum(size for _, size, _ in files)
+        for _, size, file in sorted(files):
+            if total <= self.limit:
+                break
+            file.unlink(missing_ok=True)
+            total -= size
+
+
+def _write_error(file: Path, error: ConstraintError) -> None:
+    kept = {"kind": type(error).__name__, "args": error.args, "more": error.__dict__}
+    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
+    try:
+        temporary.write_text(json.dumps({**kept, "checksum": _checksum(kept)}))
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_error(file: Path) -> ConstraintError:
+    kept = json.loads(file.read_text())
+    if kept.pop("checksum") != _checksum(kept):
+        raise ValueError(f"{file} was changed after it was written")
+    found = errors.made_again(getattr(errors, kept["kind"]), tuple(kept["args"]), kept["more"])
+    if not isinstance(found, ConstraintError):
+        raise TypeError(f"{file} holds no error of a constraint")
+    return found
+
+
+def _checksum(kept: dict[str, Any]) -> str:
+    return store.name_of("error", json.dumps(kept, sort_keys=True))
