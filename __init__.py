@@ -5,10 +5,11 @@ from __future__ import annotations
 from .automata.budget import Budget
 from .compile.cache import Cache
 from .compile.schema import compile_json_schema
-from .compile.sequences import compile_sequences, compile_sids
+from .compile.sequences import compile_sequences, compile_sids, sort_sids
 from .compile.text import compile_choices, compile_regex
 from .compile.vocabulary import Vocabulary
 from .errors import (
+    ArenaError,
     BudgetError,
     ConstraintError,
     DataError,
@@ -20,15 +21,20 @@ from .errors import (
     TableFileError,
     VocabularyMismatchError,
 )
+from .matrix import SortedMatrix
+from .runtime.arena import Arena, Capacity
 from .runtime.matcher import Matcher
 from .table import LazyTable, TransitionTable
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arena",
+    "ArenaError",
     "Budget",
     "BudgetError",
     "Cache",
+    "Capacity",
     "ConstraintError",
     "DataError",
     "LazyTable",
@@ -37,6 +43,7 @@ __all__ = [
     "MissingDependencyError",
     "RegexError",
     "SchemaError",
+    "SortedMatrix",
     "TableError",
     "TableFileError",
     "TransitionTable",
@@ -47,4 +54,5 @@ __all__ = [
     "compile_regex",
     "compile_sequences",
     "compile_sids",
+    "sort_sids",
 ]

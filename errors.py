@@ -7,6 +7,7 @@
     │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
+    ├── ArenaError(ValueError)            a table for which an arena has no room, or was not made
     ├── VocabularyMismatchError(ValueError)   a table and a vocabulary, or logits, that do not belong together
     ├── DataError(ValueError)             a file of data that is missing or malformed
     └── MissingDependencyError(ImportError)   an optional package that is not installed
@@ -48,6 +49,10 @@ class TableFileError(TableError):
 
 class VocabularyMismatchError(MaskwrightError, ValueError):
     """A table used with a vocabulary, or with logits, that it was not compiled for."""
+
+
+class ArenaError(MaskwrightError, ValueError):
+    """A table for which an arena has no room, or whose parts are wider than it was made for; the message says which."""
 
 
 class DataError(MaskwrightError, ValueError):

@@ -375,9 +375,7 @@ def build_trie(
     Raises IndexError with the flat index of the first token outside 0 .. vocab_size - 1.
     """
     report = progress or (lambda stage, done, total: None)
-    index_type: type[np.signedinteger[Any]] = np.int32 if count < _WIDE else np.int64
-
-    index, shared = _sort(values, offsets, length, count, vocab_size, index_type, report)
+    index, shared = sort(values, offsets, length, count, vocab_size, progress)
     longest = length if not offsets.size else int(np.diff(offsets).max())
     rows = np.zeros(longest + 2, np.int64)
     edges = np.zeros(longest + 2, np.int64)
@@ -392,7 +390,7 @@ def build_trie(
     edge_token[-2:] = vocab_size, vocab_size + 1
     edge_target = np.empty(num_edges, target_type)
     accepting = np.zeros(num_rows, np.bool_)
-    item_start = np.empty(distinct + 1, index_type)
+    item_start = np.empty(distinct + 1, index.dtype)
     item_start[distinct] = count
     item_state = np.empty(distinct, target_type)
     next_row = np.concatenate([[0], np.cumsum(rows)[:-1]])
@@ -422,16 +420,20 @@ def build_trie(
     )
 
 
-def _sort(
+def sort(
     values: NDArray[Any],
     offsets: IntArray,
     length: int,
     count: int,
     vocab_size: int,
-    index_type: type[np.signedinteger[Any]],
-    report: Progress,
+    progress: Progress | None = None,
 ) -> tuple[IntArray, IntArray]:
-    """Return sorted sequence numbers (N,) and tokens shared with the one before (N,), -1 where equal."""
+    """Return sorted sequence numbers (N,) and tokens shared with the one before (N,), -1 where equal.
+
+    Equal sequences stand in the order of the input. Arguments and errors are those of `build_trie`.
+    """
+    report = progress or (lambda stage, done, total: None)
+    index_type: type[np.signedinteger[Any]] = np.int32 if count < _WIDE else np.int64
     bits = int(vocab_size).bit_length()
     per_word = 64 // bits
     top = bits * per_word

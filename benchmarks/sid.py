@@ -5,7 +5,9 @@ Claims checked here (V = 2048, L = 8, B = 2, M = 70, uniform random IDs, unless 
 - sorting and building 10 M IDs on one thread is faster than for dense-plus-CSR tables, and takes less memory;
 - a table takes about 21 MB per million IDs;
 - a constrained step takes no longer than with dense-plus-CSR tables, in PyTorch and in JAX, whatever the set's size;
-- V = 32,768 needs no V x V table.
+- V = 32,768 needs no V x V table;
+- a sorted matrix of the IDs is made faster than a table where they are sorted already, takes less memory, and a step
+  with it takes at most half as long again.
 
     python benchmarks/sid.py                       everything; needs 16 GB of memory and about half an hour
     python benchmarks/sid.py --only decode contains
@@ -17,6 +19,7 @@ Each part runs in a process of its own and writes `results/sid-PART.json`; table
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -79,12 +82,21 @@ def build_maskwright(sids: Any, vocab: int) -> int:
     return mw.compile_sids(sids, vocab).nbytes
 
 
+def build_matrix(sids: Any, vocab: int) -> int:
+    """Sort a matrix; return its bytes."""
+    return mw.sort_sids(sids, vocab).nbytes
+
+
 def build_dense_csr(sids: Any, vocab: int) -> int:
     """Build dense-plus-CSR tables; return their bytes."""
     return dense_csr.build(sids, vocab).nbytes
 
 
-BUILDERS: dict[str, Callable[[Any, int], int]] = {"maskwright": build_maskwright, "dense+CSR": build_dense_csr}
+BUILDERS: dict[str, Callable[[Any, int], int]] = {
+    "maskwright": build_maskwright,
+    "sorted matrix": build_matrix,
+    "dense+CSR": build_dense_csr,
+}
 
 
 def _build_random(method: str, count: int, dtype: str) -> int:
@@ -199,6 +211,12 @@ def decode(scale: float) -> Records:
         fast["torch"][ours] = lambda dev=dev: search_torch(dev, steps_torch, BATCH, BEAMS)
         fast["torch.compile"][ours] = lambda dev=dev: compiled(dev)
         fast["jax"][ours] = lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
+        matrix = mw.sort_sids(sids, VOCAB)
+        dev, dev_jax = torch_ops.put(matrix), jax_ops.put(matrix)
+        ours = ("sorted matrix", count)
+        fast["torch"][ours] = lambda dev=dev: search_torch(dev, steps_torch, BATCH, BEAMS)
+        fast["torch.compile"][ours] = lambda dev=dev: compiled(dev)
+        fast["jax"][ours] = lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
         for name, project in (("dense+CSR", True), ("dense+CSR, children only", False)):
             fast["torch"][name, count] = run_torch(dense_csr.to_torch(dense, project=project))
             fast["jax"][name, count] = run_jax(dense_csr.to_jax(dense, project=project))
@@ -230,6 +248,59 @@ def decode(scale: float) -> Records:
                 record["times_smallest_set"] = spread(np.array(seconds) / np.array(times[name, counts[0]])).median
             records.append(record)
             print(" ", record)
+    return records
+
+
+def matrix(scale: float) -> Records:
+    """Compare a sorted matrix with a table: making it, bytes, one step of beam search (B = 2, M = 70), 10^5 look-ups.
+
+    Times are medians; `times_table` is the median of the ratios within a round. Unsorted, sorted: the input.
+    """
+    torch.set_num_threads(1)
+    logits = for_search(random_logits(BATCH, BEAMS, VOCAB, LENGTH), BEAMS)
+    steps_torch, steps_jax = [torch.tensor(x) for x in logits], [jnp.asarray(x) for x in logits]
+    records: Records = []
+    for count in (1000, int(1e5 * scale), int(1e6 * scale), int(1e7 * scale)):
+        sids = random_sids(count)
+        table, made = mw.compile_sids(sids, VOCAB), mw.sort_sids(sids, VOCAB)
+        ordered = np.ascontiguousarray(made.sids)
+        rng = np.random.default_rng(1)
+        asked = torch.tensor(np.concatenate([sids[rng.integers(0, count, 50_000)], random_sids(50_000)]).astype(int))
+        devs = {"table": torch_ops.put(table), "matrix": torch_ops.put(made), "top 50": torch_ops.put(made, top=50)}
+        devs_jax = {"table": jax_ops.put(table), "matrix": jax_ops.put(made), "top 50": jax_ops.put(made, top=50)}
+        held = {"table": table.nbytes, "matrix": sum(x.nbytes for x in (*devs["matrix"].words, devs["matrix"].masks))}
+        many = 21 if count < 10**6 else 5
+
+        def step_torch(dev: Any) -> Any:
+            return search_torch(dev, steps_torch, BATCH, BEAMS)
+
+        def step_jax(dev: Any) -> Any:
+            return jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
+
+        makers = {"table": mw.compile_sids, "matrix": mw.sort_sids}
+        with torch.inference_mode():
+            for what, each, functions, repeats in (
+                ("make, unsorted, s", 1.0, {name: (make, sids, VOCAB) for name, make in makers.items()}, many),
+                (
+                    "make, sorted, s",
+                    1.0,
+                    {name: (make, ordered, VOCAB) for name, make in makers.items()},
+                    many,
+                ),
+                ("step, torch, us", 1e6 / LENGTH, {name: (step_torch, dev) for name, dev in devs.items()}, 21),
+                ("step, jax, us", 1e6 / LENGTH, {name: (step_jax, dev) for name, dev in devs_jax.items()}, 21),
+                ("contains, torch, ns", 1e4, {n: (torch_ops.contains, devs[n], asked) for n in makers}, 7),
+            ):
+                calls = {name: functools.partial(*call) for name, call in functions.items()}
+                times = time_interleaved(calls, repeats, warmup=1)
+                slower = ratios(times, "table")
+                for name, seconds in times.items():
+                    record = {"count": count, "what": what, "method": name, "median": each * spread(seconds).median}
+                    records.append({**record, "times_table": slower[name].median})
+                    print(" ", records[-1])
+        for name, size in held.items():
+            records.append({"count": count, "what": "on the device, MB", "method": name, "median": size / 1e6})
+            records[-1]["times_table"] = size / held["table"]
     return records
 
 
@@ -299,6 +370,7 @@ def contains(scale: float) -> Records:
         return np.ascontiguousarray(rows.astype(">u2")).view(f"S{2 * LENGTH}")[:, 0]
 
     table = mw.compile_sids(sids, VOCAB)
+    matrix = mw.sort_sids(sids, VOCAB)
     ordered = np.sort(as_bytes(sids))
     members = set(as_bytes(sids).tolist())
     keys = as_bytes(asked)
@@ -309,6 +381,7 @@ def contains(scale: float) -> Records:
 
     functions: dict[str, Callable[[], Any]] = {
         "maskwright": lambda: table.contains(asked),
+        "sorted matrix": lambda: matrix.contains(asked),
         "hash set": lambda: np.array([key in members for key in keys.tolist()]),
         "binary search": binary_search,
     }
@@ -317,6 +390,7 @@ def contains(scale: float) -> Records:
     times = time_interleaved(functions, repeats=5, warmup=1)
     sizes = {
         "maskwright": table.nbytes,
+        "sorted matrix": matrix.nbytes,
         "hash set": sys.getsizeof(members) + len(members) * sys.getsizeof(b" " * 2 * LENGTH),
         "binary search": ordered.nbytes,
     }
@@ -403,6 +477,7 @@ PARTS: dict[str, Callable[[float], Records]] = {
     "build": build,
     "huge": huge,
     "decode": decode,
+    "matrix": matrix,
     "vocabulary": vocabulary,
     "branches": branches,
     "contains": contains,

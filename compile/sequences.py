@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks
+from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks, sort
 from ..errors import ConstraintError
+from ..matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
 from ..table import MOST_TOKENS, TransitionTable
 
 _NO_OFFSETS = np.empty(0, np.int64)
@@ -34,26 +35,45 @@ def compile_sids(sids: Any, vocab_size: int, *, eos: int | None = None) -> Trans
     >>> table.contains([[3, 1, 0], [3, 1, 1]])
     array([ True, False])
     """
-    if _is_arrow(sids):
-        values, offsets = _from_arrow(sids)
-        lengths = np.diff(offsets)
-        if lengths.size and (lengths != lengths[0]).any():
-            row = int(np.argmax(lengths != lengths[0]))
-            raise ConstraintError(
-                f"row {row} has {lengths[row]} tokens, row 0 has {lengths[0]}: "
-                "semantic IDs have one length, use compile_sequences for ragged sequences"
-            )
-        array = values.reshape(len(lengths), int(lengths[0]) if lengths.size else 0)
-    else:
-        array = _as_array(sids, "sids")
-        if array.ndim != 2:
-            raise ConstraintError(f"sids must have shape (N, L), not {array.shape}")
+    array = _rectangle(sids)
     count, length = array.shape
-    if count == 0:
-        raise ConstraintError("the set is empty: nothing could be decoded")
-    if length == 0:
-        raise ConstraintError("row 0 is empty: a semantic ID has at least one token")
     return _compile(array.reshape(-1), _NO_OFFSETS, length, count, vocab_size, eos)
+
+
+def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
+    """Sort a set of semantic IDs of one length: a constraint by itself, which takes the place of a table.
+
+    sids: as for `compile_sids`; of what is sorted already only that is found out. There is no EOS: the sequences end
+    by themselves after L tokens.
+
+    Raises ConstraintError as `compile_sids` does, and for 2^31 rows or more.
+
+    >>> matrix = sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], vocab_size=4)
+    >>> matrix.contains([[3, 1, 0], [3, 1, 1]])
+    array([ True, False])
+    """
+    array = _rectangle(sids)
+    _check_vocabulary(vocab_size)
+    count, length = array.shape
+    if count > MOST_ROWS:
+        raise ConstraintError(f"{count:,} rows are more than a sorted matrix may have, {MOST_ROWS:,}: use compile_sids")
+    values = array.reshape(-1).view()
+    values.flags.writeable = False
+    index, same = np.empty(0, np.int32), np.empty(count, np.bool_)
+    if in_order(values, length, int(vocab_size), same) < count:
+        with _progress(count) as progress:
+            try:
+                index, shared = sort(values, _NO_OFFSETS, length, count, int(vocab_size), progress)
+            except IndexError as error:
+                raise _bad_token(int(error.args[0]), values, _NO_OFFSETS, length, int(vocab_size)) from None
+        same = shared < 0
+    starts = np.flatnonzero(~same)
+    columns = np.empty((length, starts.size), np.min_scalar_type(int(vocab_size) - 1))
+    lay_out(values, index, same, columns)
+    item_start = np.append(starts, count).astype(np.int32) if starts.size < count else np.empty(0, np.int32)
+    for made in (columns, item_start, index):
+        made.flags.writeable = False  # given away: the matrix need not copy them
+    return SortedMatrix(int(vocab_size), columns, item_start, index)
 
 
 def compile_sequences(
@@ -98,8 +118,7 @@ def compile_sequences(
 def _compile(
     values: NDArray[Any], offsets: IntArray, length: int, count: int, vocab_size: int, eos: int | None
 ) -> TransitionTable:
-    if not _is_int(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
-        raise ConstraintError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}")
+    _check_vocabulary(vocab_size)
     if eos is not None and (not _is_int(eos) or not 0 <= eos < vocab_size):
         raise ConstraintError(f"eos must be an integer from 0 to {vocab_size - 1}, not {eos!r}")
     values, offsets = values.view(), offsets.view()
@@ -144,6 +163,35 @@ def _compile(
 
 def _is_int(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _rectangle(sids: Any) -> NDArray[Any]:
+    """Return semantic IDs as an array (N, L), neither of which is 0."""
+    if _is_arrow(sids):
+        values, offsets = _from_arrow(sids)
+        lengths = np.diff(offsets)
+        if lengths.size and (lengths != lengths[0]).any():
+            row = int(np.argmax(lengths != lengths[0]))
+            raise ConstraintError(
+                f"row {row} has {lengths[row]} tokens, row 0 has {lengths[0]}: "
+                "semantic IDs have one length, use compile_sequences for ragged sequences"
+            )
+        array = values.reshape(len(lengths), int(lengths[0]) if lengths.size else 0)
+    else:
+        array = _as_array(sids, "sids")
+        if array.ndim != 2:
+            raise ConstraintError(f"sids must have shape (N, L), not {array.shape}")
+    count, length = array.shape
+    if count == 0:
+        raise ConstraintError("the set is empty: nothing could be decoded")
+    if length == 0:
+        raise ConstraintError("row 0 is empty: a semantic ID has at least one token")
+    return array
+
+
+def _check_vocabulary(vocab_size: Any) -> None:
+    if not _is_int(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
+        raise ConstraintError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}")
 
 
 def _is_arrow(source: Any) -> bool:

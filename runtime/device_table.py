@@ -109,6 +109,7 @@ class DeviceTable:
     class_id: Any  # (Z + class_width + 1,)
     distance: Any  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
     # ends are told apart; (0,) if it was not put
+    starts: Any  # (1,), or (B,) of an arena where it is said: the states in which sequences start; (0,) where it is not
     calls: DeviceCalls | None  # of a nested table
     vocab_size: int
     num_rows: int
@@ -146,6 +147,7 @@ class DeviceTable:
 ARRAYS = (
     "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank", "base_mask", "base_classes",
     "base_start", "base_target", "class_start", "class_token", "class_id", "distance",
+    "starts",
 )  # fmt: skip
 CALL_ARRAYS = (
     "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol",
@@ -211,6 +213,7 @@ def device_table(
         "class_token": np.concatenate([table.class_token, np.full(no_class.size, size, table.class_token.dtype)]),
         "class_id": np.concatenate([table.class_id, no_class]),
         "distance": _distance(table) if budgets else np.zeros(0, np.int32),
+        "starts": np.zeros(1, np.int32),
         **more,
     }
     return kind(
@@ -314,11 +317,11 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
         symbols=symbols,
         exit_width=exit_width,
         site_width=0 if dense else max(1, int(counts.max())),
-        pops=_pops(table),
+        pops=most_pops(table),
     )
 
 
-def _pops(table: TransitionTable) -> int:
+def most_pops(table: TransitionTable) -> int:
     """Return the most frames that one token can leave: one, and one more for each symbol that leaves with another."""
     leaves = table.site_target < 0
     pairs = np.unique(np.stack([table.site_symbol[leaves], -1 - table.site_target[leaves]]), axis=1)
@@ -349,7 +352,13 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
 def check_table(table: TransitionTable) -> None:
     """Raise TypeError unless this is a table."""
     if not isinstance(table, TransitionTable):
-        raise TypeError(f"put takes a TransitionTable, not {type(table).__name__}")
+        raise TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(table).__name__}")
+
+
+def check_top(top: Any) -> None:
+    """Raise ValueError unless `top`, which a table has no use for, is None."""
+    if top is not None:
+        raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
 
 
 def unbranched(table: TransitionTable, depth: int) -> bool:
@@ -381,6 +390,14 @@ def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:
             f"logits have {shape[1]} columns, the table's vocabulary has {vocab_size}: "
             "it was compiled for another model"
         )
+
+
+def check_starts(starts: int, batch: int) -> None:
+    """Raise ValueError unless it is known where `batch` sequences start: as many in each of `starts` states."""
+    if starts == 0:
+        raise ValueError("the tables of an arena start in different states: pass at(dev, handles), one handle a row")
+    if batch % starts:
+        raise ValueError(f"there are {starts} handles for a batch of {batch}: as many for each of them are needed")
 
 
 def check_rows(rows: int, shape: tuple[int, ...]) -> None:

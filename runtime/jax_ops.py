@@ -6,14 +6,21 @@ those of `numpy_ops`, the specification.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
+from ..matrix import SortedMatrix
 from ..table import NEVER, NestedState, TransitionTable
+from . import matrix_ops
+from .arena import Arena, Handle, starts_of
 from .device_table import (
     ARRAYS,
     CALL_ARRAYS,
@@ -31,38 +38,115 @@ from .device_table import (
     check_remaining,
     check_rows,
     check_sids,
+    check_starts,
     check_state,
     check_tokens,
+    check_top,
     device_table,
     refuse_wide,
 )
+from .matrix_ops import DeviceMatrix, or_matrix, place
 
 _UNROLLED = 8  # frames that a token leaves without a loop, which XLA cannot fuse
 _BLOCK = 64  # scores per block maximum in `top_k`
+_LEAST = 64  # entries of an arena's arrays that are written at once
 
 jax.tree_util.register_dataclass(DeviceCalls, data_fields=list(CALL_ARRAYS), meta_fields=list(CALL_STATICS))
 jax.tree_util.register_dataclass(DeviceTable, data_fields=[*ARRAYS, "calls"], meta_fields=list(STATICS))
+jax.tree_util.register_dataclass(
+    DeviceMatrix, data_fields=list(matrix_ops.ARRAYS), meta_fields=list(matrix_ops.STATICS)
+)
 
 
-def put(table: TransitionTable, device: jax.Device | None = None, *, budgets: bool = False) -> DeviceTable:
-    """Copy a table to a device, once; every other function takes what this returns.
+@overload
+def put(
+    table: TransitionTable, device: jax.Device | None = None, *, budgets: bool = False, top: None = None
+) -> DeviceTable: ...
+@overload
+def put(
+    table: SortedMatrix, device: jax.Device | None = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
+@overload
+def put(table: Arena, device: jax.Device | None = None, *, budgets: bool = False, top: None = None) -> DeviceTable: ...
+def put(
+    table: TransitionTable | SortedMatrix | Arena,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+) -> DeviceTable | DeviceMatrix:
+    """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
-    budgets: also copy the distances that `remaining` needs.
+    budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
+    logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
     """
-    if jnp.arange(0).dtype != jnp.int64:  # JAX is in its 32-bit mode
-        refuse_wide(table)
+    wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, device)
         return placed
 
+    if isinstance(table, SortedMatrix):
+        return place(table, convert, top, wide)
+    check_top(top)
+    if isinstance(table, Arena):
+        arena = table
+        arena.check_budgets(budgets)
+        return arena.mirror(("jax", device), lambda: _Mirror(arena, convert))
+    if not wide:
+        refuse_wide(table)
+
     return device_table(table, convert, DeviceTable, budgets)
 
 
+class _Mirror:
+    """An arena's arrays on a device; what they were before is given up to what they are now."""
+
+    def __init__(self, arena: Arena, convert: Callable[[NDArray[Any]], Array]) -> None:
+        self._arrays: dict[str, Array] = {}
+        self._by_ends = arena.by_ends
+
+        def keep(name: str, array: NDArray[Any]) -> Array:
+            self._arrays[name] = convert(array)
+            return self._shown(name)
+
+        self.dev = arena.on_device(keep, DeviceTable, False)
+
+    def _shown(self, name: str) -> Array:
+        array = self._arrays[name]
+        return jnp.moveaxis(array, 0, -1) if name in self._by_ends else array
+
+    def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
+        for name, start, values in changes:
+            size = max(_LEAST, 1 << (len(values) - 1).bit_length())  # few sizes, each of which is compiled for once
+            padded = np.zeros((size, *values.shape[1:]), values.dtype)
+            padded[: len(values)] = values
+            self._arrays[name] = _overwritten(self._arrays[name], padded, start, len(values))
+        shown: dict[str, Any] = {name: self._shown(name) for name in {name for name, _, _ in changes}}
+        assert self.dev.calls is not None, "an arena's tables may be nested"
+        calls = replace(self.dev.calls, **{name: shown.pop(name) for name in CALL_ARRAYS if name in shown})
+        self.dev = replace(self.dev, calls=calls, **shown)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _overwritten(array: Array, values: Array, start: Array, count: Array) -> Array:
+    """Return an array with the first `count` of some values from `start` on."""
+    rows = jnp.arange(values.shape[0])
+    to = jnp.where(rows < count, start + rows, array.shape[0])
+    return array.at[to].set(values.astype(array.dtype), mode="drop")
+
+
+def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
+    """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
+    return replace(dev, starts=jnp.asarray(starts_of(handles)))
+
+
+@or_matrix
 def start(dev: DeviceTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
-    node = jnp.zeros(batch, dev.row_start.dtype)
+    check_starts(dev.starts.shape[0], batch)
+    node = jnp.repeat(dev.starts.astype(dev.row_start.dtype), batch // dev.starts.shape[0], total_repeat_length=batch)
     if dev.calls is None:
         return State(node)
     return _nested(node, jnp.zeros((batch, dev.calls.slots)), jnp.zeros(batch))
@@ -517,6 +601,7 @@ def _check_state(dev: DeviceTable, state: AnyState) -> None:
 # ---------------------------------------------------------------------------------------------- operations
 
 
+@or_matrix
 def accepting(dev: DeviceTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     _check_state(dev, state)
@@ -527,6 +612,7 @@ def accepting(dev: DeviceTable, state: AnyState) -> Array:
     return ends & (state.height == 0) if isinstance(state, NestedState) else ends
 
 
+@or_matrix
 def distance(dev: DeviceTable, state: AnyState) -> Array:
     """Return the tokens (B,) in which each sequence can be complete, NEVER at most; one of them is always allowed.
 
@@ -566,6 +652,7 @@ def _log_z(logits: Array) -> Array:
     return highest + jnp.log(jnp.exp(logits - highest[:, None]).sum(axis=-1))
 
 
+@or_matrix
 def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -575,11 +662,10 @@ def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -
     _check_state(dev, state)
     if remaining is not None:
         _check_remaining(dev, state.node.shape[0], remaining)
-    mask = _allowed(dev, state, remaining)
-    mask = jnp.pad(mask, ((0, 0), (0, -dev.vocab_size % 32))).reshape(mask.shape[0], -(-dev.vocab_size // 32), 32)
-    return (mask.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
+    return pack(_allowed(dev, state, remaining))
 
 
+@or_matrix
 def mask_logits(dev: DeviceTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -591,9 +677,7 @@ def mask_logits(dev: DeviceTable, logits: Array, state: AnyState, remaining: Arr
     _check_state(dev, state)
     if remaining is not None:
         _check_remaining(dev, logits.shape[0], remaining)
-    mask = _allowed(dev, state, remaining)
-    mask = jnp.pad(mask, ((0, 0), (0, logits.shape[1] - dev.vocab_size)))
-    return jnp.where(mask, logits, -jnp.inf)
+    return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
 
 
 def _check_remaining(dev: DeviceTable, rows: int, remaining: Array) -> None:
@@ -610,6 +694,7 @@ def mask_logits_(dev: DeviceTable, logits: Array, state: AnyState, remaining: Ar
 _mask_donated = jax.jit(mask_logits, donate_argnums=1)
 
 
+@or_matrix
 def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
@@ -641,6 +726,7 @@ def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, lev
     return Candidates(best, tokens, _map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), reached))
 
 
+@or_matrix
 def select(
     dev: DeviceTable | None,
     logits: Array,
@@ -719,6 +805,7 @@ def select(
     return Selection(best, parents, jnp.where(alive, tokens, 0), _only(dev, alive.reshape(-1), reached))
 
 
+@or_matrix
 def end_scores(dev: DeviceTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     check_rows(logits.shape[0], state.node.shape)
@@ -728,6 +815,7 @@ def end_scores(dev: DeviceTable, logits: Array, state: AnyState, renormalise: bo
     return jnp.where(may_end, logits[:, dev.eos] - log_z, -jnp.inf)
 
 
+@or_matrix
 def advance(dev: DeviceTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, jnp.issubdtype(tokens.dtype, jnp.integer), tokens.dtype)
@@ -746,11 +834,13 @@ def advance(dev: DeviceTable, state: AnyState, tokens: Array) -> AnyState:
     return reached._replace(node=node.astype(state.node.dtype))
 
 
+@or_matrix
 def log_mass(dev: DeviceTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return jax.nn.logsumexp(mask_logits(dev, log_softmax(logits), state), axis=-1)
 
 
+@or_matrix
 def contains(dev: DeviceTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -760,6 +850,7 @@ def contains(dev: DeviceTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
+@or_matrix
 def allowed_tokens(
     dev: DeviceTable, state: AnyState, width: int, remaining: Array | None = None
 ) -> tuple[Array, Array]:
@@ -804,6 +895,12 @@ def top_k(scores: Array, k: int) -> tuple[Array, Array]:
         return best, take(block, at // _BLOCK) * _BLOCK + at % _BLOCK
     best, at = lax.top_k(scores, k)
     return best, jnp.minimum(at, n - 1)
+
+
+def top_of_beams(x: Array, scores: Array, k: int) -> tuple[Array, Array]:
+    """Return the k largest of x (B, m, w) + scores (B, m) and where they stand in (B, m * w); NaN counts as -inf."""
+    totals = (x + scores[:, :, None]).reshape(x.shape[0], -1)
+    return top_k(jnp.where(jnp.isnan(totals), -jnp.inf, totals), k)
 
 
 def take(array: Array, index: Array) -> Array:
@@ -851,6 +948,38 @@ def logsumexp(x: Array) -> Array:
     return _log_z(x)
 
 
+def lookup(array: Array, index: Array) -> Array:
+    """Return array (n,) at indices of any shape."""
+    return _at(array, index)
+
+
+def integers(x: Array, like: Array) -> Array:
+    """Return whole numbers in the type of `like`; what is too large for any such type is as large as it may be."""
+    return (jnp.minimum(x, NEVER) if x.dtype == jnp.uint32 else x).astype(like.dtype)
+
+
+def search(ascending: Array, query: Array) -> Array:
+    """Return how many of ascending numbers (n,) are below each of query."""
+    return jnp.searchsorted(ascending, query)
+
+
+def scatter(array: Array, index: Array, value: int) -> Array:
+    """Return array (B, n) with a value at index (B, k)."""
+    return array.at[jnp.arange(array.shape[0])[:, None], index].set(value, mode="promise_in_bounds")
+
+
+def keep(x: Array, mask: Array, size: int) -> Array:
+    """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
+    return jnp.where(jnp.pad(mask[:, :size] != 0, ((0, 0), (0, x.shape[1] - size))), x, -jnp.inf)
+
+
+def pack(mask: Array) -> Array:
+    """Return a mask (B, n) as bits: uint32 (B, ceil(n / 32))."""
+    words = -(-mask.shape[1] // 32)
+    bits = jnp.pad(mask != 0, ((0, 0), (0, -mask.shape[1] % 32))).reshape(mask.shape[0], words, 32)
+    return (bits.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
+
+
 def sort(x: Array) -> Array:
     """Return each row (B, n) with the largest first."""
     return -jnp.sort(-x, axis=-1)
@@ -859,6 +988,17 @@ def sort(x: Array) -> Array:
 def surely(holds: Array) -> bool:
     """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
     return not isinstance(holds, jax.core.Tracer) and bool(holds.all())
+
+
+def to_device(array: NDArray[Any], like: Array) -> Array:
+    """Return an array of the host where `like` is."""
+    out: Array = jax.device_put(jnp.asarray(array), next(iter(like.devices())))
+    return out
+
+
+def to_host(array: Array) -> NDArray[Any]:
+    """Return an array on the host, once it is there."""
+    return np.asarray(array)
 
 
 where = jnp.where

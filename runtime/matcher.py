@@ -27,7 +27,9 @@ _NO_FRAMES.flags.writeable = False
 class Spelling(Protocol):
     """What jumping forward needs to know of a vocabulary; `Vocabulary` has it."""
 
-    tokens: Sequence[bytes]
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of each token."""
 
     @property
     def fingerprint(self) -> str:
@@ -82,6 +84,12 @@ class _Stack:
 
 _Place = tuple[int, _Stack]  # a configuration
 _DEEPER = np.empty(0, np.uint32)  # in place of a mask: it depends on the next site as well
+
+
+def _tokens_of(mask: NDArray[np.uint32]) -> NDArray[Any]:
+    """Return the tokens whose bits are set, in order."""
+    bits = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits.view(np.bool_))  # an eighth of what it takes over numbers
 
 
 _MOST_SPARES = 8
@@ -203,7 +211,7 @@ class _Host:
         """Return the tokens that a place where no sequence may end allows."""
         if place >= len(self.base_row) or self.base_row[place] < 0:
             return self.table.edge_token[self.row_start[place] : self.row_start[place + 1]]
-        return np.flatnonzero(np.unpackbits(self.mask(place).astype("<u4").view(np.uint8), bitorder="little"))
+        return _tokens_of(self.mask(place))
 
     def step(self, place: Any, token: int) -> Any:
         """Return the place that a token leads to; `nowhere` if it is not allowed."""
@@ -455,7 +463,7 @@ class _NestedHost(_Host):
 
     def allowed(self, place: _Place) -> NDArray[Any]:
         """Return the tokens that a place where no sequence may end allows."""
-        return np.flatnonzero(np.unpackbits(self.mask(place).astype("<u4").view(np.uint8), bitorder="little"))
+        return _tokens_of(self.mask(place))
 
     def ends(self, place: _Place) -> bool:
         """Return whether a sequence may end at a place."""

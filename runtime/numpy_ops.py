@@ -7,12 +7,15 @@ a node and the tuple of sites on its stack, the outermost first; () without call
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..matrix import SortedMatrix
 from ..table import NEVER, NestedState, TransitionTable
+from .arena import Arena, Handle, starting, starts_in, starts_of
 from .device_table import (
     AnyState,
     Candidates,
@@ -23,26 +26,54 @@ from .device_table import (
     check_remaining,
     check_rows,
     check_sids,
+    check_starts,
     check_tokens,
+    check_top,
     map_tree,
     unbranched,
 )
+from .matrix_ops import DeviceMatrix, or_matrix, place
 
 Array = NDArray[Any]
 Configuration = tuple[int, tuple[int, ...]]
 
 
-def put(table: TransitionTable, device: Any = None, *, budgets: bool = False) -> TransitionTable:
-    """Return the table itself: in numpy it is used where it is, and distances are at hand.
+@overload
+def put(table: TransitionTable, device: Any = None, *, budgets: bool = False, top: None = None) -> TransitionTable: ...
+@overload
+def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
+@overload
+def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> TransitionTable: ...
+def put(
+    table: TransitionTable | SortedMatrix | Arena, device: Any = None, *, budgets: bool = False, top: int | None = None
+) -> TransitionTable | DeviceMatrix:
+    """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
-    budgets: on a device, also copy the distances that `remaining` needs.
+    Of an arena it is the table that its arrays form, which change as tables come and go.
+
+    budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
+    of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
     """
+    if isinstance(table, SortedMatrix):
+        return place(table, np.asarray, top)
+    check_top(top)
+    if isinstance(table, Arena):
+        table.check_budgets(budgets)
+        return table.table
     return table
 
 
+def at(dev: TransitionTable, handles: Sequence[Handle]) -> TransitionTable:
+    """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
+    return starting(dev, starts_of(handles))
+
+
+@or_matrix
 def start(dev: TransitionTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
-    return _state(dev, [(0, ())] * batch, (batch,))
+    starts = starts_in(dev)
+    check_starts(len(starts), batch)
+    return _state(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
 
 
 def edges(dev: TransitionTable, node: int) -> dict[int, int]:
@@ -199,6 +230,7 @@ def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
     return out
 
 
+@or_matrix
 def accepting(dev: TransitionTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     bottom = [not stack for _, stack in _configurations(dev, state)]
@@ -213,6 +245,7 @@ def log_softmax(logits: Array) -> Array:
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
+@or_matrix
 def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -230,6 +263,7 @@ def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = Non
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
+@or_matrix
 def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -246,12 +280,14 @@ def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining:
     return out
 
 
+@or_matrix
 def mask_logits_(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(dev, logits, state, remaining)
     return logits
 
 
+@or_matrix
 def candidates(
     dev: TransitionTable, logits: Array, state: AnyState, width: int, level: int | None = None
 ) -> Candidates:
@@ -274,6 +310,7 @@ def candidates(
     return Candidates(scores, tokens, _state(dev, states, (batch, width)))
 
 
+@or_matrix
 def select(
     dev: TransitionTable | None,
     logits: Array,
@@ -321,12 +358,14 @@ def select(
     return Selection(best, None if in_place else parents, picked, following)
 
 
+@or_matrix
 def end_scores(dev: TransitionTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
+@or_matrix
 def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
@@ -334,6 +373,7 @@ def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     return _state(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
+@or_matrix
 def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     masked = mask_logits(dev, log_softmax(logits), state)
@@ -341,6 +381,7 @@ def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
         return np.asarray(np.logaddexp.reduce(masked, axis=-1))
 
 
+@or_matrix
 def contains(dev: TransitionTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -350,6 +391,7 @@ def contains(dev: TransitionTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
+@or_matrix
 def allowed_tokens(
     dev: TransitionTable, state: AnyState, width: int, remaining: Array | None = None
 ) -> tuple[Array, Array]:
@@ -373,9 +415,19 @@ def allowed_tokens(
 
 
 def top_k(scores: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest of each row (B, n) and where they stand, largest first; k <= n."""
+    """Return the k largest of each row (B, n) and where they stand, largest first; -inf fills up where k > n."""
+    if k > scores.shape[1]:
+        fill = np.full((len(scores), k - scores.shape[1]), -np.inf, scores.dtype)
+        best, at = top_k(np.concatenate([scores, fill], axis=1), k)
+        return best, np.minimum(at, scores.shape[1] - 1)
     order = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
     return np.take_along_axis(scores, order, axis=-1), order
+
+
+def top_of_beams(x: Array, scores: Array, k: int) -> tuple[Array, Array]:
+    """Return the k largest of x (B, m, w) + scores (B, m) and where they stand in (B, m * w); NaN counts as -inf."""
+    totals = (x + scores[:, :, None]).reshape(len(x), -1)
+    return top_k(np.where(np.isnan(totals), -np.inf, totals).astype(totals.dtype), k)
 
 
 def take(array: Array, index: Array) -> Array:
@@ -424,6 +476,42 @@ def logsumexp(x: Array) -> Array:
         return np.asarray(highest + np.log(np.exp(x - highest[:, None]).sum(axis=-1)))
 
 
+def lookup(array: Array, index: Array) -> Array:
+    """Return array (n,) at indices of any shape."""
+    return np.asarray(array[index])
+
+
+def integers(x: Array, like: Array) -> Array:
+    """Return whole numbers in the type of `like`; what is too large for any such type is as large as it may be."""
+    return np.minimum(x, np.iinfo(like.dtype).max).astype(like.dtype) if x.dtype == np.uint64 else x.astype(like.dtype)
+
+
+def search(ascending: Array, query: Array) -> Array:
+    """Return how many of ascending numbers (n,) are below each of query."""
+    return np.searchsorted(ascending, query)
+
+
+def scatter(array: Array, index: Array, value: int) -> Array:
+    """Return array (B, n) with a value at index (B, k)."""
+    out = array.copy()
+    np.put_along_axis(out, index, value, axis=1)
+    return out
+
+
+def keep(x: Array, mask: Array, size: int) -> Array:
+    """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
+    out = np.full_like(x, -np.inf)
+    out[:, :size] = np.where(mask[:, :size] != 0, x[:, :size], -np.inf)
+    return out
+
+
+def pack(mask: Array) -> Array:
+    """Return a mask (B, n) of 0 and -1 as bits: uint32 (B, ceil(n / 32))."""
+    bits = np.zeros((len(mask), -(-mask.shape[1] // 32) * 32), bool)
+    bits[:, : mask.shape[1]] = mask != 0
+    return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
+
+
 def sort(x: Array) -> Array:
     """Return each row (B, n) with the largest first."""
     return -np.sort(-x, axis=-1)
@@ -432,6 +520,16 @@ def sort(x: Array) -> Array:
 def surely(holds: Array) -> bool:
     """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
     return bool(holds.all())
+
+
+def to_device(array: Array, like: Array) -> Array:
+    """Return an array of the host where `like` is."""
+    return np.asarray(array)
+
+
+def to_host(array: Array) -> Array:
+    """Return an array on the host, once it is there."""
+    return np.asarray(array)
 
 
 where = np.where

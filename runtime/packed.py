@@ -128,6 +128,10 @@ class Bundle:
         self.header = np.array(numbers + [0] * 2 * len(self.arrays), np.int64)
         _write_addresses(self.header, *self.arrays)
 
+    def set_most(self, most_need: int, most_pushes: int) -> None:
+        """Note how many frames may be needed, and pushed at once, of a table whose arrays change."""
+        self.header[_MOST_NEED], self.header[_MOST_PUSHES] = most_need, most_pushes
+
     @staticmethod
     def of(table: TransitionTable) -> Bundle:
         """Return the bundle of a table, made once and kept with it."""

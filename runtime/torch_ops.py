@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..matrix import SortedMatrix
 from ..table import NEVER, NestedState, TransitionTable
 from . import packed
+from .arena import Arena, Handle, starts_of
 from .device_table import (
     AnyState,
     Candidates,
@@ -32,11 +35,14 @@ from .device_table import (
     check_remaining,
     check_rows,
     check_sids,
+    check_starts,
     check_state,
     check_tokens,
+    check_top,
     device_table,
     map_tree,
 )
+from .matrix_ops import DeviceMatrix, or_matrix, place
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
@@ -64,33 +70,91 @@ class TorchTable(DeviceTable):
     byte_rank: Tensor  # (256, 8) int32: bits set below each bit
 
 
-def put(table: TransitionTable, device: torch.device | str | None = None, *, budgets: bool = False) -> TorchTable:
-    """Copy a table to a device, once; every other function takes what this returns.
+@overload
+def put(
+    table: TransitionTable, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+) -> TorchTable: ...
+@overload
+def put(
+    table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
+@overload
+def put(
+    table: Arena, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+) -> TorchTable: ...
+def put(
+    table: TransitionTable | SortedMatrix | Arena,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+) -> TorchTable | DeviceMatrix:
+    """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
-    budgets: also copy the distances that `remaining` needs.
+    budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
+    logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
     """
 
     def convert(array: NDArray[Any]) -> Tensor:
-        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-            array = array.view(f"i{array.dtype.itemsize}")  # unsigned types lack kernels; `_unsigned` undoes it
-        return torch.tensor(array, device=device)
+        return torch.tensor(_signed(array), device=device)
 
-    return device_table(
-        table,
-        convert,
-        TorchTable,
-        budgets,
-        host=table if torch.empty(0, device=device).device.type == "cpu" else None,
-        byte_mask=-_BYTES.astype(np.int32),
-        byte_penalty=np.where(_BYTES, np.float32(0), np.float32(-np.inf)),
-        byte_rank=(np.cumsum(_BYTES, axis=1) - _BYTES).astype(np.int32),
-    )
+    if isinstance(table, SortedMatrix):
+        return place(table, convert, top)
+    check_top(top)
+    where = torch.empty(0, device=device).device
+    more = {
+        "byte_mask": -_BYTES.astype(np.int32),
+        "byte_penalty": np.where(_BYTES, np.float32(0), np.float32(-np.inf)),
+        "byte_rank": (np.cumsum(_BYTES, axis=1) - _BYTES).astype(np.int32),
+    }
+    if isinstance(table, Arena):
+        arena = table
+        arena.check_budgets(budgets)
+        return cast(TorchTable, arena.mirror(("torch", where), lambda: _Mirror(arena, convert, where, more)))
+    host = table if where.type == "cpu" else None
+    return device_table(table, convert, TorchTable, budgets, host=host, **more)
 
 
+class _Mirror:
+    """An arena's arrays on a device, written to in place."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        convert: Callable[[NDArray[Any]], Tensor],
+        where: torch.device,
+        more: dict[str, NDArray[Any]],
+    ) -> None:
+        self._arrays: dict[str, Tensor] = {}
+
+        def keep(name: str, array: NDArray[Any]) -> Tensor:
+            placed = self._arrays[name] = convert(array)
+            return placed.movedim(0, -1) if name in arena.by_ends else placed
+
+        self.dev = arena.on_device(keep, TorchTable, where.type == "cpu", **more)
+
+    def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
+        for name, start, values in changes:
+            self._arrays[name][start : start + len(values)] = torch.from_numpy(np.ascontiguousarray(_signed(values)))
+
+
+def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
+    """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
+    return replace(dev, starts=torch.from_numpy(starts_of(handles)).to(dev.starts.device))
+
+
+def _signed(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in a signed type, as unsigned ones lack kernels; `_unsigned` undoes it."""
+    wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
+    return array.view(f"i{array.dtype.itemsize}") if wide else array
+
+
+@or_matrix
 def start(dev: TorchTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
-    node = torch.zeros(batch, dtype=torch.int64, device=dev.row_start.device)
+    check_starts(dev.starts.shape[0], batch)
+    node = dev.starts.long().repeat_interleave(batch // dev.starts.shape[0], output_size=batch)
     if dev.calls is None:
         return State(node)
     stack = torch.zeros(batch, dev.calls.slots, dtype=torch.int32, device=node.device)
@@ -578,6 +642,7 @@ def _map(function: Any, state: AnyState) -> Any:
 # ---------------------------------------------------------------------------------------------- operations
 
 
+@or_matrix
 def accepting(dev: TorchTable, state: AnyState) -> Tensor:
     """Return whether each sequence may end where it stands: bool (B,)."""
     if dev.calls is None:
@@ -587,6 +652,7 @@ def accepting(dev: TorchTable, state: AnyState) -> Tensor:
     return _eos_allowed(dev, state.node) & at_bottom
 
 
+@or_matrix
 def distance(dev: TorchTable, state: AnyState) -> Tensor:
     """Return the tokens (B,) in which each sequence can be complete, at least one of which is always allowed.
 
@@ -619,6 +685,7 @@ def _wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
+@or_matrix
 def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Return the tokens allowed in each state, packed: int32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -630,13 +697,10 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -
         _check_remaining(dev, state.node.shape[0], remaining)
     if _on_host(dev, state, remaining):
         return torch.from_numpy(_packed(dev, state, remaining).view(np.int32))
-    words = -(-dev.vocab_size // 32)
-    allowed = _allowed(dev, state, remaining).view(state.node.shape[0], dev.masks.shape[1] // 4, 32)
-    allowed = allowed[:, :words] & 1
-    shifts = torch.arange(32, dtype=torch.int32, device=allowed.device)
-    return (allowed << shifts).sum(dim=-1, dtype=torch.int32)
+    return pack(_allowed(dev, state, remaining)[:, : dev.vocab_size])
 
 
+@or_matrix
 def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -648,15 +712,10 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Ten
     if (kernels := _triton_for(logits)) is not None:
         out = torch.empty_like(logits, memory_format=torch.contiguous_format)
         return kernels.apply(bitmask(dev, state, remaining), logits, out)
-    mask = _allowed(dev, state, remaining)[:, : dev.vocab_size]
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        mask = mask.to(torch.int16)
-    if logits.shape[1] == dev.vocab_size:
-        return _keep(logits, mask)
-    padding = logits.new_full((logits.shape[0], logits.shape[1] - dev.vocab_size), -torch.inf)
-    return torch.cat([_keep(logits[:, : dev.vocab_size], mask), padding], dim=1)
+    return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
 
 
+@or_matrix
 def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them.
 
@@ -782,6 +841,7 @@ def _noted(logits: Tensor) -> Tensor:
     return logits
 
 
+@or_matrix
 def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
@@ -812,6 +872,7 @@ def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, lev
     return Candidates(best, tokens, _map(lambda x: x.view(*tokens.shape, *x.shape[1:]), reached))
 
 
+@or_matrix
 def select(
     dev: TorchTable | None,
     logits: Tensor,
@@ -832,7 +893,7 @@ def select(
     log_probs = _wide(logits) if renormalise and dev is not None else log_softmax(logits)
     if dev is None:
         width = logits.shape[1]
-        best, at = _top_of_beams(log_probs.view(batch, m, width), scores, beams)
+        best, at = top_of_beams(log_probs.view(batch, m, width), scores, beams)
         alive = best > -torch.inf
         unused = state.node.new_zeros(batch * beams)
         return Selection(best, at // width, torch.where(alive, at % width, 0), State(unused))
@@ -879,7 +940,7 @@ def select(
         best = (scores + x.view(batch, m)).nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         tokens, edges = token.reshape(batch, m), edge.reshape(-1)
     else:
-        best, at = _top_of_beams(x.view(batch, m, width), scores, beams)
+        best, at = top_of_beams(x.view(batch, m, width), scores, beams)
         parents = at // width
         if dense:
             tokens = (at - parents * width).clamp(max=dev.vocab_size - 1)
@@ -894,6 +955,7 @@ def select(
     return Selection(best, parents, torch.where(alive, tokens, 0), _only(dev, alive.view(-1), reached))
 
 
+@or_matrix
 def end_scores(dev: TorchTable, logits: Tensor, state: AnyState, renormalise: bool = False) -> Tensor:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     check_rows(logits.shape[0], state.node.shape)
@@ -901,26 +963,7 @@ def end_scores(dev: TorchTable, logits: Tensor, state: AnyState, renormalise: bo
     return torch.where(accepting(dev, state) & (last <= torch.inf), last, -torch.inf)
 
 
-def _top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest of x (B, m, w) + scores (B, m) and where they stand in (B, m * w); NaN counts as -inf.
-
-    As `top_k` does, but a beam's score is added to its blocks' maxima and to the blocks looked into, not to all of x:
-    rounding keeps the order, so the result is the same. NaN fills whole rows of x.
-    """
-    batch, m, width = x.shape
-    low = -torch.inf
-    if width % _BLOCK or m * width < 4 * k * _BLOCK:
-        totals = (x + scores[:, :, None]).nan_to_num_(nan=low, posinf=torch.inf, neginf=low)
-        return top_k(totals.view(batch, -1), k)
-    blocks = x.view(batch, -1, _BLOCK)
-    highest = (blocks.amax(dim=-1).view(batch, m, -1) + scores[:, :, None]).view(batch, -1)
-    _, block = highest.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).topk(k)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))
-    inside = inside + scores.gather(1, block // (width // _BLOCK))[:, :, None]
-    best, at = inside.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).view(batch, -1).topk(k)
-    return best, block.gather(1, at // _BLOCK) * _BLOCK + at % _BLOCK
-
-
+@or_matrix
 def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, _integers(tokens), tokens.dtype)
@@ -942,11 +985,13 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     return reached._replace(node=node)  # EOS leads to the dead state so far, with nothing on its stack
 
 
+@or_matrix
 def log_mass(dev: TorchTable, logits: Tensor, state: AnyState) -> Tensor:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return torch.logsumexp(mask_logits(dev, log_softmax(logits), state), dim=-1)
 
 
+@or_matrix
 def contains(dev: TorchTable, sids: Tensor) -> Tensor:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -956,6 +1001,7 @@ def contains(dev: TorchTable, sids: Tensor) -> Tensor:
     return accepting(dev, state)
 
 
+@or_matrix
 def allowed_tokens(
     dev: TorchTable, state: AnyState, width: int, remaining: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -1000,6 +1046,26 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best, at if k <= n else at.clamp(max=n - 1)
 
 
+def top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest of x (B, m, w) + scores (B, m) and where they stand in (B, m * w); NaN counts as -inf.
+
+    As `top_k` does, but a beam's score is added to its blocks' maxima and to the blocks looked into, not to all of x:
+    rounding keeps the order, so the result is the same. NaN fills whole rows of x.
+    """
+    batch, m, width = x.shape
+    low = -torch.inf
+    if width % _BLOCK or m * width < 4 * k * _BLOCK:
+        totals = (x + scores[:, :, None]).nan_to_num_(nan=low, posinf=torch.inf, neginf=low)
+        return top_k(totals.view(batch, -1), k)
+    blocks = x.view(batch, -1, _BLOCK)
+    highest = (blocks.amax(dim=-1).view(batch, m, -1) + scores[:, :, None]).view(batch, -1)
+    _, block = highest.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).topk(k)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))
+    inside = inside + scores.gather(1, block // (width // _BLOCK))[:, :, None]
+    best, at = inside.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).view(batch, -1).topk(k)
+    return best, block.gather(1, at // _BLOCK) * _BLOCK + at % _BLOCK
+
+
 def take(array: Tensor, index: Tensor) -> Tensor:
     """Return array (B, n) gathered at index (B, k) along the second axis."""
     return array.gather(1, index)
@@ -1019,6 +1085,7 @@ def gather(cache: Any, index: Tensor) -> Any:
     return map_tree(regather, cache)
 
 
+@or_matrix
 def first_tokens(dev: TorchTable | None, cache: Any, count: int, token: int) -> Tensor:
     """Return `count` copies of the token a model is first fed with, where the table or else the cache is."""
     device = _device(cache) if dev is None else dev.row_start.device
@@ -1068,6 +1135,45 @@ def logsumexp(x: Tensor) -> Tensor:
     return torch.logsumexp(x, dim=-1)
 
 
+def lookup(array: Tensor, index: Tensor) -> Tensor:
+    """Return array (n,) at indices of any shape."""
+    return array.take(index)
+
+
+def integers(x: Tensor, like: Tensor) -> Tensor:
+    """Return whole numbers in the type of `like`."""
+    return x.to(like.dtype)
+
+
+def search(ascending: Tensor, query: Tensor) -> Tensor:
+    """Return how many of ascending numbers (n,) are below each of query."""
+    return torch.searchsorted(ascending, query)
+
+
+def scatter(array: Tensor, index: Tensor, value: int) -> Tensor:
+    """Return array (B, n) with a value at index (B, k)."""
+    return array.scatter(1, index, value)
+
+
+def keep(x: Tensor, mask: Tensor, size: int) -> Tensor:
+    """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
+    mask = mask[:, :size]
+    if x.dtype in (torch.float16, torch.bfloat16):
+        mask = mask.to(torch.int16)
+    if x.shape[1] == size:
+        return _keep(x, mask)
+    padding = x.new_full((x.shape[0], x.shape[1] - size), -torch.inf)
+    return torch.cat([_keep(x[:, :size], mask), padding], dim=1)
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Return a mask (B, n) of 0 and -1 as bits: int32 (B, ceil(n / 32))."""
+    words = -(-mask.shape[1] // 32)
+    bits = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 32)).view(mask.shape[0], words, 32) & 1
+    shifts = torch.arange(32, dtype=torch.int32, device=mask.device)
+    return (bits << shifts).sum(dim=-1, dtype=torch.int32)
+
+
 def sort(x: Tensor) -> Tensor:
     """Return each row (B, n) with the largest first."""
     return x.sort(dim=-1, descending=True).values
@@ -1077,6 +1183,17 @@ def surely(holds: Tensor) -> bool:
     """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
     recording = holds.is_cuda and torch.cuda.is_current_stream_capturing()
     return _plain(holds) and not recording and bool(holds.all())
+
+
+def to_device(array: NDArray[Any], like: Tensor) -> Tensor:
+    """Return an array of the host where `like` is."""
+    return torch.as_tensor(array).to(like.device, non_blocking=True)
+
+
+def to_host(array: Tensor) -> NDArray[Any]:
+    """Return an array on the host, once it is there."""
+    found: NDArray[Any] = array.detach().cpu().numpy()
+    return found
 
 
 where = torch.where

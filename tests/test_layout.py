@@ -18,13 +18,14 @@ ALLOWED = {
     "errors": set(),
     "automata": {"automata"},
     "bundle": set(),
+    "matrix": set(),
     "table": set(),
-    "compile": {"automata", "bundle", "compile", "table"},
-    "runtime": {"bundle", "runtime", "table"},
+    "compile": {"automata", "bundle", "compile", "matrix", "table"},
+    "runtime": {"bundle", "matrix", "runtime", "table"},
     "demo": {"demo", "table", "compile", "runtime", ""},
     "cli": {"automata", "compile", "demo", "drawing", "table", ""},
     "drawing": {"automata", "compile", "table"},
-    "": {"automata", "compile", "runtime", "table"},
+    "": {"automata", "compile", "matrix", "runtime", "table"},
 }
 HEAVY = {
     "torch": {"runtime/torch_ops.py", "runtime/triton_ops.py", "runtime/integrations", "demo"},
@@ -99,9 +100,12 @@ def test_only_a_reference_to_another_document_brings_in_the_libraries_for_it():
 
 def test_the_public_names_are_these():
     assert set(mw.__all__) == {
+        "Arena",
+        "ArenaError",
         "Budget",
         "BudgetError",
         "Cache",
+        "Capacity",
         "ConstraintError",
         "DataError",
         "LazyTable",
@@ -110,6 +114,7 @@ def test_the_public_names_are_these():
         "MissingDependencyError",
         "RegexError",
         "SchemaError",
+        "SortedMatrix",
         "TableError",
         "TableFileError",
         "TransitionTable",
@@ -120,6 +125,7 @@ def test_the_public_names_are_these():
         "compile_regex",
         "compile_sequences",
         "compile_sids",
+        "sort_sids",
     }
     for name in mw.__all__:
         assert getattr(mw, name).__doc__

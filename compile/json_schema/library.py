@@ -579,7 +579,9 @@ def _name_ends(library: Library, machine: Machine, symbols: Symbols, counters: N
 def _needs(machine: Machine, number: NDArray[np.int32], states: int, depth: int) -> tuple[int, dict[str, NDArray[Any]]]:
     """Return the depth of a table, and what its states and sites need of it where it can run out."""
     if machine.height is not None and machine.height <= depth:
-        return depth if machine.anything else machine.height, {}
+        if not machine.anything:
+            return machine.height, {}
+        return depth, {"site_need": np.zeros(machine.num_sites, np.int32)}  # there: it can run out, in free values
     by_state, by_site = needs(machine, MOST_DEPTH)
     out = np.zeros(states, np.int32)
     out[number] = by_state

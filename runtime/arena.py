@@ -1,0 +1,802 @@
+"""An `Arena`: many tables in arrays of fixed size, so that one call serves a batch in which every row has its own.
+
+Rows, sites and whatever else has a number are numbered anew on the way in. Masks, class lists and exit lists say
+nothing about states: equal ones are there once, however many tables have them, and they are most of what schemas have
+in common. Adding and dropping change what arrays hold, never their shapes, so nothing that was compiled or recorded for
+an arena has to be again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ArenaError, VocabularyMismatchError
+from ..table import NEVER, Distances, LazyTable, TransitionTable
+from .device_table import CALL_ARRAYS, MOST_FRAMES, DeviceCalls, DeviceTable, Made, check_table, most_pops
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much an arena holds. What limits a device's memory: `Arena.nbytes` says what it comes to.
+
+    The first group is shared by all tables; the defaults hold a thousand JSON schemas of everyday size. The second is
+    the most that one state or one token of any table may have: gathers are as wide as these say.
+    """
+
+    states: int = 1 << 20
+    edges: int = 1 << 23
+    bases: int = 1 << 16
+    base_targets: int = 1 << 20
+    masks: int = 2048  # V bits each
+    lists: int = 1 << 15  # of classes, and as many of exits
+    classes: int = 1 << 22  # entries of the former
+    exits: int = 1 << 18  # entries of the latter
+    sites: int = 1 << 16
+    site_entries: int = 1 << 21
+    actions: int = 1 << 18
+    pushes: int = 1 << 19
+    row_width: int = 2048  # edges of a state
+    class_width: int = 1 << 17  # entries of a class list
+    exit_width: int = 512
+    site_width: int = 512
+    symbols: int = 1 << 13
+    pops: int = 8  # frames that one token leaves
+    depth: int = 64
+    ends: int = 4  # ways to end that budgets tell apart
+
+    def __post_init__(self) -> None:
+        for limit in dataclasses.fields(self):
+            value: Any = getattr(self, limit.name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"Capacity({limit.name}=...) must be an integer, not {type(value).__name__}")
+            if not 1 <= value < 2**30:
+                raise ValueError(f"Capacity({limit.name}={value}) must be from 1 to {2**30 - 1:,}")
+
+
+class Stored(NamedTuple):
+    """What an arena holds and has held."""
+
+    tables: int
+    held: int  # of these, such as somebody has a handle of
+    evictions: int
+    free: dict[str, int]  # of each shared capacity, how much is left
+
+
+@dataclass(eq=False)
+class Handle:
+    """A table's place in an arena, until it is dropped."""
+
+    arena: Arena
+    start: int  # the state in which its sequences start
+    rows: int  # states start .. start + rows - 1 are its own
+    table: TransitionTable
+    dropped: bool = False
+
+
+def starts_of(handles: Sequence[Handle]) -> NDArray[np.int32]:
+    """Return the states (B,) in which the sequences of handles of one arena start. Raises TypeError, ValueError."""
+    for handle in handles:
+        if not isinstance(handle, Handle):
+            raise TypeError(f"a Handle is needed, as Arena.add returns one, not a {type(handle).__name__}")
+        handles[0].arena.check(handle)
+    if not handles:
+        raise ValueError("there are no handles: one for each row of a batch is needed")
+    return np.array([handle.start for handle in handles], np.int32)
+
+
+class VocabularyLike(Protocol):
+    """What an arena needs to know of the vocabulary that all its tables are for: a `Vocabulary` has it."""
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of the vocabulary."""
+
+
+class Mirror(Protocol):
+    """A copy of an arena's arrays on a device."""
+
+    @property
+    def dev(self) -> DeviceTable:
+        """What operations take, as it is now."""
+
+    def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
+        """Write values over part of each array: its name, where the part begins, what to write."""
+
+
+class _Space:
+    """Which parts of an array are free."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size
+        self._starts, self._stops = [0], {0: size}  # of what is free, in order
+
+    def take(self, count: int) -> int:
+        """Return where so many entries that were free begin, or -1: the first place where they fit."""
+        if count == 0:
+            return 0
+        for at, start in enumerate(self._starts):
+            stop = self._stops[start]
+            if stop - start >= count:
+                del self._stops[start]
+                if stop - start == count:
+                    del self._starts[at]
+                else:
+                    self._starts[at] = start + count
+                    self._stops[start + count] = stop
+                self.free -= count
+                return start
+        return -1
+
+    def give(self, start: int, count: int) -> None:
+        """Take entries back, and join them with what is free around them."""
+        if count == 0:
+            return
+        self.free += count
+        stop = start + count
+        if stop in self._stops:
+            after = self._stops.pop(stop)
+            del self._starts[bisect_left(self._starts, stop)]
+            stop = after
+        at = bisect_left(self._starts, start)
+        if at and self._stops[self._starts[at - 1]] == start:
+            self._stops[self._starts[at - 1]] = stop
+            return
+        insort(self._starts, start)
+        self._stops[start] = stop
+
+
+@dataclass(eq=False)
+class _Shared:
+    """Something that several tables have: where it lies, and how many of them have it."""
+
+    key: Any
+    place: int
+    parts: list[tuple[str, int, int]]  # spaces, and what is taken of them
+    uses: int = 0
+
+
+@dataclass(eq=False)
+class _Resident:
+    """A table that is in the arena."""
+
+    key: Any
+    start: int
+    rows: int
+    parts: list[tuple[str, int, int]]
+    shared: list[_Shared]
+    table: TransitionTable
+    most_need: int
+    most_pushes: int
+    handles: int = 0
+
+
+class _ArenaTable(TransitionTable):
+    """An arena's arrays in the form of one table, for numpy and for kernels that run on the host; its arrays change."""
+
+    @property
+    def distances(self) -> Distances:
+        found: Distances = self.__dict__["_arena_distances"]
+        return found
+
+    @property
+    def memory(self) -> int:
+        return sum(array.nbytes for array in self.__dict__.values() if isinstance(array, np.ndarray))
+
+
+def starting(table: TransitionTable, starts: NDArray[np.int32]) -> TransitionTable:
+    """Return an arena's table in which the rows of a batch start in the states (B,)."""
+    other = object.__new__(_ArenaTable)
+    other.__dict__.update(table.__dict__, _starts=starts)
+    return other
+
+
+def starts_in(table: TransitionTable) -> NDArray[np.int32]:
+    """Return the states in which sequences of a table start: (1,), or (B,) as `starting` said, (0,) before it did."""
+    if not isinstance(table, _ArenaTable):
+        return np.zeros(1, np.int32)
+    found: NDArray[np.int32] = table.__dict__.get("_starts", np.zeros(0, np.int32))
+    return found
+
+
+class Arena:
+    """Fixed arrays that any number of tables of one vocabulary share, as far as they fit: see `Capacity`.
+
+    `add` gives a table a place and returns a `Handle`; `torch_ops.put` and `jax_ops.put` make the arena's arrays on a
+    device, which stay the same while tables come and go, and every operation takes what they return as it takes one
+    table. `at(handles)` says where the rows of a batch start. A table that is there already is not copied again; one
+    that nobody holds a handle of stays until its room is needed, the one used least recently first.
+
+    budgets: with the distances that `remaining` needs. vocabulary: a `Vocabulary`, or whatever has its size, eos and
+    fingerprint. Sequences end by EOS here, so tables must have been compiled with the vocabulary's. Tries are taken as
+    graphs, without their compact tails, at about 9 bytes a state.
+
+    Any thread may add and drop. Raises ArenaError, TypeError, ValueError, VocabularyMismatchError.
+    """
+
+    def __init__(self, vocabulary: VocabularyLike, capacity: Capacity | None = None, *, budgets: bool = False) -> None:
+        for name in ("size", "eos", "fingerprint"):
+            if not hasattr(vocabulary, name):
+                raise TypeError(f"an arena is made for a Vocabulary, not a {type(vocabulary).__name__}")
+        if vocabulary.eos is None:
+            raise ValueError("an arena needs a vocabulary with eos: nothing else ends sequences of different tables")
+        self.capacity = cap = Capacity() if capacity is None else capacity
+        self.budgets = budgets
+        self._spaces = {
+            name: _Space(size)
+            for name, size in (
+                ("states", cap.states), ("edges", cap.edges), ("bases", cap.bases), ("base_targets", cap.base_targets),
+                ("masks", cap.masks), ("class lists", cap.lists), ("exit lists", cap.lists), ("classes", cap.classes),
+                ("exits", cap.exits), ("sites", cap.sites), ("site_entries", cap.site_entries),
+                ("actions", cap.actions), ("pushes", cap.pushes),
+            )
+        }  # fmt: skip
+        self._tables: OrderedDict[Any, _Resident] = OrderedDict()  # the one used least recently first
+        self._lists: dict[Any, _Shared] = {}
+        self._mirrors: dict[Any, Mirror] = {}
+        self._changes: list[tuple[str, int, int]] = []  # of the table's arrays: name, first, one past the last
+        self._lock = threading.RLock()
+        self._evictions = 0
+        self.table = self._empty(vocabulary)
+
+    def _empty(self, vocabulary: VocabularyLike) -> _ArenaTable:
+        """Return arrays in which there is nothing yet."""
+        cap, size = self.capacity, vocabulary.size
+        kind = np.min_scalar_type(size + 1)
+
+        def none(count: int) -> NDArray[np.int32]:
+            return np.full(count, -1, np.int32)
+
+        def zeros(count: int) -> NDArray[np.int32]:
+            return np.zeros(count, np.int32)
+
+        tokens = np.full(cap.edges + 2, size, kind)
+        tokens[-1] = size + 1
+        fields: dict[str, Any] = {
+            "vocab_size": size, "eos": vocabulary.eos, "vocabulary": vocabulary.fingerprint, "source": "",
+            "depth": cap.depth, "max_length": None, "_min_length": 0,
+            "row_start": np.full(cap.states + 1, cap.edges, np.int32), "edge_token": tokens,
+            "edge_target": np.full(cap.edges, cap.states + 1, np.int32),
+            "accepting": np.zeros(cap.states, np.bool_), "base_row": none(cap.states),
+            "masks": np.zeros((cap.masks, -(-size // 32)), np.uint32), "base_mask": zeros(cap.bases),
+            "base_classes": zeros(cap.bases), "base_start": zeros(cap.bases + 1),
+            "base_target": zeros(cap.base_targets),
+            "class_start": zeros(cap.lists + 1), "class_token": np.zeros(cap.classes, kind),
+            "class_id": zeros(cap.classes), "level_start": np.empty(0, np.int64), "item_start": zeros(1),
+            "item_row": zeros(0), "action_state": zeros(cap.actions), "action_start": zeros(cap.actions + 1),
+            "action_push": zeros(cap.pushes), "row_exit": none(cap.states), "base_exit": none(cap.bases),
+            "exit_start": zeros(cap.lists + 1), "exit_token": np.zeros(cap.exits, kind),
+            "exit_symbol": zeros(cap.exits), "site_start": zeros(cap.sites + 1), "site_symbol": zeros(cap.site_entries),
+            "site_target": zeros(cap.site_entries), "base_push": none(cap.states), "symbol_label": zeros(cap.symbols),
+            "site_leaf": np.zeros(cap.sites, np.bool_), "site_need": zeros(cap.sites), "state_need": zeros(0),
+            "_code_need": zeros(cap.states + 2 + cap.actions), "_most_need": 0, "_most_pushes": 1,
+        }  # fmt: skip
+        codes, ends = cap.states + 2 + cap.actions, cap.ends
+        with_budgets = {
+            "code": np.full((codes, ends), NEVER, np.int64), "site": np.full((cap.sites, ends, ends), NEVER, np.int64),
+            "farthest": np.full((0, ends), NEVER, np.int64),
+            "code_room": np.zeros((codes if ends > 1 else 0, ends), np.int64),
+            "site_room": np.zeros((cap.sites if ends > 1 else 0, ends, ends), np.int64),
+        }  # fmt: skip
+        self._arrays = {name: array for name, array in fields.items() if isinstance(array, np.ndarray)}
+        self._arrays |= {name: with_budgets[at] for name, at in _BY_DISTANCE.items()}
+        if self.budgets:
+            with_budgets["code"][cap.states] = 0  # after EOS nothing need follow
+            fields["_arena_distances"] = Distances(**{name: _shown(array) for name, array in with_budgets.items()})
+        table = object.__new__(_ArenaTable)
+        table.__dict__.update(fields)
+        # kernels are compiled for arrays that nobody writes to
+        table.__dict__.update({name: _shown(array) for name, array in self._arrays.items() if name in fields})
+        return table
+
+    # -------------------------------------------------------------------------------------------- what is there
+
+    @property
+    def stored(self) -> Stored:
+        """What is there, and how much room is left."""
+        with self._lock:
+            held = sum(1 for resident in self._tables.values() if resident.handles)
+            free = {name: space.free for name, space in self._spaces.items()}
+            return Stored(len(self._tables), held, self._evictions, free)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arena's arrays on a device."""
+        return sum(array.nbytes for array in self.device_arrays().values())
+
+    def add(self, table: TransitionTable) -> Handle:
+        """Give a table a place, or find the one it has, and return a handle; the table stays until it is dropped.
+
+        A lazy table is worked out first. Raises ArenaError where there is no room, or never would be, with what to do;
+        BudgetError; VocabularyMismatchError for a table of another vocabulary; TypeError.
+        """
+        check_table(table)
+        host = self.table
+        if (table.vocabulary, table.vocab_size) != (host.vocabulary, host.vocab_size):
+            raise VocabularyMismatchError(
+                f"the table was compiled for vocabulary {table.vocabulary} of {table.vocab_size:,} tokens, the arena "
+                f"is for {host.vocabulary} of {host.vocab_size:,}: compile it with the arena's"
+            )
+        if table.eos != host.eos:
+            raise ArenaError(
+                f"the table has eos {table.eos}, the arena {host.eos}, by which all its sequences end: compile it with "
+                f"eos={host.eos}"
+            )
+        if isinstance(table, LazyTable):
+            table.complete()
+        key = (table.source, table.depth) if table.source else id(table)
+        with self._lock:
+            resident = self._tables.get(key)
+            if resident is None:
+                resident = self._place(key, table)
+            self._tables.move_to_end(key)
+            resident.handles += 1
+            return Handle(self, resident.start, resident.rows, resident.table)
+
+    def drop(self, handle: Handle) -> None:
+        """Let go of a handle: once for each `add`. States of its sequences mean nothing any more from then on.
+
+        Raises ValueError for a handle of another arena, or one that was dropped before.
+        """
+        self.check(handle)
+        with self._lock:
+            handle.dropped = True
+            table = handle.table
+            resident = self._tables[(table.source, table.depth) if table.source else id(table)]
+            resident.handles -= 1
+
+    def check(self, handle: Handle) -> None:
+        """Raise unless a handle is one of this arena's, and not dropped: TypeError, ValueError."""
+        if not isinstance(handle, Handle):
+            raise TypeError(f"a Handle is needed, as add returns one, not a {type(handle).__name__}")
+        if handle.arena is not self:
+            raise ValueError("the handle is one of another arena")
+        if handle.dropped:
+            raise ValueError("the handle was dropped before: add the table again for another one")
+
+    # ---------------------------------------------------------------------------------------------- coming in
+
+    def _place(self, key: Any, table: TransitionTable) -> _Resident:
+        """Copy a table into the arena, making room for it."""
+        graph = _as_graph(table)
+        self._check_widths(graph)
+        needs = {
+            "states": graph.num_rows + 1, "edges": graph.num_edges, "bases": len(graph.base_mask) + 1,
+            "base_targets": graph.base_target.size, "sites": graph.num_sites + 1,
+            "site_entries": graph.site_symbol.size, "actions": graph.num_actions + 1,
+            "pushes": graph.action_push.size,
+        }  # fmt: skip
+        while True:
+            taken: list[tuple[str, int, int]] = []
+            shared: list[_Shared] = []
+            try:
+                at = {name: self._take(name, count, taken) for name, count in needs.items()}
+                lists = self._share(graph, shared)
+                break
+            except ArenaError:
+                self._release(taken, shared)
+                if not self._evict():
+                    raise
+        most_need, most_pushes = self._write(graph, at, lists)
+        resident = _Resident(key, at["states"], graph.num_rows, taken, shared, table, most_need, most_pushes)
+        self._tables[key] = resident
+        self._bound()
+        self._publish()
+        return resident
+
+    def _check_widths(self, table: TransitionTable) -> None:
+        """Raise ArenaError where something of a table is wider than the arena's arrays are read."""
+        cap = self.capacity
+
+        def most(starts: NDArray[Any]) -> int:
+            return int(np.diff(starts).max(initial=0))
+
+        ends = table.distances.code.shape[1] if self.budgets and table.is_nested else 1
+        widths = {
+            "row_width": (most(table.row_start), "edges in one state"),
+            "class_width": (most(table.class_start), "entries in one class list"),
+            "exit_width": (most(table.exit_start), "exits in one list"),
+            "site_width": (most(table.site_start), "entries at one site"),
+            "symbols": (table.num_symbols, "symbols"),
+            "pops": (most_pops(table) if table.is_nested else 0, "frames that one token leaves"),
+            "depth": (table.depth, "frames of depth"),
+            "ends": (ends, "ways to end that a budget has to tell apart"),
+        }
+        for name, (count, what) in widths.items():
+            if count > getattr(cap, name):
+                raise ArenaError(
+                    f"the table has {count:,} {what}, the arena was made for {getattr(cap, name):,}: make it with "
+                    f"Capacity({name}={count})"
+                )
+
+    def _take(self, name: str, count: int, taken: list[tuple[str, int, int]]) -> int:
+        space = self._spaces[name]
+        start = space.take(count)
+        if start < 0:
+            held = sum(1 for resident in self._tables.values() if resident.handles)
+            option = {"class lists": "lists", "exit lists": "lists"}.get(name, name)
+            why = (
+                f"it has {space.size:,} in all" if count > space.size
+                else f"{space.free:,} of {space.size:,} are free, {held} tables are held"
+            )  # fmt: skip
+            raise ArenaError(
+                f"the arena has no room for {count:,} {name} in a row: {why}. Drop handles, or make it with a larger "
+                f"Capacity({option}=...)"
+            )
+        taken.append((name, start, count))
+        return start
+
+    def _release(self, taken: list[tuple[str, int, int]], shared: list[_Shared]) -> None:
+        for name, start, count in taken:
+            self._spaces[name].give(start, count)
+        for one in shared:
+            one.uses -= 1
+            if not one.uses:
+                del self._lists[one.key]
+                for name, start, count in one.parts:
+                    self._spaces[name].give(start, count)
+
+    def _evict(self) -> bool:
+        """Take out the table used least recently that nobody holds; False if there is none."""
+        for key, resident in self._tables.items():
+            if not resident.handles:
+                del self._tables[key]
+                self._release(resident.parts, resident.shared)
+                self._evictions += 1
+                return True
+        return False
+
+    def _share(self, table: TransitionTable, shared: list[_Shared]) -> dict[str, NDArray[np.int32]]:
+        """Return where a table's masks and lists are, once they are there."""
+        host = self.table
+
+        def one(key: Any, spaces: dict[str, int], write: Callable[[dict[str, int]], int]) -> int:
+            found = self._lists.get(key)
+            if found is None:
+                taken: list[tuple[str, int, int]] = []
+                try:
+                    at = {name: self._take(name, count, taken) for name, count in spaces.items()}
+                except ArenaError:
+                    self._release(taken, [])
+                    raise
+                found = self._lists[key] = _Shared(key, write(at), taken)
+            found.uses += 1
+            shared.append(found)
+            return found.place
+
+        def mask(row: NDArray[np.uint32]) -> int:
+            def write(at: dict[str, int]) -> int:
+                self._set("masks", at["masks"], row[None])
+                return at["masks"]
+
+            return one(("mask", row.tobytes()), {"masks": 1}, write)
+
+        def listed(kind: str, start: str, lists: str, tokens: NDArray[Any], names: NDArray[np.int32]) -> int:
+            entries, arrays = ("classes", ("class_token", "class_id")) if kind == "class" else (
+                "exits", ("exit_token", "exit_symbol")
+            )  # fmt: skip
+
+            def write(at: dict[str, int]) -> int:
+                first = at[entries]
+                for name, values in zip(arrays, (tokens, names), strict=True):
+                    self._set(name, first, values.astype(getattr(host, name).dtype))
+                self._set(start, at[lists], np.array([first, first + tokens.size], np.int32))
+                return at[lists]
+
+            key = (kind, tokens.astype(np.int64).tobytes(), names.tobytes())
+            return one(key, {lists: 2, entries: tokens.size}, write)
+
+        def of(starts: NDArray[Any], k: int, *arrays: NDArray[Any]) -> list[NDArray[Any]]:
+            return [array[starts[k] : starts[k + 1]] for array in arrays]
+
+        t = table
+        return {
+            "masks": np.array([mask(row) for row in t.masks] if not t.is_trie else [], np.int32),
+            "classes": np.array([
+                listed("class", "class_start", "class lists", *of(t.class_start, k, t.class_token, t.class_id))
+                for k in range(t.class_start.size - 1)
+            ], np.int32),
+            "exits": np.array([
+                listed("exit", "exit_start", "exit lists", *of(t.exit_start, k, t.exit_token, t.exit_symbol))
+                for k in range(t.exit_start.size - 1)
+            ], np.int32),
+        }  # fmt: skip
+
+    def _write(
+        self, table: TransitionTable, at: dict[str, int], lists: dict[str, NDArray[np.int32]]
+    ) -> tuple[int, int]:
+        """Write what is a table's own, numbered anew; return its most need and most pushes, as its own are."""
+        t, cap = table, self.capacity
+        rows, sites = t.num_rows, t.num_sites
+        first, edges, bases, targets = at["states"], at["edges"], at["bases"], at["base_targets"]
+        site, entries, action, pushes = at["sites"], at["site_entries"], at["actions"], at["pushes"]
+
+        def coded(codes: NDArray[Any]) -> NDArray[np.int32]:
+            """Return codes that are states, the two behind them, or actions; below 0 are symbols, which stay."""
+            code = codes.astype(np.int64)
+            moved = np.where(code < rows, code + first, code - rows + cap.states)
+            moved = np.where(code >= rows + 2, moved + action, moved)
+            return np.where(code < 0, code, moved).astype(np.int32)
+
+        def listed(places: NDArray[np.int32], ids: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+            out = np.full(count, -1, np.int32)
+            out[: ids.size] = np.where(ids < 0, -1, places[np.maximum(ids, 0)] if places.size else -1)
+            return out
+
+        self._set("row_start", first, t.row_start + edges)
+        self._set("edge_token", edges, t.edge_token[: t.num_edges])
+        self._set("edge_target", edges, coded(t.edge_target))
+        self._set("accepting", first, t.accepting)
+        base_row = np.full(rows, -1, np.int32)
+        base_row[: t.base_row.size] = np.where(t.base_row < 0, -1, t.base_row + bases)
+        self._set("base_row", first, base_row)
+        self._set("row_exit", first, listed(lists["exits"], t.row_exit, rows))
+        pushed = np.full(rows, -1, np.int32)
+        pushed[: t.base_push.size] = np.where(t.base_push < 0, -1, t.base_push + site)
+        self._set("base_push", first, pushed)
+        if t.base_mask.size:
+            self._set("base_mask", bases, lists["masks"][t.base_mask])
+            self._set("base_classes", bases, lists["classes"][t.base_classes])
+            self._set("base_start", bases, t.base_start + targets)
+            self._set("base_exit", bases, listed(lists["exits"], t.base_exit, t.base_mask.size))
+            code = t.base_target.astype(np.int64)
+            state = code >> 1
+            known = np.where((state >= 0) & (state < rows), state + first, cap.states + 1)
+            self._set("base_target", targets, np.where(code & 1, code, known << 1).astype(np.int32))
+        # a table of less depth than the arena needs so much more room for all that needs any, where it can run out
+        limited = t.state_need.size or t.site_need.size
+        over = cap.depth - t.depth if limited else 0
+        need = np.zeros(sites, np.int32) if not t.site_need.size else t.site_need
+        need = np.maximum(~t.site_leaf, need)
+        code_need = t.code_need if t.is_nested else np.zeros(rows + 2, np.int32)
+        code_need = np.where(code_need > 0, code_need + over, 0).astype(np.int32)
+        self._set("_code_need", first, code_need[:rows])
+        if t.is_nested:
+            self._set("_code_need", cap.states + 2 + action, code_need[rows + 2 :])
+            self._set("site_start", site, t.site_start + entries)
+            self._set("site_symbol", entries, t.site_symbol)
+            self._set("site_target", entries, coded(t.site_target))
+            self._set("site_leaf", site, t.site_leaf)
+            self._set("site_need", site, np.where(need > 0, need + over, 0).astype(np.int32))
+            self._set("action_state", action, t.action_state + first)
+            self._set("action_start", action, t.action_start + pushes)
+            self._set("action_push", pushes, t.action_push + site)
+        if self.budgets:
+            self._write_distances(t, first, site, action)
+        most = t.most_need if t.is_nested else 0
+        return most + (over if most else 0), max(1, t.most_pushes if t.is_nested else 0)
+
+    def _write_distances(self, table: TransitionTable, first: int, site: int, action: int) -> None:
+        """Write a table's distances, for as many ends as the arena tells apart."""
+        cap, rows = self.capacity, table.num_rows
+        if table.is_nested:
+            found = table.distances
+            code, at_site, code_room, site_room = found.code, found.site, found.code_room, found.site_room
+        else:
+            code = table.distance.astype(np.int64)[:, None]
+            at_site, site_room = np.zeros((0, 1, 1), np.int64), np.zeros((0, 1, 1), np.int64)
+            code_room = np.zeros((0, 1), np.int64)
+
+        def wide(values: NDArray[np.int64], fill: int) -> NDArray[np.int64]:
+            shape = (len(values), *(cap.ends for _ in values.shape[1:]))
+            out = np.full(shape, fill, np.int64)
+            out[tuple(slice(size) for size in values.shape)] = values
+            return out
+
+        codes = wide(code, NEVER)
+        self._set("code_distance", first, codes[:rows])
+        if table.is_nested:
+            self._set("code_distance", cap.states + 2 + action, codes[rows + 2 :])
+            self._set("site_distance", site, wide(at_site, NEVER))
+        if cap.ends > 1:  # what has no room to say needs none
+            room = wide(code_room if code_room.size else np.zeros_like(code), 0)
+            self._set("code_room", first, room[:rows])
+            if table.is_nested:
+                self._set("code_room", cap.states + 2 + action, room[rows + 2 :])
+                self._set("site_room", site, wide(site_room if site_room.size else np.zeros_like(at_site), 0))
+
+    def _set(self, name: str, start: int, values: NDArray[Any]) -> None:
+        """Write values over part of one of the arena's own arrays."""
+        if not len(values):
+            return
+        self._arrays[name][start : start + len(values)] = values
+        self._changes.append((name, start, start + len(values)))
+
+    def _bound(self) -> None:
+        """Note how much room the tables that are there may need."""
+        fields = self.table.__dict__
+        fields["_most_need"] = max((each.most_need for each in self._tables.values()), default=0)
+        fields["_most_pushes"] = max((each.most_pushes for each in self._tables.values()), default=1)
+        bundle = fields.get("_bundle")
+        if bundle is not None:
+            bundle.set_most(fields["_most_need"], fields["_most_pushes"])
+
+    # ---------------------------------------------------------------------------------------------- on a device
+
+    @property
+    def by_ends(self) -> frozenset[str]:
+        """Arrays on a device whose axis along which tables come in is to be the last: see `device_arrays`."""
+        return frozenset(_BY_ENDS.values()) if self.budgets and self.capacity.ends > 1 else frozenset()
+
+    def check_budgets(self, budgets: bool) -> None:
+        """Raise ValueError where distances are asked for that an arena has not."""
+        if budgets and not self.budgets:
+            raise ValueError("this arena has no distances: make it with Arena(..., budgets=True)")
+
+    def mirror(self, where: Any, make: Callable[[], Mirror]) -> DeviceTable:
+        """Return the arena's arrays on a device as they are now, a copy that `make` makes the first time."""
+        with self._lock:
+            if where not in self._mirrors:
+                self._mirrors[where] = make()
+            return self._mirrors[where].dev
+
+    def _publish(self) -> None:
+        """Tell all copies on devices what has changed."""
+        changes = [part for name, start, stop in self._changes for part in self._on_device(name, start, stop)]
+        self._changes.clear()
+        for mirror in self._mirrors.values():
+            mirror.write(changes)
+
+    def _on_device(self, name: str, start: int, stop: int) -> Iterator[tuple[str, int, NDArray[Any]]]:
+        """Yield what part of one of the arena's own arrays is on a device: (array, where it begins, values)."""
+        cap = self.capacity
+        part = self._arrays[name][start:stop]
+        if name == "masks":
+            size = 8 * -(-self.table.vocab_size // 64)
+            out = np.zeros((stop - start, size), np.uint8)
+            words = np.ascontiguousarray(part, "<u4").view(np.uint8)
+            out[:, : words.shape[1]] = words[:, :size]
+            yield name, start, out
+        elif name in ("row_exit", "base_exit"):
+            yield name, start, np.where(part < 0, cap.lists, part)
+        elif name == "base_row":
+            yield name, start, np.where(part < 0, cap.bases, part)
+        elif name == "site_leaf":
+            yield "site_frames", start, (~part).astype(np.int32)
+        elif name == "site_need":
+            yield "site_room", start, part
+        elif name in ("action_state", "action_start"):
+            yield name, start + 1, part
+        elif name == "_code_need":
+            before = max(0, cap.states + 2 - start)  # states, then actions
+            if before:
+                yield "state_room", start, part[:before]
+            if len(part) > before:
+                yield "action_room", start + before - cap.states - 1, part[before:]
+        elif name in _BY_DISTANCE:
+            last = part.astype(np.int32) if not name.endswith("room") else part.clip(max=MOST_FRAMES).astype(np.int32)
+            if cap.ends == 1:
+                yield {"code_distance": "distance"}.get(name, name), start, last.reshape(len(last))
+            else:
+                yield _BY_ENDS[name], start, last
+        else:
+            yield name, start, part
+
+    def device_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays as they are on a device now, of shapes that never change.
+
+        Where ends are told apart, the axis along which tables come in is the first, as `Mirror.write` has it.
+        """
+        cap, table = self.capacity, self.table
+        size, kind = table.vocab_size, table.edge_token.dtype
+
+        def room(count: int) -> NDArray[np.int32]:
+            return np.zeros(count, np.int32)
+
+        out: dict[str, NDArray[Any]] = {
+            "row_start": room(cap.states + 1), "edge_token": np.full(cap.edges + 2 + cap.row_width, size, kind),
+            "edge_target": room(cap.edges), "accepting": np.zeros(cap.states, np.bool_),
+            "base_row": np.full(cap.states + 1, cap.bases, np.int32),
+            "masks": np.zeros((cap.masks + 1, 8 * -(-size // 64)), np.uint8), "rank": np.zeros((1, 1), np.int32),
+            "base_mask": np.full(cap.bases + 1, cap.masks, np.int32),
+            "base_classes": np.full(cap.bases + 1, cap.lists, np.int32), "base_start": room(cap.bases + 1),
+            "base_target": room(cap.base_targets + 1), "class_start": room(cap.lists + 2),
+            "class_token": np.full(cap.classes + cap.class_width + 1, size, kind),
+            "class_id": room(cap.classes + cap.class_width + 1), "distance": room(0), "starts": room(0),
+            "row_exit": np.full(cap.states + 1, cap.lists, np.int32),
+            "base_exit": np.full(cap.bases + 1, cap.lists, np.int32), "exit_start": room(cap.lists + 2),
+            "exit_token": np.zeros(cap.exits + cap.exit_width + 1, kind),
+            "exit_symbol": room(cap.exits + cap.exit_width + 1), "base_push": np.full(cap.states + 1, -1, np.int32),
+            "site_start": room(cap.sites + 2), "site_symbol": room(cap.site_entries + 1),
+            "site_target": np.full(cap.site_entries + 1, table.dead, np.int32), "site_frames": room(cap.sites + 1),
+            "site_room": room(cap.sites + 1), "site_distance": room(0), "end_distance": room(0),
+            "distance_room": room(0), "site_distance_room": room(0), "action_state": room(cap.actions + 1),
+            "action_start": room(cap.actions + 2), "action_push": room(cap.pushes),
+            "action_room": room(cap.actions + 1), "state_room": room(cap.states + 2),
+        }  # fmt: skip
+        if self.budgets:
+            codes, ends = cap.states + 2 + cap.actions, cap.ends
+            if ends == 1:
+                out |= {"distance": room(codes), "site_distance": room(cap.sites + 1)}
+            else:
+                out |= {
+                    "distance": np.zeros((codes, ends), np.int32),
+                    "end_distance": np.zeros((cap.sites + 1, ends, ends), np.int32),
+                    "distance_room": np.zeros((codes, ends), np.int32),
+                    "site_distance_room": np.zeros((cap.sites + 1, ends, ends), np.int32),
+                }
+        distances = (*_BY_DISTANCE,)[: 4 if cap.ends > 1 else 2] if self.budgets else ()
+        for name in _OWN + distances:
+            for device, start, values in self._on_device(name, 0, len(self._arrays[name])):
+                out[device][start : start + len(values)] = values
+        return out
+
+    def on_device(
+        self, convert: Callable[[str, NDArray[Any]], Any], kind: type[Made], host: bool, **more: NDArray[Any]
+    ) -> Made:
+        """Return the arena as a `kind` of device table; each array goes through convert(name, array).
+
+        host: operations may run on the host.
+        """
+        cap, table = self.capacity, self.table
+        arrays = {name: convert(name, array) for name, array in {**self.device_arrays(), **more}.items()}
+        calls = DeviceCalls(
+            **{name: arrays.pop(name) for name in CALL_ARRAYS}, depth=cap.depth, slots=cap.depth + 1,
+            symbols=cap.symbols, exit_width=cap.exit_width, site_width=cap.site_width, pops=cap.pops,
+        )  # fmt: skip
+        return kind(
+            **arrays, calls=calls, vocab_size=table.vocab_size, num_rows=cap.states, num_edges=cap.edges,
+            num_states=cap.states + 2, eos=table.eos, fixed_length=None, min_length=0, max_length=None, levels=(),
+            sparse_width=cap.row_width, class_width=cap.class_width, has_masks=True, is_trie=False,
+            start_accepting=True, host=table if host else None,
+        )  # fmt: skip
+
+
+_OWN = (
+    "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "base_mask", "base_classes",
+    "base_start", "base_target", "class_start", "class_token", "class_id", "row_exit", "base_exit", "exit_start",
+    "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol", "site_target", "site_leaf", "site_need",
+    "action_state", "action_start", "action_push", "_code_need",
+)  # fmt: skip
+_BY_DISTANCE = {"code_distance": "code", "site_distance": "site", "code_room": "code_room", "site_room": "site_room"}
+_BY_ENDS = {
+    "code_distance": "distance", "site_distance": "end_distance", "code_room": "distance_room",
+    "site_room": "site_distance_room",
+}  # fmt: skip
+
+
+def _shown(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that shows another and cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_graph(table: TransitionTable) -> TransitionTable:
+    """Return a table whose states are all rows: of a trie, one in which tail entries have become such."""
+    if not table.is_trie:
+        return table
+    rows, edges = table.num_rows, table.num_edges
+    tails = table.edge_token[edges:-2]
+    goes_on = tails < table.vocab_size
+    following = rows + 1 + np.flatnonzero(goes_on)
+    fields: dict[str, Any] = {
+        "vocab_size": table.vocab_size, "eos": table.eos, "vocabulary": table.vocabulary, "source": table.source,
+        "row_start": np.concatenate(
+            [table.row_start[:-1].astype(np.int64), edges + np.cumsum([0, *goes_on])]
+        ).astype(np.int32),
+        "edge_token": np.concatenate([table.edge_token[:edges], tails[goes_on], table.edge_token[-2:]]),
+        "edge_target": np.concatenate([table.edge_target, following]).astype(np.int32),
+        "accepting": np.concatenate([table.accepting, ~goes_on]),
+        "base_row": np.full(rows + tails.size, -1, np.int32), "masks": table.masks[:0],
+        "base_mask": table.base_mask[:0], "base_classes": table.base_classes[:0],
+        "base_start": np.zeros(1, np.int32), "base_target": table.base_target[:0], "class_start": np.zeros(1, np.int32),
+        "class_token": table.class_token[:0], "class_id": table.class_id[:0],
+    }  # fmt: skip
+    return TransitionTable.graph(**fields)
