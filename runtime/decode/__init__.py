@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from .beam import Beams, beam_search
+from .jump import Forced, Jumped, count_forced, sample_jumping, take_forced
+from .reader import Reader
 from .sampling import Sample, Sequences, allowed_logits, sample, sample_allowed, sample_sequences
+from .speculative import Speculated, speculative_sample
 from .unbiased import Unbiased, rerank, sample_unbiased
 
 __all__ = [
     "Beams",
+    "Forced",
+    "Jumped",
+    "Reader",
     "Sample",
     "Sequences",
+    "Speculated",
     "Unbiased",
     "allowed_logits",
     "beam_search",
+    "count_forced",
     "rerank",
     "sample",
     "sample_allowed",
+    "sample_jumping",
     "sample_sequences",
     "sample_unbiased",
+    "speculative_sample",
+    "take_forced",
 ]

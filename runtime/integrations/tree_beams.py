@@ -72,7 +72,7 @@ def tree_beam_search(
     Raises TypeError for what is no model of transformers; ValueError for a model that cannot be told what a token sees,
     for options about single beams' caches, and for prompts that are not padded on the left.
     """
-    _check_model(model)
+    check_model(model, "search over a shared cache", "model.generate(num_beams=..) can")
     _check_options(input_ids, attention_mask, beams, max_new_tokens, collect, options)
     tree = TreeCache(model.config, input_ids.shape[0], input_ids.shape[1], collect)
     scores: list[Tensor] = []
@@ -233,8 +233,11 @@ def _mask(tree: TreeCache, prompts: Tensor | None, dtype: torch.dtype) -> Tensor
 # --------------------------------------------------------------------------------------------------- refusals
 
 
-def _check_model(model: Any) -> None:
-    """Raise TypeError or ValueError for a model that cannot be told, token by token, what it sees and where it is."""
+def check_model(model: Any, task: str, instead: str) -> None:
+    """Raise TypeError or ValueError for a model that cannot be told, token by token, what it sees and where it is.
+
+    task, instead: what it is needed for, and what can be done without.
+    """
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel) or not model.can_generate():
         raise TypeError(
@@ -265,7 +268,7 @@ def _check_model(model: Any) -> None:
             f"load it with attn_implementation={_HONOURS_MASKS[0]!r}"
         )
     if why is not None:
-        raise ValueError(f"{name} cannot search over a shared cache: {why}. model.generate(num_beams=..) can")
+        raise ValueError(f"{name} cannot {task}: {why}. {instead}")
 
 
 def _check_options(
