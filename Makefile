@@ -23,7 +23,10 @@ check: $(VENV)/dev
 bench: $(VENV)/bench
 	$(BIN)/python benchmarks/sid.py
 	$(BIN)/python benchmarks/regexes.py
+	$(BIN)/python benchmarks/self_draft.py
+	$(BIN)/python benchmarks/decode.py $(if $(SCHEMAS),--data $(SCHEMAS))
 	$(BIN)/python benchmarks/json_schema.py $(if $(SCHEMAS),--data $(SCHEMAS))
+	$(if $(SCHEMAS),$(BIN)/python benchmarks/serving.py --data $(SCHEMAS))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

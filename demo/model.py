@@ -157,6 +157,50 @@ class Transformer(nn.Module):
         empty = torch.zeros(len(counts) * beams, self.config.heads, 0, self.config.width // self.config.heads)
         return step, tuple((empty, empty) for _ in self.layers)
 
+    def prefill(self, blocks: Tensor, counts: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what reads every history and P placeholders (P, width) once, for a head that drafts from them.
+
+        blocks (B, N, L + 1) and counts (B,) are histories, as `blocks_of` makes them. It returns the activations
+        (B, 1 + P, width) of the token that asks for the next item and of the placeholders behind it.
+        """
+
+        def read(placeholders: Tensor) -> Tensor:
+            batch, _, size = blocks.shape
+            x = self.embedding[torch.arange(size), blocks].flatten(1, 2)
+            asks = self.embedding[:1, START].expand(batch, -1, -1)
+            end = torch.cat((asks, placeholders.expand(batch, -1, -1)), dim=1)  # (B, 1 + P, width)
+            place = (counts * size)[:, None] + torch.arange(end.shape[1])  # right behind each history
+            x = torch.cat((x, torch.zeros_like(end)), dim=1)
+            index = place[:, :, None].expand(-1, -1, x.shape[2])
+            x, _ = self._run(x.scatter(1, index, end), torch.arange(x.shape[1]), None)
+            out: Tensor = self.norm(x.gather(1, index))
+            return out
+
+        return read
+
+    def read_prefixes(self, blocks: Tensor, placeholders: Tensor) -> Tensor:
+        """Return what `prefill` gives for all prefixes of (B, N, L + 1) at once: (B, N, 1 + P, width).
+
+        Entry n is of the history of the first n items. Each prefix has placeholders of its own, behind all items, at
+        the positions that they would have; they see what is before them and nothing sees them but their successors.
+        """
+        batch, count, size = blocks.shape
+        extra = placeholders.shape[0]
+        place = torch.arange(count * size)
+        owner = torch.arange(count).repeat_interleave(extra)  # (N * P,) which prefix
+        at = torch.arange(extra).repeat(count)  # which placeholder
+        before = torch.cat((place, owner * size), dim=0)  # the last token of the items that each one sees
+        positions = torch.cat((place, owner * size + 1 + at))
+        seen = place <= before[:, None]
+        own = (owner == owner[:, None]) & (at <= at[:, None])
+        seen = torch.cat((seen, torch.cat((own.new_zeros(len(place), len(own)), own))), dim=1)
+        x = self.embedding[torch.arange(size), blocks].flatten(1, 2)
+        x = torch.cat((x, placeholders.repeat(count, 1).expand(batch, -1, -1)), dim=1)
+        x, _ = self._run(x, positions, seen)
+        asks = x[:, : count * size : size, None]  # (B, N, 1, width)
+        out: Tensor = self.norm(torch.cat((asks, x[:, count * size :].reshape(batch, count, extra, x.shape[2])), dim=2))
+        return out
+
     def _logits(self, products: Tensor) -> Tensor:
         """Scale products of unit-variance activations and embeddings to logits of about unit variance."""
         return products / math.sqrt(self.config.width)
@@ -164,13 +208,20 @@ class Transformer(nn.Module):
     def _read(self, blocks: Tensor) -> tuple[Tensor, Cache]:
         """Return activations (B, T, width) of (B, N, L + 1) blocks, T tokens in all, and keys and values."""
         level = torch.arange(blocks.shape[2])
-        x = self.drop(self.embedding[level, blocks].flatten(1, 2))
-        positions = torch.arange(x.shape[1])
+        x = self.embedding[level, blocks].flatten(1, 2)
+        return self._run(x, torch.arange(x.shape[1]), None)
+
+    def _run(self, x: Tensor, positions: Tensor, seen: Tensor | None) -> tuple[Tensor, Cache]:
+        """Return activations (B, T, width) of embedded tokens at positions (T,), and keys and values.
+
+        seen: (T, T), what each token attends to; None: itself and all before it.
+        """
+        x = self.drop(x)
         past = []
         for layer in self.layers:
             assert isinstance(layer, _Layer)
             query, key, value = layer.project(x, positions)
-            attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            attended = functional.scaled_dot_product_attention(query, key, value, seen, is_causal=seen is None)
             x = layer.finish(x, attended)
             past.append((key, value))
         return x, tuple(past)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
+from ..runtime.integrations.self_draft import DraftHead, Transition, draft_loss
 from .dataset import Catalogue, Ints
 from .model import ModelConfig, Transformer, blocks_of
 
@@ -29,31 +32,87 @@ def train(
     catalogue: Catalogue, sequences: Sequence[Ints], model: ModelConfig, training: TrainingConfig, seed: int
 ) -> Transformer:
     """Return a transformer trained on every prefix of every sequence; the global random state is kept."""
-    windows = _windows(sequences, model.history)
+    with _seeded(seed):
+        network = Transformer(model, levels=catalogue.length, codes=catalogue.codes)
+        _fit([network], catalogue, sequences, model.history, training, seed, lambda *batch: _loss(network, *batch))
+    return network.eval()
+
+
+def train_drafting(
+    catalogue: Catalogue,
+    sequences: Sequence[Ints],
+    model: ModelConfig,
+    training: TrainingConfig,
+    seed: int,
+    *,
+    transition: Transition = "gru",
+    placeholders: bool = True,
+    next_token: float = 0.0,
+) -> tuple[Transformer, DraftHead]:
+    """Return a transformer and a head that drafts for it, trained together on every prefix of every sequence.
+
+    The loss is the head's; next_token: the weight of the transformer's own, which beam search over it needs. Batches
+    and the transformer's first weights are those of `train` with the same seed.
+    """
+    with _seeded(seed):
+        network = Transformer(model, levels=catalogue.length, codes=catalogue.codes)
+        head = DraftHead(
+            model.width,
+            network.vocab_size,
+            catalogue.length,
+            transition=transition,
+            placeholders=placeholders,
+            embedding=network.embedding,
+        )
+
+        def loss(blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+            predicted = _predicted(blocks, counts)
+            hidden = network.read_prefixes(blocks, head.placeholders)[predicted]
+            out = draft_loss(head, hidden, blocks[predicted][:, 1:])
+            return out + next_token * _loss(network, blocks, counts) if next_token else out
+
+        _fit([network, head], catalogue, sequences, model.history, training, seed, loss)
+    return network.eval(), head.eval()
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw torch's random numbers from a seed, and go on with the global ones afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _fit(
+    modules: Sequence[nn.Module],
+    catalogue: Catalogue,
+    sequences: Sequence[Ints],
+    history: int,
+    training: TrainingConfig,
+    seed: int,
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    """Minimise the loss of batches of windows, blocks (B, N, L + 1) and counts (B,), drawn in an order by seed."""
+    windows = _windows(sequences, history)
     if not windows:
         raise ValueError("there is nothing to train on: no training sequence has two items or more")
     order = np.random.default_rng(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = Transformer(model, levels=catalogue.length, codes=catalogue.codes)
-        optimizer = torch.optim.AdamW(
-            network.parameters(), lr=training.rate, weight_decay=training.weight_decay, betas=(0.9, 0.95)
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, training))
-        network.train()
-        queue: list[int] = []
-        for _ in range(training.steps):
-            while len(queue) < training.batch:
-                queue.extend(order.permutation(len(windows)).tolist())
-            rows, queue = queue[: training.batch], queue[training.batch :]
-            blocks, counts = blocks_of([windows[row] for row in rows], catalogue.sids, model.history + 1)
-            loss = _loss(network, blocks, counts)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-    return network.eval()
+    parameters = list(dict.fromkeys(parameter for module in modules for parameter in module.parameters()))
+    optimizer = torch.optim.AdamW(parameters, lr=training.rate, weight_decay=training.weight_decay, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, training))
+    for module in modules:
+        module.train()
+    queue: list[int] = []
+    for _ in range(training.steps):
+        while len(queue) < training.batch:
+            queue.extend(order.permutation(len(windows)).tolist())
+        rows, queue = queue[: training.batch], queue[training.batch :]
+        loss = loss_of(*blocks_of([windows[row] for row in rows], catalogue.sids, history + 1))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
 
 
 def _windows(sequences: Sequence[Ints], history: int) -> list[Ints]:
@@ -74,6 +133,11 @@ def _rate(step: int, training: TrainingConfig) -> float:
 
 def _loss(network: Transformer, blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy over the tokens of all items but each row's first."""
-    place = torch.arange(blocks.shape[1])
-    predicted = (place > 0) & (place < counts[:, None])  # (B, N)
+    predicted = _predicted(blocks, counts)
     return functional.cross_entropy(network(blocks)[predicted].flatten(0, 1), blocks[predicted][:, 1:].flatten())
+
+
+def _predicted(blocks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return which blocks are items to predict, all but each row's first: bool (B, N)."""
+    place = torch.arange(blocks.shape[1])
+    return (place > 0) & (place < counts[:, None])

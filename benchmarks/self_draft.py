@@ -1,0 +1,380 @@
+"""A self-drafting head against ordinary constrained beam search, on generative retrieval (NEZHA's tables 3 and 4).
+
+Claims checked here:
+
+- recall of a head with verification is at most 3 % (relative) below that of ordinary beam search;
+- it takes one pass of the transformer where ordinary beam search takes one for the history and one a level;
+- what the transition, the placeholders and the verification bring is measured by leaving them out.
+
+Both are trained from scratch for as many steps, over the same batches, by seed: the transformer of ordinary search by
+its own loss, the other one by the head's alone. All that is searched is the same. What is on record in the results
+is not measured again.
+
+    python benchmarks/self_draft.py                 the demo's made-up catalogue, a quarter of an hour
+    python benchmarks/self_draft.py --data DIR      and real semantic IDs, as `maskwright demo --data DIR` takes them
+    python benchmarks/self_draft.py --steps 1000 --seeds 1 --ablations 0 --suffix -longer
+    python benchmarks/self_draft.py --quick         to see that it runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from harness import machine, spread, time_interleaved, write_json
+from rich.console import Console
+
+from maskwright.demo import DemoConfig
+from maskwright.demo.amazon import amazon_dataset
+from maskwright.demo.dataset import Dataset, TestRows
+from maskwright.demo.evaluation import allowed_set
+from maskwright.demo.model import START, Transformer, blocks_of, tokens_of
+from maskwright.demo.synthetic import synthetic_dataset
+from maskwright.demo.training import train, train_drafting
+from maskwright.runtime import torch_ops
+from maskwright.runtime.decode import Beams, beam_search
+from maskwright.runtime.integrations.self_draft import DraftHead, self_draft_search
+
+matplotlib.use("Agg")
+
+RESULTS = Path(__file__).parent / "results"
+BAR = 0.03  # by how much of its recall drafting may fall behind
+CUTOFFS = (1, 5, 10)
+ORDINARY, STEP, END, NONE = "ordinary", "verified at every step", "verified at the end", "not verified"
+ALONE = "the pass of drafting alone"
+MORE = "verified at the end, 4 times the drafts"
+ABLATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "without transition": ({"transition": "none"}, STEP),
+    "without transition, verified at the end": ({"transition": "none"}, END),
+    "transition by addition": ({"transition": "add"}, STEP),
+    "without placeholders": ({"placeholders": False}, STEP),
+}
+HEADLINE = (ORDINARY, STEP, END, MORE, NONE)
+Search = Callable[[TestRows], Beams]
+Record = dict[str, Any]
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained and searched."""
+
+    config: DemoConfig
+    rows: int  # test rows at most
+    rounds: int  # of timing
+
+
+# ------------------------------------------------------------------------------------------------ searches
+
+
+class Passes:
+    """Counts how often a transformer is run: each run, of whatever kind, projects the first layer once."""
+
+    def __init__(self, network: Transformer) -> None:
+        self.count = 0
+        layer: Any = network.layers[0]
+        inner = layer.project
+
+        def project(*args: Any) -> Any:
+            self.count += 1
+            return inner(*args)
+
+        layer.project = project
+
+
+def ordinary(network: Transformer, data: Dataset, dev: Any, plan: Plan) -> Search:
+    """Return constrained beam search over the transformer itself."""
+
+    def search(rows: TestRows) -> Beams:
+        blocks, counts = blocks_of(rows.histories, data.catalogue.sids, network.config.history)
+        step, cache = network.decoder(blocks, counts, plan.config.beams)
+        options: dict[str, Any] = {"max_length": data.catalogue.length, "start_token": START}
+        with torch.no_grad():
+            return beam_search(step, cache, dev, ops=torch_ops, batch=len(rows), beams=plan.config.beams, **options)
+
+    return search
+
+
+def drafting(network: Transformer, head: DraftHead, data: Dataset, dev: Any, plan: Plan, kind: str) -> Search:
+    """Return a search over the head with one kind of verification."""
+    beams = plan.config.beams
+    kinds: dict[str, dict[str, Any]] = {
+        STEP: {"verify": "step"},
+        END: {"verify": "end"},
+        MORE: {"verify": "end", "drafts": 4 * beams},
+        NONE: {"verify": "none"},
+    }
+    options = kinds[kind]
+
+    def search(rows: TestRows) -> Beams:
+        blocks, counts = blocks_of(rows.histories, data.catalogue.sids, network.config.history)
+        return self_draft_search(head, network.prefill(blocks, counts), dev, beams=beams, **options)
+
+    return search
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+
+
+def measure(search: Search, data: Dataset, rows: TestRows, passes: Passes, plan: Plan, is_member: Any) -> Record:
+    """Return recalls, the share of beams that hold an ID that does not exist, and passes of the model a batch."""
+    batch = plan.config.batch
+    hits, invalid, returned = [], 0, 0
+    before = passes.count
+    for begin in range(0, len(rows), batch):
+        part = rows.take(np.arange(begin, min(begin + batch, len(rows))))
+        found = search(part)
+        targets = torch.from_numpy(tokens_of(data.catalogue.sids[part.targets]))
+        hits.append((found.valid & (found.tokens == targets[:, None]).all(dim=-1)).numpy())
+        held = found.tokens[found.valid].numpy()
+        returned += len(held)
+        invalid += len(held) - int(is_member(held).sum())
+    hit = np.concatenate(hits)
+    return {
+        **{f"recall@{k}": float(hit[:, :k].any(axis=1).mean()) for k in CUTOFFS},
+        "invalid": invalid / max(1, returned),
+        "returned": returned / hit.size,
+        "passes": (passes.count - before) / len(hits),
+    }
+
+
+def run(source: Path | None, seed: int, kinds: Sequence[str], plan: Plan, records: Records) -> None:
+    """Train and measure what is named in `kinds`, ABLATIONS or those of HEADLINE, unless it is on record already."""
+    data = synthetic_dataset(plan.config.synthetic, seed) if source is None else amazon_dataset(source)
+    if all(records.has(data.name, seed, kind) for kind in kinds):
+        return
+    catalogue = data.catalogue
+    rows = data.test.take(np.sort(np.random.default_rng(seed).permutation(len(data.test))[: plan.rows]))
+    table = allowed_set(catalogue, np.arange(len(catalogue.sids)), catalogue.codes + START + 1)
+    dev = torch_ops.put(table)
+    about = {"data": data.name, "levels": catalogue.length, "seed": seed, "rows": len(rows)}
+
+    def drafter(**options: Any) -> tuple[Transformer, DraftHead, float]:
+        begin = time.perf_counter()
+        pair = train_drafting(catalogue, data.train, plan.config.model, plan.config.training, seed, **options)
+        return *pair, time.perf_counter() - begin
+
+    def measured(search: Search, passes: Passes, method: str, seconds: float) -> None:
+        found = measure(search, data, rows, passes, plan, table.contains)
+        records.add({**about, "method": method, "training_seconds": seconds, **found})
+
+    if kinds != HEADLINE:
+        for kind in kinds:
+            if not records.has(data.name, seed, kind):
+                options, verification = ABLATIONS[kind]
+                network, head, seconds = drafter(**options)
+                measured(drafting(network, head, data, dev, plan, verification), Passes(network), kind, seconds)
+        return
+    begin = time.perf_counter()
+    network = train(catalogue, data.train, plan.config.model, plan.config.training, seed)
+    seconds = time.perf_counter() - begin
+    searches = {ORDINARY: ordinary(network, data, dev, plan)}
+    measured(searches[ORDINARY], Passes(network), ORDINARY, seconds)
+    network, head, seconds = drafter()
+    passes = Passes(network)
+    for kind in HEADLINE[1:]:
+        searches[kind] = drafting(network, head, data, dev, plan, kind)
+        measured(searches[kind], passes, kind, seconds)
+    if not records.timed(data.name):  # it does not depend on the weights
+        records.add({**about, "latency_ms": latency(searches, network, head, data, rows, plan)})
+
+
+def latency(
+    searches: dict[str, Search], network: Transformer, head: DraftHead, data: Dataset, rows: TestRows, plan: Plan
+) -> Record:
+    """Return quartiles of a batch's time in ms, from histories to IDs, all searches in turn; and of the pass alone."""
+    part = rows.take(np.arange(min(plan.config.batch, len(rows))))
+    blocks, counts = blocks_of(part.histories, data.catalogue.sids, network.config.history)
+
+    def prefill() -> Any:
+        with torch.no_grad():
+            return network.prefill(blocks, counts)(head.placeholders)
+
+    calls: dict[str, Callable[[], object]] = {name: lambda s=s: s(part) for name, s in searches.items()}  # type: ignore[misc]  # mypy does not see the default
+    # processor time: all is on one thread, and what other programs take is left out
+    times = time_interleaved({**calls, ALONE: prefill}, plan.rounds, clock=time.process_time)
+    return {name: [1e3 * x for x in spread(each)] for name, each in times.items()}
+
+
+# ------------------------------------------------------------------------------------------------ reporting
+
+
+class Records:
+    """What was measured, kept in a file from run to run; tables and plots are made anew with each record."""
+
+    def __init__(self, stem: Path, settings: Record) -> None:
+        self.stem, self.settings = stem, settings
+        self.all: list[Record] = []
+        path = stem.with_suffix(".json")
+        kept = json.loads(path.read_text())["results"] if path.exists() else {}
+        if kept.get("settings") == settings:
+            self.all = kept["records"]
+
+    def has(self, data: str, seed: int, method: str) -> bool:
+        """Return whether this was measured."""
+        return any((one["data"], one["seed"], one.get("method")) == (data, seed, method) for one in self.all)
+
+    def timed(self, data: str) -> bool:
+        """Return whether latency was measured."""
+        return any(one["data"] == data and "latency_ms" in one for one in self.all)
+
+    def add(self, record: Record) -> None:
+        """Keep a record and write everything."""
+        console.print(json.dumps(record))
+        self.all.append(record)
+        summary = summarise(self.all)
+        results = {"settings": self.settings, "records": self.all, "summary": summary}
+        write_json(self.stem.with_suffix(".json"), results)
+        self.stem.with_suffix(".md").write_text(markdown(summary, self.settings, machine()))
+        plot(summary, self.stem.with_suffix(".png"))
+
+
+def summarise(records: list[Record]) -> dict[str, dict[str, Record]]:
+    """Return by data set and method the mean and standard deviation over seeds, and recall over ordinary search's."""
+    by: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if "method" in record:
+            by[record["data"]][record["method"]].append(record)
+    out: dict[str, dict[str, Record]] = {}
+    for data, methods in by.items():
+        base = {one["seed"]: one for one in methods[ORDINARY]}  # measured first
+        out[data] = {}
+        for method, each in methods.items():
+            row: Record = {"seeds": len(each)}
+            for key in (*(f"recall@{k}" for k in CUTOFFS), "invalid", "returned", "passes"):
+                values = [one[key] for one in each]
+                row[key] = [float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None]
+            for k in CUTOFFS:
+                mine = [one[f"recall@{k}"] for one in each]
+                theirs = [base[one["seed"]][f"recall@{k}"] for one in each]
+                row[f"relative@{k}"] = float(np.sum(mine) / np.sum(theirs)) if np.sum(theirs) else None
+            out[data][method] = row
+        timed: Record = next((one["latency_ms"] for one in records if one["data"] == data and "latency_ms" in one), {})
+        for method, quartiles in timed.items():
+            out[data].setdefault(method, {})["latency_ms"] = quartiles
+        out[data] = {name: out[data][name] for name in (*HEADLINE, *ABLATIONS, ALONE) if name in out[data]}
+    return out
+
+
+def _percent(pair: list[Any]) -> str:
+    mean, deviation = pair
+    return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
+
+
+def markdown(summary: dict[str, dict[str, Record]], config: Record, on: Record) -> str:
+    """Return the tables as Markdown."""
+    lines = [
+        "# Self-drafting",
+        "",
+        "Made by `python benchmarks/self_draft.py` from the JSON file beside it. "
+        f"{config['steps']:,} training steps of {config['training_batch']} histories for every model, "
+        f"{config['beams']} beams, batches of {config['batch']} users, one thread. Recall in per cent, mean and "
+        "standard deviation over seeds, and its share of ordinary search's over the same seeds; "
+        "times are the processor's for a batch, from histories to IDs, medians of runs "
+        "in turn in one process; "
+        "passes are counted. Ordinary search reads the history in one pass and writes each level in another.",
+        "",
+        f"{on['processor']}, {on['cores']} cores; torch {on['versions']['torch']}",
+        "",
+    ]
+    for data, methods in summary.items():
+        lines += [
+            f"## {data}",
+            "",
+            "| | seeds | " + " | ".join(f"recall@{k} | of ordinary" for k in CUTOFFS) + " | passes | ms | not an ID |",
+            "| --- " * (2 + 2 * len(CUTOFFS) + 3) + "|",
+        ]
+        for method, row in methods.items():
+            if "seeds" not in row:
+                continue
+            cells = [method, str(row["seeds"])]
+            for k in CUTOFFS:
+                relative = row[f"relative@{k}"]
+                cells += [_percent(row[f"recall@{k}"]), "" if relative is None else f"{relative:.3f}"]
+            time_of = row.get("latency_ms")
+            cells += [f"{row['passes'][0]:.0f}", f"{time_of[1]:.1f}" if time_of else ""]
+            cells.append(f"{100 * row['invalid'][0]:.1f} %")
+            lines.append("| " + " | ".join(cells) + " |")
+        alone = methods.get(ALONE, {}).get("latency_ms")
+        lines += ["", f"The pass of drafting alone: {alone[1]:.1f} ms." if alone else "", ""]
+        for method in (kind for kind in (STEP, END) if kind in methods):
+            relative = [methods[method][f"relative@{k}"] for k in CUTOFFS]
+            if None not in relative:
+                verdict = "met" if min(relative) >= 1 - BAR else "NOT met"
+                lines += [f"At least {1 - BAR:.0%} of ordinary recall, {method}: {verdict}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def plot(summary: dict[str, dict[str, Record]], path: Path) -> None:
+    """Draw recall@10 and latency by method, a row a data set."""
+    figure, grid = plt.subplots(len(summary), 2, figsize=(12, 3.2 * len(summary)), squeeze=False, layout="constrained")
+    for (data, methods), (left, right) in zip(summary.items(), grid, strict=True):
+        shown = {name: row for name, row in methods.items() if "seeds" in row}
+        names = list(reversed(shown))
+        means = [100 * shown[name]["recall@10"][0] for name in names]
+        errors = [100 * (shown[name]["recall@10"][1] or 0) for name in names]
+        colours = ["#0072B2" if name == ORDINARY else "#009E73" if name in HEADLINE else "#999999" for name in names]
+        left.barh(names, means, xerr=errors, color=colours)
+        left.set_title(f"{data}: recall@10, per cent, ± standard deviation")
+        timed = [name for name in names if "latency_ms" in shown[name]]
+        bars = right.barh(
+            timed, [shown[name]["latency_ms"][1] for name in timed],
+            color=["#0072B2" if name == ORDINARY else "#009E73" for name in timed],
+        )  # fmt: skip
+        right.bar_label(bars, fmt="%.1f", padding=2)
+        right.set_title("ms a batch")
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.margins(x=0.12)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="directory of real semantic IDs, measured beside the made-up ones")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--steps", type=int, help="training steps, the demo's by default")
+    parser.add_argument("--ablations", type=int, default=1, help="with how many of the seeds ablations are trained")
+    parser.add_argument("--quick", action="store_true", help="hardly any training, to see that it runs")
+    parser.add_argument("--suffix", default="", help="goes behind the names of the files")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    config = DemoConfig()
+    steps = given.steps or (5 if given.quick else config.training.steps)
+    config = replace(config, training=replace(config.training, steps=steps))
+    seeds = tuple(range(given.seed, given.seed + given.seeds))
+    plan = Plan(config, 64 if given.quick else 5000, 3 if given.quick else 40)
+    settings = {
+        "steps": steps,
+        "training_batch": config.training.batch,
+        "beams": config.beams,
+        "batch": config.batch,
+        "rows": plan.rows,
+        "quick": given.quick,
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    records = Records(given.out / f"self_draft{'-quick' if given.quick else ''}{given.suffix}", settings)
+    sources = [None, *([given.data] if given.data else [])]
+    jobs = [(seed, HEADLINE) for seed in seeds] + [(seed, tuple(ABLATIONS)) for seed in seeds[: given.ablations]]
+    for seed, kinds in jobs:  # what matters most comes first
+        for source in sources:
+            run(source, seed, kinds, plan, records)
+    Console().print(records.stem.with_suffix(".md").read_text())
+
+
+if __name__ == "__main__":
+    main()
