@@ -326,6 +326,31 @@ class Arena:
         A lazy table is worked out first. Raises ArenaError where there is no room, or never would be, with what to do;
         BudgetError; VocabularyMismatchError for a table of another vocabulary; TypeError.
         """
+        self._check_vocabulary(table)
+        if isinstance(table, LazyTable):
+            table.complete()
+        key = _key_of(table)
+        with self._lock:
+            resident = self._tables.get(key)
+            if resident is None:
+                resident = self._place(key, table)
+            self._tables.move_to_end(key)
+            resident.handles += 1
+            return Handle(self, resident.start, resident.rows, resident.table)
+
+    def fits(self, table: TransitionTable) -> None:
+        """Raise unless there would be room for a table if nothing else were there: the errors of `add`.
+
+        A lazy table is worked out first.
+        """
+        self._check_vocabulary(table)
+        if isinstance(table, LazyTable):
+            table.complete()
+        with self._lock:
+            if _key_of(table) not in self._tables:
+                self._checked(table)
+
+    def _check_vocabulary(self, table: TransitionTable) -> None:
         check_table(table)
         host = self.table
         if (table.vocabulary, table.vocab_size) != (host.vocabulary, host.vocab_size):
@@ -338,28 +363,16 @@ class Arena:
                 f"the table has eos {table.eos}, the arena {host.eos}, by which all its sequences end: compile it with "
                 f"eos={host.eos}"
             )
-        if isinstance(table, LazyTable):
-            table.complete()
-        key = (table.source, table.depth) if table.source else id(table)
-        with self._lock:
-            resident = self._tables.get(key)
-            if resident is None:
-                resident = self._place(key, table)
-            self._tables.move_to_end(key)
-            resident.handles += 1
-            return Handle(self, resident.start, resident.rows, resident.table)
 
     def drop(self, handle: Handle) -> None:
         """Let go of a handle: once for each `add`. States of its sequences mean nothing any more from then on.
 
         Raises ValueError for a handle of another arena, or one that was dropped before.
         """
-        self.check(handle)
         with self._lock:
+            self.check(handle)
             handle.dropped = True
-            table = handle.table
-            resident = self._tables[(table.source, table.depth) if table.source else id(table)]
-            resident.handles -= 1
+            self._tables[_key_of(handle.table)].handles -= 1
 
     def check(self, handle: Handle) -> None:
         """Raise unless a handle is one of this arena's, and not dropped: TypeError, ValueError."""
@@ -374,14 +387,7 @@ class Arena:
 
     def _place(self, key: Any, table: TransitionTable) -> _Resident:
         """Copy a table into the arena, making room for it."""
-        graph = _as_graph(table)
-        self._check_widths(graph)
-        needs = {
-            "states": graph.num_rows + 1, "edges": graph.num_edges, "bases": len(graph.base_mask) + 1,
-            "base_targets": graph.base_target.size, "sites": graph.num_sites + 1,
-            "site_entries": graph.site_symbol.size, "actions": graph.num_actions + 1,
-            "pushes": graph.action_push.size,
-        }  # fmt: skip
+        graph, needs = self._checked(table)
         while True:
             taken: list[tuple[str, int, int]] = []
             shared: list[_Shared] = []
@@ -399,6 +405,38 @@ class Arena:
         self._bound()
         self._publish()
         return resident
+
+    def _checked(self, table: TransitionTable) -> tuple[TransitionTable, dict[str, int]]:
+        """Return a table as a graph, and how much of each space is its own; ArenaError if it can never have that."""
+        graph = _as_graph(table)
+        self._check_widths(graph)
+        own = {
+            "states": graph.num_rows + 1, "edges": graph.num_edges, "bases": len(graph.base_mask) + 1,
+            "base_targets": graph.base_target.size, "sites": graph.num_sites + 1,
+            "site_entries": graph.site_symbol.size, "actions": graph.num_actions + 1,
+            "pushes": graph.action_push.size,
+        }  # fmt: skip
+        shared = {
+            "masks": len(graph.masks), "class lists": 2 * (graph.class_start.size - 1), "classes": graph.class_id.size,
+            "exit lists": 2 * (graph.exit_start.size - 1), "exits": graph.exit_symbol.size,
+        }  # fmt: skip
+        for name, count in {**own, **shared}.items():
+            if count > self._spaces[name].size:
+                raise self._no_room(name, count)
+        return graph, own
+
+    def _no_room(self, name: str, count: int) -> ArenaError:
+        """Return the error for so many of something that are not there."""
+        space, held = self._spaces[name], sum(1 for resident in self._tables.values() if resident.handles)
+        option = {"class lists": "lists", "exit lists": "lists"}.get(name, name)
+        why = (
+            f"it has {space.size:,} in all" if count > space.size
+            else f"{space.free:,} of {space.size:,} are free, {held} tables are held"
+        )  # fmt: skip
+        return ArenaError(
+            f"the arena has no room for {count:,} {name} in a row: {why}. Drop handles, or make it with a larger "
+            f"Capacity({option}=...)"
+        )
 
     def _check_widths(self, table: TransitionTable) -> None:
         """Raise ArenaError where something of a table is wider than the arena's arrays are read."""
@@ -429,16 +467,7 @@ class Arena:
         space = self._spaces[name]
         start = space.take(count)
         if start < 0:
-            held = sum(1 for resident in self._tables.values() if resident.handles)
-            option = {"class lists": "lists", "exit lists": "lists"}.get(name, name)
-            why = (
-                f"it has {space.size:,} in all" if count > space.size
-                else f"{space.free:,} of {space.size:,} are free, {held} tables are held"
-            )  # fmt: skip
-            raise ArenaError(
-                f"the arena has no room for {count:,} {name} in a row: {why}. Drop handles, or make it with a larger "
-                f"Capacity({option}=...)"
-            )
+            raise self._no_room(name, count)
         taken.append((name, start, count))
         return start
 
@@ -769,6 +798,11 @@ _BY_ENDS = {
     "code_distance": "distance", "site_distance": "end_distance", "code_room": "distance_room",
     "site_room": "site_distance_room",
 }  # fmt: skip
+
+
+def _key_of(table: TransitionTable) -> Any:
+    """Return what tables that allow the same are known by."""
+    return (table.source, table.depth) if table.source else id(table)
 
 
 def _shown(array: NDArray[Any]) -> NDArray[Any]:

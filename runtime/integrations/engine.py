@@ -1,0 +1,361 @@
+"""An `Engine`: sequences over one model of transformers that join and leave between steps, each by its own constraint.
+
+All rows are read by one pass a step, and masked by one call on the device, where their states stay. The host reads what
+was drawn, as it must to know which sequences have ended, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...errors import ArenaError, VocabularyMismatchError
+from ...table import NestedState, TransitionTable
+from .. import torch_ops
+from ..arena import Arena, Handle
+from ..decode.jump import take_forced
+from ..decode.reader import padded
+from ..decode.sampling import _choose, _Filters, _filters, _finite
+from ..matcher import Matcher, Spelling
+from .reader import TransformersReader
+
+Finished = Literal["stop", "length", "cancelled", "no distribution"]
+
+
+@dataclass(eq=False)
+class Request:
+    """One sequence, from `Engine.add` to its end."""
+
+    prompt: list[int]
+    table: TransitionTable | None
+    max_tokens: int
+    filters: _Filters
+    random: np.random.Generator
+    jump: bool
+    tokens: list[int] = field(default_factory=list)  # written so far, EOS left out
+    log_probs: list[float] = field(default_factory=list)  # of each token, under what it was drawn from; 0 if forced
+    finished: Finished | None = None  # "length": max_tokens were written and the sequence did not end
+    forced: int = 0  # tokens that were not drawn
+
+
+class _Row:
+    """A place in the batch, and the request that has it."""
+
+    def __init__(self) -> None:
+        self.request: Request | None = None
+        self.handle: Handle | None = None
+        self.matcher: Matcher | None = None
+        self.pending: list[int] = []  # not read by the model yet
+        self.length = 0  # read
+
+
+class Engine:
+    """Sequences over one model, `rows` of them at once; others wait. Not to be shared between threads.
+
+    model: of transformers, as `TransformersReader` takes it, with an output for each token of the arena's vocabulary.
+    arena: where tables are put while requests need them; None for requests without any. A row without a table is only
+    sampled. vocabulary: with it, forced text is written without asking the model, in the tokenizer's own segmentation
+    (`jump`); without it, single tokens that are all that is allowed. eos: what ends sequences without a table; the
+    arena's if there is one. chunk: most tokens of a prompt that are read in one step, so that long prompts do not hold
+    up the other rows for long.
+
+    Each request draws from its own random numbers, so that what it writes does not depend on others, rounding aside.
+
+    >>> engine = Engine(model, Arena(vocab), rows=16, vocabulary=vocab)  # doctest: +SKIP
+    >>> request = engine.add(prompt, table, max_tokens=200)  # doctest: +SKIP
+    >>> engine.run()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        arena: Arena | None = None,
+        *,
+        rows: int = 8,
+        vocabulary: Spelling | None = None,
+        eos: int | None = None,
+        chunk: int = 512,
+    ) -> None:
+        for name, value in (("rows", rows), ("chunk", chunk)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+            if value < 1:
+                raise ValueError(f"{name}={value} must be 1 or more")
+        self.reader = TransformersReader(model)
+        self.arena, self.vocabulary, self.chunk = arena, vocabulary, chunk
+        self.device = model.device
+        self.eos = eos if arena is None else arena.table.eos
+        if arena is not None and eos not in (None, arena.table.eos):
+            raise ValueError(f"eos={eos}, but sequences in this arena end by {arena.table.eos}: leave it out")
+        if arena is not None and vocabulary is not None and vocabulary.fingerprint != arena.table.vocabulary:
+            raise VocabularyMismatchError(
+                f"the arena is for vocabulary {arena.table.vocabulary}, not {vocabulary.fingerprint}: pass the "
+                "vocabulary that its tables are compiled with"
+            )
+        self.waiting: deque[Request] = deque()
+        self.calls = 0  # passes of the model
+        self._rows = [_Row() for _ in range(rows)]
+        self._cache: Any = None
+        self._dev = None if arena is None else torch_ops.put(arena, self.device, budgets=arena.budgets)
+        self._state = None if self._dev is None else self._nowhere(rows)
+
+    def _nowhere(self, rows: int) -> NestedState:
+        """Return states of rows that have no constraint."""
+        assert self.arena is not None, "states are those of an arena"
+        slots = self.arena.capacity.depth + 1
+        return NestedState(
+            torch.full((rows,), self.arena.table.dead, device=self.device),
+            torch.zeros(rows, slots, dtype=torch.int32, device=self.device),
+            torch.zeros(rows, dtype=torch.int32, device=self.device),
+        )
+
+    # ---------------------------------------------------------------------------------------------- coming and going
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        table: TransitionTable | None = None,
+        *,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        seed: int | None = None,
+        jump: bool = True,
+    ) -> Request:
+        """Take on a sequence: begun as soon as there is room for it, in the batch and in the arena.
+
+        prompt: tokens, one at least. table: what may be written; any while the engine has an arena. max_tokens: the
+        most that is written, EOS not counted. If the arena has budgets, a sequence by a table is complete by then;
+        otherwise it may be cut ("length"). Filters and temperature: as of `sample`. seed: of its random numbers. jump:
+        whether forced text is written without asking the model.
+
+        Raises TypeError, ValueError, VocabularyMismatchError; ArenaError for a table that the arena can never hold.
+        """
+        tokens = [int(token) for token in prompt]
+        if not tokens:
+            raise ValueError("the prompt is empty: give it the token that your model begins with")
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise ValueError(f"max_tokens={max_tokens!r} must be an integer, 1 or more")
+        if table is not None:
+            if self.arena is None:
+                raise ValueError("this engine has no arena to put tables in: make it with Engine(model, Arena(vocab))")
+            self.arena.fits(table)
+            if self.arena.budgets and table.min_length > max_tokens:
+                raise ValueError(
+                    f"max_tokens={max_tokens} is less than the shortest sequence, {table.min_length} tokens: nothing "
+                    "could be complete"
+                )
+        filters = _filters(temperature, top_k, top_p, min_p)
+        request = Request(tokens, table, max_tokens, filters, np.random.default_rng(seed), jump)
+        self.waiting.append(request)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """End a sequence where it is; nothing happens if it has ended."""
+        if request.finished is not None:
+            return
+        if request in self.waiting:
+            self.waiting.remove(request)
+            request.finished = "cancelled"
+            return
+        for row in self._rows:
+            if row.request is request:
+                self._leave(row, "cancelled")
+                return
+        raise ValueError("the request is not one of this engine's")
+
+    def _leave(self, row: _Row, why: Finished) -> None:
+        assert row.request is not None, "only a row that is taken can be left"
+        row.request.finished = why
+        if row.handle is not None and self.arena is not None:
+            self.arena.drop(row.handle)
+        row.request = row.handle = row.matcher = None
+        row.pending, row.length = [], 0
+
+    def _admit(self) -> list[tuple[int, list[int]]]:
+        """Give free rows to requests that wait; return what is forced at the beginning of each, by row."""
+        forced: list[tuple[int, list[int]]] = []
+        for at, row in enumerate(self._rows):
+            if row.request is not None or not self.waiting:
+                continue
+            request = self.waiting[0]
+            if request.table is not None:
+                assert self.arena is not None, "add() has seen to it"
+                try:
+                    row.handle = self.arena.add(request.table)
+                except ArenaError:
+                    if not any(other.handle is not None for other in self._rows):
+                        raise
+                    return forced  # until another leaves
+                budget = request.max_tokens if self.arena.budgets else None
+                row.matcher = Matcher(request.table, self.vocabulary, max_tokens=budget)
+            self.waiting.popleft()
+            row.request, row.pending, row.length = request, list(request.prompt), 0
+            own = take_forced(row.matcher) if row.matcher is not None and request.jump else []
+            forced.append((at, own))
+        return forced
+
+    # ------------------------------------------------------------------------------------------------------- steps
+
+    @property
+    def busy(self) -> bool:
+        """Whether any sequence has yet to end."""
+        return bool(self.waiting) or any(row.request is not None for row in self._rows)
+
+    def run(self, seen: Callable[[Request, list[int]], None] | None = None) -> None:
+        """Step until all sequences have ended; seen(request, new tokens) is called as they are written."""
+        while self.busy:
+            for request, tokens in self.step():
+                if seen is not None:
+                    seen(request, tokens)
+
+    @torch.no_grad()
+    def step(self) -> list[tuple[Request, list[int]]]:
+        """Read what is pending, draw a token for each row that has been read, and return what was written by request.
+
+        The last of a request's tokens come together with its `finished`.
+        """
+        out: dict[int, tuple[Request, list[int]]] = {}
+        following: dict[int, list[int]] = {}
+        begun = self._admit()
+        if begun:
+            self._begin([at for at, _ in begun])
+        for at, own in begun:
+            following[at] = self._written(at, own, 0.0, out)
+        self._follow(following)
+        feeding = [row.pending[: self.chunk] for row in self._rows]
+        if not any(feeding):
+            return list(out.values())
+        counts = np.array([len(tokens) for tokens in feeding])
+        lengths = np.array([row.length for row in self._rows])
+        logits, self._cache = self.reader.extend(
+            padded(feeding), self._cache, lengths, np.maximum(counts - 1, 0)[:, None]
+        )
+        self.calls += 1
+        for row, count in zip(self._rows, counts, strict=True):
+            row.length += int(count)
+            row.pending = row.pending[count:]
+        ready = [at for at, row in enumerate(self._rows) if row.request is not None and not row.pending]
+        if ready:
+            following = {}
+            for at, token, log_prob in zip(ready, *self._drawn(logits[:, 0], ready), strict=True):
+                following[at] = self._take(at, token, log_prob, out)
+            self._follow(following)
+        return list(out.values())
+
+    def _begin(self, rows: list[int]) -> None:
+        """Put rows on the device to where their tables start."""
+        if self._state is None or self.arena is None:
+            return
+        handles = [self._rows[at].handle for at in rows]
+        nodes = [self.arena.table.dead if handle is None else handle.start for handle in handles]
+        index = torch.tensor(rows, device=self.device)
+        self._state.node[index] = torch.tensor(nodes, device=self.device)
+        self._state.stack[index] = 0
+        self._state.height[index] = 0
+
+    def _drawn(self, logits: Tensor, ready: list[int]) -> tuple[list[int], list[float]]:
+        """Return a token for each row that is ready, -1 where there is no distribution, and its log-probability."""
+        requests = [cast(Request, self._rows[at].request) for at in ready]
+        index = torch.tensor(ready, device=self.device)
+        x = logits.float() if logits.dtype != torch.float64 else logits
+        temperatures = torch.tensor([each.filters.temperature or 1.0 for each in requests], device=self.device)
+        x = x[index] / temperatures.to(x.dtype)[:, None]
+        sound = _finite(torch_ops.logsumexp(x))
+        constrained = [each.table is not None for each in requests]
+        if any(constrained):
+            assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
+            which = torch.tensor([i for i, has in enumerate(constrained) if has], device=self.device)
+            some = index[which]
+            state = NestedState(*(array[some] for array in self._state))
+            remaining = None
+            if self.arena is not None and self.arena.budgets:
+                left = [each.max_tokens - len(each.tokens) for each in requests if each.table is not None]
+                remaining = torch.tensor(left, device=self.device)
+            masked = torch_ops.mask_logits(self._dev, x[which], state, remaining)
+            x = masked if all(constrained) else x.index_copy(0, which, masked)
+        uniforms = torch.tensor(
+            np.array([each.random.random(2) for each in requests]), dtype=x.dtype, device=self.device
+        )
+        found = torch.full((len(ready),), -1, device=self.device)
+        log_probs = torch.zeros(len(ready), dtype=x.dtype, device=self.device)
+        for filters in {each.filters for each in requests}:  # few: most requests leave them alone
+            rows = [i for i, each in enumerate(requests) if each.filters == filters]
+            part = torch.tensor(rows, device=self.device)
+            at, own, _, valid = _choose(torch_ops, x[part], uniforms[part], filters, sound[part])
+            found[part] = torch.where(valid, at, -1)
+            log_probs[part] = own
+        both = torch.stack([found.to(torch.float64), log_probs.to(torch.float64)]).tolist()  # the one read
+        return [int(token) for token in both[0]], both[1]
+
+    def _take(self, at: int, token: int, log_prob: float, out: dict[int, tuple[Request, list[int]]]) -> list[int]:
+        """Write a drawn token of a row and what is forced behind it; return what its state has to follow."""
+        row = self._rows[at]
+        request = cast(Request, row.request)
+        if token < 0:
+            out.setdefault(at, (request, []))
+            self._leave(row, "no distribution")
+            return []
+        if token == self.eos or len(request.tokens) == request.max_tokens:
+            out.setdefault(at, (request, []))
+            self._leave(row, "stop" if token == self.eos else "length")
+            return []
+        own = [token]
+        if row.matcher is not None:
+            if not row.matcher.advance(token):
+                raise AssertionError(f"the device drew token {token}, which the host does not allow: a fault of ours")
+            own += take_forced(row.matcher) if request.jump else []
+        return self._written(at, own, log_prob, out)
+
+    def _written(
+        self, at: int, own: list[int], log_prob: float, out: dict[int, tuple[Request, list[int]]]
+    ) -> list[int]:
+        """Note tokens of a row, of which the first was drawn if the row has begun; return what is to be followed."""
+        row = self._rows[at]
+        request = cast(Request, row.request)
+        drawn = int(row.length > 0)
+        room = request.max_tokens - len(request.tokens)
+        cut = own[:room]
+        request.tokens += cut
+        request.forced += max(0, len(cut) - drawn)
+        request.log_probs += ([log_prob] * drawn + [0.0] * len(own))[: len(cut)]
+        row.pending += cut
+        if cut:
+            out.setdefault(at, (request, []))[1].extend(cut)
+        ends = row.matcher is not None and row.matcher.is_finished and len(own) <= room
+        full = len(own) > room or (row.matcher is None and len(own) == room)  # a constraint may end there still
+        if ends or full:
+            out.setdefault(at, (request, []))
+            self._leave(row, "stop" if ends else "length")
+            return []
+        return own if row.matcher is not None else []
+
+    def _follow(self, following: dict[int, list[int]]) -> None:
+        """Move the states of rows on by the tokens they were given."""
+        longest = max(map(len, following.values()), default=0)
+        if not longest or self._state is None or self._dev is None:
+            return
+        rows = [at for at, tokens in following.items() if tokens]
+        table = np.full((longest, len(rows)), -1)
+        for column, at in enumerate(rows):
+            table[: len(following[at]), column] = following[at]
+        tokens, index = torch.tensor(table, device=self.device), torch.tensor(rows, device=self.device)
+        state = NestedState(*(array[index] for array in self._state))
+        for own in tokens:
+            after = torch_ops.advance(self._dev, state, own)
+            goes = own >= 0
+            state = NestedState(
+                torch.where(goes, after.node, state.node),
+                torch.where(goes[:, None], cast(NestedState, after).stack, state.stack),
+                torch.where(goes, cast(NestedState, after).height, state.height),
+            )
+        for array, moved in zip(self._state, state, strict=True):
+            array[index] = moved

@@ -1,0 +1,317 @@
+"""An `Engine` writes for each request what it would write alone, whoever else is there, comes or goes."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from maskwright.runtime import torch_ops  # noqa: E402
+from maskwright.runtime.integrations.engine import Engine  # noqa: E402
+
+TREE = {
+    "$ref": "#/$defs/t",
+    "$defs": {
+        "t": {
+            "type": "object",
+            "properties": {
+                "v": {"enum": [1, 22]},
+                "c": {"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": 2},
+            },
+            "required": ["v"],
+            "additionalProperties": False,
+        }
+    },
+}  # fmt: skip
+CAPACITY = mw.Capacity(
+    states=8000, edges=60_000, bases=500, base_targets=4000, masks=64, lists=500, classes=8000, exits=3000, sites=500,
+    site_entries=16_000, actions=1500, pushes=3000, row_width=400, class_width=512, exit_width=64, site_width=160,
+    symbols=1024, pops=16, depth=64, ends=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def vocab():
+    words = [b'{"', b'": ', b'"}', b"}}", b'", "', b'"v": ', b"]}", b"green", b"re"]
+    return mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=0)
+
+
+@pytest.fixture(scope="module")
+def model(vocab):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=vocab.size + 3, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        bos_token_id=None, eos_token_id=0, pad_token_id=0, initializer_range=0.5, max_position_embeddings=512,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).double().eval()
+
+
+@pytest.fixture(scope="module")
+def tables(vocab):
+    return [
+        None,
+        mw.compile_regex("[a-c]{2,9}(ok)?", vocab),
+        mw.compile_json_schema(TREE, vocab, whitespace=(", ", ": "), depth=3),
+        mw.compile_choices(["red", "green", "greenest"], vocab),
+        mw.compile_json_schema({"type": "array", "items": {"type": "boolean"}, "maxItems": 3}, vocab),
+    ]
+
+
+def spelt(vocab, request):
+    return vocab.decode(request.tokens)
+
+
+def is_member(vocab, table, request):
+    matcher = mw.Matcher(table)
+    return all(map(matcher.advance, request.tokens)) and matcher.is_accepting
+
+
+def asked(tables, count, seed):
+    """Requests of all kinds."""
+    rng = random.Random(seed)
+    for n in range(count):
+        yield {
+            "prompt": [rng.randrange(1, 260) for _ in range(rng.choice((1, 3, 17)))],
+            "table": rng.choice(tables), "max_tokens": rng.choice((25, 40)), "seed": n,
+            "temperature": rng.choice((0, 0.7, 1.0)), "top_k": rng.choice((None, 3)), "jump": rng.random() < 0.7,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("with_vocabulary", [False, True])
+def test_each_request_is_written_as_it_would_be_alone(with_vocabulary, model, vocab, tables):
+    spelling = vocab if with_vocabulary else None
+
+    def engine(rows):
+        return Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=rows, vocabulary=spelling, chunk=8)
+
+    shared, alone = engine(3), engine(1)
+    rng = random.Random(1)
+    requests = []
+    waiting = list(asked(tables, 24, 2))
+    for options in waiting:
+        requests.append(shared.add(**options))
+        for _ in range(rng.randrange(6)):
+            shared.step()
+    shared.run()
+    for options, request in zip(waiting, requests, strict=True):
+        own = alone.add(**options)
+        alone.run()
+        assert request.tokens == own.tokens
+        assert request.finished == own.finished
+        assert request.forced == own.forced
+        assert np.allclose(request.log_probs, own.log_probs, atol=1e-9)
+        assert len(request.log_probs) == len(request.tokens) <= options["max_tokens"]
+        if options["table"] is None:
+            assert request.finished == "stop" or len(request.tokens) == options["max_tokens"]
+        else:
+            assert request.finished == "stop"  # budgets see to it
+            assert is_member(vocab, options["table"], request)
+    assert shared.arena.stored.held == 0
+    assert len({request.finished for request in requests}) == 2
+
+
+def test_without_a_constraint_it_is_what_the_model_generates(model, vocab):
+    engine = Engine(model, rows=2, eos=0, chunk=5)
+    prompts = [[5, 9, 200], [7], list(range(30, 60)), [8, 8]]
+    requests = [engine.add(prompt, max_tokens=12, temperature=0) for prompt in prompts]
+    engine.run()
+    for prompt, request in zip(prompts, requests, strict=True):
+        ids = torch.tensor([prompt])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+        expected = out[0, len(prompt) :].tolist()
+        assert request.tokens == [token for token in expected if token != 0]
+        assert request.finished == ("stop" if 0 in expected else "length")
+
+
+def test_what_is_drawn_is_distributed_as_the_masked_model_has_it(model, vocab):
+    table = mw.compile_choices(["a", "ab", "b", "cc"], vocab)
+    prompt = [9, 4]
+    engine = Engine(model, mw.Arena(vocab, CAPACITY), rows=16)
+    requests = [engine.add(prompt, table, max_tokens=5, seed=seed) for seed in range(600)]
+    engine.run()
+    found = collections.Counter(spelt(vocab, request) for request in requests)
+
+    @torch.no_grad()
+    def probability(tokens):
+        """Of a whole sequence, EOS included, by the model's own softmax over what is allowed."""
+        matcher, ids, total = mw.Matcher(table), list(prompt), 1.0
+        for token in [*tokens, 0]:
+            logits = model(torch.tensor([ids])).logits[0, -1]
+            bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[: len(logits)].astype(bool)
+            allowed = torch.zeros(len(logits), dtype=torch.bool)
+            allowed[: len(bits)] = torch.from_numpy(bits)
+            total *= float(torch.softmax(logits.masked_fill(~allowed, -math.inf), -1)[token])
+            matcher.advance(token)
+            ids.append(token)
+        return total
+
+    texts = [b"a", b"ab", b"b", b"cc"]
+    expected = {text: 600 * probability([1 + byte for byte in text]) for text in texts}
+    assert set(found) <= set(texts)
+    assert sum(expected.values()) == pytest.approx(600)
+    statistic = sum((found[text] - mean) ** 2 / mean for text, mean in expected.items())
+    assert statistic < 30.7  # chi-square, 3 degrees of freedom, at 1e-6
+
+
+def test_states_on_the_device_are_where_matchers_are(model, vocab, tables):
+    engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=4, vocabulary=vocab, chunk=4)
+    for options in asked(tables, 20, 5):
+        engine.add(**options)
+    compared = 0
+    while engine.busy:
+        engine.step()
+        masks = torch_ops.bitmask(engine._dev, engine._state).numpy().view(np.uint32)
+        for row, mask in zip(engine._rows, masks, strict=True):
+            if row.matcher is not None:
+                own = mw.Matcher(row.request.table)
+                assert all(map(own.advance, row.request.tokens))
+                assert np.array_equal(mask, own.mask())
+                compared += 1
+    assert compared > 50
+
+
+def test_forced_text_costs_no_pass_of_the_model(model, vocab):
+    table = mw.compile_regex("(yes|no), because the answer is [ab]", vocab)
+    passes = {}
+    for jump in (False, True):
+        engine = Engine(model, mw.Arena(vocab, CAPACITY), rows=1, vocabulary=vocab)
+        request = engine.add([3], table, max_tokens=60, temperature=0, jump=jump)
+        engine.run()
+        assert request.finished == "stop"
+        assert is_member(vocab, table, request)
+        passes[jump] = engine.calls
+        assert request.forced == (0 if not jump else len(request.tokens) - engine.calls)
+    assert passes[True] <= 3
+    assert passes[False] == len(request.tokens)  # the end is all that is left then
+
+
+def test_tokens_are_told_as_they_are_written(model, vocab, tables):
+    engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=3, vocabulary=vocab)
+    requests = [engine.add(**options) for options in asked(tables, 12, 7)]
+    told = collections.defaultdict(list)
+    ends = []
+    while engine.busy:
+        for request, tokens in engine.step():
+            told[id(request)] += tokens
+            if request.finished is not None:
+                ends.append(request)
+    assert ends and len(ends) == len({id(each) for each in ends}) == 12  # noqa: PT018
+    assert all(told[id(request)] == request.tokens for request in requests)
+
+
+def test_a_sequence_without_a_budget_may_be_cut_and_says_so(model, vocab):
+    table = mw.compile_regex("[a-z]{30}", vocab)
+    engine = Engine(model, mw.Arena(vocab, CAPACITY))
+    request = engine.add([3], table, max_tokens=10)
+    engine.run()
+    assert request.finished == "length"
+    assert len(request.tokens) == 10
+    with pytest.raises(ValueError, match="less than the shortest sequence"):
+        Engine(model, mw.Arena(vocab, CAPACITY, budgets=True)).add([3], table, max_tokens=3)
+
+
+def test_a_request_waits_until_the_arena_has_room(model, vocab):
+    tables = [mw.compile_regex(f"[a-z]{{{n}}}x", vocab) for n in (20, 21, 22)]
+    small = dataclasses.replace(CAPACITY, states=2 * tables[2].num_rows + 3)
+    engine = Engine(model, mw.Arena(vocab, small), rows=3)
+    requests = [engine.add([3], table, max_tokens=40) for table in tables]
+    engine.step()
+    assert len(engine.waiting) == 1
+    engine.run()
+    assert [request.finished for request in requests] == ["stop"] * 3
+    with pytest.raises(mw.ArenaError, match=r"Capacity\(states="):
+        engine.add([3], mw.compile_regex("[a-z]{200}x", vocab), max_tokens=300)
+    assert not engine.busy
+
+
+def test_a_request_can_be_cancelled_at_any_time(model, vocab):
+    table = mw.compile_regex("[a-z]{30}", vocab)
+    engine = Engine(model, mw.Arena(vocab, CAPACITY), rows=1)
+    first, second, third = (engine.add([3], table, max_tokens=40, seed=n) for n in range(3))
+    for _ in range(4):
+        engine.step()
+    engine.cancel(second)
+    engine.cancel(first)
+    engine.cancel(first)
+    assert (first.finished, second.finished) == ("cancelled", "cancelled")
+    assert 1 <= len(first.tokens) < 30
+    assert not second.tokens
+    engine.run()
+    assert third.finished == "stop"
+    assert engine.arena.stored.held == 0
+    with pytest.raises(ValueError, match="not one of"):
+        Engine(model, rows=1).cancel(dataclasses.replace(first, finished=None))
+
+
+def test_a_model_that_rules_all_out_is_said_to(vocab, model):
+    broken = transformers.LlamaForCausalLM(model.config).double().eval()
+    with torch.no_grad():
+        broken.lm_head.weight.fill_(math.nan)
+    engine = Engine(broken, mw.Arena(vocab, CAPACITY), rows=2)
+    request = engine.add([3], mw.compile_regex("[ab]c", vocab), max_tokens=9)
+    engine.run()
+    assert (request.finished, request.tokens) == ("no distribution", [])
+
+
+def test_a_constraint_reads_nothing_on_the_host_that_there_is_not_without(model, vocab, tables, monkeypatch):
+    counted = collections.Counter()
+    for name in ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__"):
+        real = getattr(torch.Tensor, name)
+
+        def counting(self, *args, name=name, real=real):
+            counted[name] += 1
+            return real(self, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, counting)
+
+    def reads(table):
+        engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=2)
+        engine._dev = dataclasses.replace(engine._dev, host=None)  # as on an accelerator
+        for seed in range(2):
+            engine.add([3, 4], table, max_tokens=30, seed=seed, jump=False)
+        engine.step()
+        counted.clear()
+        for _ in range(3):
+            engine.step()
+        return dict(counted)
+
+    assert reads(tables[2]) == reads(None)
+    assert reads(tables[2])["tolist"] == 3
+
+
+def test_mistakes_are_named(model, vocab, tables):
+    arena = mw.Arena(vocab, CAPACITY)
+    other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
+    with pytest.raises(ValueError, match="rows=0"):
+        Engine(model, rows=0)
+    with pytest.raises(TypeError, match="chunk"):
+        Engine(model, chunk=1.5)
+    with pytest.raises(TypeError, match="transformers"):
+        Engine(3)
+    with pytest.raises(ValueError, match="eos=5"):
+        Engine(model, arena, eos=5)
+    with pytest.raises(mw.VocabularyMismatchError):
+        Engine(model, arena, vocabulary=other)
+    engine = Engine(model, arena)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        engine.add([], max_tokens=3)
+    with pytest.raises(ValueError, match="max_tokens=0"):
+        engine.add([3], max_tokens=0)
+    with pytest.raises(ValueError, match="temperature"):
+        engine.add([3], max_tokens=3, temperature=-1)
+    with pytest.raises(ValueError, match="no arena"):
+        Engine(model).add([3], tables[1], max_tokens=3)
+    with pytest.raises(mw.VocabularyMismatchError):
+        engine.add([3], mw.compile_regex("a", other), max_tokens=3)
+    assert not engine.busy
+    assert json.dumps(engine.calls) == "0"
