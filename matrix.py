@@ -15,6 +15,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import TableError
+from .table import MOST_TOKENS
 
 IntArray = NDArray[np.signedinteger[Any]]
 
@@ -46,12 +47,22 @@ class SortedMatrix:
             raise TableError(f"columns must be unsigned integers (L, Q), not {columns.dtype} {columns.shape}")
         if columns.shape[1] > MOST_ROWS:
             raise TableError(f"{columns.shape[1]:,} rows are more than a sorted matrix may have, {MOST_ROWS:,}")
+        if type(self.vocab_size) is not int or not 1 <= self.vocab_size <= MOST_TOKENS:
+            raise TableError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {self.vocab_size!r}")
+        if self.vocab_size - 1 > np.iinfo(columns.dtype).max:
+            raise TableError(
+                f"columns of {columns.dtype} cannot hold the tokens of a vocabulary of {self.vocab_size:,}"
+            )
         if int(columns.max()) >= self.vocab_size:
             raise TableError(f"a sequence has token {columns.max()}, outside 0 .. {self.vocab_size - 1}")
         if self.item_start.size not in (0, columns.shape[1] + 1):
             raise TableError(f"item_start has {self.item_start.size} entries, {columns.shape[1] + 1} are needed, or 0")
+        if self.item_start.size and (self.item_start[0] != 0 or (np.diff(self.item_start) < 1).any()):
+            raise TableError("item_start must begin with 0 and rise: each sequence stands for one input row at least")
         if self.item_row.size not in (0, self.num_items):
             raise TableError(f"item_row has {self.item_row.size} entries, there are {self.num_items} input rows")
+        if self.item_row.size and not 0 <= self.item_row.min() <= self.item_row.max() < self.num_items:
+            raise TableError(f"item_row has rows outside 0 .. {self.num_items - 1}")
         for name, array in (("columns", columns), ("item_start", self.item_start), ("item_row", self.item_row)):
             frozen = array.copy() if array.flags.writeable else array
             frozen.flags.writeable = False
@@ -114,11 +125,13 @@ class SortedMatrix:
     def find(self, sids: ArrayLike) -> NDArray[np.int64]:
         """Return where each row of sids (N, L) stands among the distinct sequences; Q where it is not one: (N,)."""
         array = np.asarray(sids)
+        if array.size == 0 and array.ndim < 2:
+            return np.empty(0, np.int64)
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise ValueError(f"sids must be integers (N, L), not {array.dtype} {array.shape}")
         out = np.full(array.shape[0], self.num_sequences, np.int64)
         if array.shape[1] == self.length:
-            array = np.ascontiguousarray(array).view()
+            array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).view()
             array.flags.writeable = False
             find_rows(self.columns, self._first_rows, array, out)
         return out

@@ -427,9 +427,9 @@ def check_tokens(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any) 
 
 
 def check_floating(floating: bool, dtype: Any) -> None:
-    """Raise TypeError unless logits are floating-point numbers."""
+    """Raise TypeError unless logits are floating-point numbers that have -inf."""
     if not floating:
-        raise TypeError(f"logits must be floating-point numbers, not {dtype}: integers have no -inf")
+        raise TypeError(f"logits must be floating-point numbers of 16 bits or more, not {dtype}: others have no -inf")
 
 
 def check_sids(shape: tuple[int, ...]) -> None:

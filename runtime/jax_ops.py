@@ -954,7 +954,9 @@ def lookup(array: Array, index: Array) -> Array:
 
 
 def integers(x: Array, like: Array) -> Array:
-    """Return whole numbers in the type of `like`; what is too large for any such type is as large as it may be."""
+    """Return whole numbers in the type of `like`; what is too large for that, or too small, is as far out as may be."""
+    if isinstance(x, np.ndarray) and x.dtype.itemsize > 4:  # which JAX would wrap in its 32-bit mode
+        x = np.clip(x, 0 if x.dtype.kind == "u" else -NEVER, NEVER)
     return (jnp.minimum(x, NEVER) if x.dtype == jnp.uint32 else x).astype(like.dtype)
 
 

@@ -34,6 +34,7 @@ from .device_table import (
 )
 
 _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
+_MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
@@ -137,6 +138,11 @@ def place(
             "set jax.config.update('jax_enable_x64', True)"
         )
     length, count = matrix.columns.shape
+    if not wide and count >= _MOST_NARROW:
+        raise TableError(
+            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
     per_word = min(length, room // bits)
     kind = np.int64 if wide else np.int32
     words: list[Any] = [np.empty(count, kind) for _ in range(-(-length // per_word))]
@@ -346,7 +352,12 @@ def _masked(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, remaining: 
 
 
 def _scored(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, level: int) -> tuple[Any, Any]:
-    """Return x (n, V') of what states at one depth allow (n, w), else -inf, and the tokens; None: all of V."""
+    """Return x (n, V') of what states at one depth allow (n, w), else -inf, and the tokens; None: all of V.
+
+    A state of another depth allows nothing.
+    """
+    here = state.depth == level
+    state = MatrixState(ops.where(here, state.node, dev.count), ops.where(here, state.high, dev.count), state.depth)
     low, high = state.node[:, None], state.high[:, None]
     if level >= dev.length:
         return ops.where(low < 0, x[:, :1], -float("inf")), low * 0
@@ -432,7 +443,10 @@ def mask_logits_(ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState, r
 def candidates(
     ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState, width: int, level: int | None = None
 ) -> Candidates:
-    """Return the `width` best allowed continuations of each row, best first; `level` as of a table."""
+    """Return the `width` best allowed continuations of each row, best first.
+
+    level: the depth of all states, where it is known; a state of another depth then has none.
+    """
     _check(dev, logits, state)
     log_probs = ops.log_softmax(logits)
     if level is None:
@@ -521,6 +535,7 @@ def contains(ops: Any, dev: DeviceMatrix, sids: Any) -> Any:
     One search of the first words; only where rows share those, one of the next within what was found.
     """
     check_sids(sids.shape)
+    check_tokens(sids.shape[0], sids.shape[:1], _is(sids, "int"), sids.dtype)
     sids = ops.integers(sids, dev.steps)
     if sids.shape[1] != dev.length:
         return (sids[:, :1] != sids[:, :1]).any(-1) if sids.shape[1] else ops.zeros((sids.shape[0],), dev.steps) > 0
@@ -550,8 +565,8 @@ def allowed_tokens(
 ) -> tuple[Any, Any]:
     """Return tokens (B, width) of the first `width` rows of each state, and which are allowed: each once.
 
-    Tokens ascend, 0 where there is none; all that are allowed, where `width` is that of `levels`. ValueError where
-    top= is set, as it has no logits.
+    Tokens ascend, 0 where there is none. They are all that are allowed where no interval has more rows than `width`:
+    see `SortedMatrix.widths`. ValueError where top= is set, as it has no logits.
     """
     _need_all(dev, "allowed_tokens")
     low, high, depth = (array[:, None] for array in state)

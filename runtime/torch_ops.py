@@ -732,7 +732,7 @@ def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Te
 
 
 def _check_masking(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> None:
-    check_floating(logits.is_floating_point(), logits.dtype)
+    check_floating(logits.is_floating_point() and logits.element_size() > 1, logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     _check_state(dev, state)

@@ -297,7 +297,7 @@ def test_inputs_of_the_wrong_kind_are_refused(name):
         ops.advance(dev, state, into(np.array([1.7, 0.0], np.float32)))
     with pytest.raises(ValueError, match=r"tokens have shape \(2, 2\), there are 2 states"):
         ops.advance(dev, state, into(np.zeros((2, 2), np.int64)))
-    with pytest.raises(TypeError, match=r"logits must be floating-point numbers, not .*int"):
+    with pytest.raises(TypeError, match=r"logits must be floating-point numbers of 16 bits or more, not .*int"):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.int64)), state)
     with pytest.raises(ValueError, match=r"sids must have shape \(N, L\), not \(3,\)"):
         ops.contains(dev, into(np.zeros(3, np.int64)))

@@ -946,3 +946,24 @@ def test_a_nested_state_is_carried_through():
     assert isinstance(numpy_ops.start(c.table, 1), NestedState)
     assert (1, 6, 2) in c.rows  # [ [] ]
     assert all(isinstance(row, tuple) for row in c.rows)
+
+
+def test_a_choice_among_candidates_that_has_no_distribution_holds_nothing():
+    found = sampling.Sequences(
+        np.array([[[1, 2], [3, 4]]] * 2), np.full((2, 2), 2), np.zeros((2, 2)), np.zeros((2, 2)), np.ones((2, 2), bool),
+        np.zeros((2, 2), np.int64),
+    )  # fmt: skip
+    scores = np.array([[np.nan, 0.0], [0.0, -np.inf]])
+    chosen = rerank(found, scores, np.full((2, 2), 0.5), ops=numpy_ops)
+    assert chosen.valid.tolist() == [False, True]
+    assert chosen.tokens.tolist() == [[-1, -1], [1, 2]]
+    assert chosen.lengths.tolist() == [0, 2]
+    assert chosen.log_probs.tolist() == [-np.inf, 0.0]
+
+
+def test_options_that_are_no_numbers_of_their_kind_are_refused():
+    table = mw.compile_sids([[1, 2]], 4)
+    with pytest.raises(TypeError, match="candidates"):
+        sample_unbiased(None, None, table, None, ops=numpy_ops, batch=1, candidates=2.5, max_length=2)
+    with pytest.raises(ValueError, match="too small to divide"):
+        sample(table, np.zeros((1, 4)), numpy_ops.start(table, 1), np.random.default_rng(0), ops=numpy_ops, temperature=1e-50)  # fmt: skip  # noqa: E501

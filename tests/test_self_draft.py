@@ -486,8 +486,8 @@ def test_all_items_of_a_history_but_its_first_are_predicted():
     ("options", "message"),
     [
         ({"verify": "later"}, "verify is 'later': choose one of step, end, none"),
-        ({"drafts": 8}, "drafts=8 needs verify='end', not 'step'"),
-        ({"drafts": 3, "verify": "end"}, "drafts=3 needs verify='end', not 'end', and at least beams=4"),
+        ({"drafts": 8}, "drafts=8 is for verify="),
+        ({"drafts": 3, "verify": "end"}, "drafts=3 must be at least beams=4"),
         ({"dev": None}, "pass verify='none' to draft freely"),
         ({"prefill": lambda placeholders: torch.zeros(2, 3, HIDDEN)}, r"must be \(B, 4, 8\).*not \(2, 3, 8\)"),
     ],
@@ -535,3 +535,26 @@ def test_the_head_is_driven_by_the_ordinary_beam_search():
         expected = beam_search(step, cache, dev, ops=torch_ops, batch=2, beams=4, max_length=3)
     found = self_draft_search(head, prefill, dev, beams=4)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_drafts_that_do_not_exist_are_no_members_even_where_the_first_token_of_all_levels_is_one():
+    torch.manual_seed(0)
+    head = DraftHead(8, 3, 2)
+    hidden = torch.randn(2, 3, 8)
+    dev = torch_ops.put(mw.compile_sids([[0, 0], [1, 2]], 3))
+    found = self_draft_search(head, lambda placeholders: hidden, dev, beams=20, verify="end")
+    assert found.valid.sum(1).tolist() == [2, 2]  # of the nine there are; eleven of the drafts are none
+    assert (found.tokens[~found.valid] == -1).all()
+    broken = self_draft_search(head, lambda placeholders: hidden * torch.nan, dev, beams=4, verify="end")
+    assert not broken.valid.any()
+
+
+def test_a_set_of_another_vocabulary_and_one_that_was_not_put_are_refused():
+    head, hidden = DraftHead(8, 3, 2), torch.randn(1, 3, 8)
+    for verify in ("step", "end"):
+        with pytest.raises(mw.VocabularyMismatchError):
+            self_draft_search(
+                head, lambda placeholders: hidden, torch_ops.put(mw.compile_sids([[0, 9]], 10)), beams=2, verify=verify
+            )
+        with pytest.raises(TypeError, match="put"):
+            self_draft_search(head, lambda placeholders: hidden, mw.sort_sids([[0, 1]], 3), beams=2, verify=verify)

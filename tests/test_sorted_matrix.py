@@ -434,7 +434,7 @@ def test_what_cannot_be_is_refused_by_name(name):
         ops.advance(dev, state, logits[:, 0])
     with pytest.raises(ValueError, match=r"tokens have shape \(2, 2\), there are 2 states"):
         ops.advance(dev, state, into(np.zeros((2, 2), np.int64)))
-    with pytest.raises(TypeError, match=r"logits must be floating-point numbers, not .*int"):
+    with pytest.raises(TypeError, match=r"logits must be floating-point numbers of 16 bits or more, not .*int"):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.int64)), state)
     with pytest.raises(mw.VocabularyMismatchError, match="logits have 5 columns, the table's vocabulary has 6"):
         ops.select(dev, logits[:, :5], state, into(np.zeros((2, 1), np.float32)), 2, 0)
@@ -712,3 +712,53 @@ def test_jax_scans_and_maps_over_states():
         into(np.arange(6).reshape(2, 3))
     )
     assert masks.shape == (2, 3, 1)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sids_that_are_no_integers_are_refused(name):
+    ops, array = backend(name)
+    dev = ops.put(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
+    for sids in (np.array([[3.7, 1.2, 0.9]], np.float32), np.array([[True, True, False]])):
+        with pytest.raises(TypeError, match="integers"):
+            ops.contains(dev, array(sids))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_state_of_another_depth_has_no_candidates(name):
+    ops, array = backend(name)
+    dev = ops.put(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
+    state = ops.advance(dev, ops.start(dev, 2), array(np.array([3, 1])))  # the second is in the dead state
+    for level, some in ((0, False), (1, True), (2, False), (3, False)):
+        found = ops.candidates(dev, array(np.zeros((2, 4), np.float32)), state, 4, level)
+        assert (np.asarray(found.scores)[0] > -np.inf).sum() == some
+        assert not (np.asarray(found.scores)[1] > -np.inf).any()
+        dead = np.asarray(found.states.node) == 3
+        assert np.array_equal(dead, np.asarray(found.scores) == -np.inf)
+
+
+def test_tokens_of_64_bits_do_not_wrap_where_jax_has_32():
+    pytest.importorskip("jax")
+    from maskwright.runtime import jax_ops
+
+    dev = jax_ops.put(mw.sort_sids([[3, 1, 2], [3, 1, 0], [0, 2, 2]], 4))
+    far = np.array([[2**32 + 3, 1, 2], [3, 2**32 + 1, 0], [3, 1, 2], [-(2**32) + 3, 1, 2]])
+    assert np.asarray(jax_ops.contains(dev, far)).tolist() == [False, False, True, False]
+    state = jax_ops.advance(dev, jax_ops.start(dev, 2), np.array([2**32 + 3, 3]))
+    assert (np.asarray(state.node) == dev.dead).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"vocab_size": 300}, "cannot hold the tokens"), ({"vocab_size": 4.5}, "must be an integer"),
+    ({"item_start": np.array([0, 2, 2])}, "must begin with 0 and rise"),
+    ({"item_start": np.array([1, 2, 3])}, "must begin with 0 and rise"),
+    ({"item_start": np.array([0, 1, 3]), "item_row": np.array([0, 1, 3])}, "outside 0 .. 2"),
+])  # fmt: skip
+def test_fields_that_contradict_each_other_are_refused(fields, message):
+    with pytest.raises(TableError, match=message):
+        mw.SortedMatrix(**{"vocab_size": 7, "columns": np.array([[0, 1], [5, 6]], np.uint8), **fields})
+
+
+def test_look_ups_take_any_byte_order_and_nothing():
+    matrix = mw.sort_sids([[3, 1], [0, 2]], 4)
+    assert matrix.contains(np.array([[3, 1], [1, 3]], ">i4")).tolist() == [True, False]
+    assert matrix.contains([]).tolist() == []

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConstraintError
+from ...matrix import SortedMatrix
 from ...table import TransitionTable
 from ..device_table import check_logits
 from ..matcher import Matcher, Spelling
@@ -242,6 +243,8 @@ def row_matchers(
     table: TransitionTable | Sequence[TransitionTable], vocabulary: Spelling | None, batch: int, budget: int | None
 ) -> list[Matcher]:
     """Return a matcher for each row; TypeError, ValueError, VocabularyMismatchError."""
+    if isinstance(table, SortedMatrix):
+        raise TypeError("a sorted matrix is followed on a device, and jumps are found by matchers: use compile_sids")
     tables = [table] * batch if isinstance(table, TransitionTable) else list(table)
     if len(tables) != batch:
         raise ValueError(

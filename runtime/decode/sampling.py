@@ -20,6 +20,7 @@ from .beam import Step
 _NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many
 _WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 _BLOCK = 256
+_COLDEST = 1e-6  # logits of 10,000 divided by this are still far from infinite in 32 bits
 
 
 class Sample(NamedTuple):
@@ -402,6 +403,8 @@ def _filters(temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> _Filters:
     _number("temperature", temperature, Real, "a number")
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature={temperature} must be finite and 0 or more; 0 takes the best token")
+    if 0 < temperature < _COLDEST:
+        raise ValueError(f"temperature={temperature} is too small to divide logits by: 0 takes the best token")
     if top_k is not None:
         _number("top_k", top_k, Integral, "an integer")
         if top_k < 1:

@@ -6,11 +6,12 @@ leads into a corner of the set is drawn too often. Here that is made up for.
 
 from __future__ import annotations
 
+from numbers import Integral
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from .beam import Step
-from .sampling import _choose, _filters, _split, _uniform, sample_sequences
+from .sampling import _choose, _filters, _number, _split, _uniform, sample_sequences
 
 
 class Unbiased(NamedTuple):
@@ -59,6 +60,7 @@ def sample_unbiased(
     """
     if not _filters(temperature, None, None, None).temperature:
         raise ValueError("temperature=0 leaves nothing to draw: sample_sequences takes the best token at each step")
+    _number("candidates", candidates, Integral, "an integer")
     if candidates < 1:
         raise ValueError(f"candidates={candidates} must be 1 or more")
 
@@ -102,7 +104,20 @@ def rerank(found: Any, log_scores: Any, random: Any, *, ops: ModuleType) -> Any:
     scores = ops.where(found.valid, log_scores, -float("inf"))
     at, _, _, valid = _choose(ops, scores, random, _filters(1.0, None, None, None))
     chosen = _pick(ops, found, at)
-    return chosen._replace(valid=chosen.valid & valid)
+    valid = chosen.valid & valid
+    nothing = {
+        "tokens": -1,
+        "lengths": 0,
+        "scores": -float("inf"),
+        "log_probs": -float("inf"),
+        "log_mass": -float("inf"),
+    }
+    blank = {
+        name: ops.where(valid.reshape(-1, *(1 for _ in array.shape[1:])), array, nothing[name])
+        for name, array in chosen._asdict().items()
+        if name in nothing
+    }
+    return chosen._replace(**blank, valid=valid)
 
 
 def _pick(ops: Any, found: Any, at: Any) -> Any:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...errors import VocabularyMismatchError
 from .. import torch_ops
 from ..decode.beam import Beams, Step, beam_search
 
@@ -214,10 +215,20 @@ def self_draft_search(
     """
     if verify not in get_args(Verification):
         raise ValueError(f"verify is {verify!r}: choose one of {', '.join(get_args(Verification))}")
-    if drafts is not None and (verify != "end" or drafts < beams):
-        raise ValueError(f"drafts={drafts} needs verify='end', not {verify!r}, and at least beams={beams}")
+    if drafts is not None and verify != "end":
+        raise ValueError(
+            f"drafts={drafts} is for verify='end', not {verify!r}, which finds the best there are: leave it out"
+        )
+    if drafts is not None and drafts < beams:
+        raise ValueError(f"drafts={drafts} must be at least beams={beams}: no more than is drafted can be kept")
     if dev is None and verify != "none":
         raise ValueError("dev is None, but there is nothing to verify with: pass verify='none' to draft freely")
+    if verify != "none" and not hasattr(dev, "min_length"):
+        raise TypeError(f"dev must come from torch_ops.put, not be a {type(dev).__name__}")
+    if verify != "none" and dev.vocab_size > head.vocab_size:
+        raise VocabularyMismatchError(
+            f"the head drafts {head.vocab_size} tokens, the set has a vocabulary of {dev.vocab_size}: it is another one's"
+        )
     length = head.levels
     if verify == "step":
         length = options.pop("max_length", length - (dev.eos is not None))
