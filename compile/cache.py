@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import marshal
 import os
+import pickle
 import threading
 import time
 import uuid
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from .. import errors
 from ..automata.budget import Budget
-from ..errors import BudgetError, ConstraintError, TableError, VocabularyMismatchError
+from ..errors import BudgetError, ConstraintError
 from ..table import LazyTable, TransitionTable
 from . import schema as schemas
 from . import store, text
@@ -131,30 +131,47 @@ class Cache:
 
         The order of keys has a meaning, and makes another table; spacing has none.
         """
-        spelling: Any = None
+        if not isinstance(lazy, bool):
+            raise TypeError(f"lazy must be True or False, not {lazy!r}")
         if isinstance(schema, type):
             schema = self._contents(schema)
-        with contextlib.suppress(ValueError, TypeError):  # what cannot be spelled this way is read each time
-            said = schema if isinstance(schema, str) else marshal.dumps(schema, 0)
-            spelling = "json schema", said, marshal.dumps(tuple(options.items()), 0), lazy, budget
-            hash(spelling)
+        spelling = self._spelling(schema, lazy, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
         asked = schemas.request(schema, **options)
         return self._get(
-            _key(("json schema", asked.source), lazy, budget),
+            _key("json schema", asked.source, lazy, budget),
             spelling,
             lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=budget),
         )
+
+    def _spelling(self, schema: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
+        """Return what a request says as it stands, from which nothing else has to be made; None where that may mislead.
+
+        A pickle says all there is to plain objects, and takes a part that occurs in several places once.
+        """
+        if options.get("documents") is not None:
+            return None
+        try:
+            said = schema if type(schema) is str else pickle.dumps(schema, 5)
+            spelling = "json schema", said, pickle.dumps(tuple(options.items()), 5), lazy, budget
+            hash(spelling)
+        except (ValueError, TypeError, AttributeError, RecursionError, pickle.PicklingError):
+            return None
+        return spelling
 
     def compile_regex(self, pattern: str, *, flags: str = "", budget: Budget | None = None) -> TransitionTable:
         """Return the table of a pattern, as `maskwright.compile_regex` makes it, with its errors."""
         if not isinstance(pattern, str) or not isinstance(flags, str):  # which it says
             return text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
-        key = _key(("regex", "".join(sorted(set(flags))), pattern), False, budget)
-        if (entry := self._known(key)) is not None:
+        pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
+        spelling = "regex", flags, pattern, budget
+        if (entry := self._known(spelling)) is not None:
             return _answer(entry)
-        return self._get(key, key, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget))
+        key = _key("regex", text.source_of("regex", flags, pattern), False, budget)
+        return self._get(
+            key, spelling, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
+        )
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
         """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
@@ -163,10 +180,12 @@ class Cache:
         texts = tuple(choices)
         if not all(isinstance(choice, str) for choice in texts):
             return text.compile_choices(texts, self.vocabulary, budget=budget)
-        key = _key(("choices", texts), False, budget)
-        if (entry := self._known(key)) is not None:
+        texts = tuple("".join([choice]) for choice in texts)
+        spelling = "choices", texts, budget
+        if (entry := self._known(spelling)) is not None:
             return _answer(entry)
-        return self._get(key, key, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
+        key = _key("choices", text.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget)
+        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
 
     def warm(
         self, sources: Sequence[Any], *, processes: int | None = None, progress: bool = False, **options: Any
@@ -175,42 +194,78 @@ class Cache:
 
         options: of `compile_json_schema`, with which they will be asked for. processes: as many as there are
         processors if None. progress: show a bar. What cannot be compiled is kept as an error; a table that is larger
-        than its budget allows is left out, since a lazy one may still do.
+        than its budget allows is left out, since a lazy one may still do. A lazy one that is there is worked out here.
         """
         if isinstance(sources, (str, bytes, Mapping)):
             raise TypeError("warm takes a list of schemas, not one")
+        if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
+            raise ValueError(
+                f"processes={processes!r} must be an integer, 1 or more, or None for as many as processors"
+            )
         from rich.progress import Progress
 
+        if "allow" in options and not isinstance(options["allow"], str):
+            options["allow"] = list(options["allow"])
         contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
         wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
-        wrong = {n: error for n, _, error in wanted if error is not None}
-        todo: dict[Any, list[int]] = {}
+        found: dict[Any, TransitionTable | ConstraintError] = {}
+        places: dict[Any, list[int]] = {}
         for n, key, _ in wanted:
             if key is not None:
-                todo.setdefault(key, []).append(n)
-        with self._lock:
-            missing = [key for key in todo if key not in self._entries]
-        done = 0
-        with Progress(disable=not progress, transient=True) as bar:
-            task = bar.add_task("compiling", total=len(missing))
-            jobs = [(key, contents[todo[key][0]]) for key in missing]
-            for key, found in _in_processes(self.vocabulary, jobs, options, processes):
-                bar.advance(task)
-                with self._lock:
-                    self._counts.compilations += 1
-                    self._counts.failures += isinstance(found, ConstraintError)
-                if not isinstance(found, BudgetError):
-                    self._keep(key, None, found)
-                    self._write(key, found)
+                places.setdefault(key, []).append(n)
+        mine: dict[Any, Future[_Entry]] = {}
+        others: dict[Any, Future[_Entry]] = {}
+        for key in places:
+            kept = None if self._folder is None else self._folder.read(key)
+            with self._lock:
+                if key in self._entries:
+                    found[key] = self._entries[key].found
+                elif key in self._running:
+                    others[key] = self._running[key]
+                elif kept is None:
+                    mine[key] = self._running[key] = Future()
                 else:
-                    wrong.update(dict.fromkeys(todo[key], found))
-        with self._lock:
-            for key, places in todo.items():
-                entry = self._entries.get(key)
-                if entry is not None and isinstance(entry.found, ConstraintError):
-                    wrong.update(dict.fromkeys(places, entry.found))
-                done += len(places) if entry is not None and not isinstance(entry.found, ConstraintError) else 0
-        return Warmed(done, dict(sorted(wrong.items())))
+                    self._counts.disk_hits += 1
+            if kept is not None and key not in found and key not in others:
+                found[key] = self._keep(key, None, kept).found
+        try:
+            with Progress(disable=not progress, transient=True) as bar:
+                task = bar.add_task("compiling", total=len(mine))
+                jobs = [(key, contents[places[key][0]]) for key in mine]
+                for key, made in _in_processes(self.vocabulary, jobs, options, processes):
+                    bar.advance(task)
+                    found[key] = made
+                    with self._lock:
+                        self._counts.compilations += 1
+                        self._counts.failures += isinstance(made, ConstraintError)
+                    if not isinstance(made, BudgetError):
+                        entry = self._keep(key, None, made)
+                        self._write(key, made)
+                        with self._lock:
+                            del self._running[key]
+                        mine.pop(key).set_result(entry)
+        finally:
+            with self._lock:
+                for key in mine:
+                    del self._running[key]
+            for waiting in mine.values():
+                waiting.set_exception(_AbandonedError())  # who waits makes it, perhaps lazily
+        for key, running in others.items():
+            with contextlib.suppress(_AbandonedError):
+                found[key] = running.result().found
+        for key, there in found.items():
+            if isinstance(there, LazyTable):
+                try:
+                    there.complete()
+                except BudgetError as error:
+                    found[key] = error
+        wrong = {n: error for n, _, error in wanted if error is not None}
+        for key, where in places.items():
+            each = found.get(key)
+            if isinstance(each, ConstraintError):
+                wrong.update(dict.fromkeys(where, each))
+        tables = sum(len(where) for key, where in places.items() if isinstance(found.get(key), TransitionTable))
+        return Warmed(tables, dict(sorted(wrong.items())))
 
     def _wanted(self, schema: Any, options: dict[str, Any]) -> tuple[Any, ConstraintError | None]:
         """Return the key of a schema, or what is wrong with it."""
@@ -219,7 +274,7 @@ class Cache:
             asked = schemas.request(schema, **given)
         except ConstraintError as error:
             return None, error
-        return _key(("json schema", asked.source), options.get("lazy", True), options.get("budget")), None
+        return _key("json schema", asked.source, options.get("lazy", True), options.get("budget")), None
 
     @property
     def stats(self) -> CacheStats:
@@ -289,8 +344,9 @@ class Cache:
                 return _answer(running.result())
             except _AbandonedError:  # whoever had begun was interrupted
                 continue
+        first: list[ConstraintError] = []
         try:
-            entry = self._made(key, spelling, make)
+            entry = self._made(key, spelling, make, first)
         except BaseException:
             with self._lock:
                 del self._running[key]
@@ -299,10 +355,14 @@ class Cache:
         with self._lock:
             del self._running[key]
         mine.set_result(entry)
+        if first:
+            raise first[0]
         return _answer(entry)
 
-    def _made(self, key: Any, spelling: Any, make: Callable[[], TransitionTable]) -> _Entry:
-        """Return a new entry, read or compiled."""
+    def _made(
+        self, key: Any, spelling: Any, make: Callable[[], TransitionTable], first: list[ConstraintError]
+    ) -> _Entry:
+        """Return a new entry, read or compiled; an error is put into `first` as it came, with what caused it."""
         found = None if self._folder is None else self._folder.read(key)
         with self._lock:
             self._counts.disk_hits += found is not None
@@ -311,6 +371,7 @@ class Cache:
             try:
                 found = make()
             except ConstraintError as error:
+                first.append(error)
                 found = copy.copy(error)  # without the frames that it came through
             if isinstance(found, LazyTable):
                 self._complete_by_folder(key, found)
@@ -338,7 +399,9 @@ class Cache:
         if spelling is None or spelling in self._key_of:
             return
         if len(entry.spellings) >= _SPELLINGS:
-            self._key_of.pop(entry.spellings.pop(0), None)
+            oldest = entry.spellings.pop(0)
+            self._key_of.pop(oldest, None)
+            entry.own -= _length(oldest)
         entry.spellings.append(spelling)
         self._key_of[spelling] = key
         entry.own += _length(spelling)
@@ -378,9 +441,14 @@ class Cache:
             self._folder.write(key, found)
 
 
-def _key(what: tuple[Any, ...], lazy: bool, budget: Budget | None) -> Any:
-    """Return what two compilations have in common that are the same; `what` alone says what the table allows."""
-    return what, lazy, budget
+def _key(kind: str, source: str, lazy: bool, budget: Budget | None) -> Any:
+    """Return what two compilations have in common that are the same; the first two say what the table allows."""
+    return kind, source, lazy, budget
+
+
+def _bytes(choice: str) -> bytes:
+    """Return what a choice is known by to `compile_choices`, which says what is wrong with one that is no text."""
+    return choice.encode("utf-8", "surrogatepass")
 
 
 class _AbandonedError(Exception):
@@ -458,7 +526,7 @@ class _Folder:
     _since: int = field(default=-1)  # bytes written since files were last counted
 
     def _name(self, key: Any) -> str:
-        return store.name_of("table", self.vocabulary.fingerprint, repr(key[0]), store.code())
+        return store.name_of("table", self.vocabulary.fingerprint, key[0], key[1], store.code())
 
     def read(self, key: Any) -> TransitionTable | ConstraintError | None:
         """Return what is kept under a key; None if there is nothing, or it is damaged."""
@@ -466,9 +534,11 @@ class _Folder:
         for suffix in _SUFFIXES:
             file = self.path / f"{name}{suffix}"
             try:
-                found = self._read_table(file) if suffix == _SUFFIXES[0] else _read_error(file)
-            except (OSError, TableError, VocabularyMismatchError, ValueError, KeyError, TypeError):
+                found = self._read_table(file) if suffix == _SUFFIXES[0] else _read_error(file, name)
+            except Exception:  # whatever a reader of missing or damaged files may raise
                 continue
+            if isinstance(found, TransitionTable) and found.source != key[1]:
+                continue  # somebody has renamed it
             with contextlib.suppress(OSError):
                 os.utime(file)  # what is used stays
             return found
@@ -488,7 +558,7 @@ class _Folder:
             if isinstance(found, TransitionTable):
                 found.save(file)
             else:
-                _write_error(file, found)
+                _write_error(file, found, self._name(key))
             self._prune(file.stat().st_size)
         except OSError:
             return
@@ -498,7 +568,7 @@ class _Folder:
 
     def _prune(self, written: int) -> None:
         """Remove files that were not used for longest, once there are more bytes than the limit; now and then."""
-        if 0 <= self._since + written <= self.limit // 16:
+        if 0 <= self._since <= self.limit // 16 - written:
             self._since += written
             return
         self._since = 0
@@ -515,12 +585,13 @@ class _Folder:
         for _, size, file in sorted(files):
             if total <= self.limit:
                 break
-            file.unlink(missing_ok=True)
-            total -= size
+            with contextlib.suppress(OSError):
+                file.unlink()
+                total -= size
 
 
-def _write_error(file: Path, error: ConstraintError) -> None:
-    kept = {"kind": type(error).__name__, "args": error.args, "more": error.__dict__}
+def _write_error(file: Path, error: ConstraintError, name: str) -> None:
+    kept = {"name": name, "kind": type(error).__name__, "args": error.args, "more": error.__dict__}
     temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
     try:
         temporary.write_text(json.dumps({**kept, "checksum": _checksum(kept)}))
@@ -529,9 +600,9 @@ def _write_error(file: Path, error: ConstraintError) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _read_error(file: Path) -> ConstraintError:
+def _read_error(file: Path, name: str) -> ConstraintError:
     kept = json.loads(file.read_text())
-    if kept.pop("checksum") != _checksum(kept):
+    if kept.pop("checksum") != _checksum(kept) or kept["name"] != name:
         raise ValueError(f"{file} was changed after it was written")
     found = errors.made_again(getattr(errors, kept["kind"]), tuple(kept["args"]), kept["more"])
     if not isinstance(found, ConstraintError):

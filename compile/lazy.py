@@ -243,10 +243,13 @@ class Lazy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that have been written so far, a library's rows among them."""
+        """Bytes of what has been written so far, a library's rows among it.
+
+        What a state of its own is made from, formulas and steps, takes about as much as its row.
+        """
         contents = (text.transition.nbytes + text.needed.nbytes for text in self.machine.texts)
         rows, *others, twins = self._arrays  # whose room behind what is there takes no memory yet
-        written = self.machine.size * (rows[0].nbytes + twins[:, 0].nbytes)
+        written = (2 * self.machine.size - self.machine.first) * (rows[0].nbytes + twins[:, 0].nbytes)
         return int(written) + sum(array.nbytes for array in others) + sum(contents)
 
     def is_leaf(self, site: int) -> bool:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import operator
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -96,6 +97,8 @@ def request(
     ):
         raise TypeError('documents must be a dict of schemas by URI, such as {"https://example.org/a": {...}}')
     contents = read(schema)
+    if documents is not None:  # a class says nothing by itself
+        documents = {uri: read(each) if isinstance(each, type) else each for uri, each in documents.items()}
     source = _hash(contents, documents, layout, sorted(allowed), depth)
     return Request(contents, documents, layout, allowed, depth, source)
 
@@ -208,7 +211,7 @@ def _hash(contents: Any, documents: Mapping[str, Any] | None, *options: object) 
 
 
 _MOST_LEVELS, _MOST_PARTS = 200, 1_000_000
-_BEGUN = "begun "
+_BEGUN = "begun"
 
 
 def _text(contents: Any) -> str:
@@ -218,6 +221,8 @@ def _text(contents: Any) -> str:
         levels, parts = levels + 1, parts + len(level)
         if levels > _MOST_LEVELS or parts > _MOST_PARTS:
             return _digest(contents)
+        if not all(isinstance(key, str) for whole in level if isinstance(whole, dict) for key in whole):
+            return _digest(contents)  # JSON would write 1 as "1"
         level = _inside(level)
     try:
         return json.dumps(contents)
@@ -236,18 +241,23 @@ def _inside(wholes: Iterable[Any]) -> list[Any]:
 
 
 def _digest(contents: Any) -> str:
-    """Return a hash made from the inside out, that of each part, however often it is used, once."""
+    """Return a hash made from the inside out, that of each part, however often it is used, once.
+
+    What contains itself is equal to nothing else.
+    """
     known: dict[int, str] = {}
     todo = [contents]
     while todo:
         whole = todo[-1]
         if id(whole) not in known:
-            known[id(whole)] = f"{_BEGUN}{len(known)}"  # as which it stands within itself
+            known[id(whole)] = _BEGUN
             todo.extend(part for part in _inside([whole]) if id(part) not in known)
             continue
         todo.pop()
-        if known[id(whole)].startswith(_BEGUN):
-            parts = whole.items() if isinstance(whole, dict) else enumerate(whole)
+        if known[id(whole)] == _BEGUN:
+            parts = list(whole.items() if isinstance(whole, dict) else enumerate(whole))
+            if any(known.get(id(part)) == _BEGUN for _, part in parts):
+                return uuid.uuid4().hex
             said = [f"{key!r}:{known.get(id(part)) or type(part).__name__ + repr(part)}" for key, part in parts]
             known[id(whole)] = hashlib.sha256("\0".join((type(whole).__name__, *said)).encode()).hexdigest()
     return known[id(contents)]

@@ -42,7 +42,7 @@ def compile_regex(
     dfa = to_dfa(pattern, flags=flags, meter=meter)
     if dfa.is_empty:
         raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
-    return bind(dfa, vocabulary, source=_hash("regex", flags, pattern), meter=meter)
+    return bind(dfa, vocabulary, source=source_of("regex", flags, pattern), meter=meter)
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: Budget | None = None) -> TransitionTable:
@@ -76,7 +76,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
     if not texts:
         raise ConstraintError("there are no choices: nothing could be written")
     dfa = determinize(nfa, nfa.union([nfa.literal(text) for text in texts]), meter)
-    return bind(dfa, vocabulary, source=_hash("choices", *(repr(text) for text in texts)), meter=meter)
+    return bind(dfa, vocabulary, source=source_of("choices", *(repr(text) for text in texts)), meter=meter)
 
 
 def begin_budget(budget: Budget | None) -> Meter:
@@ -93,6 +93,6 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
         )
 
 
-def _hash(*parts: str) -> str:
+def source_of(*parts: str) -> str:
     """SHA-256 of what was compiled."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

@@ -9,6 +9,7 @@ an arena has to be again.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import ArenaError, VocabularyMismatchError
 from ..table import NEVER, Distances, LazyTable, TransitionTable
+from . import packed
 from .device_table import CALL_ARRAYS, MOST_FRAMES, DeviceCalls, DeviceTable, Made, check_table, most_pops
 
 
@@ -82,12 +84,19 @@ class Handle:
     dropped: bool = False
 
 
-def starts_of(handles: Sequence[Handle]) -> NDArray[np.int32]:
-    """Return the states (B,) in which the sequences of handles of one arena start. Raises TypeError, ValueError."""
+def starts_of(handles: Sequence[Handle], number: int) -> NDArray[np.int32]:
+    """Return the states (B,) in which the sequences of handles start, of the arena of a number.
+
+    Raises TypeError, ValueError.
+    """
+    if not number:
+        raise TypeError("the tables of handles are in an arena: pass what put(arena) returns, not a table of its own")
     for handle in handles:
         if not isinstance(handle, Handle):
             raise TypeError(f"a Handle is needed, as Arena.add returns one, not a {type(handle).__name__}")
-        handles[0].arena.check(handle)
+        handle.arena.check(handle)
+        if handle.arena.number != number:
+            raise ValueError("the handle is one of another arena")
     if not handles:
         raise ValueError("there are no handles: one for each row of a batch is needed")
     return np.array([handle.start for handle in handles], np.int32)
@@ -200,6 +209,9 @@ class _ArenaTable(TransitionTable):
         return sum(array.nbytes for array in self.__dict__.values() if isinstance(array, np.ndarray))
 
 
+_numbers = itertools.count(1)
+
+
 def starting(table: TransitionTable, starts: NDArray[np.int32]) -> TransitionTable:
     """Return an arena's table in which the rows of a batch start in the states (B,)."""
     other = object.__new__(_ArenaTable)
@@ -238,12 +250,14 @@ class Arena:
             raise ValueError("an arena needs a vocabulary with eos: nothing else ends sequences of different tables")
         self.capacity = cap = Capacity() if capacity is None else capacity
         self.budgets = budgets
+        self.number = next(_numbers)  # unlike that of any other arena of this process
         self._spaces = {
             name: _Space(size)
             for name, size in (
                 ("states", cap.states), ("edges", cap.edges), ("bases", cap.bases), ("base_targets", cap.base_targets),
-                ("masks", cap.masks), ("class lists", cap.lists), ("exit lists", cap.lists), ("classes", cap.classes),
-                ("exits", cap.exits), ("sites", cap.sites), ("site_entries", cap.site_entries),
+                ("masks", cap.masks), ("class lists", 2 * cap.lists), ("exit lists", 2 * cap.lists),
+                ("classes", cap.classes), ("exits", cap.exits), ("sites", cap.sites),
+                ("site_entries", cap.site_entries),
                 ("actions", cap.actions), ("pushes", cap.pushes),
             )
         }  # fmt: skip
@@ -270,18 +284,18 @@ class Arena:
         tokens[-1] = size + 1
         fields: dict[str, Any] = {
             "vocab_size": size, "eos": vocabulary.eos, "vocabulary": vocabulary.fingerprint, "source": "",
-            "depth": cap.depth, "max_length": None, "_min_length": 0,
+            "depth": cap.depth, "max_length": None, "_min_length": 0, "_arena": self.number,
             "row_start": np.full(cap.states + 1, cap.edges, np.int32), "edge_token": tokens,
             "edge_target": np.full(cap.edges, cap.states + 1, np.int32),
             "accepting": np.zeros(cap.states, np.bool_), "base_row": none(cap.states),
             "masks": np.zeros((cap.masks, -(-size // 32)), np.uint32), "base_mask": zeros(cap.bases),
             "base_classes": zeros(cap.bases), "base_start": zeros(cap.bases + 1),
             "base_target": zeros(cap.base_targets),
-            "class_start": zeros(cap.lists + 1), "class_token": np.zeros(cap.classes, kind),
+            "class_start": zeros(2 * cap.lists + 1), "class_token": np.zeros(cap.classes, kind),
             "class_id": zeros(cap.classes), "level_start": np.empty(0, np.int64), "item_start": zeros(1),
             "item_row": zeros(0), "action_state": zeros(cap.actions), "action_start": zeros(cap.actions + 1),
             "action_push": zeros(cap.pushes), "row_exit": none(cap.states), "base_exit": none(cap.bases),
-            "exit_start": zeros(cap.lists + 1), "exit_token": np.zeros(cap.exits, kind),
+            "exit_start": zeros(2 * cap.lists + 1), "exit_token": np.zeros(cap.exits, kind),
             "exit_symbol": zeros(cap.exits), "site_start": zeros(cap.sites + 1), "site_symbol": zeros(cap.site_entries),
             "site_target": zeros(cap.site_entries), "base_push": none(cap.states), "symbol_label": zeros(cap.symbols),
             "site_leaf": np.zeros(cap.sites, np.bool_), "site_need": zeros(cap.sites), "state_need": zeros(0),
@@ -301,8 +315,13 @@ class Arena:
             fields["_arena_distances"] = Distances(**{name: _shown(array) for name, array in with_budgets.items()})
         table = object.__new__(_ArenaTable)
         table.__dict__.update(fields)
+        # numpy asks for the needs of states alone
+        table.__dict__["state_need"] = _shown(self._arrays["_code_need"][: cap.states])
         # kernels are compiled for arrays that nobody writes to
-        table.__dict__.update({name: _shown(array) for name, array in self._arrays.items() if name in fields})
+        table.__dict__.update(
+            {name: _shown(array) for name, array in self._arrays.items() if name in fields and name != "state_need"}
+        )
+        packed.Bundle.of(table)  # which copies share
         return table
 
     # -------------------------------------------------------------------------------------------- what is there
@@ -607,12 +626,12 @@ class Arena:
             self._set("action_start", action, t.action_start + pushes)
             self._set("action_push", pushes, t.action_push + site)
         if self.budgets:
-            self._write_distances(t, first, site, action)
+            self._write_distances(t, first, site, action, over)
         most = t.most_need if t.is_nested else 0
         return most + (over if most else 0), max(1, t.most_pushes if t.is_nested else 0)
 
-    def _write_distances(self, table: TransitionTable, first: int, site: int, action: int) -> None:
-        """Write a table's distances, for as many ends as the arena tells apart."""
+    def _write_distances(self, table: TransitionTable, first: int, site: int, action: int, over: int) -> None:
+        """Write a table's distances, for as many ends as the arena tells apart; over: as much more room they need."""
         cap, rows = self.capacity, table.num_rows
         if table.is_nested:
             found = table.distances
@@ -634,6 +653,7 @@ class Arena:
             self._set("code_distance", cap.states + 2 + action, codes[rows + 2 :])
             self._set("site_distance", site, wide(at_site, NEVER))
         if cap.ends > 1:  # what has no room to say needs none
+            code_room, site_room = (np.where((r > 0) & (r < NEVER), r + over, r) for r in (code_room, site_room))
             room = wide(code_room if code_room.size else np.zeros_like(code), 0)
             self._set("code_room", first, room[:rows])
             if table.is_nested:
@@ -693,7 +713,7 @@ class Arena:
             out[:, : words.shape[1]] = words[:, :size]
             yield name, start, out
         elif name in ("row_exit", "base_exit"):
-            yield name, start, np.where(part < 0, cap.lists, part)
+            yield name, start, np.where(part < 0, 2 * cap.lists, part)
         elif name == "base_row":
             yield name, start, np.where(part < 0, cap.bases, part)
         elif name == "site_leaf":
@@ -734,12 +754,12 @@ class Arena:
             "base_row": np.full(cap.states + 1, cap.bases, np.int32),
             "masks": np.zeros((cap.masks + 1, 8 * -(-size // 64)), np.uint8), "rank": np.zeros((1, 1), np.int32),
             "base_mask": np.full(cap.bases + 1, cap.masks, np.int32),
-            "base_classes": np.full(cap.bases + 1, cap.lists, np.int32), "base_start": room(cap.bases + 1),
-            "base_target": room(cap.base_targets + 1), "class_start": room(cap.lists + 2),
+            "base_classes": np.full(cap.bases + 1, 2 * cap.lists, np.int32), "base_start": room(cap.bases + 1),
+            "base_target": room(cap.base_targets + 1), "class_start": room(2 * cap.lists + 2),
             "class_token": np.full(cap.classes + cap.class_width + 1, size, kind),
             "class_id": room(cap.classes + cap.class_width + 1), "distance": room(0), "starts": room(0),
-            "row_exit": np.full(cap.states + 1, cap.lists, np.int32),
-            "base_exit": np.full(cap.bases + 1, cap.lists, np.int32), "exit_start": room(cap.lists + 2),
+            "row_exit": np.full(cap.states + 1, 2 * cap.lists, np.int32),
+            "base_exit": np.full(cap.bases + 1, 2 * cap.lists, np.int32), "exit_start": room(2 * cap.lists + 2),
             "exit_token": np.zeros(cap.exits + cap.exit_width + 1, kind),
             "exit_symbol": room(cap.exits + cap.exit_width + 1), "base_push": np.full(cap.states + 1, -1, np.int32),
             "site_start": room(cap.sites + 2), "site_symbol": room(cap.site_entries + 1),
@@ -783,7 +803,7 @@ class Arena:
             **arrays, calls=calls, vocab_size=table.vocab_size, num_rows=cap.states, num_edges=cap.edges,
             num_states=cap.states + 2, eos=table.eos, fixed_length=None, min_length=0, max_length=None, levels=(),
             sparse_width=cap.row_width, class_width=cap.class_width, has_masks=True, is_trie=False,
-            start_accepting=True, host=table if host else None,
+            start_accepting=True, host=table if host else None, arena=self.number,
         )  # fmt: skip
 
 

@@ -126,6 +126,7 @@ class DeviceTable:
     is_trie: bool
     start_accepting: bool
     host: TransitionTable | None  # the table itself, for operations that run on the host
+    arena: int  # the number of the arena whose tables these are, 0 of one table
 
     @property
     def dead(self) -> int:
@@ -157,7 +158,7 @@ CALL_ARRAYS = (
 CALL_STATICS = ("depth", "slots", "symbols", "exit_width", "site_width", "pops")
 STATICS = (
     "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
-    "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host",
+    "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host", "arena",
 )  # fmt: skip
 
 
@@ -234,6 +235,7 @@ def device_table(
         is_trie=table.is_trie,
         start_accepting=bool(table.accepting[0]),
         host=host,
+        arena=0,
     )
 
 

@@ -138,7 +138,7 @@ def _overwritten(array: Array, values: Array, start: Array, count: Array) -> Arr
 
 def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
-    return replace(dev, starts=jnp.asarray(starts_of(handles)))
+    return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))
 
 
 @or_matrix

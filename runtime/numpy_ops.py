@@ -65,7 +65,7 @@ def put(
 
 def at(dev: TransitionTable, handles: Sequence[Handle]) -> TransitionTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
-    return starting(dev, starts_of(handles))
+    return starting(dev, starts_of(handles, dev.__dict__.get("_arena", 0)))
 
 
 @or_matrix

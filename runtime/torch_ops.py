@@ -140,7 +140,7 @@ class _Mirror:
 
 def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
-    return replace(dev, starts=torch.from_numpy(starts_of(handles)).to(dev.starts.device))
+    return replace(dev, starts=torch.from_numpy(starts_of(handles, dev.arena)).to(dev.starts.device))
 
 
 def _signed(array: NDArray[Any]) -> NDArray[Any]:

@@ -17,6 +17,8 @@ class Toy:
     Its cache holds tokens. What was never written is far off, so that any entry too many or too few shows.
     """
 
+    most: int | None = None
+
     def __init__(
         self, size: int, into: Callable[[np.ndarray], Any] = np.asarray, seed: int = 0, sharp: float = 1.0
     ) -> None:

@@ -160,6 +160,34 @@ def several(table):
     return table.is_nested and table.distances.code.shape[1] > 1
 
 
+NEAR = [  # texts that come near the depth of 2, and of 4
+    (RECURSIVE, 2, b'{"k": 3, "n": {"k": 4, "n": {"k": 5}}}'), (RECURSIVE, 2, b'{"k": 3, "n": {"k": 4, "nn": [[1]]}}'),
+    (ENDS, 4, b'[{"a": [{"a": [{"a": [{"a": [{}]}]}]}]}]'), ({}, 3, b'[[[[1]]]]'), ({}, 2, b'{"a": {"b": [{}]}}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("budgets", [False, True])
+@pytest.mark.parametrize("name", ["numpy", "host", "torch"])
+def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, vocab):
+    ops, _, array = backend(name)
+    made = Arena(vocab, dataclasses.replace(SMALL, ends=6), budgets=budgets)
+    refused = 0
+    for schema, depth, text in NEAR:
+        table = mw.compile_json_schema(schema, vocab, depth=depth)
+        dev = ops.at(placed(name, made, budgets), [made.add(table)])
+        state, own = ops.start(dev, 1), numpy_ops.start(table, 1)
+        for done, byte in enumerate(text):
+            rooms = [None] if not budgets else range(len(text) - done, len(text) + 40, 3)
+            for room in rooms:
+                left = () if room is None else (np.array([room]),)
+                found = np.asarray(ops.bitmask(dev, state, *map(array, left)))[0].astype(np.uint32)
+                assert np.array_equal(found, numpy_ops.bitmask(table, own, *left)[0]), (schema, text[:done], room)
+            token = np.array([1 + byte])
+            state, own = ops.advance(dev, state, array(token)), numpy_ops.advance(table, own, token)
+        refused += not numpy_ops.accepting(table, own)[0]
+    assert refused >= 3
+
+
 def test_a_budget_needs_an_arena_with_distances(vocab, arena, tables):
     with pytest.raises(ValueError, match="budgets=True"):
         torch_ops.put(arena, budgets=True)
@@ -252,6 +280,11 @@ def test_mistakes_are_named(vocab, arena, tables):
         made.drop(3)
     with pytest.raises(TypeError, match="Handle"):
         torch_ops.at(torch_ops.put(made), [0])
+    for ops in (torch_ops, numpy_ops):
+        with pytest.raises(ValueError, match="another arena"):
+            ops.at(ops.put(made), [arena.handles[0]])
+        with pytest.raises(TypeError, match="put"):
+            ops.at(ops.put(tables[1]), [arena.handles[0]])
     with pytest.raises(ValueError, match="no handles"):
         torch_ops.at(torch_ops.put(made), [])
     with pytest.raises(ValueError, match="different states"):

@@ -528,3 +528,178 @@ def _resident() -> float:
 
 def test_the_public_names_are_there():
     assert mw.Cache is cache_module.Cache
+
+
+# ------------------------------------------------------------------------------------------- what must not be mixed
+
+
+def test_documents_that_are_classes_count_by_what_they_say(vocab):
+    pydantic = pytest.importorskip("pydantic")
+
+    def thing(kind):
+        class Thing(pydantic.BaseModel):
+            a: kind
+
+        return Thing
+
+    cache = mw.Cache(vocab)
+    schema = {"$ref": "http://x/a"}
+    numbers, texts = (cache.compile_json_schema(schema, documents={"http://x/a": thing(kind)}) for kind in (int, str))
+    assert accepts(numbers, '{"a": 1}')
+    assert accepts(texts, '{"a": "x"}')
+    assert not accepts(texts, '{"a": 1}')
+
+
+def test_what_json_writes_alike_and_is_not_is_kept_apart(vocab):
+    np = pytest.importorskip("numpy")
+    cache = mw.Cache(vocab)
+    valid, other = {"const": {"true": 1}}, {"const": {True: 1}}
+    cache.compile_json_schema(valid)
+    with pytest.raises((mw.SchemaError, TypeError)):
+        cache.compile_json_schema(other)
+    fresh = mw.Cache(vocab)
+    with pytest.raises((mw.SchemaError, TypeError)):
+        fresh.compile_json_schema(other)
+    assert accepts(fresh.compile_json_schema(valid), '{"true": 1}')
+    number = np.frombuffer(np.float64(1.0).tobytes(), np.int64)[0]
+    tables = []
+    for minimum in (np.float64(1.0), number):
+        try:
+            tables.append(cache.compile_json_schema({"type": "integer", "minimum": minimum}))
+        except (mw.SchemaError, TypeError):
+            tables.append(None)
+    assert tables[0] is not tables[1]
+
+    class Odd(str):
+        __slots__ = ()
+
+        def __repr__(self):
+            return "'a'"
+
+        def __hash__(self):
+            return hash("a")
+
+        def __eq__(self, other):
+            return str.__eq__("a", other)
+
+    assert accepts(cache.compile_regex("a"), "a")
+    assert accepts(cache.compile_regex(Odd("b")), "b")
+    with pytest.raises(TypeError, match="lazy"):
+        cache.compile_json_schema(valid, lazy=1)
+
+
+def test_schemas_that_contain_themselves_are_kept_apart(vocab):
+    def schema(closes):
+        p = {"type": "object", "properties": {"v": {"type": "null"}}, "additionalProperties": False}
+        q = {"type": "object", "properties": {}, "additionalProperties": False}
+        q["properties"]["q"] = q if closes == "q" else p
+        p["properties"]["q"] = q
+        return p
+
+    cache = mw.Cache(vocab)
+    tables = [cache.compile_json_schema(schema(closes)) for closes in ("q", "p", "q")]
+    assert tables[0] is tables[2]  # spelled alike
+    assert tables[0].source != tables[1].source
+    assert mw.compile_json_schema(schema("q"), vocab).source != tables[0].source
+    assert accepts(tables[1], '{"q": {"q": {"v": null}}}')
+    assert not accepts(tables[0], '{"q": {"q": {"v": null}}}')
+
+
+def test_parts_that_stand_in_many_places_are_spelled_once(vocab):
+    schema = {"type": "null"}
+    for _ in range(60):
+        schema = {"allOf": [schema, schema]}
+    cache = mw.Cache(vocab)
+    assert cache.compile_json_schema(schema) is cache.compile_json_schema(schema)
+
+
+def test_an_error_has_its_cause_the_first_time(vocab):
+    cache = mw.Cache(vocab)
+    with pytest.raises(mw.SchemaError) as first:
+        cache.compile_json_schema({"type": "string", "pattern": "("})
+    assert isinstance(first.value.__cause__, mw.RegexError)
+
+
+def test_spellings_that_are_forgotten_take_no_room(vocab):
+    cache = mw.Cache(vocab)
+    sizes = []
+    for width in range(40):
+        cache.compile_json_schema(json.dumps(number(1), indent=width))
+        sizes.append(cache.stats.bytes)
+    assert len(cache._key_of) == 4
+    assert sizes[-1] - sizes[0] < 4 * len(json.dumps(number(1), indent=40)) + 1000
+
+
+@pytest.mark.parametrize("content", ["null", "5", '"x"', "[" * 9000, "{}", '{"checksum": 1}'])
+def test_an_error_s_file_that_holds_something_else_is_made_again(content, vocab, tmp_path):
+    with pytest.raises(mw.RegexError):
+        mw.Cache(vocab, directory=tmp_path).compile_regex("(")
+    (file,) = tmp_path.iterdir()
+    whole = file.read_text()
+    file.write_text(content)
+    with pytest.raises(mw.RegexError):
+        mw.Cache(vocab, directory=tmp_path).compile_regex("(")
+    assert file.read_text() == whole
+
+
+def test_a_file_under_another_s_name_is_not_believed(vocab, tmp_path):
+    for pattern in ("a", "("):
+        folder = tmp_path / str(pattern == "a")
+        cache = mw.Cache(vocab, directory=folder)
+        names = []
+        for one in (pattern, pattern + "b"):
+            before = set(folder.iterdir()) if folder.exists() else set()
+            try:
+                cache.compile_regex(one)
+            except mw.RegexError as error:
+                assert one in str(error)  # noqa: PT017
+            names += set(folder.iterdir()) - before
+        names[1].write_bytes(names[0].read_bytes())
+        try:
+            table = mw.Cache(vocab, directory=folder).compile_regex(pattern + "b")
+            assert accepts(table, "ab")
+            assert not accepts(table, "a")
+        except mw.RegexError as error:
+            assert pattern + "b" in str(error)  # noqa: PT017
+
+
+def test_processes_that_write_little_bound_the_folder_too(vocab, tmp_path):
+    mw.Cache(vocab, directory=tmp_path / "one").compile_regex("a{0}")
+    size = next((tmp_path / "one").iterdir()).stat().st_size
+    folder = tmp_path / "some"
+    (folder / "table-foreign.json").mkdir(parents=True)
+    os.utime(folder / "table-foreign.json", (1.0, 1.0))
+    for i in range(9):
+        mw.Cache(vocab, directory=folder, directory_bytes=3 * size).compile_regex(f"a{{{i}}}")
+    kept = [path for path in folder.iterdir() if path.suffix == ".safetensors"]
+    assert 1 <= len(kept) <= 4
+
+
+def test_warming_reads_the_folder_and_is_waited_for(vocab, tmp_path):
+    first = mw.Cache(vocab, directory=tmp_path)
+    first.warm([number(0), {"type": 3}], processes=1)
+    again = mw.Cache(vocab, directory=tmp_path)
+    warmed = again.warm(iter([number(0), {"type": 3}]), processes=1, allow=iter(["uniqueItems"][:0]))
+    assert warmed.tables == 1
+    assert list(warmed.errors) == [1]
+    assert again.stats.compilations == 0
+    assert again.stats.disk_hits == 2
+    lazy = again.compile_json_schema(number(5))
+    assert again.warm([number(5)]).tables == 1
+    assert lazy.is_complete
+    assert again.compile_json_schema(number(5)) is lazy
+    one = mw.Cache(vocab, max_entries=1)
+    found = one.warm([{"type": 3}, number(0)], processes=1)
+    assert (found.tables, list(found.errors)) == (1, [0])
+    with pytest.raises(ValueError, match="processes=0"):
+        one.warm([number(0)], processes=0)
+    waiting = mw.Cache(vocab)
+    seen = []
+    warm = threading.Thread(target=lambda: seen.append(waiting.warm([number(7)], processes=1)))
+    warm.start()
+    while not waiting._running and not seen:
+        time.sleep(0.001)
+    table = waiting.compile_json_schema(number(7))
+    warm.join()
+    assert waiting.stats.compilations == 1
+    assert waiting.compile_json_schema(number(7)) is table

@@ -21,6 +21,7 @@ from test_sampling import case, fits, seeded
 
 import maskwright as mw
 from maskwright.runtime.decode import count_forced, sample_jumping, take_forced
+from maskwright.runtime.decode.jump import rejoin
 
 PROMPTS = [(0,), (3, 2, 0)]
 RECORD = r'\{"name": "(Ada|Alan|Bo)", "tags": \[("a"|"ab")?\], "kind": "(north|northern) pole"\}'
@@ -363,3 +364,25 @@ def test_what_cannot_be_done_is_refused():
     ):
         with pytest.raises(error, match=message):
             attempt(**options)
+
+
+@pytest.mark.parametrize(("pattern", "drawn", "segments", "expected"), [
+    ("north!(a|b)", "nor", {"north!": ["n", "orth!"]}, None),  # less than was drawn would be left
+    ("north st(a|b)", "n", {"north st": ["north", " st"]}, ["north"]),  # what follows may be joined with the last
+    ("north st", "n", {"north st": ["north", " st"]}, ["north", " st"]),
+    ("north(a|b)", "n", {"north": ["north"]}, None),
+])  # fmt: skip
+def test_a_token_is_written_anew_only_as_far_as_nothing_can_change_it_again(pattern, drawn, segments, expected):
+    words = ["nor", "orth!", "north", " st"]
+    tokens = [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in words)]
+    number = {token.decode("latin-1"): i for i, token in enumerate(tokens)}
+
+    def encode(text):
+        return [number[part] for part in segments.get(text, text)]
+
+    vocab = mw.Vocabulary.from_bytes(tokens, eos=0, encode=encode)
+    matcher = mw.Matcher(mw.compile_regex(pattern, vocab), vocab)
+    assert matcher.advance(number[drawn])
+    found = rejoin(matcher, vocab)
+    assert found == (None if expected is None else [number[part] for part in expected])
+    assert matcher._tokens == [number[part] for part in expected or [drawn]]

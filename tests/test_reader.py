@@ -183,16 +183,23 @@ def test_log_probabilities_are_those_of_plain_passes_over_what_was_written(kind,
         assert log_prob == pytest.approx(total, abs=1e-9)
 
 
-def test_drafts_beyond_the_last_position_do_no_harm_and_texts_beyond_it_are_refused():
-    name, options = KINDS["gpt2"]
-    small = TransformersReader(made(name, {**options, "n_positions": 12}))
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("branches", [(2, 2, 1), (1, 1, 1, 1, 1)])
+def test_drafts_beyond_the_last_position_do_no_harm_and_texts_beyond_it_are_refused(kind, branches):
+    name, options = KINDS[kind]
+    at_most = {"n_positions": 12} if kind == "gpt2" else {"max_position_embeddings": 12}
+    small = TransformersReader(made(name, {**options, **at_most}))
     of = mw.compile_regex("[a-f]{1,40}", vocabulary())
     dev = torch_ops.put(of, budgets=True)
-    options = {"ops": torch_ops, "prompts": [[1, 2, 3, 4]] * 4, "branches": (2, 2, 1)}
-    found = speculative_sample(small, small, dev, torch.Generator().manual_seed(0), max_length=8, **options)
-    assert found.valid.all()
-    with pytest.raises(ValueError, match="positions for 12"):
-        speculative_sample(small, small, dev, torch.Generator().manual_seed(0), max_length=40, **options)
+    options = {"ops": torch_ops, "prompts": [[1, 2, 3, 4]] * 6, "branches": branches}
+    for seed in range(3):
+        draft = TransformersReader(made(name, {**KINDS[kind][1], **at_most}, seed + 1))
+        found = speculative_sample(small, draft, dev, torch.Generator().manual_seed(seed), max_length=8, **options)
+        assert found.valid.all()
+    with pytest.raises(ValueError, match="positions for: shorten"):
+        speculative_sample(small, small, dev, torch.Generator().manual_seed(0), max_length=9, **options)
+    with pytest.raises(ValueError, match="positions for: shorten"):
+        sample_jumping(small, of, None, ops=torch_ops, prompts=[[1] * 12], max_length=1, temperature=0)
 
 
 def test_models_that_cannot_be_told_what_a_token_sees_are_refused():
@@ -205,6 +212,26 @@ def test_models_that_cannot_be_told_what_a_token_sees_are_refused():
         ),
     ):
         with pytest.raises(ValueError, match=f"cannot read several tokens.*{message}"):
+            TransformersReader(made(name, options))
+    narrow = {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": SIZE,
+        "window_size": 4,
+        "attn_implementation": "eager",
+    }
+    stretched = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    for name, options, message in (
+        (
+            "GPTNeo",
+            {**narrow, "window_size": 4, "attention_types": [[["global", "local"], 1]]},
+            "window that goes by place",
+        ),
+        ("Llama", {**SHAPE, "num_key_value_heads": 2, "rope_parameters": stretched}, "dynamic.* longest text"),
+        ("Roberta", {**SHAPE, "is_decoder": True}, "counts positions from its padding"),
+    ):
+        with pytest.raises(ValueError, match=message):
             TransformersReader(made(name, options))
     with pytest.raises(TypeError, match="causal language model"):
         TransformersReader(torch.nn.Linear(2, 2))

@@ -18,6 +18,7 @@ from test_operations import backend, out
 from test_sampling import fits, seeded
 
 import maskwright as mw
+from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import sample_jumping, speculative, speculative_sample
 
 DRAFTS = {"equal": (1.0, 0.0), "good": (0.8, 0.5), "bad": (-1.0, 0.3)}  # times the target, and noise
@@ -381,3 +382,38 @@ def test_what_cannot_be_done_is_refused():
     ):
         with pytest.raises(error, match=message):
             attempt(**options)
+
+
+def test_a_row_whose_padding_has_no_distribution_is_flagged_as_in_every_other_decoder():
+    class Torn(Toy):
+        def extend(self, *args):
+            logits, cache = super().extend(*args)
+            logits = np.array(logits)
+            logits[0, ..., -1] = np.nan  # beyond the table's vocabulary
+            return logits, cache
+
+    table = mw.compile_sids([[1, 2], [3, 1]], vocab_size=5)
+    for dev, of in ((numpy_ops.put(table), None), (None, table)):
+        found = speculative_sample(
+            Torn(6), Torn(6, seed=1), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1], [2]], max_length=2,
+            table=of,
+        )  # fmt: skip
+        assert found.valid.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    ({"branches": (True,)}, ValueError, "branches"), ({"branches": 3}, ValueError, "branches"),
+    ({"max_length": 3.0}, TypeError, "max_length"), ({"budgets": False}, ValueError, "go with table"),
+])  # fmt: skip
+def test_options_that_would_not_count_are_refused(options, error, message):
+    dev = numpy_ops.put(mw.compile_sids([[1, 2], [3, 1]], vocab_size=5))
+    with pytest.raises(error, match=message):
+        speculative_sample(
+            Toy(5), Toy(5), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1]],
+            **{"max_length": 2, **options},
+        )  # fmt: skip
+    found = speculative_sample(
+        Toy(5), Toy(5), dev, np.random.default_rng(0), ops=numpy_ops, prompts=[[1]], max_length=2,
+        branches=(np.int64(2),),
+    )  # fmt: skip
+    assert found.valid.all()

@@ -166,12 +166,10 @@ def sample_jumping(
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
     filters = _filters(temperature, top_k, top_p, min_p)
-    written = check_prompts(prompts)
+    written = check_prompts(prompts, max_length, model)
     matchers = row_matchers(table, vocabulary, len(written), max_length if budgets else None)
     if retokenise and vocabulary is None:
         raise ValueError("retokenise=True needs to know how tokens are spelt: pass vocabulary=")
-    if max_length < 1:
-        raise ValueError(f"max_length must be positive, not {max_length}")
     starts = [len(prompt) for prompt in written]
     rows = range(len(written))
     lengths = np.zeros(len(written), np.int64)  # what the model has read

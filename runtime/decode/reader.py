@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,14 @@ class Reader(Protocol):
     Going back is calling with smaller `lengths`: what lies beyond is seen by nobody and written over. Rows thus advance
     by different amounts. What depends on lengths alone is known on the host, so no shape needs a value of the device.
     """
+
+    @property
+    def most(self) -> int | None:
+        """How many tokens of a row the model has positions for; None for any number.
+
+        Decoders begin no text that could become longer. What is fed beyond are drafts that will not be kept, and what
+        comes back for these may be anything.
+        """
 
     def extend(
         self,
@@ -46,12 +55,23 @@ def padded(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return out
 
 
-def check_prompts(prompts: Any) -> list[list[int]]:
-    """Return prompts as lists of tokens; ValueError unless each has one token at least."""
+def check_prompts(prompts: Any, max_length: Any, *models: Reader) -> list[list[int]]:
+    """Return prompts as lists of tokens; TypeError, ValueError unless each has one, and its text has room in models."""
+    if isinstance(max_length, bool) or not isinstance(max_length, Integral):
+        raise TypeError(f"max_length must be an integer, not {type(max_length).__name__}")
+    if int(max_length) < 1:
+        raise ValueError(f"max_length must be positive, not {max_length}")
     lists = [[int(token) for token in prompt] for prompt in prompts]
     if not lists or not all(lists):
         raise ValueError(
             "prompts must be one list of tokens for each row, each with one token at least: "
             "where there is nothing to read, the token that your model begins with"
         )
+    longest = max(map(len, lists))
+    for model in models:
+        if model.most is not None and longest + int(max_length) > model.most:
+            raise ValueError(
+                f"a prompt of {longest} tokens and max_length={max_length} are more than the {model.most} that the "
+                "model has positions for: shorten one of them"
+            )
     return lists

@@ -318,6 +318,7 @@ def _floor(ops: Any, x: Any, total: Any, filters: _Filters) -> Any:
         before = p.cumsum(-1) - p  # what those further in front hold
         before = ops.where(before > 0, before, 0.0)
         last = ops.where(before < top_p, 1, 0).sum(-1) - 1
+        last = ops.where(last > 0, last, 0)  # a top_p that is 0 in the logits' type keeps the best
         floor = ops.take(largest, last[:, None])
     if min_p is not None:
         best = ops.take(x, x.argmax(-1)[:, None])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, chain
+from numbers import Integral
 from operator import mul
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -76,17 +77,22 @@ def speculative_sample(
 
     random: a generator or a key, as in `sample`; not needed at temperature 0. One read on the host for each round: what
     was taken; with `table` one more for each depth, as what is forced depends on what was drafted. The states of all
-    drafted tokens are kept until the target has spoken, so nothing is followed twice.
+    drafted tokens are kept until the target has spoken, so that nothing is followed twice on the device.
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
     filters = _filters(temperature, top_k, top_p, min_p)
-    written = check_prompts(prompts)
+    written = check_prompts(prompts, max_length, target, draft)
     batch = len(written)
-    if not all(isinstance(one, int) and one > 0 for one in branches):
+    if not isinstance(branches, Sequence) or not all(
+        isinstance(one, Integral) and not isinstance(one, bool) and one > 0 for one in branches
+    ):
         raise ValueError(f"branches={branches!r} must be positive numbers of children, one for each depth")
+    branches = tuple(int(one) for one in branches)
     if (dev is None) == (table is None):
         raise ValueError("pass dev, from ops.put, or dev=None and the table itself, to jump forward as well")
+    if table is None and (vocabulary is not None or not budgets):
+        raise ValueError("vocabulary= and budgets= go with table=: dev has budgets if it was put with them")
     follower: _OnDevice | _OnHost
     if table is None:
         _check_run(dev, batch, 1, max_length)
@@ -596,9 +602,9 @@ def _filtered(run: _Run, logits: Any, level: int, place: Any = None) -> Any:
     """
     ops, filters = run.ops, run.filters
     check_logits(run.follower.size, logits.shape)
-    x = logits[:, : run.follower.size]
-    x = x / (ops.zeros((1, 1), like=x) + (filters.temperature or 1.0))
-    sound = _finite(ops.logsumexp(x))
+    x = logits / (ops.zeros((1, 1), like=logits) + (filters.temperature or 1.0))
+    sound = _finite(ops.logsumexp(x))  # of all that the model has, as in `sample`
+    x = x[:, : run.follower.size]
     x = run.follower.mask(x, level, place)
     total = ops.logsumexp(x)
     valid = _finite(total) & sound

@@ -144,6 +144,11 @@ class Engine:
             raise ValueError("the prompt is empty: give it the token that your model begins with")
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise ValueError(f"max_tokens={max_tokens!r} must be an integer, 1 or more")
+        if self.reader.most is not None and len(tokens) + max_tokens > self.reader.most:
+            raise ValueError(
+                f"a prompt of {len(tokens)} tokens and max_tokens={max_tokens} are more than the {self.reader.most} "
+                "that the model has positions for: shorten one of them"
+            )
         if table is not None:
             if self.arena is None:
                 raise ValueError("this engine has no arena to put tables in: make it with Engine(model, Arena(vocab))")

@@ -31,8 +31,13 @@ class TransformersReader:
 
     def __init__(self, model: Any) -> None:
         check_model(model, "read several tokens of each row at once", "Decode with model.generate(..)")
+        if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules()):
+            raise ValueError(
+                f"{type(model).__name__} cannot read several tokens of each row at once: it counts positions from its "
+                "padding on. Decode with model.generate(..)"
+            )
         self.model = model
-        self._most: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.most: int | None = getattr(model.config, "max_position_embeddings", None)
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @staticmethod
@@ -53,18 +58,10 @@ class TransformersReader:
         at: NDArray[np.int64],
         sees: NDArray[np.bool_] | None = None,
     ) -> tuple[Tensor, PlacedCache]:
-        """Return logits (B, w, V) after the tokens in columns `at`, and the cache: see `Reader.extend`.
-
-        Raises ValueError where a row is longer than the model has positions.
-        """
+        """Return logits (B, w, V) after the tokens in columns `at`, and the cache: see `Reader.extend`."""
         device = self.model.device
         tokens = torch.as_tensor(tokens, device=device)
         batch, n = tokens.shape
-        if self._most is not None and int(lengths.max()) >= self._most:
-            raise ValueError(
-                f"{int(lengths.max())} tokens have been read, and the model has positions for {self._most}: "
-                "shorten the prompts, or max_length"
-            )
         cache = PlacedCache(self.model.config) if cache is None else cache
         columns = np.unique(at)
         before = 0 if sees is None else sees.shape[2] - n
@@ -99,8 +96,8 @@ class TransformersReader:
         for row, length, own in zip(seen, lengths, sees, strict=True):
             row[:, length : length + sees.shape[2]] = own
         positions = lengths[:, None] + sees.sum(2) - 1
-        if self._most is not None:  # only what is drafted beyond a text's greatest length, and given up again
-            positions = np.minimum(positions, self._most - 1)
+        if self.most is not None:  # beyond are only drafts that are given up again: see `Reader.most`
+            positions = np.minimum(positions, self.most - 1)
         index = torch.as_tensor(columns if len(columns) else [0], device=device)
         cache.place(torch.as_tensor(first[:, None] + np.arange(n), device=device), width)
         logits: Tensor = self.model(

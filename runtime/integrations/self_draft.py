@@ -227,7 +227,7 @@ def self_draft_search(
         raise TypeError(f"dev must come from torch_ops.put, not be a {type(dev).__name__}")
     if verify != "none" and dev.vocab_size > head.vocab_size:
         raise VocabularyMismatchError(
-            f"the head drafts {head.vocab_size} tokens, the set has a vocabulary of {dev.vocab_size}: it is another one's"
+            f"the head has a vocabulary of {head.vocab_size}, the set one of {dev.vocab_size}: it is another one's"
         )
     length = head.levels
     if verify == "step":

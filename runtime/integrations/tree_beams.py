@@ -258,6 +258,14 @@ def check_model(model: Any, task: str, instead: str) -> None:
             f"its cache has layers of other kinds ({', '.join(sorted(own_kinds))}), as sliding windows and recurrent "
             "state need, that go by place and not by depth"
         )
+    elif "local" in (getattr(config, "attention_layers", None) or ()):
+        why = "some of its layers attend to a window that goes by place and not by depth"
+    elif getattr(config, "keep_window_size", None) is not None:
+        why = "it picks what to attend to by itself, beyond what a mask says"
+    elif kinds := _rope_types(config) & {"longrope", "dynamic"}:
+        why = (
+            f"its rotary embedding ({', '.join(sorted(kinds))}) changes with the length of the longest text in a batch"
+        )
     elif "past_key_values" not in takes:
         why = "it keeps no keys and values in a cache of transformers"
     elif "position_ids" not in takes or getattr(config, "alibi", False):
@@ -269,6 +277,16 @@ def check_model(model: Any, task: str, instead: str) -> None:
         )
     if why is not None:
         raise ValueError(f"{name} cannot {task}: {why}. {instead}")
+
+
+def _rope_types(config: Any) -> set[str]:
+    """Return the kinds of rotary embedding that a model has, in any of its layers."""
+    found = set()
+    for name in ("rope_parameters", "rope_scaling"):
+        given = getattr(config, name, None) or {}
+        for each in (given, *(value for value in given.values() if isinstance(value, dict))):
+            found |= {each[key] for key in ("rope_type", "type") if isinstance(each.get(key), str)}
+    return found
 
 
 def _check_options(
