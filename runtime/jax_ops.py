@@ -79,6 +79,9 @@ def put(
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
     logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+
+    Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
+    which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
 

@@ -93,6 +93,8 @@ def put(
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
     logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+
+    Of an arena it returns the same each time: its arrays are written to where they are as tables come and go.
     """
 
     def convert(array: NDArray[Any]) -> Tensor:
