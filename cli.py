@@ -1,4 +1,4 @@
-"""The command line: `maskwright build`, `compile`, `sample`, `show`, `inspect` and `demo`."""
+"""The command line: `maskwright build`, `compile`, `sample`, `show`, `inspect`, `demo` and `serve`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from . import (
     Budget,
+    Capacity,
     Vocabulary,
     __version__,
     compile_choices,
@@ -179,7 +180,10 @@ def _form(command: _Command) -> _Command:
 
 
 def _budget(command: _Command) -> _Command:
-    usual = Budget()
+    return _budget_from(Budget())(command)
+
+
+def _budget_from(usual: Budget) -> Callable[[_Command], _Command]:
     options = [
         click.option(f"--budget-{name}", type=kind, default=getattr(usual, name), show_default=True, help=help)
         for name, kind, help in (
@@ -188,7 +192,7 @@ def _budget(command: _Command) -> _Command:
             ("bytes", click.IntRange(min=1), "Most bytes of a step's arrays."),
         )
     ]
-    return _all(options)(command)
+    return _all(options)
 
 
 def _all(options: Any) -> Callable[[_Command], _Command]:
@@ -442,6 +446,103 @@ def demo(data: Path | None, out: Path, seed: int) -> None:
 
     report = package.run(data=data, out=out, seed=seed, progress=lambda line: click.echo(line, err=True))
     report.print(_console())
+
+
+def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Capacity:
+    """Return the arena's capacity with what was said of it."""
+    limits: dict[str, int] = {}
+    for one in given:
+        name, _, value = one.partition("=")
+        if name not in Capacity.__dataclass_fields__ or not value.isdecimal():
+            raise click.UsageError(
+                f"--arena takes NAME=NUMBER, the name one of {', '.join(Capacity.__dataclass_fields__)}: {one!r}"
+            )
+        limits[name] = int(value)
+    try:
+        return Capacity(**limits)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@main.command()
+@click.option(
+    "--model",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of a causal language model of transformers; without one a small model of nonsense is made.",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="SOURCE",
+    help="Its tokenizer, if that is not in the same folder: a folder or a file, as for `compile`.",
+)
+@click.option("--eos", type=click.IntRange(min=0), help="Token that ends a text, if not the tokenizer's own.")
+@click.option("--name", help="What clients call the model, if not as its folder.")
+@click.option("--device", help="Such as cuda:1; a GPU if there is one, else the CPU.")
+@click.option("--dtype", default="auto", show_default=True, help="Type of the weights, such as bfloat16.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--rows", type=click.IntRange(min=1), default=16, show_default=True, help="Sequences written at once.")
+@click.option("--max-queue", type=click.IntRange(min=0), default=256, show_default=True, help="Sequences that wait.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=1024, show_default=True, help="Longest answer.")
+@click.option(
+    "--max-schema-bytes", type=click.IntRange(min=1), default=1 << 18, show_default=True, help="Longest constraint."
+)
+@click.option(
+    "--max-body-bytes", type=click.IntRange(min=1), default=4 << 20, show_default=True, help="Longest request."
+)
+@click.option("--compile-threads", type=click.IntRange(min=1), default=4, show_default=True)
+@_budget_from(Budget(seconds=10.0))
+@click.option(
+    "--whitespace",
+    type=click.Choice(["flexible", "compact"]),
+    default="flexible",
+    show_default=True,
+    help="Of JSON: what json.dumps writes in any indentation, or none.",
+)
+@click.option(
+    "--separators", nargs=2, callback=_separators, metavar="COMMA COLON", help="Such as ', ' ': ', in its place."
+)
+@click.option(
+    "--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Where tables are kept for later processes."
+)
+@click.option("--cache-bytes", type=click.IntRange(min=1), default=1 << 30, show_default=True, help="Of memory.")
+@click.option(
+    "--cache-dir-bytes", type=click.IntRange(min=1), default=4 << 30, show_default=True, help="Of the folder."
+)
+@click.option(
+    "--arena",
+    "capacity",
+    multiple=True,
+    callback=_capacity,
+    metavar="NAME=NUMBER",
+    help="More or less room for tables on the device, such as states=2000000; may be given several times.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds for what is being written when the server is told to stop.",
+)
+def serve(
+    model: Path | None, tokenizer: Path | None, eos: int | None, name: str | None, device: str | None, dtype: str,
+    host: str, port: int, rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int,
+    compile_threads: int, whitespace: str, separators: tuple[str, str] | None, cache_dir: Path | None,
+    cache_bytes: int, cache_dir_bytes: int, capacity: Capacity, grace: float, **limits: Any,
+) -> None:  # fmt: skip
+    """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
+    if model is None and (tokenizer, eos, name, device) != (None,) * 4:
+        raise click.UsageError("--tokenizer, --eos, --name and --device go with --model")
+    from .serve import start  # brings in torch and FastAPI
+
+    start(
+        model, tokenizer=tokenizer, eos=eos, name=name, device=device, dtype=dtype, host=host, port=port,
+        capacity=capacity, cache_bytes=cache_bytes, cache_directory=cache_dir, directory_bytes=cache_dir_bytes,
+        say=lambda line: click.echo(line, err=True), rows=rows, max_queue=max_queue, max_tokens=max_tokens,
+        max_schema_bytes=max_schema_bytes, max_body_bytes=max_body_bytes, compile_threads=compile_threads,
+        budget=_limits(limits), grace_seconds=grace, whitespace=separators or whitespace,
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ input and output

@@ -156,7 +156,10 @@ def start(dev: TorchTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
     check_starts(dev.starts.shape[0], batch)
-    node = dev.starts.long().repeat_interleave(batch // dev.starts.shape[0], output_size=batch)
+    if dev.arena:
+        node = dev.starts.long()[:, None].expand(-1, batch // dev.starts.shape[0]).reshape(-1)
+    else:  # of their own: compiled by inductor, two runs over one graph shared what `starts` gives, and wrote to it
+        node = torch.zeros(batch, dtype=torch.int64, device=dev.starts.device)
     if dev.calls is None:
         return State(node)
     stack = torch.zeros(batch, dev.calls.slots, dtype=torch.int32, device=node.device)

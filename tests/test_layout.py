@@ -18,25 +18,30 @@ ALLOWED = {
     "errors": set(),
     "automata": {"automata"},
     "bundle": set(),
-    "matrix": set(),
+    "matrix": {"table"},
     "table": set(),
     "compile": {"automata", "bundle", "compile", "matrix", "table"},
     "runtime": {"bundle", "matrix", "runtime", "table"},
     "demo": {"demo", "table", "compile", "runtime", ""},
-    "cli": {"automata", "compile", "demo", "drawing", "table", ""},
+    "cli": {"automata", "compile", "demo", "drawing", "serve", "table", ""},
     "drawing": {"automata", "compile", "table"},
+    "serve": {"automata", "compile", "runtime", "serve", "table", ""},
     "": {"automata", "compile", "matrix", "runtime", "table"},
 }
 HEAVY = {
-    "torch": {"runtime/torch_ops.py", "runtime/triton_ops.py", "runtime/integrations", "demo"},
+    "torch": {"runtime/torch_ops.py", "runtime/triton_ops.py", "runtime/integrations", "demo", "serve"},
     "triton": {"runtime/triton_ops.py"},
-    "transformers": {"runtime/integrations", "compile/tokenizers.py"},
+    "transformers": {"runtime/integrations", "compile/tokenizers.py", "serve"},
     "jax": {"runtime/jax_ops.py"},
     "graphviz": {"drawing.py"},
     "pyarrow": {"compile/sequences.py", "cli.py"},
     "referencing": {"compile/json_schema/documents.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},
-    "pydantic": set(),
+    "pydantic": {"serve"},
+    "fastapi": {"serve"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "prometheus_client": {"serve"},
     "sklearn": {"demo"},
     "matplotlib": {"demo"},
 }
@@ -44,7 +49,7 @@ HEAVY = {
 
 def sources() -> list[Path]:
     parts = ("automata", "compile", "compile/json_schema", "compile/regex", "runtime", "runtime/decode")
-    folders = [ROOT, *(ROOT / name for name in (*parts, "runtime/integrations", "demo"))]
+    folders = [ROOT, *(ROOT / name for name in (*parts, "runtime/integrations", "demo", "serve"))]
     return [path for folder in folders for path in sorted(folder.glob("*.py"))]
 
 

@@ -1,0 +1,195 @@
+"""What is written, as it is sent: text out of tokens, texts at which it stops, calls of tools, OpenAI's objects."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..compile.vocabulary import Vocabulary
+
+_CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')
+
+
+class Text:
+    """The text of one sequence, as far as it is known: what may be part of a stop or of a character is held back."""
+
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
+        self._vocabulary, self._stops = vocabulary, stops
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.stopped = False
+
+    def feed(self, tokens: Sequence[int], last: bool) -> str:
+        """Return what can be said after more tokens; `stopped` says that a stop was met, and nothing follows."""
+        if self.stopped:
+            return ""
+        self._held += self._decoder.decode(self._vocabulary.decode(tokens), last)
+        cuts = [at for at in map(self._held.find, self._stops) if at >= 0]
+        if cuts:
+            self.stopped = True
+            return self._held[: min(cuts)]
+        keep = 0 if last else max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return out
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how long the longest end of a text is with which a stop begins."""
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+class Call:
+    """A call of a tool: its name, then its arguments as they are written.
+
+    name: of the function, where it is known; the text is its arguments then. Otherwise that is an object with both.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        self.id = f"call_{uuid.uuid4().hex[:24]}"
+        self.name = name
+        self._wrapped = name is None
+        self._held = ""
+        self.begun = False  # told of the name
+
+    def feed(self, text: str) -> str:
+        """Return what is known of the arguments after more text."""
+        self._held += text
+        if self.name is None:
+            head = _CALL.match(self._held)
+            if head is None:
+                return ""
+            self.name, self._held = head[1], self._held[head.end() :]
+        keep = int(self._wrapped)  # the brace around both
+        out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return out
+
+
+@dataclass
+class Choice:
+    """One sequence of an answer."""
+
+    index: int
+    text: Text
+    call: Call | None
+    said: str = ""
+    tokens: int = 0
+    log_probs: list[dict[str, Any]] = field(default_factory=list)
+    finished: str | None = None
+
+
+class Form:
+    """How answers of one endpoint look."""
+
+    kind = chunk_kind = prefix = ""
+
+    def __init__(self, model: str, log_probs: bool) -> None:
+        self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self.with_log_probs = log_probs
+
+    def log_prob(self, token: bytes, value: float) -> dict[str, Any]:
+        """Return how a token's log-probability is told, one that is a number in JSON."""
+        return {
+            "token": token.decode(errors="replace"), "logprob": max(value, -9999.0), "bytes": list(token),
+            "top_logprobs": [],
+        }  # fmt: skip
+
+    def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
+        """Return an answer in one piece."""
+        return {
+            **self.head, "object": self.kind, "choices": [self.choice(choice) for choice in choices], "usage": usage,
+        }  # fmt: skip
+
+    def chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None, with_usage: bool) -> dict[str, Any]:
+        """Return a piece of an answer."""
+        out = {**self.head, "object": self.chunk_kind, "choices": choices}
+        return {**out, "usage": usage} if with_usage else out
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        """Return one whole choice."""
+        raise NotImplementedError
+
+    def first(self, choice: Choice) -> list[dict[str, Any]]:
+        """Return what is sent of a choice before anything is written."""
+        return []
+
+    def piece(self, choice: Choice, said: str, log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return what is sent of a choice after more of it was written, and at its end."""
+        raise NotImplementedError
+
+
+class ChatForm(Form):
+    """Of /v1/chat/completions."""
+
+    kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.said, "refusal": None}
+        if choice.call is not None:
+            function = {"name": choice.call.name, "arguments": choice.said}
+            message["content"] = None
+            message["tool_calls"] = [{"id": choice.call.id, "type": "function", "function": function}]
+        return {
+            "index": choice.index, "message": message, "logprobs": self._log_probs(choice.log_probs),
+            "finish_reason": choice.finished,
+        }  # fmt: skip
+
+    def _log_probs(self, log_probs: list[dict[str, Any]]) -> dict[str, Any] | None:
+        return {"content": log_probs, "refusal": None} if self.with_log_probs else None
+
+    def first(self, choice: Choice) -> list[dict[str, Any]]:
+        said = {"content": ""} if choice.call is None else {}
+        return [_delta(choice.index, {"role": "assistant", **said}, None, None)]
+
+    def piece(self, choice: Choice, said: str, log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        out = []
+        told = self._log_probs(log_probs)
+        call = choice.call
+        if call is not None and call.name is not None and not call.begun:
+            call.begun = True
+            function = {"name": call.name, "arguments": ""}
+            whole = {"index": 0, "id": call.id, "type": "function", "function": function}
+            out.append(_delta(choice.index, {"tool_calls": [whole]}, None, None))
+        if said or (log_probs and self.with_log_probs):
+            more = (
+                {"content": said} if call is None
+                else {"tool_calls": [{"index": 0, "function": {"arguments": said}}]} if said else {}
+            )  # fmt: skip
+            out.append(_delta(choice.index, more, told, None))
+        if choice.finished is not None:
+            out.append(_delta(choice.index, {}, None, choice.finished))
+        return out
+
+
+def _delta(index: int, delta: dict[str, Any], log_probs: Any, finished: str | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": log_probs, "finish_reason": finished}
+
+
+class CompletionForm(Form):
+    """Of /v1/completions."""
+
+    kind = chunk_kind = "text_completion"
+    prefix = "cmpl"
+
+    def choice(self, choice: Choice) -> dict[str, Any]:
+        return self._choice(choice.index, choice.said, choice.log_probs, choice.finished)
+
+    def _choice(self, index: int, text: str, log_probs: list[dict[str, Any]], finished: str | None) -> dict[str, Any]:
+        told = {
+            "tokens": [each["token"] for each in log_probs],
+            "token_logprobs": [each["logprob"] for each in log_probs],
+            "top_logprobs": None,
+            "text_offset": None,
+        }
+        return {
+            "index": index, "text": text, "logprobs": told if self.with_log_probs else None, "finish_reason": finished,
+        }  # fmt: skip
+
+    def piece(self, choice: Choice, said: str, log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if not said and choice.finished is None and not (log_probs and self.with_log_probs):
+            return []
+        return [self._choice(choice.index, said, log_probs, choice.finished)]

@@ -1,0 +1,315 @@
+"""The HTTP API: routes, errors in OpenAI's shape, streams, and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .. import __version__
+from .refusals import Refused
+from .requests import WHY, ChatRequest, CompletionRequest
+from .service import Answer, Plan, Service
+
+_ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+_SHOWN = 3  # faults of one request that are told
+
+
+class JSON(Response):
+    """A JSON document, in ASCII: messages may quote what no UTF-8 spells."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
+def _error(refused: Refused) -> JSON:
+    return JSON(refused.body, status_code=refused.status, headers=refused.headers)
+
+
+def create_app(service: Service) -> FastAPI:
+    """Return the application; its lifespan starts and stops the service."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    app = FastAPI(title="maskwright", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(_Watch, service=service)
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unforeseen)
+    began = int(time.time())
+    model = {
+        "id": service.loaded.name, "object": "model", "created": began, "owned_by": "maskwright",
+        "max_model_len": service.loaded.context,
+    }  # fmt: skip
+
+    @app.post("/v1/chat/completions", response_class=JSON)
+    async def chat_completions(asked: ChatRequest, request: Request) -> Response:
+        return await _answer(service, asked, request)
+
+    @app.post("/v1/completions", response_class=JSON)
+    async def completions(asked: CompletionRequest, request: Request) -> Response:
+        return await _answer(service, asked, request)
+
+    @app.get("/v1/models", response_class=JSON)
+    async def models() -> Response:
+        return JSON({"object": "list", "data": [model]})
+
+    @app.get("/v1/models/{name:path}", response_class=JSON)
+    async def one_model(name: str) -> Response:
+        if name != service.loaded.name:
+            raise Refused(f"there is no model {name!r} here", status=404, param="model", code="model_not_found")
+        return JSON(model)
+
+    @app.get("/health", response_class=JSON)
+    async def health() -> Response:
+        fault = service.fault
+        return JSON(
+            {"status": "ok"} if fault is None else {"status": "failed", "error": fault}, 200 if fault is None else 503
+        )
+
+    @app.get("/ready", response_class=JSON)
+    async def ready() -> Response:
+        why = (
+            service.fault if service.fault is not None
+            else "the server is shutting down" if service.draining
+            else "the first answer has not been written yet" if not service.warm
+            else None if service.ready
+            else "a step takes too long"
+        )  # fmt: skip
+        return JSON({"ready": why is None, **({} if why is None else {"why": why})}, 200 if why is None else 503)
+
+    @app.get("/metrics", response_class=Response)
+    def metrics() -> Response:
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+# ------------------------------------------------------------------------------------------------------- answering
+
+
+class _GoneError(Exception):
+    """The client has hung up."""
+
+
+async def _answer(service: Service, asked: ChatRequest | CompletionRequest, request: Request) -> Response:
+    """Answer a request, whole or as a stream; what is refused is refused before anything is sent."""
+    begun: list[Answer] = []
+
+    async def prepared() -> Plan:
+        plan = await service.plan(asked)
+        begun.append(await service.begin(plan))
+        return plan
+
+    async def whole() -> Response:
+        plan = await prepared()
+        async for _ in begun[0].pieces():
+            pass
+        return JSON(plan.form.whole(begun[0].choices, begun[0].usage))
+
+    streams = False
+    try:
+        if not asked.stream:
+            answer: Response = await _unless_gone(request.receive, whole())
+            return answer
+        plan = await _unless_gone(request.receive, prepared())
+        streams = True
+        with_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+        return _Stream(_chunks(begun[0], plan, with_usage), begun[0])
+    except _GoneError:
+        request.scope["maskwright"] = "disconnected"
+        return Response(status_code=499)
+    finally:
+        if begun and not streams:
+            begun[0].close()
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, Any]) -> Any:
+    """Return what some work returns; if the client hangs up before, the work is cancelled and _GoneError raised."""
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise _GoneError
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _chunks(answer: Answer, plan: Plan, with_usage: bool) -> AsyncIterator[dict[str, Any]]:
+    """Yield the objects of a stream."""
+    form = plan.form
+    for choice in answer.choices:
+        for first in form.first(choice):
+            yield form.chunk([first], None, with_usage)
+    async for choice, said, log_probs in answer.pieces():
+        for told in form.piece(choice, said, log_probs):
+            yield form.chunk([told], None, with_usage)
+    if with_usage:
+        yield form.chunk([], answer.usage, True)
+
+
+class _Stream(Response):
+    """Server-sent events, which end when the client hangs up, whether or not there is anything to send."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, chunks: AsyncIterator[dict[str, Any]], answer: Answer) -> None:
+        self._chunks, self._answer = chunks, answer
+        self.status_code, self.background = 200, None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _unless_gone(receive, self._send(scope, send))
+        except (_GoneError, OSError):
+            scope["maskwright"] = "disconnected"
+        finally:
+            self._answer.close()
+
+    async def _send(self, scope: Scope, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+        async def event(data: str, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode("ascii"), "more_body": more})
+
+        try:
+            async for chunk in self._chunks:
+                await event(json.dumps(chunk, separators=(",", ":")))
+        except Refused as refused:
+            scope["maskwright"] = "failed"
+            await event(json.dumps(refused.body), more=False)
+            return
+        await event("[DONE]", more=False)
+
+
+class _Watch:
+    """Bounds bodies, and counts requests by how they ended."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        endpoint = _ANSWERED.get(scope["path"]) if scope["method"] == "POST" else None
+        status, most, read = 500, self._service.limits.max_body_bytes, 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > most:
+                raise HTTPException(413, f"a body has at most {most:,} bytes here (--max-body-bytes)")
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, bounded, noted)
+        except asyncio.CancelledError:
+            scope["maskwright"] = "disconnected"
+            raise
+        except Exception:
+            scope["maskwright"] = "failed"
+            raise
+        finally:
+            if endpoint is not None:
+                outcome = scope.get("maskwright") or _outcome(status)
+                self._service.metrics.requests.labels(endpoint, outcome).inc()
+
+
+def _outcome(status: int) -> str:
+    if status < 400:
+        return "done"
+    return "overloaded" if status == 503 else "failed" if status >= 500 else "refused"
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused), "what it was registered for"
+    return _error(error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """Say which fields are wrong, in place of FastAPI's 422."""
+    assert isinstance(error, RequestValidationError), "what it was registered for"
+    faults = error.errors()
+    first = _param(faults[0]["loc"]) if faults else None
+    seen = list(dict.fromkeys(map(_said, faults)))
+    more = f" (and {len(seen) - _SHOWN} more)" if len(seen) > _SHOWN else ""
+    return _error(Refused("; ".join(seen[:_SHOWN]) + more, param=first))
+
+
+def _param(loc: Any) -> str | None:
+    """Return where a fault is, such as "tools[0].function"; without names of alternatives, which are none of fields."""
+    out, before = "", ""
+    for part in loc[1:]:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        elif part.isidentifier() and part not in _ALTERNATIVES and before != "response_format":  # whose type follows
+            out += f".{part}" if out else part
+        before = part
+    return out or None
+
+
+_ALTERNATIVES = {"str", "int", "bool", "NamedTool"}
+
+
+def _said(fault: Any) -> str:
+    where = _param(fault["loc"])
+    name = str(fault["loc"][-1]) if fault["loc"] else ""
+    if fault["type"] == "extra_forbidden":
+        why = WHY.get(name, "it would change what is written, or is not known: leave it out")
+        return f"{where or name} is not supported: {why}"
+    if fault["type"] == "json_invalid":
+        return f"the body is not JSON: {fault.get('ctx', {}).get('error', '')}"
+    if where is None:
+        return "the body must be a JSON object, sent as application/json"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where}: {fault['msg'].removeprefix('Value error, ')}"
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "what it was registered for"
+    answer = _error(Refused(str(error.detail), status=error.status_code))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    return _error(Refused("a fault of the server, which it has noted", status=500, code="internal_error"))

@@ -1,0 +1,174 @@
+"""The model that is served, and how texts and conversations become its tokens."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..compile.vocabulary import Vocabulary
+from ..errors import ConstraintError, DataError
+from .refusals import Refused
+
+TINY = "maskwright-tiny"
+_WORDS = (b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b", ", b"the ", b"ing ", b"and ")
+Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], list[int]]
+
+
+@dataclass
+class Loaded:
+    """A model, its vocabulary, and how text is read."""
+
+    model: Any
+    vocabulary: Vocabulary
+    name: str
+    encode: Callable[[str], list[int]]  # a prompt, with what begins it
+    chat: Chat  # messages and tools
+    context: int | None  # tokens that there are positions for
+    stop_ids: frozenset[int] = frozenset()  # that end free text beside eos
+    notes: list[str] = field(default_factory=list)  # to be said at start
+
+
+def tiny(seed: int = 0) -> Loaded:
+    """Return a model with random weights over bytes and a few words: nonsense, for trying things without a download."""
+    torch, transformers = _packages()
+    vocabulary = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *_WORDS], eos=0)
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary.size, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        bos_token_id=None, eos_token_id=0, pad_token_id=0, initializer_range=0.1, max_position_embeddings=4096,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.LlamaForCausalLM(config).eval()
+    note = (
+        "no --model was given: serving a small model with random weights, made on the spot. What it writes is "
+        "nonsense, but it always fits what is asked for"
+    )
+    return Loaded(
+        model, vocabulary, TINY, vocabulary.encode, _joined(vocabulary.encode), config.max_position_embeddings,
+        notes=[note],
+    )  # fmt: skip
+
+
+def load(
+    folder: Path,
+    *,
+    tokenizer: Path | None = None,
+    eos: int | None = None,
+    name: str | None = None,
+    device: str | None = None,
+    dtype: str = "auto",
+) -> Loaded:
+    """Return a causal language model of transformers in a folder; nothing is downloaded, and no code of it is run.
+
+    tokenizer: a folder or file, if not in the model's folder. eos: the token that ends a text, if not the tokenizer's.
+    device: a GPU if there is one, else the CPU, if None. Raises DataError, ConstraintError.
+    """
+    torch, transformers = _packages()
+    local = {"local_files_only": True, "trust_remote_code": False}
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{folder} has no config.json: --model takes the folder of a model that transformers has saved")
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **local)
+    except Exception as error:  # whatever a package raises for a damaged folder
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DataError(f"transformers cannot load a causal language model from {folder} ({said})") from error
+    model = model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    outputs = model.get_output_embeddings()
+    size = int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
+    ends = _ends(model)
+    source, notes = tokenizer or folder, []
+    if source.is_dir() and (source / "tokenizer_config.json").exists():
+        try:
+            tok = transformers.AutoTokenizer.from_pretrained(str(source), **local)
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise DataError(f"transformers cannot read the tokenizer of {source} ({said})") from error
+        if eos is None and tok.eos_token_id is None and ends:
+            eos = ends[0]
+        vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos)
+        begins = None if tok.bos_token_id is None else [int(tok.bos_token_id)]
+        encode, chat = _of_transformers(tok)
+        if not getattr(tok, "chat_template", None):
+            chat = _joined(encode)
+            notes.append(_NO_TEMPLATE.format(source))
+    else:
+        vocabulary = Vocabulary.from_file(source, size=size, eos=ends[0] if eos is None and ends else eos)
+        encode, begins = vocabulary.encode, None
+        chat = _joined(encode)
+        notes.append(_NO_TEMPLATE.format(source))
+    if vocabulary.eos is None:
+        raise ConstraintError(f"{source} does not say which token ends a text: pass its id with --eos")
+
+    def begun(text: str) -> list[int]:
+        return encode(text) or list(begins or [])
+
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    stops = frozenset(ends) - {vocabulary.eos}
+    return Loaded(
+        model, vocabulary, name or folder.resolve().name, begun, chat, None if most is None else int(most), stops, notes
+    )
+
+
+_NO_TEMPLATE = (
+    '{} has no chat template: the messages of a conversation are joined as lines of "role: content", with "assistant:" '
+    "at the end"
+)
+
+
+def _packages() -> tuple[Any, Any]:
+    import torch
+    import transformers
+
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
+    return torch, transformers
+
+
+def _ends(model: Any) -> list[int]:
+    """Return the tokens that end a text by the model's own account."""
+    own = getattr(model.generation_config, "eos_token_id", None)
+    own = model.config.eos_token_id if own is None else own
+    return [int(each) for each in (own if isinstance(own, (list, tuple)) else [own]) if each is not None]
+
+
+def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
+    """Return how a tokenizer of transformers reads texts and conversations; one at a time, as they are no more."""
+    lock = threading.Lock()
+
+    def encode(text: str) -> list[int]:
+        with lock:
+            return [int(i) for i in tok(text)["input_ids"]]
+
+    def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
+        with lock:
+            try:
+                text = tok.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
+            except Exception as error:  # a template is a program, and refuses what it does not know in its own words
+                said = " ".join(str(error).split())[:300]
+                raise Refused(
+                    f"the model's chat template does not take these messages: {said}", param="messages"
+                ) from None
+            return [int(i) for i in tok(text, add_special_tokens=False)["input_ids"]]
+
+    return encode, chat
+
+
+def _joined(encode: Callable[[str], list[int]]) -> Chat:
+    """Return how a conversation is read where there is no template."""
+
+    def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
+        lines = [f"tools: {json.dumps(tools)}"] if tools else []
+        lines += [f"{message['role']}: {_said(message)}" for message in messages]
+        return encode("\n".join([*lines, "assistant:"]))
+
+    return chat
+
+
+def _said(message: dict[str, Any]) -> str:
+    calls: Sequence[Any] = message.get("tool_calls") or ()
+    said = [message["content"]] if message.get("content") else []
+    return " ".join([*said, *(json.dumps(call["function"]) for call in calls)])

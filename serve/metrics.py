@@ -1,0 +1,83 @@
+"""What the server tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from .service import Service
+
+_FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_SLOW = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """Counters and times of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        self.requests = Counter(
+            "maskwright_requests", "Requests that have ended, by how", ["endpoint", "outcome"], registry=own
+        )
+        self.prompt_tokens = Counter("maskwright_prompt_tokens", "Tokens of prompts", registry=own)
+        self.tokens = Counter("maskwright_generated_tokens", "Tokens written, forced ones included", registry=own)
+        self.forced = Counter("maskwright_forced_tokens", "Tokens written without asking the model", registry=own)
+        self.compile_seconds = Histogram(
+            "maskwright_compile_seconds", "From a constraint to its table, the cache's answers included", registry=own,
+            buckets=_SLOW,
+        )  # fmt: skip
+        self.first_token_seconds = Histogram(
+            "maskwright_time_to_first_token_seconds", "From a request to its first token", registry=own, buckets=_SLOW
+        )
+        self.step_seconds = Histogram(
+            "maskwright_step_seconds", "One step of the engine, for all rows", registry=own, buckets=_FAST
+        )
+
+    def watch(self, service: Service) -> None:
+        """Tell what a service holds as well, whenever asked."""
+        self.registry.register(_Now(service))
+
+
+class _Now(Collector):
+    """What there is at the moment."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._service
+        worker, stats = service.worker, service.cache.stats
+        for name, value, what in (
+            ("queue_length", max(0, service.open - worker.running), "Sequences taken on that have no row yet"),
+            ("running", worker.running, "Sequences that have a row"),
+            ("rows", service.limits.rows, "Rows there are"),
+            ("compiling", service.compiling, "Constraints that are being compiled or looked up"),
+            ("ready", int(service.ready), "Whether requests are taken"),
+            ("cache_entries", stats.entries, "Tables and errors in the cache"),
+            ("cache_bytes", stats.bytes, "Bytes of the cache"),
+        ):
+            yield GaugeMetricFamily(f"maskwright_{name}", what, value=value)
+        asked = CounterMetricFamily("maskwright_cache_requests", "Answers of the cache, by origin", labels=["origin"])
+        for origin, count in (
+            ("memory", stats.hits), ("waited", stats.waits), ("disk", stats.disk_hits),
+            ("compiled", stats.compilations),
+        ):  # fmt: skip
+            asked.add_metric([origin], count)
+        yield asked
+        yield CounterMetricFamily(
+            "maskwright_cache_failures", "Constraints that could not be compiled", value=stats.failures
+        )
+        yield CounterMetricFamily("maskwright_cache_evictions", "Tables and errors forgotten", value=stats.evictions)
+        stored = service.arena.stored
+        fill = GaugeMetricFamily("maskwright_arena_fill_ratio", "How much of the arena is taken", labels=["part"])
+        for part, free in stored.free.items():
+            fill.add_metric([part], 1 - free / service.room[part])
+        yield fill
+        yield GaugeMetricFamily("maskwright_arena_tables", "Tables in the arena", value=stored.tables)
+        yield GaugeMetricFamily("maskwright_arena_held", "Of these, such as requests hold", value=stored.held)
+        yield CounterMetricFamily("maskwright_arena_evictions", "Tables that made room", value=stored.evictions)

@@ -1,0 +1,233 @@
+"""What clients may ask: OpenAI's requests, with the constraints that vLLM's users know.
+
+Fields that would change what is written and are not there yet are refused by name. Of those that everybody sends
+in the same way, such as penalties of 0, the value that changes nothing is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MOST_CHOICES = 128
+_COLDEST = 1e-4  # logits divided by less leave float32
+
+
+def _temperature(value: float) -> float:
+    if 0 < value < _COLDEST:
+        raise ValueError(f"must be 0, which takes the best token, or at least {_COLDEST}")
+    return value
+
+
+def _nothing(value: Any) -> Any:
+    if value:
+        raise ValueError("is not supported: leave it out")
+    return value
+
+
+def _texts(value: list[str]) -> list[str]:
+    if not all(value):
+        raise ValueError("an empty text would stop everything: remove it")
+    return value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+# ---------------------------------------------------------------------------------------------------- constraints
+
+
+class JsonSchema(_Model):
+    """A schema by name; strict or not, it is enforced."""
+
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+    strict: bool | None = None
+
+
+class TextFormat(_Model):
+    """No constraint."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(_Model):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class SchemaFormat(_Model):
+    """The JSON texts that fit a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+Format = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+Choices = Annotated[list[str], Field(min_length=1)]
+
+
+class StructuredOutputs(_Model):
+    """vLLM's form: one of these."""
+
+    json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Choices | None = None
+    json_object: Literal[True] | None = None
+
+
+# ------------------------------------------------------------------------------------------------------ requests
+
+
+class StreamOptions(_Model):
+    """What a stream holds beside the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class _Request(_Model):
+    """What both kinds of requests have."""
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100), AfterValidator(_temperature)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, description="0 and -1 keep all")] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(description="choice i is drawn with seed + i")] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: (
+        Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(max_length=16), AfterValidator(_texts)] | None
+    ) = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: Format | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    # annotations: nothing that is written depends on them
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    # only what changes nothing
+    presence_penalty: Annotated[float, AfterValidator(_nothing)] | None = None
+    frequency_penalty: Annotated[float, AfterValidator(_nothing)] | None = None
+    logit_bias: Annotated[dict[str, float], AfterValidator(_nothing)] | None = None
+
+    @property
+    def stops(self) -> list[str]:
+        """Texts before which what is written ends."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class TextPart(_Model):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(_Model):
+    """A function that was called, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(_Model):
+    """A call in an earlier message."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class Message(_Model):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    # what OpenAI's own answers have beside, when they are sent back
+    refusal: None = None
+    annotations: Annotated[list[Any], AfterValidator(_nothing)] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class Function(_Model):
+    """A function that the model may call."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(_Model):
+    """A tool; only functions are known."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(_Model):
+    """The function that is to be called."""
+
+    name: str
+
+
+class NamedTool(_Model):
+    """The tool that is to be used."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ChatRequest(_Request):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, AfterValidator(_nothing)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None  # one call is written in any case
+    store: Annotated[bool, AfterValidator(_nothing)] | None = None
+    modalities: list[Literal["text"]] | None = None
+
+
+class CompletionRequest(_Request):
+    """POST /v1/completions."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[list[int]], Field(min_length=1, max_length=MOST_CHOICES)]
+    )
+    logprobs: Annotated[int, Field(ge=0), AfterValidator(_nothing)] | None = None
+    echo: Annotated[bool, AfterValidator(_nothing)] | None = None
+    suffix: Annotated[str, AfterValidator(_nothing)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = None
+
+
+WHY = {
+    "guided_grammar": "grammars are not there yet: use a JSON Schema, a regex or a list of choices",
+    "grammar": "grammars are not there yet: use a JSON Schema, a regex or a list of choices",
+    "structural_tag": "structural tags are not there yet",
+    "functions": 'it is the old form of tools: send tools and tool_choice "required" or a function',
+    "function_call": "it is the old form of tool_choice",
+}
+"""What is said of fields that are refused, beside that they are."""

@@ -1,0 +1,43 @@
+"""Running the application under uvicorn, and ending it without cutting off what is being written."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+
+from .app import create_app
+from .service import Service
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which when told to stop takes nothing more, and gives what is being written `grace_seconds`."""
+
+    def __init__(self, service: Service, host: str, port: int, log_level: str = "warning") -> None:
+        self._service = service
+        grace = service.limits.grace_seconds
+        config = uvicorn.Config(
+            create_app(service), host=host, port=port, log_level=log_level, lifespan="on", access_log=False,
+            timeout_graceful_shutdown=int(grace) + 5,  # if a client does not read its answer
+        )  # fmt: skip
+        super().__init__(config)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End: the service first, then connections, then the engine's thread."""
+        self._service.drain()
+        ending = asyncio.create_task(self._cancel_later())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    async def _cancel_later(self) -> None:
+        await asyncio.sleep(self._service.limits.grace_seconds)
+        self._service.worker.cancel_all()
+
+
+def run(service: Service, host: str, port: int, **options: Any) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    Server(service, host, port, **options).run()
