@@ -967,3 +967,12 @@ def test_options_that_are_no_numbers_of_their_kind_are_refused():
         sample_unbiased(None, None, table, None, ops=numpy_ops, batch=1, candidates=2.5, max_length=2)
     with pytest.raises(ValueError, match="too small to divide"):
         sample(table, np.zeros((1, 4)), numpy_ops.start(table, 1), np.random.default_rng(0), ops=numpy_ops, temperature=1e-50)  # fmt: skip  # noqa: E501
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_top_p_that_is_nothing_in_the_logits_type_keeps_the_best(name):
+    ops, array = backend(name)
+    dev = ops.put(mw.compile_sids([[0], [2], [3]], 4))
+    logits = array(np.array([[1.0, 9.0, 3.0, 2.0]], np.float32))
+    drawn = sample(dev, logits, ops.start(dev, 1), array(np.full((1, 2), 0.9, np.float32)), ops=ops, top_p=1e-300)
+    assert np.asarray(drawn.tokens).tolist() == [2]
