@@ -79,7 +79,6 @@ class Handle:
 
     arena: Arena
     start: int  # the state in which its sequences start
-    rows: int  # states start .. start + rows - 1 are its own
     table: TransitionTable
     dropped: bool = False
 
@@ -185,9 +184,7 @@ class _Shared:
 class _Resident:
     """A table that is in the arena."""
 
-    key: Any
     start: int
-    rows: int
     parts: list[tuple[str, int, int]]
     shared: list[_Shared]
     table: TransitionTable
@@ -355,7 +352,7 @@ class Arena:
                 resident = self._place(key, table)
             self._tables.move_to_end(key)
             resident.handles += 1
-            return Handle(self, resident.start, resident.rows, resident.table)
+            return Handle(self, resident.start, resident.table)
 
     def fits(self, table: TransitionTable) -> None:
         """Raise unless there would be room for a table if nothing else were there: the errors of `add`.
@@ -419,7 +416,7 @@ class Arena:
                 if not self._evict():
                     raise
         most_need, most_pushes = self._write(graph, at, lists)
-        resident = _Resident(key, at["states"], graph.num_rows, taken, shared, table, most_need, most_pushes)
+        resident = _Resident(at["states"], taken, shared, table, most_need, most_pushes)
         self._tables[key] = resident
         self._bound()
         self._publish()
