@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .automata.budget import Budget
 from .compile.cache import Cache
+from .compile.grammars import compile_grammar
 from .compile.schema import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
 from .compile.text import compile_choices, compile_regex
@@ -13,6 +14,7 @@ from .errors import (
     BudgetError,
     ConstraintError,
     DataError,
+    GrammarError,
     MaskwrightError,
     MissingDependencyError,
     RegexError,
@@ -37,6 +39,7 @@ __all__ = [
     "Capacity",
     "ConstraintError",
     "DataError",
+    "GrammarError",
     "LazyTable",
     "MaskwrightError",
     "Matcher",
@@ -50,6 +53,7 @@ __all__ = [
     "Vocabulary",
     "VocabularyMismatchError",
     "compile_choices",
+    "compile_grammar",
     "compile_json_schema",
     "compile_regex",
     "compile_sequences",

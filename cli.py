@@ -525,11 +525,14 @@ def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
     show_default=True,
     help="Seconds for what is being written when the server is told to stop.",
 )
+@click.option(
+    "--playground/--no-playground", default=True, show_default=True, help="A page at / to try constraints on texts."
+)
 def serve(
     model: Path | None, tokenizer: Path | None, eos: int | None, name: str | None, device: str | None, dtype: str,
     host: str, port: int, rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int,
     compile_threads: int, whitespace: str, separators: tuple[str, str] | None, cache_dir: Path | None,
-    cache_bytes: int, cache_dir_bytes: int, capacity: Capacity, grace: float, **limits: Any,
+    cache_bytes: int, cache_dir_bytes: int, capacity: Capacity, grace: float, playground: bool, **limits: Any,
 ) -> None:  # fmt: skip
     """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
     if model is None and (tokenizer, eos, name, device) != (None,) * 4:
@@ -542,6 +545,7 @@ def serve(
         say=lambda line: click.echo(line, err=True), rows=rows, max_queue=max_queue, max_tokens=max_tokens,
         max_schema_bytes=max_schema_bytes, max_body_bytes=max_body_bytes, compile_threads=compile_threads,
         budget=_limits(limits), grace_seconds=grace, whitespace=separators or whitespace,
+        playground=playground,
     )  # fmt: skip
 
 

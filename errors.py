@@ -4,6 +4,7 @@
     ├── ConstraintError(ValueError)       a constraint that cannot be compiled as given
     │   ├── RegexError                    a pattern that is malformed or not supported, with a caret
     │   ├── SchemaError                   a JSON Schema that is malformed, matches nothing or is not supported
+    │   ├── GrammarError                  a grammar that is malformed, derives nothing or is not supported, with a caret
     │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
@@ -83,6 +84,18 @@ class SchemaError(ConstraintError):
         super().__init__(f"{pointer or '/'}: {message}")
         self.pointer = pointer  # where in the schema, as a URI fragment without '#': "" is the whole schema
         self.keyword = keyword  # the keyword that `allow` could name, if there is one
+
+
+class GrammarError(ConstraintError):
+    """A grammar that cannot be compiled; the message has line and column, and shows the line with a caret under it."""
+
+    def __init__(self, message: str, grammar: str, position: int) -> None:
+        self.grammar = grammar
+        self.position = position  # index into grammar, 0 to len(grammar)
+        begin = grammar.rfind("\n", 0, position) + 1
+        self.line, self.column = grammar.count("\n", 0, position) + 1, position - begin + 1  # from 1
+        line = grammar[begin:].split("\n", 1)[0]
+        super().__init__(f"line {self.line}, column {self.column}: {message}\n{_caret(line, position - begin)}")
 
 
 _EXCERPT = 40  # characters of a pattern shown on either side of a fault

@@ -1,21 +1,21 @@
 """`SortedMatrix`: the sequences of a set in order, one of the constraints that `runtime` applies to logits.
 
 Where a table has a state for each prefix, here a prefix is the interval of rows that begin with it. Nothing is built
-but the order: arXiv 2504.09135, algorithm 2.
+but the order: arXiv 2504.09135, algorithm 2. `Constraint` is either.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import TableError
-from .table import MOST_TOKENS
+from .table import MOST_TOKENS, TransitionTable, integer_vocabulary
 
 IntArray = NDArray[np.signedinteger[Any]]
 
@@ -39,6 +39,8 @@ class SortedMatrix:
     columns: NDArray[np.unsignedinteger[Any]]  # (L, Q), the smallest type that holds V - 1
     item_start: IntArray = field(default_factory=lambda: _NO_ROWS)  # (Q + 1,) groups of equal rows; (0,) if all differ
     item_row: IntArray = field(default_factory=lambda: _NO_ROWS)  # (N,) input rows; (0,) if they were sorted
+
+    eos = None  # sequences end by themselves, as those of a table that has none
 
     def __post_init__(self) -> None:
         """Check the matrix, once: TableError."""
@@ -85,6 +87,18 @@ class SortedMatrix:
     def length(self) -> int:
         """L: the tokens of each sequence."""
         return int(self.columns.shape[0])
+
+    @property
+    def fixed_length(self) -> int:
+        """L, as of a table whose sequences are all as long."""
+        return self.length
+
+    min_length = max_length = fixed_length
+
+    @property
+    def vocabulary(self) -> str:
+        """The fingerprint of the vocabulary, as of a table of semantic IDs: one of bare integers."""
+        return integer_vocabulary(self.vocab_size)
 
     @property
     def num_sequences(self) -> int:
@@ -145,7 +159,7 @@ class SortedMatrix:
     def input_rows(self, states: ArrayLike) -> list[IntArray]:
         """Return the input rows of each sequence (N,) that a decoder ended with; an empty array where there is none.
 
-        states: the `node` of final states, which is a sequence's place among the distinct ones.
+        states: the `node` of final states, or a `Matcher`'s `state`: a sequence's place among the distinct ones.
         """
         array = np.atleast_1d(np.asarray(states))
         if array.size and not 0 <= array.min() <= array.max() <= self.num_sequences:
@@ -158,6 +172,10 @@ class SortedMatrix:
                 first, stop = int(self.item_start[at]), int(self.item_start[at + 1])
             out.append(self.item_row[first:stop] if self.item_row.size else np.arange(first, stop, dtype=np.int32))
         return out
+
+
+Constraint: TypeAlias = TransitionTable | SortedMatrix
+"""What a `Matcher` and the decoders take: both say `vocab_size`, `vocabulary`, `eos` and how long sequences are."""
 
 
 @njit(cache=True, nogil=True)

@@ -647,7 +647,7 @@ class TransitionTable:
 
 
 class Automaton(Protocol):
-    """What a lazy table is until it is worked out: a machine that can be read as it is."""
+    """What a lazy table is until it is worked out: a machine that can be read as it is, from state 0."""
 
     depth: int
     most_need: int
@@ -687,11 +687,11 @@ class LazyTable(TransitionTable):
 
     def __init__(
         self, automaton: Automaton, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
-        vocabulary: str, source: str, depth: int,
+        vocabulary: str, source: str, depth: int, nested: bool = True,
     ) -> None:  # fmt: skip
         self.__dict__.update(
             vocab_size=vocab_size, eos=eos, vocabulary=vocabulary, source=source, depth=depth, automaton=automaton,
-            _make=make, _lock=threading.Lock(),
+            _make=make, _lock=threading.Lock(), _nested=nested,
         )  # fmt: skip
 
     @property
@@ -707,6 +707,13 @@ class LazyTable(TransitionTable):
                 for name in ("automaton", "_make", "_lazy_host"):  # matchers that read it keep what they need
                     self.__dict__.pop(name, None)
         return self
+
+    def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
+        """Return whether each row of sids (N, L) is in the set: bool (N,); one without calls is read as it is."""
+        automaton: Automaton | None = self.__dict__.get("automaton")  # another thread may complete the table meanwhile
+        if automaton is None or automaton.depth:
+            return super().contains(sids)
+        return np.array([_reads(automaton, row, self.vocab_size, self.eos) for row in _tokens(sids).tolist()], np.bool_)
 
     def keep_with(self, around: Callable[[Callable[[], TransitionTable]], TransitionTable]) -> None:
         """Have the arrays worked out by around(make), which may know them from elsewhere, or keep them there."""
@@ -724,8 +731,8 @@ class LazyTable(TransitionTable):
 
     @property
     def is_nested(self) -> bool:
-        """Whether this table has calls: all lazy ones have."""
-        return True
+        """Whether this table has calls."""
+        return bool(self.__dict__["_nested"])
 
     def __getattr__(self, name: str) -> Any:
         if name not in _MADE:
@@ -747,6 +754,23 @@ class LazyTable(TransitionTable):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyTable:
         return self  # tables do not change
+
+
+def _reads(automaton: Automaton, tokens: list[int], vocab_size: int, eos: int | None) -> bool:
+    """Return whether a machine without a stack accepts tokens, which EOS may close."""
+    node = 0
+    for i, token in enumerate(tokens):
+        if token == eos:
+            return automaton.accepts(node) and all(other == eos for other in tokens[i:])
+        found = automaton.advance(node, None, token, _no_push) if 0 <= token < vocab_size else None
+        if found is None:
+            return False
+        node = found[0]
+    return automaton.accepts(node)
+
+
+def _no_push(stack: Any, site: int) -> Any:
+    raise AssertionError("a machine without a stack pushes nothing")
 
 
 _MADE = frozenset((*_ARRAYS, "_min_length", "_code_need", "_most_need", "_most_pushes"))

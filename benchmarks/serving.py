@@ -6,27 +6,36 @@ Claims checked here (Tekken, 131,072 tokens; the schemas of `json_schema.py --da
 - 64 threads that ask for 10 new schemas cause 10 compilations;
 - one step for 64 rows with 64 different schemas, masks written over logits and tokens taken, costs at most a fifth of
   what llguidance's parallel batch fill, application and commits cost, and of xgrammar's, in one process;
-- an arena with 1,000 of the schemas takes less than 512 MB.
+- an arena with 1,000 of the schemas takes less than 512 MB;
+- 100 schemas, 100 requests each, from 32 clients of `maskwright serve`: every answer is complete and valid.
 
-    python benchmarks/serving.py --data FILE [--parts cache step arena] [--quick]
+    python benchmarks/serving.py --data FILE [--parts cache step arena server] [--quick]
 
 writes `results/serving.json`, and a table beside it. Each step is taken by all engines in turn, at the same place of
-the same texts; what is compared is the median of ratios. Compared too is what each engine takes for masks alone.
+the same texts; what is compared is the median of ratios. Compared too is what each engine takes for masks alone. All
+engines mask in place the same buffer of logits, which is written anew before each of them, outside of what is timed.
+
+The server has its default model, which is tiny, so a step of it is mostly what a server does beside its model. The
+same server then writes as many tokens without any constraint.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import load
 import numpy as np
 import peers
 import torch
@@ -36,9 +45,12 @@ from rich.progress import track
 
 import maskwright as mw
 from maskwright.runtime import torch_ops
+from maskwright.serve.loading import TINY, tiny
 
 RESULTS = Path(__file__).parent / "results"
 ROWS, KEPT = 64, 1000
+SERVED, REQUESTS, CLIENTS, ANSWER = 100, 100, 32, 64  # schemas, of each, and tokens at most
+PARTS = ("cache", "step", "arena", "server")
 BARS = {"hit_us": 20.0, "compilations": 10, "step_ratio": 5.0, "arena_bytes": 512e6}
 Record = dict[str, Any]
 
@@ -206,22 +218,34 @@ def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, 
         "llguidance": Llguidance(engines["llguidance"], [each[1] for each in chosen]),
         "xgrammar": Xgrammar(engines["xgrammar"], [each[2] for each in chosen], vocab.size),
     }
-    logits = torch.randn(len(chosen), vocab.size)
+    out: Record = {"rows": len(chosen), "steps": steps, "torch_threads": torch.get_num_threads()}
+    for kind in (torch.float32, torch.bfloat16):
+        out[str(kind).removeprefix("torch.")] = _timed(batch, [each[3] for each in chosen], vocab.size, kind)
+    return out
+
+
+def _timed(batch: dict[str, Any], texts: list[list[int]], size: int, kind: torch.dtype) -> Record:
+    """Return what steps along texts take of each engine, on logits of a type."""
+    logits = torch.randn(len(texts), size).to(kind)
+    x = torch.empty_like(logits)
     times: dict[str, dict[str, list[float]]] = {name: {"step": [], "fill": [], "commit": []} for name in batch}
-    for pass_ in range(3):  # the first warms caches that engines keep; the others count
+    for pass_ in range(5):  # the first warms caches that engines keep; the others count
         for engine in batch.values():
             engine.reset()
-        for t in range(steps):
-            tokens = [each[3][t] for each in chosen]
+        for t in range(len(texts[0])):
+            tokens = [text[t] for text in texts]
             for name in _turned(list(batch), t):
-                engine, x = batch[name], logits.clone()
+                engine = batch[name]
+                x.copy_(logits)
                 mask = microseconds(partial(engine.mask, x))
                 fill = microseconds(engine.fill)
                 commit = microseconds(partial(engine.commit, tokens))
                 if pass_:
                     for part, value in (("fill", fill), ("commit", commit), ("step", mask + commit)):
                         times[name][part].append(value)
-    out: Record = {"rows": len(chosen), "steps": steps, "torch_threads": torch.get_num_threads()}
+    # what writing -inf over all logits takes, which no engine can do without where little is allowed
+    over = [microseconds(partial(x.fill_, -torch.inf)) for _ in range(100) if x.copy_(logits) is x]
+    out: Record = {"write_us": percentiles(over)}
     for name, parts in times.items():
         out[name] = {part: percentiles(values) for part, values in parts.items()}
         if name != "maskwright":
@@ -254,13 +278,174 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
     tables = sorted(tables, key=lambda table: table.num_edges + 4 * table.num_rows)[:kept]
     held = mw.Arena(vocab, mw.Capacity(states=1 << 21, edges=3 << 22))
     dev = torch_ops.put(held)
-    adding = [microseconds(partial(held.add, table)) for table in tables]
+    units, part_of = _units(vocab)
+    before = held.stored.free
+    adding, taken, parts = [], [], []
+    # what all share comes with the first, and the second has next to nothing but rows of the library
+    firsts = [mw.compile_json_schema(schema, vocab, lazy=False) for schema in (True, {"const": 1})]
+    for table in [*firsts, *tables]:
+        adding.append(microseconds(partial(held.add, table)))
+        now = held.stored.free
+        parts.append({part: before[part] - now[part] for part in now})
+        taken.append(sum(units[part_of.get(part, part)] * count for part, count in parts[-1].items()))
+        before = now
     again = [microseconds(partial(held.add, table)) for table in tables]
     return {
         "tables": held.stored.tables, "arena_bytes": held.nbytes, "same_arrays": torch_ops.put(held) is dev,
-        "tables_bytes": sum(table.nbytes for table in tables), "add_us": percentiles(adding),
+        "tables_bytes": sum(table.nbytes for table in tables), "add_us": percentiles(adding[2:]),
         "add_again_us": percentiles(again), "free": held.stored.free,
+        "default_bytes": {
+            "without budgets": mw.Arena(vocab).nbytes, "with budgets": mw.Arena(vocab, budgets=True).nbytes,
+            "with budgets, ends=1": mw.Arena(vocab, mw.Capacity(ends=1), budgets=True).nbytes,
+        },
+        "unit_bytes": units, "unit_bytes_with_budgets": _units(vocab, True)[0], "true_takes": taken[0],
+        "true_takes_of": parts[0], "library_takes": taken[1], "library_takes_of": parts[1],
+        "takes": percentiles(taken[2:]),
+        "takes_of": {part: percentiles([each[part] for each in parts[2:]]) for part in now},
+        "table_bytes": percentiles([table.nbytes for table in tables]),
+        "vocabulary_bytes": sum(map(len, vocab.tokens)),
+        "trie_bytes": sum(getattr(getattr(vocab.trie, each.name), "nbytes", 0) for each in fields(vocab.trie)),
     }  # fmt: skip
+
+
+def _units(vocab: mw.Vocabulary, budgets: bool = False) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the bytes on a device of one more of each of an arena's capacities, and whose unit a part of it has."""
+    least, more, default = mw.Arena(vocab, budgets=budgets).nbytes, 1024, mw.Capacity()
+
+    def unit(name: str) -> float:
+        larger = replace(default, **{name: getattr(default, name) + more})
+        return (mw.Arena(vocab, larger, budgets=budgets).nbytes - least) / more
+
+    units = {name: unit(name) for name in _SHARED}
+    units["half a list"] = units["lists"] / 4  # which are of two kinds, each with a start and an end
+    return units, {"class lists": "half a list", "exit lists": "half a list"}
+
+
+_SHARED = (
+    "states", "edges", "bases", "base_targets", "masks", "lists", "classes", "exits", "sites", "site_entries",
+    "actions", "pushes",
+)  # fmt: skip
+
+
+def server(schemas: list[Any], wanted: int, each: int) -> Record:
+    """Return how a server answers `each` requests for each of `wanted` schemas, and as many tokens without any."""
+    vocab = tiny().vocabulary
+    with load.served("--max-tokens", str(ANSWER)) as (port, process):
+
+        def body(schema: Any, tokens: int, seed: int) -> Record:
+            asked = {"model": TINY, "prompt": "Answer: ", "max_tokens": tokens, "seed": seed}
+            return asked if schema is None else {**asked, "structured_outputs": {"json": schema}}
+
+        client, taken, refused = load.Client(port), [], 0
+        for schema in schemas:
+            if _odd(schema):
+                continue
+            status, _ = client.post("/v1/completions", body(schema, ANSWER, 0))
+            taken += [schema] if status == 200 else []
+            refused += status != 200
+            if len(taken) == wanted:
+                break
+        order = np.random.default_rng(0).permutation(len(taken) * each).tolist()
+        rss = _resident(process)
+        before = load.steps(port)
+        bodies = ((i, body(taken[i % len(taken)], ANSWER, i)) for i in order)
+        replies, seconds = load.asked(port, CLIENTS, bodies)
+        between = load.steps(port)
+        tokens = [reply.body["usage"]["completion_tokens"] for reply in replies if reply.status == 200]
+        written = 0
+
+        def enough(reply: load.Reply) -> bool:
+            nonlocal written
+            written += reply.body["usage"]["completion_tokens"]
+            return bool(written >= sum(tokens))
+
+        def free() -> Iterator[tuple[int, Record]]:
+            for i in itertools.count():
+                yield i, body(None, max(1, tokens[i % len(tokens)]), i)
+
+        plain, plain_seconds = load.asked(port, CLIENTS, free(), enough)
+        after = load.steps(port)
+        grown = _resident(process) - rss
+    invalid = _invalid(replies, taken, vocab)
+
+    def part(replies: list[load.Reply], seconds: float, tokens: int, steps: tuple[int, float]) -> Record:
+        return {
+            "requests": len(replies), "seconds": seconds, "requests_per_s": len(replies) / seconds,
+            "tokens": tokens, "tokens_per_s": tokens / seconds, "steps": steps[0],
+            "step_us": 1e6 * steps[1] / max(1, steps[0]),
+            "latency_ms": percentiles([1e3 * reply.seconds for reply in replies]),
+        }  # fmt: skip
+
+    return {
+        "schemas": len(taken), "refused": refused, "clients": CLIENTS, "max_tokens": ANSWER,
+        "failed": sum(reply.status != 200 for reply in replies),
+        "invalid": sum(not each["twice"] for each in invalid), "twice": sum(each["twice"] for each in invalid),
+        "examples": invalid[:5],
+        "incomplete": sum(
+            reply.status == 200 and reply.body["choices"][0]["finish_reason"] != "stop" for reply in replies
+        ),
+        "grown_bytes": grown,
+        "constrained": part(replies, seconds, sum(tokens), (between[0] - before[0], between[1] - before[1])),
+        "unconstrained": part(plain, plain_seconds, written, (after[0] - between[0], after[1] - between[1])),
+    }  # fmt: skip
+
+
+def _odd(schema: Any) -> bool:
+    """Return whether a schema refers to what jsonschema would have to fetch."""
+    text = json.dumps(schema)
+    return '"$ref": "http' in text or '"$dynamicRef"' in text
+
+
+def _invalid(replies: list[load.Reply], schemas: list[Any], vocab: mw.Vocabulary) -> list[Record]:
+    """Return answers that are not of their schema by the table compiled here, or by jsonschema.
+
+    twice: a name that the schema does not declare is there twice, which is allowed, and jsonschema reads it once.
+    """
+    checks = [
+        (mw.compile_json_schema(schema, vocab), jsonschema.validators.validator_for(schema)(schema))
+        for schema in schemas
+    ]
+    wrong = []
+    for reply in track(replies, "checking", transient=True):
+        if reply.status != 200:
+            continue
+        text = reply.body["choices"][0]["text"]
+        table, validator = checks[reply.which % len(schemas)]
+        matcher = mw.Matcher(table)
+        said = []
+        if not (all(matcher.advance(token) for token in vocab.encode(text)) and matcher.is_accepting):
+            said.append("table")
+        try:
+            value = json.loads(text)
+            said += [str(error.message)[:200] for error in itertools.islice(validator.iter_errors(value), 1)]
+        except ValueError as error:
+            said.append(str(error))
+        if said:
+            twice = said[0] != "table" and _is_twice(text)
+            wrong.append(
+                {"schema": schemas[reply.which % len(schemas)], "text": text[:300], "said": said, "twice": twice}
+            )
+    return wrong
+
+
+def _is_twice(text: str) -> bool:
+    """Return whether an object of a JSON text has a name twice."""
+    counts: list[bool] = []
+
+    def noted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts.append(len(dict(pairs)) < len(pairs))
+        return dict(pairs)
+
+    json.loads(text, object_pairs_hook=noted)
+    return any(counts)
+
+
+def _resident(process: int) -> int:
+    """Return the resident bytes of a process."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"process {process} has gone")
 
 
 # ------------------------------------------------------------------------------------------------------- reporting
@@ -291,15 +476,18 @@ def report(results: Record) -> str:
         row(f"{part['threads']} threads ask for 10 new schemas", "10 compilations", str(part["compilations"]))
     if "step" in results:
         part = results["step"]
-        for name in ("maskwright", "llguidance", "xgrammar"):
-            engine = part[name]
+        for kind, name in itertools.product(("float32", "bfloat16"), ("maskwright", "llguidance", "xgrammar")):
+            engine = part[kind][name]
             ratio = engine.get("times_ours")
             shown = "" if ratio is None else f", **{ratio:.1f} times ours**"
             row(
-                f"one step, {part['rows']} rows with as many schemas, {name}", "" if ratio is None else "5 times ours",
+                f"one step, {part['rows']} rows with as many schemas, {kind}, {name}",
+                "" if ratio is None else "5 times ours",
                 f"p50 {engine['step']['p50']:,.0f} us{shown} (masks alone {engine['fill']['p50']:,.0f}, tokens "
                 f"{engine['commit']['p50']:,.0f})",
             )  # fmt: skip
+        for kind in ("float32", "bfloat16"):
+            row(f"-inf over as many logits, {kind}: `Tensor.fill_`", "", f"{part[kind]['write_us']['p50']:,.0f} us")
     if "arena" in results:
         part = results["arena"]
         row(
@@ -307,8 +495,30 @@ def report(results: Record) -> str:
             f"{part['arena_bytes'] / 1e6:,.0f} MB",
         )  # fmt: skip
         row("these tables, each by itself", "", f"{part['tables_bytes'] / 1e6:,.0f} MB")
+        row(
+            "what a table takes of the arena", "",
+            f"p50 {part['takes']['p50'] / 1e3:,.0f} KB, p99 {part['takes']['p99'] / 1e3:,.0f} KB; the first, with what "
+            f"all share, {part['true_takes'] / 1e3:,.0f} KB; of each, rows of the library are "
+            f"{part['library_takes'] / 1e3:,.0f} KB",
+        )  # fmt: skip
         row("adding a table", "", f"p50 {part['add_us']['p50']:,.0f} us, p99 {part['add_us']['p99']:,.0f} us")
         row("adding one that is there", "", f"p50 {part['add_again_us']['p50']:.1f} us")
+    if "server" in results:
+        part = results["server"]
+        free, held = part["unconstrained"], part["constrained"]
+        row(
+            f"server: {part['schemas']} schemas, {held['requests']:,} requests, {part['clients']} clients",
+            "all valid and complete",
+            f"{part['failed']} failed, {part['incomplete']} incomplete, {part['invalid']} invalid; {part['twice']} "
+            "more are, since a name that is not declared is there twice",
+        )  # fmt: skip
+        for name, each in (("constrained", held), ("the same server unconstrained, as many tokens", free)):
+            row(
+                name, "",
+                f"{each['requests_per_s']:,.0f} requests/s, {each['tokens_per_s']:,.0f} tokens/s, step "
+                f"{each['step_us'] / 1e3:.1f} ms; latency p50 {each['latency_ms']['p50']:,.0f} ms, p99 "
+                f"{each['latency_ms']['p99']:,.0f} ms",
+            )  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -316,7 +526,7 @@ def main() -> None:
     """Measure, and write results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--parts", nargs="+", choices=("cache", "step", "arena"), default=["cache", "step", "arena"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--quick", action="store_true", help="few schemas, and nothing is written")
     options = parser.parse_args()
     cases = list(read(options.data))
@@ -335,6 +545,8 @@ def main() -> None:
             results[part] = cache(schemas, vocab, kept)
         elif part == "step":
             results[part] = step(cases, vocab, tokenizer, 24)
+        elif part == "server":
+            results[part] = server(schemas, 10 if options.quick else SERVED, 10 if options.quick else REQUESTS)
         else:
             results[part] = arena(schemas, vocab, kept)
         if not options.quick:

@@ -152,6 +152,12 @@ class _Space:
                 return start
         return -1
 
+    def copy(self) -> _Space:
+        """Return another one with the same free."""
+        other = _Space(self.size)
+        other.free, other._starts, other._stops = self.free, list(self._starts), dict(self._stops)
+        return other
+
     def give(self, start: int, count: int) -> None:
         """Take entries back, and join them with what is free around them."""
         if count == 0:
@@ -178,6 +184,15 @@ class _Shared:
     place: int
     parts: list[tuple[str, int, int]]  # spaces, and what is taken of them
     uses: int = 0
+
+
+class _List(NamedTuple):
+    """A mask, a class list or an exit list of a table: equal ones have equal keys."""
+
+    key: Any
+    kind: str
+    spaces: dict[str, int]  # how much of each it needs
+    arrays: tuple[NDArray[Any], ...]
 
 
 @dataclass(eq=False)
@@ -404,6 +419,7 @@ class Arena:
     def _place(self, key: Any, table: TransitionTable) -> _Resident:
         """Copy a table into the arena, making room for it."""
         graph, needs = self._checked(table)
+        may_fit = False
         while True:
             taken: list[tuple[str, int, int]] = []
             shared: list[_Shared] = []
@@ -413,7 +429,9 @@ class Arena:
                 break
             except ArenaError:
                 self._release(taken, shared)
-                if not self._evict():
+                if not may_fit:  # once: what nobody holds goes in vain where what is held lies in between
+                    may_fit = self._may_fit(graph, needs)
+                if not may_fit or not self._evict():
                     raise
         most_need, most_pushes = self._write(graph, at, lists)
         resident = _Resident(at["states"], taken, shared, table, most_need, most_pushes)
@@ -507,61 +525,56 @@ class Arena:
                 return True
         return False
 
+    def _may_fit(self, table: TransitionTable, needs: dict[str, int]) -> bool:
+        """Return whether there would be room for a table if all went that nobody holds."""
+        spaces = {name: space.copy() for name, space in self._spaces.items()}
+        uses = {key: shared.uses for key, shared in self._lists.items()}
+
+        def give(parts: list[tuple[str, int, int]]) -> None:
+            for name, start, count in parts:
+                spaces[name].give(start, count)
+
+        for resident in self._tables.values():
+            if not resident.handles:
+                give(resident.parts)
+                for shared in resident.shared:
+                    uses[shared.key] -= 1
+                    if not uses[shared.key]:
+                        give(shared.parts)
+        lists = {one.key: one.spaces for kind in _listed(table).values() for one in kind if not uses.get(one.key)}
+        wanted = [needs, *lists.values()]
+        return all(spaces[name].take(count) >= 0 for each in wanted for name, count in each.items())
+
     def _share(self, table: TransitionTable, shared: list[_Shared]) -> dict[str, NDArray[np.int32]]:
         """Return where a table's masks and lists are, once they are there."""
-        host = self.table
 
-        def one(key: Any, spaces: dict[str, int], write: Callable[[dict[str, int]], int]) -> int:
-            found = self._lists.get(key)
+        def place(one: _List) -> int:
+            found = self._lists.get(one.key)
             if found is None:
                 taken: list[tuple[str, int, int]] = []
                 try:
-                    at = {name: self._take(name, count, taken) for name, count in spaces.items()}
+                    at = {name: self._take(name, count, taken) for name, count in one.spaces.items()}
                 except ArenaError:
                     self._release(taken, [])
                     raise
-                found = self._lists[key] = _Shared(key, write(at), taken)
+                found = self._lists[one.key] = _Shared(one.key, self._write_list(one, at), taken)
             found.uses += 1
             shared.append(found)
             return found.place
 
-        def mask(row: NDArray[np.uint32]) -> int:
-            def write(at: dict[str, int]) -> int:
-                self._set("masks", at["masks"], row[None])
-                return at["masks"]
+        return {kind: np.array([place(one) for one in lists], np.int32) for kind, lists in _listed(table).items()}
 
-            return one(("mask", row.tobytes()), {"masks": 1}, write)
-
-        def listed(kind: str, start: str, lists: str, tokens: NDArray[Any], names: NDArray[np.int32]) -> int:
-            entries, arrays = ("classes", ("class_token", "class_id")) if kind == "class" else (
-                "exits", ("exit_token", "exit_symbol")
-            )  # fmt: skip
-
-            def write(at: dict[str, int]) -> int:
-                first = at[entries]
-                for name, values in zip(arrays, (tokens, names), strict=True):
-                    self._set(name, first, values.astype(getattr(host, name).dtype))
-                self._set(start, at[lists], np.array([first, first + tokens.size], np.int32))
-                return at[lists]
-
-            key = (kind, tokens.astype(np.int64).tobytes(), names.tobytes())
-            return one(key, {lists: 2, entries: tokens.size}, write)
-
-        def of(starts: NDArray[Any], k: int, *arrays: NDArray[Any]) -> list[NDArray[Any]]:
-            return [array[starts[k] : starts[k + 1]] for array in arrays]
-
-        t = table
-        return {
-            "masks": np.array([mask(row) for row in t.masks] if not t.is_trie else [], np.int32),
-            "classes": np.array([
-                listed("class", "class_start", "class lists", *of(t.class_start, k, t.class_token, t.class_id))
-                for k in range(t.class_start.size - 1)
-            ], np.int32),
-            "exits": np.array([
-                listed("exit", "exit_start", "exit lists", *of(t.exit_start, k, t.exit_token, t.exit_symbol))
-                for k in range(t.exit_start.size - 1)
-            ], np.int32),
-        }  # fmt: skip
+    def _write_list(self, one: _List, at: dict[str, int]) -> int:
+        """Write a mask or a list where there is room for it, and return its number."""
+        if one.kind == "masks":
+            self._set("masks", at["masks"], one.arrays[0][None])
+            return at["masks"]
+        (lists, entries), (start, *arrays) = one.spaces, _ARRAYS_OF[one.kind]
+        first = at[entries]
+        for name, values in zip(arrays, one.arrays, strict=True):
+            self._set(name, first, values.astype(getattr(self.table, name).dtype))
+        self._set(start, at[lists], np.array([first, first + one.arrays[0].size], np.int32))
+        return at[lists]
 
     def _write(
         self, table: TransitionTable, at: dict[str, int], lists: dict[str, NDArray[np.int32]]
@@ -815,6 +828,29 @@ _BY_ENDS = {
     "code_distance": "distance", "site_distance": "end_distance", "code_room": "distance_room",
     "site_room": "site_distance_room",
 }  # fmt: skip
+
+
+_ARRAYS_OF = {
+    "classes": ("class_start", "class_token", "class_id"), "exits": ("exit_start", "exit_token", "exit_symbol"),
+}  # fmt: skip
+
+
+def _listed(table: TransitionTable) -> dict[str, list[_List]]:
+    """Return a graph's masks, class lists and exit lists."""
+
+    def lists(kind: str, space: str, start: NDArray[Any], tokens: NDArray[Any], names: NDArray[Any]) -> list[_List]:
+        parts = [(tokens[first:stop], names[first:stop]) for first, stop in itertools.pairwise(start.tolist())]
+        return [
+            _List((kind, own.astype(np.int64).tobytes(), name.tobytes()), kind, {space: 2, kind: own.size}, (own, name))
+            for own, name in parts
+        ]
+
+    t = table
+    masks = [] if t.is_trie else [_List(("mask", row.tobytes()), "masks", {"masks": 1}, (row,)) for row in t.masks]
+    return {
+        "masks": masks, "classes": lists("classes", "class lists", t.class_start, t.class_token, t.class_id),
+        "exits": lists("exits", "exit lists", t.exit_start, t.exit_token, t.exit_symbol),
+    }  # fmt: skip
 
 
 def _key_of(table: TransitionTable) -> Any:

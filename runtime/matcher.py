@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from bisect import bisect_left
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import VocabularyMismatchError
+from ..matrix import Constraint, SortedMatrix
 from ..table import NEVER, Automaton, LazyTable, TransitionTable
 from . import packed
 
-_CACHE_BYTES = 32 << 20  # of composed masks kept for each table
+_CACHE_BYTES = 32 << 20  # of composed masks kept for each constraint
+_LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 _NO_END = 1 << 62  # a distance greater than any budget
 _NO_FRAMES = np.empty(0, np.int32)
 _NO_FRAMES.flags.writeable = False
@@ -132,21 +135,89 @@ def _spare(words: int) -> _Spare:
     return _new_spare(words)
 
 
-class _Host:
-    """What all matchers of one table share: views of its arrays, and masks made so far.
+class _Host(ABC):
+    """What all matchers of one constraint share, and all that they ask of it; it is kept with the constraint.
 
-    A matcher stands at a *place*, which is a state here, and a configuration in a nested table.
+    A matcher stands at a *place*: a state of a table, a configuration of a nested one, an interval of a matrix.
     """
 
-    nowhere: Any  # where a token leads that is not allowed
+    nowhere: Any = None  # where a token leads that is not allowed
+
+    def __init__(self, table: Constraint) -> None:
+        self.table: Any = table
+        self.size = table.vocab_size
+        self.eos = -1 if table.eos is None else table.eos
+        self.words = -(-table.vocab_size // 32)
+        self.composed: dict[Any, Any] = {}  # masks made so far
+        self.lock = threading.Lock()
+        self.most = max(16, _CACHE_BYTES // (4 * self.words))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the masks made so far."""
+        return 4 * self.words * len(self.composed)
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Return the place of a sequence with nothing written yet."""
+
+    @abstractmethod
+    def budgets(self) -> None:
+        """Work out distances, before any place is made that needs them."""
+
+    @abstractmethod
+    def distance(self, place: Any) -> int:
+        """Return the tokens in which a sequence can be complete from a place."""
+
+    @abstractmethod
+    def farthest(self, place: Any) -> int:
+        """Return the largest distance that a token leads to, or more."""
+
+    def mask(self, place: Any) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only and kept for the next time."""
+        found: NDArray[np.uint32] | None = self.composed.get(place)
+        if found is None:
+            found = self.made(place)
+            with self.lock:  # matchers of several threads may be making room at once
+                while len(self.composed) >= self.most:
+                    del self.composed[next(iter(self.composed))]
+                self.composed[place] = found
+        return found
+
+    @abstractmethod
+    def made(self, place: Any, room: int | None = None) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
+
+    @abstractmethod
+    def allowed(self, place: Any) -> NDArray[Any]:
+        """Return the tokens that a place where no sequence may end allows."""
+
+    @abstractmethod
+    def step(self, place: Any, token: int) -> Any:
+        """Return the place that a token leads to; `nowhere` if it is not allowed."""
+
+    @abstractmethod
+    def ends(self, place: Any) -> bool:
+        """Return whether a sequence may end at a place."""
+
+    @abstractmethod
+    def configuration(self, place: Any) -> tuple[int, tuple[int, ...]]:
+        """Return the state of a place and the sites on its stack, the outermost first."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of the constraint, in another process perhaps, makes its own
+
+
+class _TableHost(_Host):
+    """What all matchers of one table share: views of its arrays."""
+
+    table: TransitionTable
 
     def __init__(self, table: TransitionTable) -> None:
-        self.table = table
+        super().__init__(table)
         self.nowhere = table.dead
         self.rows, self.edges = table.num_rows, table.num_edges
         self.after_eos, self.dead = table.after_eos, table.dead
-        self.size = table.vocab_size
-        self.eos = -1 if table.eos is None else table.eos
         self.row_start = _view(table.row_start)
         self.edge_token = _view(table.edge_token)
         self.edge_target = _view(table.edge_target)
@@ -160,15 +231,6 @@ class _Host:
         self.class_token = _view(table.class_token)
         self.class_id = _view(table.class_id)
         self.masks = [_view(row) for row in table.masks] if not table.is_trie else []
-        self.words = -(-table.vocab_size // 32)
-        self.composed: dict[Any, Any] = {}  # masks
-        self.lock = threading.Lock()
-        self.most = max(16, _CACHE_BYTES // (4 * self.words))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the masks made so far."""
-        return 4 * self.words * len(self.composed)
 
     def start(self) -> Any:
         """Return the place of a sequence with nothing written yet."""
@@ -186,17 +248,6 @@ class _Host:
     def farthest(self, place: Any) -> int:
         """Return the largest distance that a token leads to."""
         found: int = self.farthests[place]
-        return found
-
-    def mask(self, place: Any) -> NDArray[np.uint32]:
-        """Return the mask of a place, read-only and kept for the next time."""
-        found: NDArray[np.uint32] | None = self.composed.get(place)
-        if found is None:
-            found = self.made(place)
-            with self.lock:  # matchers of several threads may be making room at once
-                while len(self.composed) >= self.most:
-                    del self.composed[next(iter(self.composed))]
-                self.composed[place] = found
         return found
 
     def made(self, place: Any, room: int | None = None) -> NDArray[np.uint32]:
@@ -247,11 +298,8 @@ class _Host:
         """Return the state of a place and the sites on its stack, the outermost first."""
         return place, ()
 
-    def __reduce__(self) -> Any:
-        return type(None), ()  # a copy of the table, in another process perhaps, makes its own
 
-
-class _NestedHost(_Host):
+class _NestedHost(_TableHost):
     """What all matchers of one nested table share.
 
     Masks that are visited often are kept: by the state and as many sites, from the top down, as they depend on. Until
@@ -573,10 +621,81 @@ class _Leaves:
         return self.machine.is_leaf(site)
 
 
-def _host(table: TransitionTable, budgets: bool) -> _Host:
-    """Return what matchers of a table share, made once and kept with the table. budgets: whether tokens are counted."""
-    if not isinstance(table, TransitionTable):
-        raise TypeError(f"a Matcher takes a TransitionTable, not {type(table).__name__}")
+class _MatrixHost(_Host):
+    """What all matchers of one sorted matrix share: views of its columns.
+
+    A place is the rows that begin with the tokens so far, and how many tokens these are: (low, high, depth).
+    """
+
+    def __init__(self, matrix: SortedMatrix) -> None:
+        super().__init__(matrix)
+        self.columns = [_view(column) for column in matrix.columns]
+        self.length, self.count = matrix.length, matrix.num_sequences
+
+    def start(self) -> tuple[int, int, int]:
+        """Return the place of a sequence with nothing written yet."""
+        return 0, self.count, 0
+
+    def budgets(self) -> None:
+        """Do nothing: how far the end is, is known at every depth."""
+
+    def distance(self, place: tuple[int, int, int]) -> int:
+        """Return the tokens that a sequence lacks at a place."""
+        return self.length - place[2]
+
+    def farthest(self, place: tuple[int, int, int]) -> int:
+        """Return the distance that every token leads to."""
+        return self.length - place[2] - 1
+
+    def made(self, place: tuple[int, int, int], room: int | None = None) -> NDArray[np.uint32]:
+        """Return the mask of a place, read-only. room leaves nothing out: budgets hold all of a sequence, or are none.
+
+        For all sequences are as long.
+        """
+        tokens = self.allowed(place).astype(np.uint32)
+        mask = np.zeros(self.words, np.uint32)
+        np.bitwise_or.at(mask, tokens >> 5, np.uint32(1) << (tokens & 31))
+        mask.flags.writeable = False
+        return mask
+
+    def allowed(self, place: tuple[int, int, int]) -> NDArray[Any]:
+        """Return the tokens that a place allows."""
+        low, high, depth = place
+        if depth == self.length:
+            return np.empty(0, np.uint32)
+        run = self.table.columns[depth, low:high]
+        if high - low > _LEAP * self.size:
+            begins = np.searchsorted(run, np.arange(self.size, dtype=run.dtype))
+            return np.flatnonzero(np.diff(begins, append=run.size))
+        first = np.ones(run.size, np.bool_)
+        np.not_equal(run[1:], run[:-1], out=first[1:])
+        found: NDArray[Any] = run[first]
+        return found
+
+    def step(self, place: tuple[int, int, int], token: int) -> tuple[int, int, int] | None:
+        """Return the place that a token leads to; None if it is not allowed."""
+        low, high, depth = place
+        if depth == self.length:
+            return None
+        column = self.columns[depth]
+        low = bisect_left(column, token, low, high)
+        if low == high or column[low] != token:
+            return None
+        return low, bisect_right(column, token, low, high), depth + 1
+
+    def ends(self, place: tuple[int, int, int]) -> bool:
+        """Return whether a sequence is complete at a place."""
+        return place[2] == self.length
+
+    def configuration(self, place: tuple[int, int, int]) -> tuple[int, tuple[int, ...]]:
+        """Return the first row of a place, which is its `node` on a device, and no sites."""
+        return place[0], ()
+
+
+def _host(table: Constraint, budgets: bool) -> _Host:
+    """Return what matchers of a constraint share, made once and kept with it. budgets: whether tokens are counted."""
+    if not isinstance(table, Constraint):
+        raise TypeError(f"a Matcher takes a TransitionTable or a SortedMatrix, not {type(table).__name__}")
     # another thread may complete the table meanwhile
     machine = table.__dict__.get("automaton") if isinstance(table, LazyTable) and not budgets else None
     name = "_host" if machine is None else "_lazy_host"
@@ -584,20 +703,22 @@ def _host(table: TransitionTable, budgets: bool) -> _Host:
     if host is None:
         if machine is not None and isinstance(table, LazyTable):
             host = _LazyHost(table, machine)
+        elif isinstance(table, SortedMatrix):
+            host = _MatrixHost(table)
         else:
-            host = (_NestedHost if table.is_nested else _Host)(table)
+            host = (_NestedHost if table.is_nested else _TableHost)(table)
         table.__dict__[name] = host
     return host
 
 
 class Matcher:
-    """One sequence that is being written under a table, on the host.
+    """One sequence that is being written under a table or a sorted matrix, on the host.
 
     vocabulary: the one the table was compiled for; only `forced_tokens` needs it. max_tokens: the most tokens of the
     sequence, EOS aside; masks then leave out what could not be complete within it, so that an end is always in
     reach. Raises VocabularyMismatchError for another vocabulary, ValueError if nothing is as short as max_tokens.
 
-    A matcher is not to be shared between threads; its table is.
+    A matcher is not to be shared between threads; its table is. Of a sorted matrix nothing is built.
 
     >>> from maskwright import Vocabulary, compile_regex
     >>> vocab = Vocabulary.from_bytes([b"", b"a", b"b", b"ab"], eos=0)
@@ -608,9 +729,7 @@ class Matcher:
 
     __slots__ = ("_history", "_host", "_max_tokens", "_place", "_tokens", "_vocabulary")
 
-    def __init__(
-        self, table: TransitionTable, vocabulary: Spelling | None = None, *, max_tokens: int | None = None
-    ) -> None:
+    def __init__(self, table: Constraint, vocabulary: Spelling | None = None, *, max_tokens: int | None = None) -> None:
         self._host = _host(table, max_tokens is not None)
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
             raise TypeError(
@@ -642,18 +761,22 @@ class Matcher:
         self._tokens: list[int] = []
 
     @property
-    def table(self) -> TransitionTable:
-        """The table that is matched."""
-        return self._host.table
+    def table(self) -> Constraint:
+        """The table, or the sorted matrix, that is matched."""
+        table: Constraint = self._host.table
+        return table
 
     @property
     def state(self) -> int:
-        """The table's state after the tokens so far; completes a lazy table, which has no states before."""
+        """The table's state after the tokens so far, of a sorted matrix the first row that begins with them.
+
+        Completes a lazy table, which has no states before.
+        """
         return self._configuration()[0]
 
     @property
     def stack(self) -> tuple[int, ...]:
-        """The return sites of the frames that are open, the outermost first; () of a table without calls.
+        """The return sites of the frames that are open, the outermost first; () of what has no calls.
 
         Completes a lazy table, as `state` does.
         """
@@ -830,9 +953,7 @@ class Matcher:
         return self._vocabulary
 
 
-def _restored(
-    table: TransitionTable, vocabulary: Spelling | None, max_tokens: int | None, tokens: list[int]
-) -> Matcher:
+def _restored(table: Constraint, vocabulary: Spelling | None, max_tokens: int | None, tokens: list[int]) -> Matcher:
     """Return a matcher that stands where one did when it was pickled."""
     matcher = Matcher(table, vocabulary, max_tokens=max_tokens)
     for token in tokens:

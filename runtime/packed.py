@@ -9,18 +9,24 @@ rows are spread over threads.
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ..bundle import array_at
+from ..bundle import address_of, array_at
 from ..table import NEVER, NestedState, TransitionTable, stray_configuration, stray_state
 
 Budget = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Team = Callable[[int, int, int], None]
+"""team(function, argument, threads): call the native function at an address with an argument in so many threads."""
 
 _PARALLEL = 1 << 19  # logits from which on threads pay for being woken
 
@@ -144,25 +150,44 @@ class Bundle:
         return type(None), ()  # addresses mean nothing elsewhere
 
 
-def apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: int, threads: int) -> None:
+def scratch(rows: int, words: int) -> NDArray[np.uint32]:
+    """Return this thread's array (rows, words) for masks that nobody keeps: fresh memory takes as long as composing."""
+    found: NDArray[np.uint32] | None = getattr(_kept, "masks", None)
+    if found is None or found.size < rows * words:
+        found = _kept.masks = np.empty(rows * words, np.uint32)
+    return found[: rows * words].reshape(rows, words)
+
+
+_kept = threading.local()
+
+
+def apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: int, threads: int, team: Team | None = None) -> None:
     """Write the bit pattern `lowest` over every logit (n, V') whose bit in masks (n, words) is not set, in place.
 
-    logits: the logits' bits as integers. Columns beyond the masks' bits count as not set.
+    logits: the logits' bits as integers. Columns beyond the masks' bits count as not set. team: threads of somebody
+    else that are used in place of own ones: those that have just written the logits are still awake.
     """
     rows = len(logits)
     workers = min(threads, rows)
     if workers < 2 or logits.size < _PARALLEL:
         _apply(masks, logits, logits.dtype.type(lowest), 0, rows)
         return
+    if team is not None:
+        size, at, ahead = logits.itemsize, logits.__array_interface__["data"][0], logits.strides[0]
+        order = (0, rows, masks.shape[1], logits.shape[1], address_of(masks), at, ahead, size, lowest)
+        header = np.array(order, np.int64)
+        team(_part_of().address, address_of(header), threads)  # all of its threads: it would end those left out
+        return
     bounds = [rows * i // workers for i in range(workers + 1)]
     pool = _pool(workers - 1, os.getpid())
-    tasks = [
-        pool.submit(_apply, masks, logits, logits.dtype.type(lowest), bounds[i], bounds[i + 1])
-        for i in range(1, workers)
-    ]
-    _apply(masks, logits, logits.dtype.type(lowest), bounds[0], bounds[1])
-    for task in tasks:
-        task.result()
+    parts = [(masks, logits, logits.dtype.type(lowest), bounds[i], bounds[i + 1]) for i in range(workers)]
+    tasks = [pool.submit(_apply, *part) for part in parts[1:]]
+    _apply(*parts[0])
+    for task, part in zip(tasks, parts[1:], strict=True):
+        if task.cancel():  # its thread has not been given a processor yet
+            _apply(*part)
+        else:
+            task.result()
 
 
 @lru_cache(maxsize=4)
@@ -298,22 +323,64 @@ def _inside(code: Any, s: Any, rows: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _apply(masks: Any, logits: Any, lowest: Any, first: int, last: int) -> None:
-    columns = logits.shape[1]
-    words = min(masks.shape[1], columns >> 5)
     for i in range(first, last):
-        row, mask = logits[i], masks[i]
-        for w in range(words):
-            word = mask[w]
-            if word == np.uint32(0xFFFFFFFF):
-                continue
-            at = 32 * w
-            # chosen, not skipped: this becomes vector code, 35 times as fast as branches; a way of their own for words
-            # that allow nothing would only cost branches again
-            for j in range(32):
-                row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
-        for j in range(32 * words, columns):
-            if j >> 5 >= masks.shape[1] or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
-                row[j] = lowest
+        _apply_row(masks[i], logits[i], lowest)
+
+
+@njit(cache=True, nogil=True)
+def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
+    words = min(mask.size, row.size >> 5)
+    for w in range(words):
+        word = mask[w]
+        if word == np.uint32(0xFFFFFFFF):
+            continue
+        at = 32 * w
+        # chosen, not skipped: this becomes vector code, 35 times as fast as branches; a way of their own for words
+        # that allow nothing would only cost branches again
+        for j in range(32):
+            row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
+    for j in range(32 * words, row.size):
+        if j >> 5 >= mask.size or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
+            row[j] = lowest
+
+
+@lru_cache(maxsize=1)
+def _part_of() -> Any:
+    """Return the native function that a team's threads call: see `apply`."""
+    return cfunc(types.void(types.voidptr), cache=True)(_take_rows)
+
+
+def _take_rows(argument: Any) -> None:
+    """Take one row after the other that no other thread has taken, and mask it."""
+    header = carray(argument, (9,), np.int64)
+    rows, words, columns, lowest = header[1], header[2], header[3], header[8]
+    while True:
+        i = _next(header.ctypes.data)
+        if i >= rows:
+            return
+        mask = array_at(header[4] + 4 * words * i, words, np.uint32)
+        at = header[5] + header[6] * i
+        if header[7] == 2:
+            _apply_row(mask, array_at(at, columns, np.int16), np.int16(lowest))
+        elif header[7] == 4:
+            _apply_row(mask, array_at(at, columns, np.int32), np.int32(lowest))
+        else:
+            _apply_row(mask, array_at(at, columns, np.int64), np.int64(lowest))
+
+
+@intrinsic
+def _count(typing: Any, address: Any) -> Any:
+    """Return the number at an address and add one to it, whatever other threads do."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = arguments[0].type
+        at = builder.inttoptr(arguments[0], number.as_pointer())
+        return builder.atomic_rmw("add", at, number(1), "monotonic")
+
+    return types.int64(types.int64), generate
+
+
+_next: Any = _count  # which kernels call without its first argument
 
 
 # ---------------------------------------------------------------------------------------------- tables with calls

@@ -6,11 +6,14 @@ No function synchronises with the host or has a shape that depends on data. Name
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast, overload
 
 import numpy as np
@@ -52,6 +55,8 @@ _SAME_SIZE = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
+_LOWEST = {kind: int(torch.full((), -torch.inf, dtype=kind).view(same)) for kind, same in _SAME_SIZE.items()}
+_PROCESS = os.getpid()  # a forked one has none of torch's threads
 
 
 class _Kernels(Protocol):
@@ -701,7 +706,9 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -
     if remaining is not None:
         _check_remaining(dev, state.node.shape[0], remaining)
     if _on_host(dev, state, remaining):
-        return torch.from_numpy(_packed(dev, state, remaining).view(np.int32))
+        masks = np.empty((state.node.shape[0], -(-dev.vocab_size // 32)), np.uint32)
+        _packed(dev, state, remaining, masks)
+        return torch.from_numpy(masks.view(np.int32))
     return pack(_allowed(dev, state, remaining)[:, : dev.vocab_size])
 
 
@@ -771,21 +778,22 @@ def _allowed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tens
     return mask
 
 
-def _plain(x: Tensor) -> bool:
-    """Return whether x is ordinary memory that kernels may read: nothing is traced, fake or wrapped."""
+def _plain(*arrays: Tensor) -> bool:
+    """Return whether all are ordinary memory that kernels may read: nothing is traced, fake or wrapped."""
     return (
         not torch.compiler.is_compiling()
-        and type(x) is Tensor
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._get_tracing_state() is None
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and all(type(x) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(x) for x in arrays)
     )
 
 
 def _on_host(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> bool:
     """Return whether the masks of these states can be composed on the host without waiting for a device."""
+    if dev.host is None:
+        return False
     given = state if remaining is None else (*state, remaining)
-    return dev.host is not None and all(_plain(x) and x.device.type == "cpu" for x in given)
+    return _plain(*given) and all(x.device.type == "cpu" for x in given)
 
 
 def _writable(logits: Tensor) -> bool:
@@ -801,21 +809,44 @@ def _in_rows(logits: Tensor) -> bool:
     return not (backward or forward) and apart and (logits.stride(1) == 1 or logits.shape[1] < 2)
 
 
-def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> NDArray[np.uint32]:
+def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDArray[np.uint32]) -> None:
+    """Write the masks of states (n,) into out (n, ceil(V / 32))."""
     assert dev.host is not None
     room = None if remaining is None else remaining.long().numpy()
     if isinstance(state, NestedState):
-        return packed.compose_nested(dev.host, _map(Tensor.numpy, state), room)
-    return packed.compose(dev.host, state.node.numpy(), room)
+        packed.compose_nested_into(dev.host, _map(Tensor.numpy, state), out, room)
+    else:
+        packed.compose_into(dev.host, state.node.numpy(), out, room)
 
 
 def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> Tensor:
     """Mask logits in place by packed masks, writing only what is not allowed."""
-    masks = _packed(dev, state, remaining)
+    masks = packed.scratch(len(logits), -(-dev.vocab_size // 32))
+    _packed(dev, state, remaining, masks)
     bits = logits.detach().view(_SAME_SIZE[logits.dtype]).numpy()
-    lowest = int(torch.full((), -torch.inf, dtype=logits.dtype).view(_SAME_SIZE[logits.dtype]))
-    packed.apply(masks, bits, lowest, torch.get_num_threads())
+    team = _team() if os.getpid() == _PROCESS else None
+    packed.apply(masks, bits, _LOWEST[logits.dtype], torch.get_num_threads(), team)
     return logits
+
+
+@lru_cache(maxsize=1)
+def _team() -> packed.Team | None:
+    """Return what runs a function in torch's own threads, None where they are not those of GNU's OpenMP.
+
+    What has just been computed by torch has left them spinning, on all processors there are: threads beside them wait
+    for one. Measured for 64 x 131,072 logits on two processors: 0.85 ms in place of 1.35.
+    """
+    if sys.platform != "linux" or not torch._C.has_openmp:
+        return None
+    names = ["libgomp.so.1", *map(str, (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))]
+    for name in names:
+        try:
+            run = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).GOMP_parallel
+        except (OSError, AttributeError):  # it is not there, or nobody has loaded it
+            continue
+        run.argtypes, run.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+        return lambda function, argument, threads: run(function, argument, threads, 0)
+    return None
 
 
 def _triton_for(logits: Tensor) -> _Kernels | None:
@@ -974,7 +1005,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     check_tokens(state.node.shape[0], tokens.shape, _integers(tokens), tokens.dtype)
     _check_state(dev, state)
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
-    if dev.host is not None and _plain(tokens) and all(map(_plain, state)):
+    if dev.host is not None and _plain(tokens, *state):
         if not isinstance(state, NestedState):
             return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
         return NestedState(*map(torch.from_numpy, dev.host.follow(tokens.numpy()[:, None], _map(Tensor.numpy, state))))

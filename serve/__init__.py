@@ -24,12 +24,13 @@ def start(
     cache_bytes: int = 1 << 30,
     cache_directory: Path | None = None,
     directory_bytes: int = 4 << 30,
+    playground: bool = True,
     **limits: Any,
 ) -> None:
     """Serve a model, a small one made on the spot if None, until told to stop by SIGTERM or SIGINT.
 
-    say: is told what there is to know at start. limits: of `service.Limits`. Raises DataError, ConstraintError,
-    MissingDependencyError.
+    say: is told what there is to know at start. playground: whether its page is at /. limits: of `service.Limits`.
+    Raises DataError, ConstraintError, MissingDependencyError.
     """
     try:
         import fastapi  # noqa: F401
@@ -57,4 +58,6 @@ def start(
         f"{made.limits.rows} rows, an arena of {made.arena.nbytes / 1e6:,.0f} MB"
     )
     say(f"http://{host}:{port}/v1 (model {loaded.name!r}); /health, /ready, /metrics; stop it with Ctrl-C")
-    server.run(made, host, port)
+    if playground:
+        say(f"http://{host}:{port}/ is the playground; --no-playground leaves it out")
+    server.run(made, host, port, playground=playground)

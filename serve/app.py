@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
+from .play import Playground, routes
 from .refusals import Refused
 from .requests import WHY, ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
@@ -38,8 +39,9 @@ def _error(refused: Refused) -> JSON:
     return JSON(refused.body, status_code=refused.status, headers=refused.headers)
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the application; its lifespan starts and stops the service."""
+def create_app(service: Service, *, playground: bool = True) -> FastAPI:
+    """Return the application; its lifespan starts and stops the service. playground: whether it is at /."""
+    play = Playground(service) if playground else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -47,6 +49,8 @@ def create_app(service: Service) -> FastAPI:
         try:
             yield
         finally:
+            if play is not None:
+                play.close()
             await service.stop()
 
     app = FastAPI(title="maskwright", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -101,6 +105,8 @@ def create_app(service: Service) -> FastAPI:
     def metrics() -> Response:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
+    if play is not None:
+        app.include_router(routes(play))
     return app
 
 

@@ -25,6 +25,8 @@ class Constraint:
     kind: Kind
     source: Any  # a schema, a pattern, a list of texts, or the tools of which one is called
     param: str
+    whitespace: Literal["flexible", "compact"] | None = None  # of JSON, if not the server's
+    allow: tuple[str, ...] = ()  # keywords of a schema that need not be enforced
 
     def size(self) -> int:
         """Return how many bytes it has as a client writes it."""
@@ -39,7 +41,10 @@ class Constraint:
         if self.kind == "choices":
             return cache.compile_choices(self.source, budget=budget)
         if self.kind == "schema":
-            return cache.compile_json_schema(self.source, lazy=False, budget=budget, whitespace=whitespace)
+            allow = {"allow": self.allow} if self.allow else {}
+            return cache.compile_json_schema(
+                self.source, lazy=False, budget=budget, whitespace=self.whitespace or whitespace, **allow
+            )
         # each tool's schema is a document of its own, so that references within it stay within it
         documents = {f"{_DOCUMENT}{name}": parameters for name, parameters in self.source}
         calls = [

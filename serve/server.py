@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from typing import Any
 
 import uvicorn
@@ -15,12 +16,14 @@ from .service import Service
 class Server(uvicorn.Server):
     """uvicorn, which when told to stop takes nothing more, and gives what is being written `grace_seconds`."""
 
-    def __init__(self, service: Service, host: str, port: int, log_level: str = "warning") -> None:
+    def __init__(
+        self, service: Service, host: str, port: int, *, playground: bool = True, log_level: str = "warning"
+    ) -> None:
         self._service = service
         grace = service.limits.grace_seconds
         config = uvicorn.Config(
-            create_app(service), host=host, port=port, log_level=log_level, lifespan="on", access_log=False,
-            timeout_graceful_shutdown=int(grace) + 5,  # if a client does not read its answer
+            create_app(service, playground=playground), host=host, port=port, log_level=log_level, lifespan="on",
+            access_log=False, timeout_graceful_shutdown=int(grace) + 5,  # if a client does not read its answer
         )  # fmt: skip
         super().__init__(config)
 
@@ -40,4 +43,7 @@ class Server(uvicorn.Server):
 
 def run(service: Service, host: str, port: int, **options: Any) -> None:
     """Serve until SIGTERM or SIGINT."""
+    sys.setswitchinterval(
+        0.0005
+    )  # the engine's thread gets the interpreter back from one that compiles ten times sooner
     Server(service, host, port, **options).run()

@@ -294,7 +294,8 @@ class Service:
             self.compiling -= 1
             self.metrics.compile_seconds.observe(time.monotonic() - began)
 
-    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
+    def table(self, constraint: Constraint) -> TransitionTable:
+        """Return a constraint's table, compiled here if the cache has none: not for the event loop. Refused."""
         try:
             size, most = constraint.size(), self.limits.max_schema_bytes
             if size > most:
@@ -302,12 +303,18 @@ class Service:
                     f"it has {size:,} bytes, and this server reads {most:,} (--max-schema-bytes): make it smaller",
                     param=constraint.param, code="constraint_too_large",
                 )  # fmt: skip
-            table = constraint.compile(self.cache, self.limits.budget, self.limits.whitespace)
-            self.arena.fits(table)
+            return constraint.compile(self.cache, self.limits.budget, self.limits.whitespace)
         except SchemaError as error:
             found, param = constraint.locate(error, self.cache, self.limits.budget)
             raise of_constraint(found, param) from None
-        except (ConstraintError, ArenaError, RecursionError, ValueError) as error:
+        except (ConstraintError, RecursionError, ValueError) as error:
+            raise of_constraint(error, constraint.param) from None
+
+    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
+        table = self.table(constraint)
+        try:
+            self.arena.fits(table)
+        except ArenaError as error:
             raise of_constraint(error, constraint.param) from None
         try:  # what the engine will do as well, with distances worked out here
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)

@@ -264,6 +264,26 @@ def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
         made.drop(handle)
 
 
+def test_nothing_goes_in_vain_where_what_is_held_lies_in_between(vocab):
+    small = [mw.compile_regex(f"[ab]{{{n}}}", vocab) for n in (20, 21, 22)]
+    large = mw.compile_regex("[ab]{60}", vocab)
+    made = Arena(vocab, dataclasses.replace(SMALL, states=sum(table.num_rows + 1 for table in small) + 5))
+    first, _, last = (made.add(table) for table in small)
+    made.drop(first)
+    made.drop(last)
+    before = made.stored
+    with pytest.raises(mw.ArenaError, match="in a row"):
+        made.add(large)
+    assert made.stored == before  # not even what nobody holds
+    assert made.add(small[0]).start == first.start
+    assert made.add(small[2]).start == last.start
+    made = Arena(vocab, dataclasses.replace(SMALL, states=sum(table.num_rows + 1 for table in small) + 5))
+    for table in small:
+        made.drop(made.add(table))
+    made.add(large)  # which would not fit beside any two of them
+    assert made.stored.evictions >= 2
+
+
 def test_mistakes_are_named(vocab, arena, tables):
     made = Arena(vocab, SMALL)
     handle = made.add(tables[1])

@@ -163,8 +163,11 @@ def test_what_is_drawn_is_distributed_as_the_masked_model_has_it(model, vocab):
     assert statistic < 30.7  # chi-square, 3 degrees of freedom, at 1e-6
 
 
-def test_states_on_the_device_are_where_matchers_are(model, vocab, tables):
+@pytest.mark.parametrize("on_host", [True, False])
+def test_states_on_the_device_are_where_matchers_are(model, vocab, tables, on_host):
     engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=4, vocabulary=vocab, chunk=4)
+    if not on_host:  # as on a GPU, where there are no kernels of the host
+        engine._dev = dataclasses.replace(engine._dev, host=None)
     for options in asked(tables, 20, 5):
         engine.add(**options)
     compared = 0

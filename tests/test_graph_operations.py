@@ -175,7 +175,7 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     from maskwright.runtime import torch_ops
 
     if request.param == "gathers":
-        monkeypatch.setattr(torch_ops, "_plain", lambda x: False)
+        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
     return SimpleNamespace(ops=torch_ops, torch=torch, kernels=request.param == "kernels")
 
 

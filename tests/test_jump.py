@@ -244,6 +244,42 @@ def test_the_same_seed_gives_the_same_and_numbers_may_be_given():
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("budget", [None, 0, 2])
+def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, budget):
+    rows = np.random.default_rng(3).integers(1, 8, (60, 4))
+    rows[::3, 1:] = [2, 7, 7]  # so that some is forced
+    table, matrix = mw.compile_sids(rows, 40), mw.sort_sids(rows, 40)
+    ops, into = backend(name)
+    uniforms = into(np.random.default_rng(1).random((6, 30, 2)).astype(np.float32))
+    most = 4 + (budget or 0)
+    options = {"ops": ops, "prompts": [PROMPTS[i % 2] for i in range(30)], "max_length": most, "top_p": 0.95}
+    options["budgets"] = budget is not None
+    by_table, by_matrix, mixed = (
+        sample_jumping(Toy(40, into), of, uniforms, **options) for of in (table, matrix, [matrix, table] * 15)
+    )
+    assert by_table.forced.sum() > 20
+    assert len(set(rows_of(by_table))) > 10
+    for other in (by_matrix, mixed):
+        assert rows_of(other) == rows_of(by_table)
+        assert out(other.log_probs).tolist() == out(by_table.log_probs).tolist()
+        assert other.forced.tolist() == by_table.forced.tolist()
+        assert (other.calls, other.fed) == (by_table.calls, by_table.fed)
+    for row, end in zip(rows_of(by_matrix), by_matrix.matchers, strict=True):
+        wanted = np.flatnonzero((rows == row).all(axis=1))
+        assert matrix.input_rows(end.state)[0].tolist() == wanted.tolist()
+
+
+def test_of_a_sorted_matrix_the_distribution_is_the_masked_one():
+    c = case("sids")
+    matrix = mw.sort_sids(sorted(c.rows), 40)
+    ops, into = backend("torch")
+    model, prompts = Toy(40, into), [PROMPTS[i % 2] for i in range(3000)]
+    found = sample_jumping(model, matrix, seeded("torch"), ops=ops, prompts=prompts, max_length=3)
+    for i, prompt in enumerate(PROMPTS):
+        fits(Counter(rows_of(found)[i::2]), readers.enumerate_sequences(model, c.table, prompt, 3, jumping=True))
+
+
 # ---------------------------------------------------------------------------------------------- the tokenizer's way
 
 
@@ -357,6 +393,9 @@ def test_what_cannot_be_done_is_refused():
         ({"table": [table, table]}, ValueError, "2 tables and 1 prompts"),
         ({"table": ragged, "vocabulary": None}, ValueError, "no EOS"),
         ({"table": ragged}, ValueError, "no EOS"),
+        ({"table": mw.sort_sids([[1, 2]], 4), "max_length": 1, "vocabulary": None}, ValueError, "max_tokens=1"),
+        ({"table": mw.sort_sids([[1, 2]], 4)}, mw.VocabularyMismatchError, "compiled for"),
+        ({"table": [mw.sort_sids([[1, 2]], 4)] * 2, "vocabulary": None}, ValueError, "2 tables and 1 prompts"),
         ({"table": case("sids").table}, mw.VocabularyMismatchError, "compiled for"),
         ({"table": object()}, TypeError, "."),
         ({"temperature": -1}, ValueError, "temperature"),

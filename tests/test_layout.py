@@ -35,6 +35,7 @@ HEAVY = {
     "jax": {"runtime/jax_ops.py"},
     "graphviz": {"drawing.py"},
     "pyarrow": {"compile/sequences.py", "cli.py"},
+    "lark": {"compile/grammar/lark.py"},
     "referencing": {"compile/json_schema/documents.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},
     "pydantic": {"serve"},
@@ -48,7 +49,15 @@ HEAVY = {
 
 
 def sources() -> list[Path]:
-    parts = ("automata", "compile", "compile/json_schema", "compile/regex", "runtime", "runtime/decode")
+    parts = (
+        "automata",
+        "compile",
+        "compile/grammar",
+        "compile/json_schema",
+        "compile/regex",
+        "runtime",
+        "runtime/decode",
+    )
     folders = [ROOT, *(ROOT / name for name in (*parts, "runtime/integrations", "demo", "serve"))]
     return [path for folder in folders for path in sorted(folder.glob("*.py"))]
 
@@ -113,6 +122,7 @@ def test_the_public_names_are_these():
         "Capacity",
         "ConstraintError",
         "DataError",
+        "GrammarError",
         "LazyTable",
         "MaskwrightError",
         "Matcher",
@@ -126,6 +136,7 @@ def test_the_public_names_are_these():
         "Vocabulary",
         "VocabularyMismatchError",
         "compile_choices",
+        "compile_grammar",
         "compile_json_schema",
         "compile_regex",
         "compile_sequences",

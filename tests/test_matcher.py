@@ -7,6 +7,7 @@ import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import naive
 import numpy as np
 import pytest
 import tokenizer_zoo
@@ -18,6 +19,7 @@ from test_graph_operations import bits_of, random_table, seeds, some
 import maskwright as mw
 from maskwright.automata.dfa import Dfa
 from maskwright.compile.regex.lower import to_dfa
+from maskwright.runtime import matcher as matching
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device_table import State
 
@@ -42,6 +44,10 @@ class MatcherMachine(RuleBasedStateMachine):
         self.most = None if budget is None else self.table.min_length + budget
         self.matcher = mw.Matcher(self.table, max_tokens=self.most)
         self.states, self.copies = [0], []
+
+    def state_of(self, node: int) -> int:
+        """What the matcher calls a state of the table."""
+        return node
 
     def legal(self) -> dict[int, int]:
         """What may follow, by the definition."""
@@ -106,7 +112,7 @@ class MatcherMachine(RuleBasedStateMachine):
         if not hasattr(self, "matcher"):
             return
         matcher, legal = self.matcher, self.legal()
-        assert matcher.state == self.states[-1]
+        assert matcher.state == self.state_of(self.states[-1])
         assert matcher.num_tokens == len(self.states) - 1
         assert allowed(matcher) == sorted(legal)
         ends = bool(self.table.is_accepting(self.states[-1]))
@@ -116,13 +122,38 @@ class MatcherMachine(RuleBasedStateMachine):
         left = None if self.most is None else max(0, self.most - len(self.states) + 1)
         assert matcher.remaining == left
         for other, states in self.copies:
-            assert (other.state, other.num_tokens) == (states[-1], len(states) - 1)
+            assert (other.state, other.num_tokens) == (self.state_of(states[-1]), len(states) - 1)
 
 
 MatcherMachine.TestCase.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_a_matcher_does_what_the_specification_says = MatcherMachine.TestCase
+
+
+class SortedMatrixMachine(MatcherMachine):
+    """A matcher over a sorted matrix beside the states of the table of the same set."""
+
+    @initialize(drawn=naive.sid_sets(), budget=st.none() | st.integers(0, 6))
+    def begin(self, drawn, budget):
+        rows, vocab = drawn
+        self.table = mw.compile_sids(rows, vocab)
+        matrix = mw.sort_sids(rows, vocab)
+        self.first: dict[int, int] = {}  # the first row that begins with a prefix, by its state
+        for depth in range(matrix.length + 1):
+            nodes = self.table.walk(matrix.sids[:, :depth]) if depth else np.zeros(len(matrix.sids), np.int64)
+            for at, node in enumerate(nodes.tolist()):
+                self.first.setdefault(node, at)
+        self.most = None if budget is None else matrix.length + budget
+        self.matcher = mw.Matcher(matrix, max_tokens=self.most)
+        self.states, self.copies = [0], []
+
+    def state_of(self, node: int) -> int:
+        return self.first[node]
+
+
+SortedMatrixMachine.TestCase.settings = MatcherMachine.TestCase.settings
+test_a_matcher_over_a_sorted_matrix_does_what_the_specification_of_its_table_says = SortedMatrixMachine.TestCase
 
 
 @some
@@ -143,6 +174,107 @@ def test_random_writing_within_max_tokens_ends_complete(seed, more):
         assert len(tokens) <= table.min_length + more
         assert matcher.is_accepting
         assert table.accepts(tokens)
+
+
+# ------------------------------------------------------------------------------------------------ sorted matrices
+
+
+def test_rows_of_a_sorted_matrix_are_read_or_searched_whichever_is_less_and_nothing_is_built(monkeypatch):
+    monkeypatch.setattr(mw.TransitionTable, "__post_init__", lambda *_: pytest.fail("a table was made"))
+    rng = np.random.default_rng(0)
+    searched = []
+    real = np.searchsorted
+    monkeypatch.setattr(np, "searchsorted", lambda *args: searched.append(len(args[0])) or real(*args))
+    for vocab, dtype in ((7, np.uint8), (256, np.uint8), (65_536, np.uint16), (70_001, np.uint32)):
+        rows = rng.integers(0, vocab, (30_000, 2))
+        rows[:9, 0], rows[0] = 3, vocab - 1
+        matrix = mw.sort_sids(rows, vocab)
+        assert matrix.columns.dtype == dtype
+        matcher = mw.Matcher(matrix)
+        for prefix in ((), (3,), (vocab - 1,)):
+            matcher.reset()
+            assert all(matcher.advance(token) for token in prefix)
+            at = len(prefix)
+            assert allowed(matcher) == sorted({row[at] for row in rows.tolist() if tuple(row[:at]) == prefix})
+            assert matcher.mask().shape == (-(-vocab // 32),)
+    assert len(searched) == 1  # of all rows of 256 tokens; 7 tokens have 49 rows, and others too few
+    assert searched[0] > matching._LEAP * 256
+
+
+def test_a_matcher_over_a_sorted_matrix_ends_with_its_length_and_says_where_the_items_are():
+    rows = [[3, 1, 2], [0, 2, 2], [3, 1, 0], [0, 2, 2]]
+    matrix = mw.sort_sids(rows, 4)
+    matcher = mw.Matcher(matrix, max_tokens=3)
+    assert matcher.table is matrix
+    assert repr(matcher) == "Matcher(state=0, num_tokens=0, max_tokens=3, is_accepting=False)"
+    for token, choices, end in ((0, [0, 3], False), (2, [2], False), (2, [2], True)):
+        assert allowed(matcher) == choices
+        assert not matcher.is_finished
+        assert matcher.advance(token)
+        assert matcher.is_accepting is end
+    assert matcher.is_finished
+    assert (matcher.remaining, matcher.stack, allowed(matcher)) == (0, (), [])
+    assert not any(matcher.advance(token) for token in range(4))
+    assert matrix.input_rows(matcher.state)[0].tolist() == [1, 3]
+    assert matcher.accepts([]) is True
+    matcher.reset()
+    assert [matcher.accepts(row) for row in (*rows, [3, 1, 1], [3, 1])] == [True] * 4 + [False] * 2
+    with pytest.raises(ValueError, match="read-only"):
+        matcher.mask()[0] = 0
+
+
+def test_a_sorted_matrix_is_refused_what_its_table_is_refused():
+    rows = [[3, 1, 2], [0, 2, 2]]
+    made = mw.compile_sids(rows, 40), mw.sort_sids(rows, 40)
+    assert made[0].vocabulary == made[1].vocabulary
+    for ask in (
+        lambda one: mw.Matcher(one, max_tokens=2),
+        lambda one: mw.Matcher(one, max_tokens=2.5),
+        lambda one: mw.Matcher(one, "x"),
+        lambda one: mw.Matcher(one, small()),
+        lambda one: mw.Matcher(one).forced_text(),
+        lambda one: mw.Matcher(one).forced_tokens(),
+        lambda one: mw.Matcher(one).rollback(1),
+        *(lambda one, token=token: mw.Matcher(one).advance(token) for token in (-1, 40, 2**70, 1.0, "a", None)),
+        lambda one: mw.Matcher(one).accepts([3, 99]),
+    ):
+        said = []
+        for one in made:
+            with pytest.raises((TypeError, ValueError)) as error:
+                ask(one)
+            said.append((error.type, str(error.value)))
+        assert said[0] == said[1]
+
+
+def test_sorted_matrices_that_have_matchers_can_be_copied_and_sent_away():
+    matrix = mw.sort_sids([[3, 1, 2], [0, 2, 2]], 4)
+    matcher = mw.Matcher(matrix, max_tokens=5)
+    assert matcher.advance(3)
+    assert matcher.mask().tolist() == [2]
+    for other in (pickle.loads(pickle.dumps(matrix)), copy.deepcopy(matrix)):
+        assert mw.Matcher(other).accepts([0, 2, 2])
+    for twin in (pickle.loads(pickle.dumps(matcher)), copy.copy(matcher)):
+        assert (twin.state, twin.num_tokens, twin.remaining) == (1, 1, 4)
+        assert twin.advance(1)
+    assert matcher.num_tokens == 1
+
+
+def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
+    rows = np.random.default_rng(0).integers(0, 6, (500, 5))
+    matrix, table = mw.sort_sids(rows, 6), mw.compile_sids(rows, 6)
+    first = mw.Matcher(matrix)
+    first._host.most = 5
+
+    def walk(row: list[int]) -> None:
+        mine, theirs = first.copy(), mw.Matcher(table)
+        for token in row:
+            assert (mine.mask() == theirs.mask()).all()
+            assert mine.advance(token) is theirs.advance(token) is True
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(walk, rows[:40].tolist()))
+    assert len(first._host.composed) <= 5
+    assert mw.Matcher(matrix)._host is first._host
 
 
 # ------------------------------------------------------------------------------------------------ misuse
@@ -171,7 +303,7 @@ def test_what_is_no_token_is_refused_and_nothing_changes():
 
 def test_what_a_matcher_cannot_be_made_of_is_refused():
     table = mw.compile_regex("ab*c", small())
-    with pytest.raises(TypeError, match="a Matcher takes a TransitionTable, not list"):
+    with pytest.raises(TypeError, match="a Matcher takes a TransitionTable or a SortedMatrix, not list"):
         mw.Matcher([])
     with pytest.raises(TypeError, match=r"a Matcher takes a Vocabulary, not str: .* Vocabulary\.from_bytes"):
         mw.Matcher(table, "x")

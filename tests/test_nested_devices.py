@@ -99,7 +99,7 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     from maskwright.runtime import torch_ops
 
     if request.param != "kernels":
-        monkeypatch.setattr(torch_ops, "_plain", lambda x: False)
+        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
     if request.param == "gathers and searches":
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)

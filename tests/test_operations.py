@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -558,3 +561,82 @@ def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width)
     expected = numpy_ops.candidates(table, logits, State(nodes), width)
     np.testing.assert_array_equal(out(best.tokens), expected.tokens)
     np.testing.assert_array_equal(out(best.states.node), expected.states.node)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import packed, torch_ops
+
+    team = torch_ops._team()
+    if sys.platform == "linux":
+        assert team is not None, "torch's wheels for Linux have GNU's OpenMP"
+    calls = []
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**32, (23, 1000), np.uint32)
+    words[rng.random(words.shape) < 0.4] = 0
+    words[rng.random(words.shape) < 0.3] = 2**32 - 1
+    buffer = torch.randn(23, 32_100).to(getattr(torch, kind))
+    rows = buffer[:, 7:31_987]  # not at the beginning of anything, and with columns on both sides
+    same, lowest = torch_ops._SAME_SIZE[rows.dtype], torch_ops._LOWEST[rows.dtype]
+    allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : rows.shape[1]]
+    expected = buffer.clone()
+    expected[:, 7:31_987].masked_fill_(torch.tensor(allowed == 0), -torch.inf)
+    for _ in range(3):  # the same team again
+        own = buffer.clone()
+        bits = own[:, 7:31_987].view(same).numpy()
+        packed.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
+        assert torch.equal(own.view(same), expected.view(same))
+    assert len(calls) == (3 if threads > 1 else 0)
+    assert rows.numel() > packed._PARALLEL
+
+
+def test_masks_of_two_threads_of_python_do_not_meet():
+    torch = pytest.importorskip("torch")
+    from concurrent.futures import ThreadPoolExecutor
+
+    from maskwright.runtime import torch_ops
+
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([i]) for i in range(97, 123)), *[b"zz"] * 65_000], eos=0)
+    work = []
+    for pattern in ("a+", "[a-y]+", "z*", "b|c", ".{3}", "(zz){2}x"):
+        dev = torch_ops.put(mw.compile_regex(pattern, vocab))
+        state = torch_ops.start(dev, 12)
+        work.append((dev, state, torch_ops.mask_logits(dev, torch.zeros(12, vocab.size), state)))
+
+    def masked(one: Any) -> bool:
+        dev, state, expected = one
+        return torch.equal(torch_ops.mask_logits_(dev, torch.zeros(12, vocab.size), state), expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(masked, work * 20))
+    counts = [int((expected == 0).sum()) for _, _, expected in work]
+    assert len(set(counts)) > 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_logits_are_masked_in_a_forked_process_too():
+    pytest.importorskip("torch")
+    code = """
+import os, sys, warnings
+import torch
+import maskwright as mw
+from maskwright.runtime import torch_ops
+warnings.simplefilter("ignore")
+torch.set_num_threads(2)
+vocab = mw.Vocabulary.from_bytes([b"", b"a", *[b"b"] * 100_000], eos=0)
+dev = torch_ops.put(mw.compile_regex("a", vocab))
+state, logits = torch_ops.start(dev, 16), torch.zeros(16, vocab.size)
+assert sys.platform != "linux" or torch_ops._team() is not None
+torch_ops.mask_logits_(dev, logits, state)
+assert (logits == 0).sum() == 16
+logits[:] = 0
+pid = os.fork()
+torch_ops.mask_logits_(dev, logits, state)
+right = int((logits.numpy() == 0).sum()) == 16
+if not pid:
+    os._exit(7 if right else 8)
+assert right and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -15,7 +15,7 @@ import readers
 from readers import Mixed, Toy
 from test_jump import PROMPTS, rows_of, subject
 from test_operations import backend, out
-from test_sampling import fits, seeded
+from test_sampling import case, fits, seeded
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops
@@ -34,7 +34,7 @@ def run(
     target = Toy(table.vocab_size, into, sharp=sharp)
     drafting = Mixed(target, *DRAFTS[draft])
     if jumping:
-        options |= {"dev": None, "table": table, "vocabulary": vocabulary}
+        options = {"dev": None, "table": table, "vocabulary": vocabulary, **options}
     prompts = [PROMPTS[i % 2] for i in range(draws)]
     options = {"max_length": most, "dev": None if jumping else ops.put(table, budgets=True), **options}
     found = speculative_sample(
@@ -114,6 +114,42 @@ def test_with_jumps_the_distribution_is_that_of_sampling_with_jumps(kind, draft,
     target, _, found = run(kind, draft, branches, jumping=True, draws=1500)
     check(target, kind, found, jumping=True)
     assert found.forced.sum() > 0 or kind == "lists"
+
+
+@pytest.mark.parametrize(
+    ("name", "branches"), [("numpy", (1, 1)), ("numpy", TREE), ("torch", TREE), ("torch", (1, 1)), ("jax", (1,))]
+)
+@pytest.mark.parametrize("jumping", [True, False])
+def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, branches, jumping):
+    rows = np.random.default_rng(3).integers(1, 8, (60, 4))
+    rows[::3, 1:] = [2, 7, 7]  # so that some is forced
+    ops, into = backend(name)
+    count = 6 if name == "jax" else 40  # each shape compiles
+    found = []
+    for budgets in (True, False) if jumping else (True,):
+        for one in (mw.compile_sids(rows, 40), mw.sort_sids(rows, 40)):
+            target = Toy(40, into)
+            run = speculative_sample(
+                target, Mixed(target, *DRAFTS["bad"]), None if jumping else ops.put(one, budgets=True), seeded(name),
+                ops=ops, prompts=[PROMPTS[i % 2] for i in range(count)], max_length=4 if budgets else 5,
+                branches=branches, **({"table": one, "budgets": budgets} if jumping else {}),
+            )  # fmt: skip
+            found.append(run)
+        by_table, by_matrix = found[-2:]
+        assert rows_of(by_matrix) == rows_of(by_table)
+        np.testing.assert_allclose(out(by_matrix.log_probs), out(by_table.log_probs), rtol=1e-5)
+        for field in ("tried", "accepted", "forced", "calls", "draft_calls"):
+            assert np.array_equal(getattr(by_matrix, field), getattr(by_table, field)), field
+        assert by_matrix.forced.sum() > 0 or not jumping
+        assert out(by_matrix.valid).all()
+        assert mw.sort_sids(rows, 40).contains(out(by_matrix.tokens)[:, :4]).all()
+
+
+def test_with_jumps_over_a_sorted_matrix_the_distribution_is_the_targets():
+    c = case("sids")
+    matrix = mw.sort_sids(sorted(c.rows), 40)
+    target, _, found = run("sids", "bad", (2, 1), jumping=True, draws=1500, table=matrix)
+    check(target, "sids", found, jumping=True)
 
 
 def _always(ops: Any, uniform: Any, p: Any, q: Any) -> Any:

@@ -230,6 +230,152 @@ def test_encoder_decoder_models_write_matches(mode, how):
     assert all(matches(vocab, [t for t in tokens if t != 3]) for tokens, _ in written(out, 1))
 
 
+# ---------------------------------------------------------------------------------------------- sorted matrices
+
+
+@cache
+def sids() -> tuple[np.ndarray, mw.TransitionTable, mw.SortedMatrix]:
+    """Sequences of which some are forced after a token or two, as a table and as a matrix."""
+    rows = np.random.default_rng(0).integers(1, 12, (80, 4))
+    rows[::4, 1:] = [5, 5, 7]
+    return rows, mw.compile_sids(rows, 20), mw.sort_sids(rows, 20)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["processor", "custom_generate"])
+@pytest.mark.parametrize("limit", [None, 6])
+def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(mode, how, limit):
+    if how == "custom_generate" and mode == "sampled beams":
+        pytest.skip("refused, which another test shows")
+    rows, of_table, matrix = sids()
+    model, found = llama(25), []
+    inputs = {"input_ids": torch.arange(1, 13).view(3, 4)}
+    for one in (of_table, matrix):
+        if how == "processor":
+            processor = ConstraintLogitsProcessor(one, max_tokens=limit, eos_token_ids=EOS)
+            options = {"logits_processor": [processor]}
+        else:
+            options = {"custom_generate": constrained_generate, "tables": one, "max_tokens": limit}
+        found.append([generate(model, inputs, seed, **options, **MODES[mode], max_new_tokens=5) for seed in range(2)])
+    for by_table, by_matrix in zip(*found, strict=True):
+        assert torch.equal(by_table, by_matrix)
+        members = set(map(tuple, rows.tolist()))
+        for tokens, ended in written(by_matrix, 4):
+            assert ended is (how == "processor")  # the other way they are complete as they stand
+            assert tuple(tokens) in members
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tables_of_all_kinds_and_sorted_matrices_share_a_batch(mode):
+    """A nested table, a matrix, none, a graph, the matrix again, and a table nested less deep: each by its own."""
+    vocab = vocabulary()
+    wide = mw.sort_sids(sids()[0], vocab.size)
+    lists = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"enum": [1, 22]}]}}
+    nested, shallow = (mw.compile_json_schema(lists, vocab, depth=n, whitespace="compact") for n in (3, 1))
+    assert nested.slots > shallow.slots > 0
+    limits = [9, 4, None, 12, 7, 8]
+    options = {**MODES[mode], "max_new_tokens": 13}
+    inputs = {"input_ids": torch.arange(10, 34).view(6, 4)}
+    tables = [nested, wide, None, table(), wide, shallow]
+    inner = ConstraintLogitsProcessor(tables, max_tokens=limits, eos_token_ids=EOS)
+    out = generate(llama(vocab.size), inputs, logits_processor=[inner], **options)
+    each = len(out) // 6
+    of_table = mw.compile_sids(sids()[0], vocab.size)
+    twin = [of_table if one is wide else one for one in tables]
+    inner = ConstraintLogitsProcessor(twin, max_tokens=limits, eos_token_ids=EOS)
+    assert torch.equal(generate(llama(vocab.size), inputs, logits_processor=[inner], **options), out)
+    members = set(map(tuple, sids()[0].tolist()))
+    for i, (tokens, _) in enumerate(written(out, 4)):
+        one = tables[i // each]
+        if one is wide:
+            assert tuple(tokens) in members
+        elif one is not None:
+            assert mw.Matcher(one, max_tokens=limits[i // each]).accepts(tokens)
+
+
+def test_after_its_end_a_row_of_a_sorted_matrix_gets_nothing_but_ends_and_a_stray_row_too():
+    _, _, matrix = sids()
+    wanted = tuple(sids()[0][0].tolist())
+    processor = ConstraintLogitsProcessor(matrix, eos_token_ids=[EOS, 22])
+    scores = torch.randn(3, 25)
+    stray = [19, *wanted[1:], EOS, EOS, EOS]
+    early = [*wanted[:2], EOS, EOS, EOS, EOS, EOS]
+    text = torch.tensor([[*wanted, 22, EOS, 22], stray, early])
+    for t in range(8):
+        out = processor(torch.cat([torch.full((3, 2), 9), text[:, :t]], dim=1), scores)
+        finite = [set(row.isfinite().nonzero().view(-1).tolist()) for row in out]
+        kept = torch.isfinite(out)
+        assert torch.equal(out[kept], scores[kept])
+        following = {row[t] for row in sids()[0].tolist() if tuple(row[:t]) == wanted[:t]} if t < 4 else set()
+        assert finite[0] == (following if t < 4 else {EOS, 22})
+        assert finite[1] == (following if t == 0 else {EOS, 22})
+        assert finite[2] == (following if t <= 2 else {EOS, 22})
+
+
+def test_an_end_that_stands_inside_a_match_cuts_it_short_under_either():
+    rows = [[1, 2, 3], [1, 4, 3], [4, 2, 2]]
+    for one in (mw.compile_sids(rows, 6), mw.sort_sids(rows, 6)):
+        processor = ConstraintLogitsProcessor(one, eos_token_ids=4)
+        finite = []
+        for t in range(4):
+            text = torch.tensor([[9, 1, 4, 3, 4], [9, 1, 2, 3, 4]])[:, : t + 1]
+            finite.append([row.isfinite().nonzero().view(-1).tolist() for row in processor(text, torch.randn(2, 6))])
+        assert finite == [[[1], [1]], [[2], [2]], [[4], [3]], [[4], [4]]]
+
+
+def test_without_eos_what_a_sorted_matrix_allows_ends_by_itself_and_is_all_of_it():
+    rows, of_table, matrix = sids()
+    distinct = {tuple(row) for row in rows.tolist()}
+    model = llama(25)
+    inputs = {"input_ids": torch.tensor([[3, 9, 14, 2]])}
+    options = {"custom_generate": constrained_generate, "eos_token_id": None, "max_new_tokens": 6, "num_beams": 90}
+    options |= {"num_return_sequences": 90, "return_dict_in_generate": True, "pad_token_id": 0}
+    by_table, by_matrix = (generate(model, inputs, tables=one, **options) for one in (of_table, matrix))
+    assert torch.equal(by_table.sequences, by_matrix.sequences)
+    assert torch.equal(by_table.sequences_scores, by_matrix.sequences_scores)
+    kept = by_matrix.sequences[by_matrix.sequences_scores > -math.inf][:, 4:]
+    assert kept.shape == (len(distinct), 4)
+    assert set(map(tuple, kept.tolist())) == distinct
+    single = {key: value for key, value in options.items() if "num" not in key} | {"do_sample": True}
+    drawn = generate(model, {"input_ids": inputs["input_ids"].repeat(30, 1)}, tables=matrix, **single).sequences[:, 4:]
+    assert drawn.shape == (30, 4)
+    assert matrix.contains(drawn.numpy()).all()
+
+
+def test_assisted_decoding_under_a_sorted_matrix_goes_forth_and_back():
+    _, of_table, matrix = sids()
+    texts = []
+    for one in (of_table, matrix):
+        processor = ConstraintLogitsProcessor(one, eos_token_ids=EOS)
+        inputs = {"input_ids": torch.tensor([[5, 5, 7, 3, 5, 5, 7, 3]]), "attention_mask": torch.ones(1, 8)}
+        options = {"prompt_lookup_num_tokens": 3, "max_new_tokens": 5, "logits_processor": [processor]}
+        texts.append(generate(llama(25), inputs, **options).tolist())
+    assert texts[0] == texts[1]
+    assert matrix.contains([texts[1][0][8:12]]).all()
+
+
+def test_what_is_refused_of_a_table_without_eos_is_refused_of_a_sorted_matrix():
+    _, *both = sids()
+    attempts = (
+        lambda one: ConstraintLogitsProcessor(one),
+        lambda one: ConstraintLogitsProcessor(one, max_tokens=3, eos_token_ids=EOS),
+        lambda one: ConstraintLogitsProcessor([one, table()]),
+        lambda one: ConstraintLogitsProcessor(one, eos_token_ids=EOS)(torch.zeros(2, 3).long(), torch.randn(2, 19)),
+        lambda one: ConstraintLogitsProcessor([one] * 2, eos_token_ids=EOS)(torch.zeros(3, 3).long(), torch.ones(3, 9)),
+        lambda one: generate(llama(25), prompts(1), custom_generate=constrained_generate, tables=one, max_new_tokens=3),
+        lambda one: generate(
+            llama(vocabulary().size), prompts(2), custom_generate=constrained_generate, tables=[one, table()]
+        ),
+    )
+    for attempt in attempts:
+        said = []
+        for one in both:
+            with pytest.raises(ValueError, match=r"\w") as error:
+                attempt(one)
+            said.append((error.type, str(error.value)))
+        assert said[0] == said[1]
+
+
 # ----------------------------------------------------------------------------------------- states, call by call
 
 

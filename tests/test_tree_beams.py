@@ -362,6 +362,25 @@ def test_sids_without_an_end_are_found_by_exact_beams_and_one_beam_of_them():
         assert all(row in SIDS.tolist() for row in found.sequences[:, 7:].tolist())
 
 
+@pytest.mark.parametrize("beams", [1, 3, 9])
+def test_under_a_sorted_matrix_all_is_as_under_the_table_of_the_same_set(beams):
+    both = mw.compile_sids(SIDS, SIZE), mw.sort_sids(SIDS, SIZE)
+    for seed, options in itertools.product(range(2), OPTIONS[:3] if beams > 1 else [{}]):
+        found = [
+            check(model(seed=seed), prompts(seed=seed), beams, 5, logits_processor=[processor], **options)
+            for processor in (ConstraintLogitsProcessor(one, eos_token_ids=EOS) for one in both)
+        ]
+        assert torch.equal(found[0].sequences, found[1].sequences)
+        assert found[0].entries == found[1].entries
+        assert both[1].contains(written(found[1].sequences, 7)).all()
+    if beams > 1:
+        options = {"custom_generate": constrained_generate, "eos_token_id": None}
+        found = [check(model(), prompts(), beams, 4, 1, length_penalty=0.0, tables=one, **options) for one in both]
+        assert torch.equal(found[0].sequences, found[1].sequences)
+        assert torch.equal(found[0].scores, found[1].scores)
+        assert both[1].contains(found[1].sequences[:, 7:].numpy()).all()
+
+
 def test_each_input_has_its_own_table():
     tables = [table("regex"), None, table("schema")]
     constraint = ConstraintLogitsProcessor(tables, max_tokens=[6, None, 14])

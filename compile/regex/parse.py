@@ -377,10 +377,11 @@ class _Parser:
         if group.last == _REPEAT:
             raise self.error(f"what is repeated is repeated already: write (?:...){c}, or \\{c}", start)
         item = group.items.pop()
-        group.items.append(Repeat(Text(item) if isinstance(item, str) else item, low, high))
-        group.last = _REPEAT
         following = pattern[self.at : self.at + 1]
-        if following == "?":  # lazy: the same texts match
+        lazy = following == "?"
+        group.items.append(Repeat(Text(item) if isinstance(item, str) else item, low, high, lazy))
+        group.last = _REPEAT
+        if lazy:
             self.at += 1
         elif following == "+" and not self.ecma:
             if not isinstance(item, Chars) and not (isinstance(item, str) and len(item) == 1):

@@ -1,7 +1,8 @@
 """What a pattern says, as a tree: characters, sequences, choices, repeats, and assertions that hold between characters.
 
-Flags, groups, case, lazy quantifiers and the two dialects are gone: the parser has worked them into the nodes. Nodes
-are compared by identity; the parser makes one node for equal assertions, so identity is what tells them apart.
+Flags, groups, case and the two dialects are gone: the parser has worked them into the nodes. Nodes are compared by
+identity; the parser makes one node for equal assertions, so identity is what tells them apart. The order of branches
+and whether a repeat is lazy say nothing about which texts match as a whole; a grammar's terminals ask for them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Repeat:
     item: Node
     low: int
     high: int | None
+    lazy: bool = False  # whether a backtracking matcher tries few before many
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConstraintError
-from ...matrix import SortedMatrix
-from ...table import TransitionTable
+from ...matrix import Constraint
 from ..device_table import check_logits
 from ..matcher import Matcher, Spelling
 from .reader import Reader, check_prompts, padded
@@ -25,7 +24,7 @@ class Jumped(NamedTuple):
     lengths: Any  # (B,), EOS not counted
     log_probs: Any  # (B,) of what was drawn, under the distribution it was drawn from; forced tokens add nothing
     valid: Any  # bool (B,)
-    matchers: tuple[Matcher, ...]  # (B,) at the end of each sequence; `state` is for `TransitionTable.input_rows`
+    matchers: tuple[Matcher, ...]  # (B,) at the end of each sequence; `state` is for the constraint's `input_rows`
     forced: NDArray[np.int64]  # (B,) tokens that were not drawn
     calls: int  # of the model
     fed: int  # tokens that the model read, prompts included, over all rows
@@ -132,7 +131,7 @@ def count_forced(matcher: Matcher, text: bytes) -> Forced:
 
 def sample_jumping(
     model: Reader,
-    table: TransitionTable | Sequence[TransitionTable],
+    table: Constraint | Sequence[Constraint],
     random: Any,
     *,
     ops: ModuleType,
@@ -148,11 +147,11 @@ def sample_jumping(
 ) -> Jumped:
     """Return a sequence of the table for each prompt, each choice drawn as `sample` does; the rest is not drawn.
 
-    model: see `Reader`. table: one, or one for each row; a `LazyTable` is read as far as the texts come, unless there
-    are budgets. prompts: B lists of tokens, each with one at least. vocabulary: what the table was compiled for;
-    without it only what is a single token is forced, as where semantic IDs do not branch. max_length: the most tokens
-    of a sequence, EOS not counted. budgets: what could not be complete by then is not allowed; else it is flagged in
-    `valid`.
+    model: see `Reader`. table: one, or one for each row, sorted matrices too; a `LazyTable` is read as far as the texts
+    come, unless there are budgets. prompts: B lists of tokens, each with one at least. vocabulary: what the table was
+    compiled for; without it only what is a single token is forced, as where semantic IDs do not branch. max_length: the
+    most tokens of a sequence, EOS not counted. budgets: what could not be complete by then is not allowed; else it is
+    flagged in `valid`.
 
     What the model drew is never changed, so that each token has the masked distribution given those before it, or is
     forced. A forced text is segmented as the tokenizer does behind a token's end; where it would have joined the token
@@ -238,18 +237,16 @@ def sample_jumping(
 
 
 def row_matchers(
-    table: TransitionTable | Sequence[TransitionTable], vocabulary: Spelling | None, batch: int, budget: int | None
+    table: Constraint | Sequence[Constraint], vocabulary: Spelling | None, batch: int, budget: int | None
 ) -> list[Matcher]:
     """Return a matcher for each row; TypeError, ValueError, VocabularyMismatchError."""
-    if isinstance(table, SortedMatrix):
-        raise TypeError("a sorted matrix is followed on a device, and jumps are found by matchers: use compile_sids")
-    tables = [table] * batch if isinstance(table, TransitionTable) else list(table)
+    tables = [table] * batch if isinstance(table, Constraint) else list(table)
     if len(tables) != batch:
         raise ValueError(
             f"there are {len(tables)} tables and {batch} prompts: one table for all, or one a row, is needed"
         )
     for one in {id(one): one for one in tables}.values():
-        if isinstance(one, TransitionTable) and one.eos is None and one.fixed_length is None:
+        if isinstance(one, Constraint) and one.eos is None and one.fixed_length is None:
             raise ValueError(
                 "the table has no EOS and its sequences have different lengths, so that nothing says how probable it "
                 "is that one ends: compile it with eos="

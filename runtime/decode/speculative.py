@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...table import TransitionTable
+from ...matrix import Constraint
 from ..device_table import DeviceTable, check_logits
 from ..matcher import Matcher, Spelling
 from .jump import allowed, row_matchers, sequences, take_forced
@@ -58,7 +58,7 @@ def speculative_sample(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    table: TransitionTable | Sequence[TransitionTable] | None = None,
+    table: Constraint | Sequence[Constraint] | None = None,
     vocabulary: Spelling | None = None,
     budgets: bool = True,
 ) -> Speculated:
@@ -71,9 +71,10 @@ def speculative_sample(
     (1, 1, 1, 1) is a chain of four, (3, 2, 1) a tree of 15 tokens. A round calls the draft once for each depth, and the
     target once.
 
-    table: with dev None, the table on the host, or one for each row, lazy ones too; `budgets` as for `sample_jumping`.
-    Then forced spans are taken by jumping, and the distribution is that of `sample_jumping`: what is forced behind a
-    drafted token is part of the draft, and costs no call of either model. vocabulary: to do so in text.
+    table: with dev None, the table on the host, or one for each row, lazy ones and sorted matrices too; `budgets` as
+    for `sample_jumping`. Then forced spans are taken by jumping, and the distribution is that of `sample_jumping`: what
+    is forced behind a drafted token is part of the draft, and costs no call of either model. vocabulary: to do so in
+    text.
 
     random: a generator or a key, as in `sample`; not needed at temperature 0. One read on the host for each round: what
     was taken; with `table` one more for each depth, as what is forced depends on what was drafted. The states of all

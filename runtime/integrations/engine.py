@@ -278,15 +278,16 @@ class Engine:
         constrained = [each.table is not None for each in requests]
         if any(constrained):
             assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
+            every = all(constrained)
             which = torch.tensor([i for i, has in enumerate(constrained) if has], device=self.device)
-            some = index[which]
+            some = index if every else index[which]
             state = NestedState(*(array[some] for array in self._state))
             remaining = None
             if self.arena is not None and self.arena.budgets:
                 left = [each.max_tokens - len(each.tokens) for each in requests if each.table is not None]
                 remaining = torch.tensor(left, device=self.device)
-            masked = torch_ops.mask_logits(self._dev, x[which], state, remaining)
-            x = masked if all(constrained) else x.index_copy(0, which, masked)
+            masked = torch_ops.mask_logits_(self._dev, x if every else x[which], state, remaining)  # of our own
+            x = masked if every else x.index_copy_(0, which, masked)
         uniforms = torch.tensor(
             np.array([each.random.random(2) for each in requests]), dtype=x.dtype, device=self.device
         )
@@ -348,19 +349,35 @@ class Engine:
         longest = max(map(len, following.values()), default=0)
         if not longest or self._state is None or self._dev is None:
             return
+        host = self._dev.host
+        if host is not None:  # on a CPU a run of tokens is one call; on a device each is one, whatever its length
+            for length in sorted({len(tokens) for tokens in following.values()} - {0}):
+                rows = [at for at, tokens in following.items() if len(tokens) == length]
+                index = torch.tensor(rows)
+                before = NestedState(*(array[index].numpy() for array in self._state))
+                after = host.follow(np.array([following[at] for at in rows]), before)
+                for array, moved in zip(self._state, after, strict=True):
+                    array[index] = torch.from_numpy(moved)
+            return
+        self._follow_on_device(self._dev, self._state, following, longest)
+
+    def _follow_on_device(
+        self, dev: torch_ops.TorchTable, states: NestedState, following: dict[int, list[int]], longest: int
+    ) -> None:
+        """Move the states of rows on by the tokens they were given, one call for each place."""
         rows = [at for at, tokens in following.items() if tokens]
         table = np.full((longest, len(rows)), -1)
         for column, at in enumerate(rows):
             table[: len(following[at]), column] = following[at]
         tokens, index = torch.tensor(table, device=self.device), torch.tensor(rows, device=self.device)
-        state = NestedState(*(array[index] for array in self._state))
+        state = NestedState(*(array[index] for array in states))
         for own in tokens:
-            after = torch_ops.advance(self._dev, state, own)
+            after = torch_ops.advance(dev, state, own)
             goes = own >= 0
             state = NestedState(
                 torch.where(goes, after.node, state.node),
                 torch.where(goes[:, None], cast(NestedState, after).stack, state.stack),
                 torch.where(goes, cast(NestedState, after).height, state.height),
             )
-        for array, moved in zip(self._state, state, strict=True):
+        for array, moved in zip(states, state, strict=True):
             array[index] = moved

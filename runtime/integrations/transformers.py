@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ...errors import MissingDependencyError, VocabularyMismatchError
-from ...table import NestedState, TransitionTable
+from ...matrix import Constraint
 from .. import torch_ops
 from ..decode.beam import beam_search
-from ..device_table import AnyState, Selection, State, check_floating
-from ..torch_ops import TorchTable
+from ..device_table import Selection, State, check_floating
+from ..matrix_ops import DeviceMatrix, MatrixState
 
 try:
     from transformers.generation import logits_process, stopping_criteria
@@ -51,8 +51,8 @@ _WARPERS = tuple(
     if hasattr(logits_process, name)
 )  # fmt: skip
 
-Tables = TransitionTable | Sequence[TransitionTable | None]
-"""One table for all rows, or one for each element of a batch; None leaves an element unconstrained."""
+Tables = Constraint | Sequence[Constraint | None]
+"""One table or sorted matrix for all rows, or one for each element of a batch; None leaves one unconstrained."""
 
 
 # ------------------------------------------------------------------------------------------ rows on a device
@@ -81,15 +81,15 @@ class _Constraint:
                 )
             if needs_eos and not self.ends(table):
                 raise ValueError(f"table {i} has no EOS, so generation could not end: {_GIVE_EOS}, or eos_token_ids=")
-        self._put: dict[tuple[int, torch.device], TorchTable] = {}
+        self._put: dict[tuple[int, torch.device], Any] = {}
         self._rows: dict[tuple[int, torch.device], _Rows] = {}
 
-    def ends(self, table: TransitionTable | None) -> list[int]:
+    def ends(self, table: Constraint | None) -> list[int]:
         """Return the tokens that end a sequence of a table; of an unconstrained row, those of any table."""
         known = [t.eos for t in (self.elements if table is None else [table]) if t is not None and t.eos is not None]
         return sorted({*known, *self.more_ends})
 
-    def put(self, table: TransitionTable, device: torch.device) -> TorchTable:
+    def put(self, table: Constraint, device: torch.device) -> Any:
         """Return a table on a device, copied there the first time."""
         key = (id(table), device)
         if key not in self._put:
@@ -109,15 +109,17 @@ class _Constraint:
 _GIVE_EOS = "give it the model's, which is the eos of the Vocabulary it is compiled with, or eos= of compile_sids"
 
 
-def _elements(tables: Tables) -> list[TransitionTable | None]:
+def _elements(tables: Tables) -> list[Constraint | None]:
     """Return the table of each element of a batch, or alone the one for all rows; raise TypeError for anything else."""
-    if isinstance(tables, TransitionTable):
+    if isinstance(tables, Constraint):
         return [tables]
-    wanted = "tables must be a TransitionTable, which compile_regex and the like return, or a list of them"
+    wanted = (
+        "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, or a list of them"
+    )
     if not isinstance(tables, Sequence) or isinstance(tables, str | bytes):
         raise TypeError(f"{wanted}, not {type(tables).__name__}")
     for i, table in enumerate(tables):
-        if table is not None and not isinstance(table, TransitionTable):
+        if table is not None and not isinstance(table, Constraint):
             raise TypeError(f"{wanted} with None where there is no constraint: tables[{i}] is {type(table).__name__}")
     if not tables:
         raise ValueError("tables is empty: pass one table for all rows, or one for each element of the batch")
@@ -151,14 +153,29 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+class _State(NamedTuple):
+    """Where the rows of a batch stand, under constraints of any kinds: the arrays of their states by name.
+
+    None where no row has such a state; else 0 in rows that have none, and in slots beyond those of a row's table.
+    """
+
+    node: Tensor  # (n,)
+    stack: Tensor | None = None  # (n, slots), of nested tables
+    height: Tensor | None = None  # (n,)
+    high: Tensor | None = None  # (n,), of sorted matrices
+    depth: Tensor | None = None  # (n,)
+
+
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """The rows of a batch that share a table."""
+    """The rows of a batch that share a table; states are those of `torch_ops`."""
 
-    dev: TorchTable | None  # None: unconstrained; state 0 until an end, then 1
+    dev: Any  # from `torch_ops.put`; None: unconstrained, and node 0 until an end, then 1
     rows: Tensor | None  # (r,) which rows; None for all
     limit: Tensor | None  # (r,) max_tokens
     ends: Tensor  # (E,) tokens that mean EOS
+    start: Any  # states (r,)
+    lost: Any  # (r,) that nothing leads out of: after an end, and after what is not allowed
 
     def of(self, x: Tensor) -> Tensor:
         """Return this group's rows of x."""
@@ -168,48 +185,51 @@ class _Group:
         """Return `out` with this group's rows written."""
         return part if self.rows is None else out.index_copy_(0, self.rows, part)
 
-    def state(self, state: AnyState) -> AnyState:
-        """Return the state of this group's rows, as its table has it: with as many slots as that, or with no stack."""
-        calls = None if self.dev is None else self.dev.calls
-        if calls is None:
-            return State(self.of(state.node))
-        node, stack, height = map(self.of, state)
-        return _nested(node, stack[:, : calls.slots], height)
+    def state(self, state: _State) -> Any:
+        """Return the state of this group's rows as its table has it."""
+        arrays = []
+        for name, own in self.start._asdict().items():
+            array = self.of(getattr(state, name))
+            arrays.append(array if own.ndim == 1 else array[:, : own.shape[1]])
+        return type(self.start)(*arrays)
 
-    def state_into(self, out: AnyState, part: AnyState) -> AnyState:
-        """Return the state `out` with that of this group's rows written; their slots above those of `part` are 0."""
-        if self.rows is None:
-            return part
-        node = self.into(out.node, part.node)
-        if not isinstance(part, NestedState):  # a table without calls: the stacks of its rows are empty, and stay so
-            return out._replace(node=node)
-        assert isinstance(out, NestedState)
-        stack, height = cast(tuple[Tensor, Tensor], part[1:])
-        stack = torch.nn.functional.pad(stack, (0, out.stack.shape[1] - stack.shape[1]))
-        all_stacks, all_heights = cast(tuple[Tensor, Tensor], out[1:])
-        return _nested(node, self.into(all_stacks, stack), self.into(all_heights, height))
+    def state_into(self, out: _State, part: Any) -> _State:
+        """Return the state `out` with that of this group's rows written."""
+        arrays = {}
+        for name, own in part._asdict().items():
+            whole = getattr(out, name)
+            if own.ndim > 1:
+                own = torch.nn.functional.pad(own, (0, whole.shape[1] - own.shape[1]))
+            arrays[name] = self.into(whole, own)
+        return out._replace(**arrays)
 
 
-def _nested(node: Any, stack: Any, height: Any) -> NestedState:
-    """Return a state of tensors."""
-    return NestedState(node, stack, height)
+def _group(
+    dev: Any, rows: Tensor | None, limit: Tensor | None, ends: Tensor, count: int, device: torch.device
+) -> _Group:
+    """Return the group of `count` rows that share a table on a device."""
+    start: Any = State(torch.zeros(count, dtype=torch.int64, device=device))
+    lost: Any = start._replace(node=start.node + 1)
+    if dev is not None:
+        start = torch_ops.start(dev, count)
+        lost = start._replace(node=torch.full_like(start.node, dev.dead))
+    if isinstance(dev, DeviceMatrix):
+        lost = MatrixState(lost.node, lost.node, torch.full_like(lost.node, dev.length))
+    return _Group(dev, rows, limit, ends, start, lost)
 
 
-def _each(function: Callable[..., Tensor], *states: AnyState) -> AnyState:
+def _each(function: Callable[..., Tensor], *states: Any) -> Any:
     """Return the state that a function makes of the arrays of states, one array after the other."""
-    return type(states[0])(*(function(*arrays) for arrays in zip(*states, strict=True)))
+    return type(states[0])(*(None if arrays[0] is None else function(*arrays) for arrays in zip(*states, strict=True)))
 
 
-def _where(holds: Tensor, yes: AnyState, no: AnyState) -> AnyState:
+def _where(holds: Tensor, yes: Any, no: Any) -> Any:
     """Return a state (n,): that of `yes` where `holds` (n,) is so, of `no` elsewhere."""
     return _each(lambda a, b: torch.where(holds[:, None] if a.ndim > 1 else holds, a, b), yes, no)
 
 
 class _Rows:
-    """What a constraint does with states (n,) and scores (n, V) of the rows of a batch on one device.
-
-    Where some table is nested, states have as many slots as the table with the most.
-    """
+    """What a constraint does with states (n,) and scores (n, V) of the rows of a batch on one device."""
 
     def __init__(self, constraint: _Constraint, count: int, device: torch.device) -> None:
         elements = constraint.elements
@@ -222,12 +242,6 @@ class _Rows:
         self.count = count
         self.per_element = each  # rows among which beams are reordered
         self.most_end = max(constraint.ends(None), default=-1)
-        node = torch.zeros(count, dtype=torch.int64, device=device)
-        slots = max((0 if table is None else table.slots for table in elements), default=0)
-        nested = any(table is not None and table.is_nested for table in elements)
-        height = torch.zeros_like(node, dtype=torch.int32)
-        self._start = _nested(node, height[:, None].repeat(1, slots), height) if nested else State(node)
-        lost = node.clone()
         self.order = torch.arange(count, device=device)
         self._groups: list[_Group] = []
         for key in dict.fromkeys(id(table) for table in elements):
@@ -237,22 +251,32 @@ class _Rows:
             limits = [constraint.limits[row // each] for row in rows]
             limited = table is not None and any(limit is not None for limit in limits)
             bounds = [_NO_LIMIT if limit is None else limit for limit in limits]
-            group = _Group(
+            group = _group(
                 None if table is None else constraint.put(table, device),
                 None if len(rows) == count else torch.tensor(rows, device=device),
                 torch.tensor(bounds, device=device) if limited else None,
                 torch.tensor(constraint.ends(table), dtype=torch.int64, device=device),
+                len(rows),
+                device,
             )
             self._groups.append(group)
-            dead = torch.full((len(rows),), 1 if group.dev is None else group.dev.dead, device=device)
-            lost = group.into(lost, dead)
-        self.lost = self._start._replace(node=lost)  # the state that nothing leads out of
+        widest: dict[str, Tensor] = {}
+        for group in self._groups:
+            for name, own in group.start._asdict().items():
+                if name not in widest or (own.ndim > 1 and own.shape[1] > widest[name].shape[1]):
+                    widest[name] = own.new_zeros(count, *own.shape[1:])
+        blank = _State(**widest)
+        self._start, self.lost = _each(torch.clone, blank), blank  # the latter nothing leads out of
+        for group in self._groups:
+            self._start = group.state_into(self._start, group.start)
+            self.lost = group.state_into(self.lost, group.lost)
 
-    def start(self) -> AnyState:
+    def start(self) -> _State:
         """Return the states of rows with nothing written yet."""
-        return _each(torch.clone, self._start)
+        started: _State = _each(torch.clone, self._start)
+        return started
 
-    def mask(self, scores: Tensor, state: AnyState, count: Tensor | int, floor: float | None = _FLOOR) -> Tensor:
+    def mask(self, scores: Tensor, state: _State, count: Tensor | int, floor: float | None = _FLOOR) -> Tensor:
         """Return scores with -inf at what is not allowed; in lost states the ends are, so that there is a softmax.
 
         count: tokens written so far. floor: what allowed scores are raised to; None to leave them as they are.
@@ -278,7 +302,7 @@ class _Rows:
             out = group.into(out, part)
         return out
 
-    def accepting(self, state: AnyState) -> Tensor:
+    def accepting(self, state: _State) -> Tensor:
         """Return whether each row may end where it stands: bool (n,)."""
         out = torch.ones_like(state.node, dtype=torch.bool)
         for group in self._groups:
@@ -286,26 +310,23 @@ class _Rows:
                 out = group.into(out, torch_ops.accepting(group.dev, group.state(state)))
         return out
 
-    def advance(self, state: AnyState, tokens: Tensor, count: Tensor | int) -> AnyState:
+    def advance(self, state: _State, tokens: Tensor, count: Tensor | int) -> _State:
         """Return the states after one more token (n,) each, `count` having been written before.
 
         A token that was not allowed, also where it left no time for an end, leads to the lost state.
         """
-        out = _each(torch.clone, state)
+        out: _State = _each(torch.clone, state)
         for group in self._groups:
             part, token = group.state(state), group.of(tokens)
             is_end = (token[:, None] == group.ends).any(-1)
             if group.dev is None:
-                following: AnyState = State(torch.where(is_end, 1, part.node))
+                following = part
             else:
-                dead = group.state(self.lost)
                 following = torch_ops.advance(group.dev, part, token)
                 if group.limit is not None:
                     in_time = torch_ops.distance(group.dev, following) < group.limit - count
-                    following = _where(in_time, following, dead)
-                ended = torch.where(torch_ops.accepting(group.dev, part), group.dev.after_eos, group.dev.dead)
-                following = _where(is_end, dead._replace(node=ended), following)
-            out = group.state_into(out, following)
+                    following = _where(in_time, following, group.lost)
+            out = group.state_into(out, _where(is_end, group.lost, following))
         return out
 
 
@@ -316,7 +337,7 @@ class _Column(NamedTuple):
     """Where rows stood after one of their columns."""
 
     call: int  # at which it was written: rows are in the order of that call
-    state: AnyState
+    state: _State
     written: Tensor | int  # tokens
 
 
@@ -336,7 +357,7 @@ class _Memory:
 
 
 class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
-    """Keeps what `model.generate` writes inside one table, or inside one for each element of the batch.
+    """Keeps what `model.generate` writes inside one table or sorted matrix, or one for each element of the batch.
 
     For greedy decoding, sampling, beam search, assisted decoding; decoder-only and encoder-decoder models. Pass it as
     `logits_processor=[...]`. It may be used for any number of calls.
@@ -345,7 +366,8 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     `num_beams` or `num_return_sequences` an element has several rows. max_tokens: so many tokens, EOS aside, are
     enough for a complete match, always; one number, or one for each table. Let `max_new_tokens` be one more, so that
     EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own; pass all those that generation ends
-    with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short.
+    with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short. Sorted matrices
+    and tables without EOS need one here.
 
     What is written begins after the prompt: with encoder-decoder models, after `decoder_input_ids`, which may hold the
     code of a language. A token that transformers forces to come first (`forced_bos_token_id` of BART and mBART) is let
@@ -569,7 +591,7 @@ def _with_forced_token(input_ids: Tensor, config: Any, model: Any, model_kwargs:
     return torch.cat([input_ids, torch.full_like(input_ids, config.forced_bos_token_id)], dim=1)
 
 
-def _eos_of(elements: list[TransitionTable | None], ends: list[int]) -> int | None:
+def _eos_of(elements: list[Constraint | None], ends: list[int]) -> int | None:
     """Return the EOS of all tables, or None where none has one; ends: further tokens that mean EOS."""
     found = {table.eos for table in elements if table is not None}
     if len(found) > 1:
@@ -583,7 +605,7 @@ def _eos_of(elements: list[TransitionTable | None], ends: list[int]) -> int | No
     return eos
 
 
-def _stops(criteria: Any, elements: list[TransitionTable | None], input_ids: Tensor, ends: list[int]) -> Any:
+def _stops(criteria: Any, elements: list[Constraint | None], input_ids: Tensor, ends: list[int]) -> Any:
     """Return the stopping criteria, with ends in the place of the generation config's; without any, matches' length."""
     replaced: tuple[type, ...] = (stopping_criteria.EosTokenCriteria,)
     if ends:
@@ -637,7 +659,7 @@ class _Beams(logits_process.LogitsProcessor):
     top_k, take = staticmethod(torch_ops.top_k), staticmethod(torch_ops.take)
 
     def __init__(
-        self, rows: _Rows, elements: list[TransitionTable | None], first: int, eos: int | None, ends: list[int]
+        self, rows: _Rows, elements: list[Constraint | None], first: int, eos: int | None, ends: list[int]
     ) -> None:
         self._rows = rows
         self._state = rows.start()
@@ -653,17 +675,17 @@ class _Beams(logits_process.LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first, floor=None)
 
-    def start(self, dev: Any, batch: int) -> AnyState:
+    def start(self, dev: Any, batch: int) -> Any:
         return _each(lambda x: x[:batch], self._state)
 
     def first_tokens(self, dev: Any, cache: Any, count: int, token: int) -> Tensor:
         return self._rows.order.new_full((count,), token)
 
-    def accepting(self, dev: Any, state: AnyState) -> Tensor:
+    def accepting(self, dev: Any, state: _State) -> Tensor:
         return self._rows.accepting(state)
 
     def select(
-        self, dev: Any, scores: Tensor, state: AnyState, totals: Tensor, beams: int, level: int, renormalise: bool
+        self, dev: Any, scores: Tensor, state: _State, totals: Tensor, beams: int, level: int, renormalise: bool
     ) -> Selection:
         batch, m = totals.shape
         scores = scores.index_fill(1, self._ends, -torch.inf)
@@ -676,9 +698,9 @@ class _Beams(logits_process.LogitsProcessor):
         row = (parents + m * torch.arange(batch, device=parents.device)[:, None]).view(-1)
         state = self._rows.advance(torch_ops.gather(state, row), tokens.view(-1), level)
         self._state = _where(alive.view(-1), state, self._rows.lost)
-        return Selection(best, parents, tokens, self._state)
+        return Selection(best, parents, tokens, cast(Any, self._state))
 
-    def end_scores(self, dev: Any, scores: Tensor, state: AnyState, renormalise: bool) -> Tensor:
+    def end_scores(self, dev: Any, scores: Tensor, state: _State, renormalise: bool) -> Tensor:
         return scores.index_select(1, self._ends).logsumexp(dim=1)
 
 

@@ -66,8 +66,9 @@ def tree_beam_search(
     model: a causal model of transformers with attention over all that came before, by "sdpa" or "eager".
     input_ids: (B, P), prompts padded on the left; attention_mask: (B, P), 0 at the padding. collect: after so many
     steps keys and values of branches that were given up are removed; the result does not depend on it.
-    options: what `generate` takes. A table comes as there, in `logits_processor=[ConstraintLogitsProcessor(table)]`
-    or `custom_generate=constrained_generate, tables=table`. Sampling works as well, with seeds giving the same.
+    options: what `generate` takes. A table or sorted matrix comes as there, in
+    `logits_processor=[ConstraintLogitsProcessor(table)]` or `custom_generate=constrained_generate, tables=table`.
+    Sampling works as well, with seeds giving the same.
 
     Raises TypeError for what is no model of transformers; ValueError for a model that cannot be told what a token sees,
     for options about single beams' caches, and for prompts that are not padded on the left.

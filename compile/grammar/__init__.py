@@ -1,0 +1,1 @@
+"""Grammars: their notations, and how what they derive is read."""

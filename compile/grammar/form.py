@@ -1,0 +1,90 @@
+"""A grammar as its front end leaves it: rules over terminals, whatever notation it was written in.
+
+A terminal is a set of byte strings. Between terminals, before the first and after the last, stands whatever the grammar
+ignores; within one nothing does. A text is in the language if some derivation of the start rule spells it: there is no
+lexer, and no choice of one derivation over another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...automata.dfa import Dfa
+from ...errors import GrammarError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Text:
+    """These bytes, which are a terminal."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Terminal:
+    """Any one of a regular set of byte strings."""
+
+    name: str  # for messages
+    dfa: Dfa
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Special:
+    """A token that has no bytes, by its name in the tokenizer, such as `<|tool|>`."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rule:
+    """What a rule derives."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sequence:
+    """All items, one after the other; none of them is the empty text."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Choice:
+    """Any one of the items."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeat:
+    """An item, low to high times in a row; without end where high is None."""
+
+    item: Node
+    low: int
+    high: int | None
+
+
+Node = Text | Terminal | Special | Rule | Sequence | Choice | Repeat
+
+EMPTY = Sequence(())
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """Rules by name, and where the language begins.
+
+    ignored: what may stand between terminals, any number of times in a row. source: the text that it was read from, and
+    where: at which character of it each rule begins; both are for messages.
+    """
+
+    rules: Mapping[str, Node]
+    start: str
+    ignored: Dfa | None = None
+    source: str = ""
+    where: Mapping[str, int] | None = None
+
+    def error(self, message: str, rule: str) -> GrammarError:
+        """Return an error about a rule."""
+        return GrammarError(message, self.source, (self.where or {}).get(rule, 0))

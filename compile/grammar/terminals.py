@@ -1,0 +1,615 @@
+r"""What a terminal given by a pattern may stand for, as a DFA.
+
+lark's Earley parser with lexer="dynamic_complete" matches a pattern at a place of the text, as `re.match` does, and
+then at the same place of the text cut behind each shorter prefix of that match. What it finds are the words whose own
+preferred match they are: a path that a backtracking matcher prefers on a longer text is there, and preferred, on its
+own word too, so what follows does not matter. `/a|ab/` takes "a" and never "ab", `/".*?"/` no word with a quote inside.
+
+That is less than the pattern's language only where a matcher may stop before it has read as much as it could. Where
+one character always decides how to go on, and nothing is lazy, it is the language. Elsewhere the subset construction
+is done over ordered lists of threads, each cut behind the first that matches: the leftmost-first automaton of Thompson
+and Pike, over classes of characters, which become bytes at the end.
+
+An assertion is a question about a place in the word. The ordered automaton reads, before every character and at the
+end, a symbol that says which assertions hold there; the result is intersected with the texts of which these symbols say
+what is true, and they are erased. What an assertion asks must be settled by the word itself:
+
+- One that may look past an end of the word is refused, by name.
+- A lookahead whose answer is the same for every text behind the word that begins with no letter, digit or underscore,
+  such as the one of `(?!if\b)[a-z]+`, is judged by the word alone. lark judges its longest candidate by what follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import lru_cache
+from threading import Lock
+
+import numpy as np
+
+from ...automata import ops
+from ...automata.budget import Budget, Meter
+from ...automata.dfa import BYTES, Dfa
+from ...automata.minimize import canonical
+from ...automata.nfa import Nfa, determinize
+from ...automata.utf8 import ANY, Ranges, char_class, normalize_ranges
+from ...errors import RegexError
+from ..regex.lower import _assertions, _at_edge, _Lowering, _settled
+from ..regex.parse import parse
+from ..regex.tree import (
+    EMPTY,
+    Anchor,
+    Anything,
+    Assertion,
+    Boundary,
+    Chars,
+    Concat,
+    Look,
+    Marker,
+    Node,
+    Repeat,
+    Text,
+    Union,
+)
+from ..regex.unicode import ignoring_case, shorthand, union
+
+_MOST_ASSERTIONS = 8  # different ones in a pattern: each doubles the symbols that say which hold
+_MANY = 1 << 40  # characters, where there is no bound
+_ANYTHING = Anything()
+_REMEMBERED = 512  # terminals
+_LARGEST_REMEMBERED = 1 << 20  # bytes
+
+_memo: OrderedDict[str, Dfa] = OrderedDict()
+_memo_lock = Lock()
+
+
+def words(pattern: str, meter: Meter | None = None) -> Dfa:
+    r"""Return the DFA of the words, in UTF-8, that a terminal with this pattern in Python's syntax takes.
+
+    Raises RegexError with a caret for a pattern that is malformed, or of which no exact set of words exists because
+    what it matches depends on the text around; BudgetError where the automata grow beyond the meter's budget.
+
+    >>> dfa = words('".*?"')
+    >>> dfa.accepts(b'"a"'), dfa.accepts(b'"a" or "b"')
+    (True, False)
+    """
+    with _memo_lock:
+        if pattern in _memo:
+            _memo.move_to_end(pattern)
+            return _memo[pattern]
+    return _remembered(pattern, _words(pattern, Budget().begin() if meter is None else meter))
+
+
+def in_any_case(text: str) -> Dfa:
+    """Return the DFA of a text, which must not be empty, in UTF-8, each character in any case that Python's `re` takes.
+
+    The same as `words` returns for (?i:text), in a quarter of the time: keywords are most of many a grammar.
+    """
+    pattern = f"(?i:{re.escape(text)})"
+    with _memo_lock:
+        if pattern in _memo:
+            _memo.move_to_end(pattern)
+            return _memo[pattern]
+    rows: list[dict[int, int]] = []
+    for c in text:
+        begin = len(rows)
+        rows.append({})
+        for spelling in _cases(c):
+            state = begin
+            for byte in spelling[:-1]:
+                if byte not in rows[state]:
+                    rows[state][byte] = len(rows)
+                    rows.append({})
+                state = rows[state][byte]
+            rows[state][spelling[-1]] = -1 - begin  # to where the next character begins
+        for row in rows[begin:]:
+            for byte, state in row.items():
+                if state == -1 - begin:
+                    row[byte] = len(rows)
+    used = sorted({byte for row in rows for byte in row})
+    column = {byte: i + 1 for i, byte in enumerate(used)}
+    class_of = np.zeros(BYTES, np.uint16)
+    class_of[used] = np.arange(1, len(used) + 1)
+    transition = np.full((len(rows) + 1, len(used) + 1), -1, np.int32)
+    for s, row in enumerate(rows):
+        for byte, state in row.items():
+            transition[s, column[byte]] = state
+    accepting = np.zeros(len(rows) + 1, np.bool_)
+    accepting[-1] = True
+    return _remembered(pattern, canonical(class_of, transition, accepting))
+
+
+@lru_cache(maxsize=4096)
+def _cases(c: str) -> tuple[bytes, ...]:
+    """Return a character in each of its cases, as UTF-8."""
+    ranges = ignoring_case(((ord(c), ord(c)),), False)
+    if "\ud800" <= c <= "\udfff":
+        c.encode()  # raises UnicodeEncodeError
+    return tuple(chr(point).encode() for low, high in ranges for point in range(low, high + 1))
+
+
+def _remembered(pattern: str, dfa: Dfa) -> Dfa:
+    if dfa.nbytes <= _LARGEST_REMEMBERED:
+        with _memo_lock:
+            _memo[pattern] = dfa
+            if len(_memo) > _REMEMBERED:
+                _memo.popitem(last=False)
+    return dfa
+
+
+def _words(pattern: str, meter: Meter) -> Dfa:
+    try:
+        node = parse(pattern)
+        lowering = _Lowering(meter)
+        asked = _assertions(node)
+        if asked:
+            _check(pattern, node, lowering)
+        if _first(node, ()) is not None:
+            return lowering.language(_settled(node))
+        if len(asked) > _MOST_ASSERTIONS:
+            raise RegexError(
+                f"a terminal with {len(asked)} different assertions, of which {_MOST_ASSERTIONS} are supported where "
+                "parts are lazy or begin alike: write some of them out",
+                pattern,
+                _place_of(asked[_MOST_ASSERTIONS], pattern),
+            )
+        dfa = _Ordered(node, asked, meter).dfa()
+        for i, assertion in enumerate(asked):
+            dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, True, lowering), meter)
+            dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, False, lowering), meter)
+        return lowering._erased(dfa, BYTES) if asked else dfa
+    except RecursionError:
+        raise RegexError(
+            "groups are nested too deep for what is left of the interpreter's stack: flatten them", pattern, 0
+        ) from None
+
+
+# ------------------------------------------------------------------------------------- where one character decides
+
+
+def _first(node: Node, follow: Ranges) -> Ranges | None:
+    """Return what the first character may be of a node and what follows, or None where it may not decide how to go on.
+
+    follow: what the first character after the node may be. A lazy repeat, branches that begin alike, and a branch that
+    may be empty before another are never decided.
+    """
+    if isinstance(node, Text):
+        return ((ord(node.text[0]),) * 2,) if node.text else follow
+    if isinstance(node, Chars):
+        return node.ranges
+    if isinstance(node, Concat):
+        found: Ranges | None = follow
+        for item in reversed(node.items):
+            if found is None:
+                break
+            found = _first(item, found)
+        return found
+    if isinstance(node, Union):
+        total: Ranges = ()
+        for i, item in enumerate(node.items):
+            branch = _first(item, follow)
+            if branch is None or not _apart(total, branch) or (i + 1 < len(node.items) and not _fewest(item)):
+                return None
+            total = union(total, branch)
+        return total
+    if isinstance(node, Repeat):
+        if node.high == 0:
+            return follow
+        empty = not _fewest(node.item)
+        if (node.lazy and node.low != node.high) or (empty and node.high != 1):
+            return None
+        begin = _first(node.item, ())
+        if begin is None or (node.low != node.high and not _apart(begin, follow)):
+            return None
+        inside = _first(node.item, follow if node.high == 1 else union(begin, follow))
+        return None if inside is None else union(begin, follow) if node.low == 0 else inside
+    return follow
+
+
+def _apart(a: Ranges, b: Ranges) -> bool:
+    """Whether no character is in both."""
+    if len(a) == 1 == len(b):
+        return a[0][1] < b[0][0] or b[0][1] < a[0][0]
+    return not a or not b or _size(union(a, b)) == _size(a) + _size(b)
+
+
+def _size(ranges: Ranges) -> int:
+    return sum(high - low + 1 for low, high in ranges)
+
+
+def _fewest(node: Node) -> int:
+    """Return the least number of characters that a node reads."""
+    if isinstance(node, Text):
+        return len(node.text)
+    if isinstance(node, Chars):
+        return 1
+    if isinstance(node, Concat):
+        return sum([_fewest(item) for item in node.items])
+    if isinstance(node, Union):
+        return min([_fewest(item) for item in node.items])
+    return node.low * _fewest(node.item) if isinstance(node, Repeat) else 0
+
+
+def _most(node: Node) -> int:
+    """Return the largest number of characters that a node reads, _MANY or more where there is none."""
+    if isinstance(node, Text):
+        return len(node.text)
+    if isinstance(node, Chars):
+        return 1
+    if isinstance(node, Concat):
+        return sum([_most(item) for item in node.items])
+    if isinstance(node, Union):
+        return max([_most(item) for item in node.items])
+    if isinstance(node, Repeat):
+        most = _most(node.item)
+        return 0 if most == 0 else _MANY if node.high is None else min(most * node.high, _MANY)
+    return 0
+
+
+# --------------------------------------------------------------------------------------------- what is asked where
+
+
+def _check(pattern: str, node: Node, lowering: _Lowering) -> None:
+    """Raise RegexError for an assertion whose answer the word itself does not settle."""
+    for assertion, before, after in _places(node, 0, 0):
+        if _reach(assertion, True) > before:
+            raise RegexError(
+                f"{_named(assertion)} may ask for what is before the terminal, and a terminal stands in many places: "
+                "leave it out, or put what it asks for into the terminal",
+                pattern,
+                _place_of(assertion, pattern),
+            )
+        if _reach(assertion, False) > after and not (after and _settled_inside(assertion, after, lowering)):
+            raise RegexError(
+                f"{_named(assertion)} may ask for what follows the terminal, so which words it takes depends on the "
+                "text around: leave it out, or put what it asks for into the terminal",
+                pattern,
+                _place_of(assertion, pattern),
+            )
+
+
+def _places(node: Node, before: int, after: int) -> Iterator[tuple[Assertion, int, int]]:
+    """Yield the assertions of a tree where they stand, with how many characters of the word lie before and after."""
+    if isinstance(node, Concat):
+        fewest = [_fewest(item) for item in node.items]
+        left, right = before, after + sum(fewest)
+        for item, count in zip(node.items, fewest, strict=True):
+            right -= count
+            yield from _places(item, left, right)
+            left += count
+    elif isinstance(node, Union):
+        for item in node.items:
+            yield from _places(item, before, after)
+    elif isinstance(node, Repeat):
+        if node.high != 0:
+            yield from _places(node.item, before, after)
+    elif isinstance(node, (Look, Boundary, Anchor)):
+        yield node, before, after
+
+
+def _reach(assertion: Assertion, back: bool) -> int:
+    """Return how many characters beyond its place an assertion may look, back or ahead."""
+    if isinstance(assertion, Boundary):
+        return 1
+    if isinstance(assertion, Anchor):
+        backward = assertion.kind in ("start", "line start")
+        return 0 if backward != back else 2 if assertion.kind == "last newline" else 1
+    inner = [(_reach(a, back) - (b if back else 0)) for a, b, _ in _places(assertion.item, 0, 0)]
+    if assertion.behind != back:  # only what is asked inside can look the other way
+        return max(0, *inner) if inner and not assertion.behind else _MANY if any(r > 0 for r in inner) else 0
+    most = _most(assertion.item)
+    return most + max(0, *inner) if inner else most
+
+
+def _settled_inside(assertion: Assertion, after: int, lowering: _Lowering) -> bool:
+    """Whether a lookahead before `after` characters of the word says the same whatever stands behind the word.
+
+    That is asked of texts that begin with no character of words, and of the end.
+    """
+    if not isinstance(assertion, Look) or assertion.behind or _reach(assertion, True):
+        return False
+    if _within_a_word(assertion.item):
+        return True
+    meter = lowering.meter
+    holds = lowering.language(_at_edge(assertion.item, False, _ANYTHING))
+    end = Marker(BYTES)  # of the word
+    in_context = ops.widen(holds, BYTES + 1, [BYTES], meter)
+    nfa = Nfa(BYTES + 1, meter)
+    behind = nfa.concat([nfa.symbols([(BYTES, BYTES)]), nfa.repeat(nfa.symbols([(0, BYTES - 1)]), 0, None)])
+    alone = ops.concat(ops.widen(holds, BYTES + 1, (), meter), determinize(nfa, behind), meter)
+    word = Repeat(Chars(ANY), min(after, 16), None)
+    separate = Concat((Chars(shorthand("W", False)), Repeat(Chars(ANY), 0, None)))
+    texts = lowering._plain(Concat((word, end, Union((EMPTY, separate)))), BYTES + 1)
+    return ops.intersection(ops.symmetric_difference(in_context, alone, meter), texts, meter).is_empty
+
+
+def _within_a_word(item: Node) -> bool:
+    """Whether an item plainly reads only letters, digits and underscores, and then at most asks for a boundary."""
+    items: list[Node] = list(item.items) if isinstance(item, Concat) else [item]
+    if isinstance(items[-1], Boundary):
+        items.pop()
+    if _assertions(*items):
+        return False
+    word = shorthand("w", False)
+    while items:
+        node = items.pop()
+        if isinstance(node, (Concat, Union)):
+            items.extend(node.items)
+        elif isinstance(node, Repeat):
+            items.append(node.item)
+        elif isinstance(node, Text):
+            if not all(c.isalnum() or c == "_" for c in node.text):
+                return False
+        elif not isinstance(node, Chars) or union(word, node.ranges) != word:
+            return False
+    return True
+
+
+def _named(assertion: Assertion) -> str:
+    if isinstance(assertion, Look):
+        return f"this look{'behind' if assertion.behind else 'ahead'}"
+    if isinstance(assertion, Boundary):
+        return "this boundary of words"
+    return "this anchor"
+
+
+_SIGNS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<?[=!]|[\^$]|[*+?}]\+", re.DOTALL)
+_SPELT = {
+    "start": ("^", r"\A"), "line start": ("^",), "end": (r"\Z",), "last newline": ("$",), "line end": ("$",)
+}  # fmt: skip
+
+
+def _place_of(assertion: Assertion, pattern: str) -> int:
+    """Return where the first assertion of this kind stands in a pattern, for messages."""
+    if isinstance(assertion, Look):
+        spelt: tuple[str, ...] = (f"(?{'<' if assertion.behind else ''}{'!' if assertion.negated else '='}",)
+    elif isinstance(assertion, Boundary):
+        spelt = (r"\B" if assertion.negated else r"\b",)
+    else:
+        spelt = _SPELT[assertion.kind]
+    signs = list(_SIGNS.finditer(pattern))
+    # a possessive quantifier asks that none follows
+    found = [s for s in signs if s.group() in spelt] or [s for s in signs if s.group()[1:] == "+"]
+    return found[0].start() if found else 0
+
+
+def _truth(assertion: Assertion, bit: int, alphabet: int, holds: bool, lowering: _Lowering) -> Dfa:
+    """Return the texts in which the symbols with this bit (or without, if not `holds`) stand only where it is right."""
+    marked = lowering._constraint(assertion)
+    if not holds:
+        nfa = Nfa(BYTES + 1, lowering.meter)
+        around = nfa.repeat(nfa.symbols([(0, BYTES - 1)]), 0, None)
+        one = nfa.symbols([(BYTES, BYTES)])
+        after = nfa.repeat(nfa.symbols([(0, BYTES - 1)]), 0, None)
+        wrong = ops.intersection(determinize(nfa, nfa.concat([around, one, after])), marked, lowering.meter)
+        nfa = Nfa(BYTES + 1, lowering.meter)
+        edges = np.concatenate((wrong.edges, _loops(wrong.num_states)))
+        ends = np.flatnonzero(wrong.accepting).tolist()
+        found = nfa.embed_edges(edges, wrong.num_states, [0], ends)
+        marked = ops.complement(determinize(nfa, found), lowering.meter)
+    states, classes = marked.transition.shape
+    symbols = np.arange(alphabet - BYTES)
+    class_of = np.full(alphabet, classes, np.uint16)
+    class_of[:BYTES] = marked.class_of[:BYTES]
+    class_of[BYTES:][(symbols >> bit & 1) == holds] = marked.class_of[BYTES]
+    transition = np.empty((states, classes + 1), np.int32)
+    transition[:, :classes] = marked.transition
+    transition[:, classes] = np.arange(states)
+    return canonical(class_of, transition, marked.accepting, meter=lowering.meter)
+
+
+def _loops(states: int) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    loops = np.empty((states, 4), np.int32)
+    loops[:, 0] = loops[:, 3] = np.arange(states)
+    loops[:, 1:3] = BYTES
+    return loops
+
+
+# --------------------------------------------------------------------------------------- the leftmost-first automaton
+
+_MATCH = 0  # the instruction that every program ends with
+
+
+class _Ordered:
+    """A pattern as a program for threads in order of preference, and the subset construction over lists of them.
+
+    Instruction i reads a character of set reads[i] where that is 0 or more, asks for assertion asks[i] where that is,
+    and goes on at each of to[i], the preferred first.
+    """
+
+    def __init__(self, node: Node, assertions: list[Assertion], meter: Meter) -> None:
+        self.meter = meter
+        self.reads, self.asks = [-1], [-1]
+        self.to: list[tuple[int, ...]] = [()]
+        self.set_of: dict[Ranges, int] = {}
+        self.assertion_of = {id(assertion): i for i, assertion in enumerate(assertions)}
+        self.start = self._compile(node, _MATCH, _MATCH)
+        self.classes = _classes(list(self.set_of))
+
+    def _emit(self, reads: int, asks: int, to: tuple[int, ...]) -> int:
+        self.reads.append(reads)
+        self.asks.append(asks)
+        self.to.append(to)
+        count = len(self.to)
+        if count & 1023 == 0:
+            self.meter.check(states=count, bytes=200 * count, doing="writing a terminal's repeats out")
+        return count - 1
+
+    def _read(self, ranges: Ranges, following: int) -> int:
+        return self._emit(self.set_of.setdefault(ranges, len(self.set_of)), -1, (following,))
+
+    def _compile(self, node: Node, after: int, unread: int) -> int:
+        """Return the instruction at which a node begins.
+
+        after: what follows it. unread: what follows where nothing has been read; the same, if nobody asks.
+        """
+        if isinstance(node, Text):
+            if node.text:
+                unread = after
+            for c in reversed(node.text):
+                unread = self._read(((ord(c), ord(c)),), unread)
+            return unread
+        if isinstance(node, Chars):
+            return self._read(node.ranges, after)
+        if isinstance(node, Concat):
+            for i in range(len(node.items) - 1, -1, -1):
+                item = node.items[i]
+                begin = self._compile(item, after, unread)
+                if i:
+                    after = begin if unread == after else self._compile(item, after, after)
+                unread = begin
+            return unread
+        if isinstance(node, Union):
+            return self._emit(-1, -1, tuple([self._compile(item, after, unread) for item in node.items]))
+        if isinstance(node, Repeat):
+            return self._repeat(node, after, unread)
+        assert isinstance(node, (Look, Boundary, Anchor))
+        return self._emit(-1, self.assertion_of[id(node)], (unread,))
+
+    def _repeat(self, node: Repeat, after: int, unread: int) -> int:
+        """Return the instruction at which a repeat begins.
+
+        A backtracking matcher leaves a repeat after a round that read nothing, unless it was one of those that must be.
+        """
+        item, low, asked = node.item, node.low, unread != after
+        never_empty = _fewest(item) > 0
+
+        def one(then: int, otherwise: int) -> int:
+            return self._compile(item, then, then if never_empty else otherwise)
+
+        def perhaps(begin: int, leave: int) -> tuple[int, ...]:
+            return (leave, begin) if node.lazy else (begin, leave)
+
+        if node.high == low:
+            rest = fewer = after
+        elif node.high is None:
+            rest = fewer = self._emit(-1, -1, ())
+            self.to[rest] = perhaps(one(rest, after), after)
+        else:
+            rest = fewer = after
+            for _ in range(node.high - low):
+                fewer, rest = rest, self._emit(-1, -1, perhaps(one(rest, after), after))
+        if not asked:
+            for _ in range(low):
+                rest = self._compile(item, rest, rest)
+            return rest
+        if node.high != low:
+            unread = self._emit(-1, -1, perhaps(one(fewer, unread), unread))
+        for i in range(low, 0, -1):
+            begin = one(rest, unread)
+            rest = rest if i == 1 else begin if never_empty else self._compile(item, rest, rest)
+            unread = begin
+        return unread
+
+    def _closed(self, threads: tuple[int, ...], truth: int) -> tuple[int, ...]:
+        """Return the threads that read, in order, once each, up to the first that matches."""
+        reads, asks, to = self.reads, self.asks, self.to
+        out, seen, stack = [], set(), list(reversed(threads))
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            if i == _MATCH:
+                out.append(i)
+                break
+            if reads[i] >= 0:
+                out.append(i)
+            elif asks[i] < 0 or truth >> asks[i] & 1:
+                stack.extend(reversed(to[i]))
+        return tuple(out)
+
+    def dfa(self) -> Dfa:
+        """Return the DFA of the words that are their own preferred match, a symbol of truths before each character."""
+        kinds = 1 << len(self.assertion_of)
+        asking = kinds > 1
+        alphabet = BYTES + kinds if asking else BYTES
+        start = (self.start,) if asking else self._closed((self.start,), 0)
+        number = {(asking, start): 0}
+        todo = [(asking, start)]
+        moves: dict[tuple[int, int], list[Ranges]] = {}  # by state and next state
+        told: list[tuple[int, int, int, int]] = []
+        size = 0
+
+        def find(asks: bool, threads: tuple[int, ...]) -> int:
+            nonlocal size
+            state = number.setdefault((asks, threads), len(number))
+            if state == len(todo):
+                todo.append((asks, threads))
+                size += len(threads)
+                if state & 63 == 0:
+                    self.meter.check(states=state, bytes=64 * state + 8 * size, doing="determinising a terminal")
+            return state
+
+        s = 0
+        while s < len(todo):
+            asks, threads = todo[s]
+            if asks:
+                for truth in range(kinds):
+                    closed = self._closed(threads, truth)
+                    if closed:
+                        told.append((s, BYTES + truth, BYTES + truth, find(False, closed)))
+            else:
+                for held, ranges in self.classes:
+                    nexts = tuple([self.to[i][0] for i in threads if i and held >> self.reads[i] & 1])
+                    if not asking:
+                        nexts = self._closed(nexts, 0)
+                    if nexts:
+                        moves.setdefault((s, find(asking, nexts)), []).append(ranges)
+            s += 1
+        ends = [s for s, (asks, threads) in enumerate(todo) if not asks and threads and threads[-1] == _MATCH]
+        return self._spelt(moves, told, len(todo), ends, alphabet)
+
+    def _spelt(
+        self,
+        moves: dict[tuple[int, int], list[Ranges]],
+        told: list[tuple[int, int, int, int]],
+        states: int,
+        ends: list[int],
+        alphabet: int,
+    ) -> Dfa:
+        """Return an automaton over sets of characters as a DFA over their bytes."""
+        edges = told
+        within: dict[tuple[int, Ranges], int] = {}  # the states inside a character, by where it leads
+        wide = []
+        for (s, t), parts in moves.items():
+            ranges = parts[0] if len(parts) == 1 else normalize_ranges([pair for part in parts for pair in part])
+            if ranges[-1][1] < 0x80:
+                edges.extend([(s, low, high, t) for low, high in ranges])
+                continue
+            character = char_class(ranges)
+            of = character.edges.copy()
+            known = within.get((t, ranges))
+            offset = states if known is None else known
+            number = np.arange(character.num_states, dtype=np.int32) + np.int32(offset)
+            number[character.accepting] = t
+            number[0] = s
+            if known is None:
+                within[t, ranges] = offset
+                states += character.num_states
+            else:
+                of = of[of[:, 0] == 0]
+            of[:, 0], of[:, 3] = number[of[:, 0]], number[of[:, 3]]
+            wide.append(of)
+        nfa = Nfa(alphabet, self.meter)
+        own = np.array(edges, np.int32).reshape(-1, 4)
+        return determinize(nfa, nfa.embed_edges(np.concatenate((own, *wide)), states, [0], ends))
+
+
+def _classes(sets: list[Ranges]) -> list[tuple[int, Ranges]]:
+    """Return the characters by which of these sets hold them, as bits, without those in none."""
+    turns: dict[int, int] = {}
+    for i, ranges in enumerate(sets):
+        for low, high in ranges:
+            turns[low] = turns.get(low, 0) ^ 1 << i
+            turns[high + 1] = turns.get(high + 1, 0) ^ 1 << i
+    found: dict[int, list[tuple[int, int]]] = {}
+    held, begin = 0, 0
+    for point in sorted(turns):
+        if held:
+            found.setdefault(held, []).append((begin, point - 1))
+        held ^= turns[point]
+        begin = point
+    return [(held, tuple(ranges)) for held, ranges in found.items()]

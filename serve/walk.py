@@ -1,0 +1,338 @@
+"""A text led through a table token by token: what was allowed where, and the byte at which it went wrong.
+
+The verdict is one about the text, not about how the tokenizer happens to split it. The tokenizer's own tokens are
+taken as long as the table allows them. Where it refuses one, the text goes on in any other tokens there are, and back
+into the tokenizer's as soon as both meet. If nothing leads on, the place that came furthest is where the text is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..compile.vocabulary import Vocabulary
+from ..runtime.matcher import Matcher
+from ..table import TransitionTable
+from .refusals import Refused
+
+FORCED, MAY_END, RESPLIT = 1, 2, 4
+"""What is said of a token: that nothing else could come, that the text could end before it, that it is not as the
+tokenizer has it."""
+
+_SECONDS = 5.0  # of a processor, for one walk
+_AT_ONCE, _REST = 0.001, 0.004  # seconds of work, and of waiting after it while others are busy
+_FORCED_BYTES = 80  # shown of what must come next
+
+
+class Pace:
+    """How long a walk may work, and how much of that at once while others are busy.
+
+    A thread that lets go of the interpreter for a moment, as the engine's does many times a step, waits for one that
+    works in it up to 5 ms to get it back, so that two walks without a rest made answers 45 times slower.
+    """
+
+    def __init__(self, busy: Callable[[], bool]) -> None:
+        self._busy, self._began, self._resumed = busy, time.thread_time(), time.perf_counter()
+
+    def check(self) -> None:
+        """Rest if it is time to; Refused if all of the time was used."""
+        if time.thread_time() - self._began > _SECONDS:
+            raise Refused(
+                f"it took more than {_SECONDS:g} s to go through this text: take a shorter one", param="text",
+                code="text_too_expensive",
+            )  # fmt: skip
+        if time.perf_counter() - self._resumed > _AT_ONCE:
+            if self._busy():
+                time.sleep(_REST)
+            self._resumed = time.perf_counter()
+
+
+class Step(NamedTuple):
+    """A token that the table allows, and the place before it."""
+
+    token: int
+    end: int  # where it ends in the text, in bytes
+    allowed: int  # tokens that the place allows, EOS aside
+    marks: int  # of FORCED, MAY_END and RESPLIT
+
+
+@dataclass
+class Walk:
+    """A text up to where it ends or is refused."""
+
+    steps: list[Step]
+    matcher: Matcher  # behind them
+    wrong: int | None  # the byte that is refused
+    token: int | None  # of the tokenizer's tokens the one with that byte
+    rest: list[tuple[int, int]] = field(default_factory=list)  # (token, end) from where it was refused; -1: a part
+
+
+class Place(NamedTuple):
+    """What may come somewhere."""
+
+    total: int  # tokens, EOS aside
+    ends: bool
+    forced: bytes  # with which whatever comes begins
+    first: list[tuple[int, int]]  # ranges of bytes with which tokens begin
+    matching: int  # tokens that the filter leaves
+    tokens: list[int]  # some of them
+
+
+class Walker:
+    """Walks of one vocabulary. All methods may be called from any thread, with matchers of its own."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._ids = {token: i for i, token in reversed(list(enumerate(vocabulary.tokens))) if token}
+        self._byte_tokens = [self._ids.get(bytes([byte]), -1) for byte in range(256)]
+        self._longest = max(map(len, self._ids))
+        first = np.full(vocabulary.size, -1, np.int16)
+        some = np.diff(vocabulary.token_offset) > 0
+        first[some] = vocabulary.token_bytes[vocabulary.token_offset[:-1][some]]
+        self._first = first
+
+    @cached_property
+    def _beginning(self) -> NDArray[np.uint32]:
+        """Masks of the tokens that begin with each byte: (256, words)."""
+        words = -(-self.vocabulary.size // 32)
+        out = np.zeros((256, words), np.uint32)
+        for byte in range(256):
+            out[byte] = _packed(self._first == byte, words)
+        return out
+
+    @cached_property
+    def _texts(self) -> NDArray[np.bool_]:
+        """Which tokens can be read as they are."""
+        return np.fromiter(map(_is_text, self.vocabulary.tokens), np.bool_, self.vocabulary.size)
+
+    # --------------------------------------------------------------------------------------------------- walking
+
+    def walk(
+        self, table: TransitionTable, raw: bytes, tokens: list[int], busy: Callable[[], bool] = lambda: False
+    ) -> Walk:
+        """Return a walk through a text, which `tokens` spell; Refused if it takes too long.
+
+        busy: whether others want the interpreter, which then has most of the time.
+        """
+        pace = Pace(busy)
+        matcher = Matcher(table, self.vocabulary)
+        path, wrong = self._path(matcher, raw, tokens, pace)
+        matcher.reset()
+        steps, at = [], 0
+        for token, resplit in path:
+            pace.check()
+            at += len(self.vocabulary.tokens[token])
+            mask, ends = matcher.mask(), matcher.is_accepting
+            marks = MAY_END * ends | RESPLIT * resplit
+            if not ends and self._is_forced(matcher, mask, token):
+                marks |= FORCED
+            steps.append(Step(token, at, self._count(mask), marks))
+            if not matcher.advance(token):  # what was taken once is taken again
+                raise AssertionError("a table has changed")
+        if wrong is None:
+            return Walk(steps, matcher, None, None)
+        spans = _spans(self.vocabulary, tokens)
+        which = next(n for n, (_, end) in enumerate(spans) if end > wrong)
+        begins = spans[which - 1][1] if which else 0
+        whole = tokens[which] if begins == at else -1
+        return Walk(steps, matcher, wrong, which, [(whole, spans[which][1]), *spans[which + 1 :]])
+
+    def place(
+        self, table: TransitionTable, raw: bytes, tokens: list[int], step: int, busy: Callable[[], bool] = lambda: False
+    ) -> Matcher:
+        """Return a matcher behind the first steps of a walk; Refused if there are not as many."""
+        pace = Pace(busy)
+        matcher = Matcher(table, self.vocabulary)
+        path, _ = self._path(matcher, raw, tokens, pace, step)
+        if len(path) < step:
+            raise Refused(f"the text takes {len(path)} steps until it ends or is refused, not {step}", param="step")
+        matcher.rollback(len(path) - step)
+        return matcher
+
+    def _path(
+        self, matcher: Matcher, raw: bytes, tokens: list[int], pace: Pace, most: int | None = None
+    ) -> tuple[list[tuple[int, bool]], int | None]:
+        """Advance a matcher through a text; return the tokens, whether each is of another split, and the wrong byte.
+
+        most: steps that are wanted, all if None.
+        """
+        path: list[tuple[int, bool]] = []
+        spans = _spans(self.vocabulary, tokens)
+        at = n = 0
+        while n < len(spans) and (most is None or len(path) < most):
+            pace.check()
+            token, end = spans[n]
+            if matcher.advance(token):
+                path.append((token, False))
+                at, n = end, n + 1
+                continue
+            meets = {end: n for n, (_, end) in enumerate(spans[n:], n + 1)}
+            others, at, wrong = self._otherwise(matcher, raw, at, meets, pace)
+            path += [(other, True) for other in others]
+            if wrong is not None:
+                return path, wrong
+            n = meets[at]
+        return path, None
+
+    def _otherwise(
+        self, matcher: Matcher, raw: bytes, at: int, meets: Iterable[int], pace: Pace
+    ) -> tuple[list[int], int, int | None]:
+        """Advance a matcher in other tokens than the tokenizer's, from a byte to the first in `meets`.
+
+        Returns the tokens, where they end, and None; if none lead so far, those that come furthest and the wrong byte.
+        What may follow depends on the bytes before it alone, so a place that led nowhere is not tried again.
+        """
+        path: list[int] = []
+        seen = {at}
+        best, best_end, furthest = list(path), at, self._reach(matcher, raw, at)
+        todo = [self._choices(raw, at)]
+        while todo:
+            for end, token in todo[-1]:
+                pace.check()
+                if end in seen or not matcher.advance(token):
+                    continue
+                seen.add(end)
+                path.append(token)
+                if end in meets:
+                    return path, end, None
+                reach = self._reach(matcher, raw, end)
+                if (reach, end) > (furthest, best_end):
+                    best, best_end, furthest = list(path), end, reach
+                todo.append(self._choices(raw, end))
+                break
+            else:
+                todo.pop()
+                if path:
+                    path.pop()
+                    matcher.rollback(1)
+        for token in best:
+            matcher.advance(token)
+        return best, best_end, min(furthest, len(raw) - 1)
+
+    def _choices(self, raw: bytes, at: int) -> Iterator[tuple[int, int]]:
+        """Yield (end, token) of the tokens that a text may go on with, the longest first."""
+        for end in range(min(len(raw), at + self._longest), at, -1):
+            token = self._ids.get(raw[at:end])
+            if token is not None:
+                yield end, token
+
+    def _reach(self, matcher: Matcher, raw: bytes, at: int) -> int:
+        """Return how far a text goes on as some allowed token does: nowhere, where each byte is a token by itself."""
+        if self.vocabulary.spells_all_bytes or at >= len(raw):
+            return at
+        rest = raw[at : at + self._longest]
+        most = 0
+        for token in _members(matcher.mask() & self._beginning[rest[0]]).tolist():
+            spelt = self.vocabulary.tokens[token]
+            while len(spelt) > most and rest.startswith(spelt[: most + 1]):
+                most += 1
+        return at + most
+
+    # ---------------------------------------------------------------------------------------------------- places
+
+    def look(self, matcher: Matcher, wanted: bytes = b"", offset: int = 0, limit: int = 100) -> Place:
+        """Return what may come where a matcher stands; of the tokens with `wanted` in them some, what is text first."""
+        ids, ends = self._allowed(matcher), matcher.is_accepting
+        first = np.unique(self._first[ids])
+        shown = ids
+        if wanted:
+            tokens = self.vocabulary.tokens
+            shown = np.array([i for i in ids.tolist() if wanted in tokens[i]], np.int64)
+        readable = self._texts[shown]
+        ordered = np.concatenate((shown[readable], shown[~readable]))
+        forced = b"" if ends else self._forced(matcher)
+        return Place(
+            len(ids), ends, forced, _ranges(first.tolist()), len(shown), ordered[offset : offset + limit].tolist()
+        )
+
+    def _allowed(self, matcher: Matcher) -> NDArray[np.int64]:
+        """Return the tokens that are allowed, EOS aside."""
+        ids = _members(matcher.mask())
+        others: NDArray[np.int64] = ids[ids != self.vocabulary.eos]
+        return others
+
+    def _count(self, mask: NDArray[np.uint32]) -> int:
+        eos = self.vocabulary.eos
+        ends = 0 if eos is None else int(mask[eos >> 5]) >> (eos & 31) & 1
+        return int(np.bitwise_count(mask).sum()) - ends
+
+    def _forced(self, matcher: Matcher) -> bytes:
+        """Return the bytes with which all goes on, up to some; the matcher is where it was afterwards."""
+        out, taken = b"", 0
+        while len(out) < _FORCED_BYTES and not matcher.is_accepting:
+            first = np.unique(self._first[self._allowed(matcher)])
+            if first.size != 1:
+                break
+            out += bytes([int(first[0])])
+            token = self._byte_tokens[int(first[0])]
+            if token < 0 or not matcher.advance(token):
+                break
+            taken += 1
+        matcher.rollback(taken)
+        return out
+
+    def _is_forced(self, matcher: Matcher, mask: NDArray[np.uint32], token: int) -> bool:
+        """Return whether no text can go on otherwise than with a token's bytes, where no text may end."""
+        if self._count(mask) == 1:
+            return True
+        taken, forced = 0, True
+        for byte in self.vocabulary.tokens[token]:
+            if matcher.is_accepting or (mask & ~self._beginning[byte]).any():
+                forced = False
+                break
+            own = self._byte_tokens[byte]
+            if own < 0 or not matcher.advance(own):
+                forced = len(self.vocabulary.tokens[token]) == 1
+                break
+            taken += 1
+            mask = matcher.mask()
+        matcher.rollback(taken)
+        return forced
+
+
+def _spans(vocabulary: Vocabulary, tokens: list[int]) -> list[tuple[int, int]]:
+    """Return (token, end in bytes) of each token."""
+    return list(zip(tokens, accumulate(len(vocabulary.tokens[token]) for token in tokens), strict=True))
+
+
+def _packed(flags: NDArray[np.bool_], words: int) -> NDArray[np.uint32]:
+    """Return a mask of flags: bit i of word w is flag 32 * w + i."""
+    whole = np.zeros(32 * words, np.bool_)
+    whole[: len(flags)] = flags
+    return np.packbits(whole, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _members(mask: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the tokens of a mask, in order."""
+    bits = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")
+    tokens: NDArray[np.int64] = np.flatnonzero(bits.view(np.bool_))
+    return tokens
+
+
+def _is_text(token: bytes) -> bool:
+    try:
+        return token.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _ranges(numbers: list[Any]) -> list[tuple[int, int]]:
+    """Return sorted numbers as ranges, both ends included.
+
+    >>> _ranges([1, 2, 3, 7])
+    [(1, 3), (7, 7)]
+    """
+    out: list[tuple[int, int]] = []
+    for number in numbers:
+        if out and out[-1][1] == number - 1:
+            out[-1] = out[-1][0], number
+        else:
+            out.append((number, number))
+    return out
