@@ -23,6 +23,7 @@ check: $(VENV)/dev
 bench: $(VENV)/bench
 	$(BIN)/python benchmarks/sid.py
 	$(BIN)/python benchmarks/regexes.py
+	$(BIN)/python benchmarks/grammar.py
 	$(BIN)/python benchmarks/self_draft.py
 	$(BIN)/python benchmarks/decode.py $(if $(SCHEMAS),--data $(SCHEMAS))
 	$(BIN)/python benchmarks/json_schema.py $(if $(SCHEMAS),--data $(SCHEMAS))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .automata.budget import Budget
 from .compile.cache import Cache
+from .compile.grammar.tags import SpecialToken, Tag, TaggedText
 from .compile.grammars import compile_grammar
 from .compile.schema import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
+from .compile.tags import compile_structural_tag
 from .compile.text import compile_choices, compile_regex
 from .compile.vocabulary import Vocabulary
 from .errors import (
@@ -17,6 +19,7 @@ from .errors import (
     GrammarError,
     MaskwrightError,
     MissingDependencyError,
+    NoTableError,
     RegexError,
     SchemaError,
     TableError,
@@ -44,11 +47,15 @@ __all__ = [
     "MaskwrightError",
     "Matcher",
     "MissingDependencyError",
+    "NoTableError",
     "RegexError",
     "SchemaError",
     "SortedMatrix",
+    "SpecialToken",
     "TableError",
     "TableFileError",
+    "Tag",
+    "TaggedText",
     "TransitionTable",
     "Vocabulary",
     "VocabularyMismatchError",
@@ -58,5 +65,6 @@ __all__ = [
     "compile_regex",
     "compile_sequences",
     "compile_sids",
+    "compile_structural_tag",
     "sort_sids",
 ]

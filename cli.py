@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -19,20 +20,34 @@ from . import (
     Vocabulary,
     __version__,
     compile_choices,
+    compile_grammar,
     compile_json_schema,
     compile_regex,
     compile_sequences,
     compile_sids,
+    compile_structural_tag,
     drawing,
 )
+from .compile.grammar.tags import read_tags
+from .compile.grammars import Syntax
 from .compile.json_schema.build import build as build_skeleton
 from .compile.json_schema.keywords import ALLOWED, formula
 from .compile.json_schema.source import read as read_schema
 from .compile.regex.lower import to_dfa
 from .compile.regex.parse import parse
 from .compile.schema import wrong_pattern
-from .errors import ConstraintError, DataError, MaskwrightError, MissingDependencyError, RegexError, SchemaError
-from .table import MOST_DEPTH, NEVER, TransitionTable
+from .errors import (
+    BudgetError,
+    ConstraintError,
+    DataError,
+    GrammarError,
+    MaskwrightError,
+    MissingDependencyError,
+    NoTableError,
+    RegexError,
+    SchemaError,
+)
+from .table import MOST_DEPTH, NEVER, LazyTable, TransitionTable
 
 _MOST_BASES = 20  # shown by `inspect`
 _SAID = 120  # letters of what another package says of a tokenizer
@@ -61,8 +76,8 @@ def _with_options(message: str) -> str:
     return message.replace("leave out eos= if", "leave out --eos if").replace("(vocab_size=", "(--vocab-size ")
 
 
-class _Show(click.Group):
-    """`show FILE` is `show table FILE`."""
+class _OfTable(click.Group):
+    """`show FILE` is `show table FILE`, and `inspect FILE` is `inspect table FILE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, *self.get_help_option_names(ctx)):
@@ -130,6 +145,24 @@ def _choices(command: _Command) -> _Command:
     return click.argument("file", type=_FILE_OR_DASH)(command)
 
 
+def _depth(help: str) -> Callable[[_Command], _Command]:
+    return click.option("--depth", type=click.IntRange(1, MOST_DEPTH), default=64, show_default=True, help=help)
+
+
+def _grammar(command: _Command) -> _Command:
+    options = (
+        click.argument("grammar", metavar="FILE", type=_FILE_OR_DASH),
+        click.option(
+            "--syntax", type=click.Choice(get_args(Syntax)), help="Its notation, if not the one that the file ends in."
+        ),
+        click.option(
+            "--start", metavar="NAME", help="The rule to begin with; if not given, start in Lark's notation, else root."
+        ),
+        _depth("Most calls open inside one another in a table that has calls."),
+    )
+    return _all(options)(command)
+
+
 def _separators(ctx: click.Context, param: click.Parameter, given: tuple[str, str] | None) -> tuple[str, str] | None:
     if given is not None and [text.strip(" \t\n\r") for text in given] != [",", ":"]:
         raise click.UsageError(f"--separators must be a comma and a colon with white space around, not {given!r}")
@@ -168,13 +201,7 @@ def _form(command: _Command) -> _Command:
             metavar="URI FILE",
             help='A schema that "$ref" may name by its URI; nothing is fetched.',
         ),
-        click.option(
-            "--depth",
-            type=click.IntRange(1, MOST_DEPTH),
-            default=64,
-            show_default=True,
-            help="Most recursive schemas open inside one another.",
-        ),
+        _depth("Most recursive schemas open inside one another."),
     )
     return _all(options)(command)
 
@@ -304,6 +331,68 @@ def compile_json_schema_(
     _save(table, output, began, tokenizer)
 
 
+@compile_.command("grammar")
+@_grammar
+@_tokenizer(required=True)
+@_budget
+@_output(_writable, "Where the table is written.")
+def compile_grammar_(
+    grammar: Path, syntax: Syntax | None, start: str | None, depth: int, tokenizer: Path, size: int | None,
+    eos: int | None, output: Path, **limits: Any,
+) -> None:  # fmt: skip
+    """Compile the grammar in FILE, UTF-8 (- for standard input), in Lark's notation, GBNF or EBNF, into a table.
+
+    A grammar that can only be read as it is, see `maskwright inspect grammar`, has no table that a file could hold.
+    """
+    text, syntax = _read_grammar(grammar, syntax)
+    with _faults_of(grammar):
+        # reading a tokenizer takes seconds: what is wrong with the grammar is said before
+        try:
+            compile_grammar(text, _single_bytes(), start=start, syntax=syntax, depth=depth, budget=_limits(limits))
+        except (GrammarError, BudgetError):
+            raise
+        except ConstraintError:  # of a vocabulary that is not the tokenizer's
+            pass
+        vocabulary = _vocabulary(tokenizer, size, eos)
+        began = time.perf_counter()
+        table = compile_grammar(text, vocabulary, start=start, syntax=syntax, depth=depth, budget=_limits(limits))
+        _save(table, output, began, tokenizer)
+
+
+@compile_.command("tags")
+@click.argument("tag", metavar="FILE", type=_FILE_OR_DASH)
+@_form
+@_tokenizer(required=True)
+@_budget
+@_output(_writable, "Where the table is written.")
+def compile_tags_(
+    tag: Path, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
+    documents: tuple[tuple[str, Path], ...], depth: int, tokenizer: Path, size: int | None, eos: int | None,
+    output: Path, **limits: Any,
+) -> None:  # fmt: skip
+    """Compile the structural tag in FILE, JSON (- for standard input), into a table of free text with such tags in it.
+
+    Its options are those of the JSON in tags.
+    """
+    text, known = _read_bytes(tag), {uri: path.read_bytes() for uri, path in documents}
+    budget = _limits(limits)
+    with _faults_of_tags(tag):
+        contents = read_schema(text)
+        if not isinstance(contents, dict):
+            raise ConstraintError("/: a structural tag is an object, not true or false")
+        # reading a tokenizer takes seconds: what is wrong with the tags is said before
+        read_tags(contents, budget.begin())
+        vocabulary = _vocabulary(tokenizer, size, eos)
+        began = time.perf_counter()
+        table = compile_structural_tag(
+            contents, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
+            depth=depth, budget=budget,
+        )  # fmt: skip
+        if isinstance(table, LazyTable):
+            table.complete()
+    _save(table, output, began, tokenizer)
+
+
 @main.group()
 def sample() -> None:
     """Show random members of a constraint on text, each as likely as any other.
@@ -362,7 +451,7 @@ def _print_member(member: str) -> None:
     click.echo(member if member and member.isprintable() else repr(member))
 
 
-@main.group(cls=_Show)
+@main.group(cls=_OfTable)
 def show() -> None:
     """Draw an automaton through Graphviz: show regex PATTERN, or show FILE for a compiled table.
 
@@ -423,11 +512,47 @@ def _check_few(drawn: int, most: int) -> None:
         )
 
 
-@main.command()
-@click.argument("table", type=_FILE)
-def inspect(table: Path) -> None:
+@main.group(cls=_OfTable)
+def inspect() -> None:
+    """Show what a constraint comes to: inspect FILE for a compiled table, or inspect grammar FILE."""
+
+
+@inspect.command("table")
+@click.argument("table", metavar="FILE", type=_FILE)
+def inspect_table(table: Path) -> None:
     """Show what a table holds: states, edges, lengths, bytes by part; levels of sequences, bases of texts."""
     _show(TransitionTable.load(table), _console())
+
+
+@inspect.command("grammar")
+@_grammar
+@_tokenizer(required=False)
+@_budget
+def inspect_grammar(
+    grammar: Path, syntax: Syntax | None, start: str | None, depth: int, tokenizer: Path | None, size: int | None,
+    eos: int | None, **limits: Any,
+) -> None:  # fmt: skip
+    """Show which way down the grammar in FILE takes, and its table; over single bytes if there is no tokenizer.
+
+    A regular grammar is a DFA. One whose nesting is delimited, as by brackets, has a table of calls and returns. Any
+    other has no table, and is read as it is, state by state.
+    """
+    text, syntax = _read_grammar(grammar, syntax)
+    vocabulary = _if_given(tokenizer, size, eos) or _single_bytes()
+    with _faults_of(grammar):
+        table = compile_grammar(text, vocabulary, start=start, syntax=syntax, depth=depth, budget=_limits(limits))
+    console = _console()
+    try:
+        if isinstance(table, LazyTable):
+            table.complete()
+    except ConstraintError as error:
+        facts = _facts()
+        facts.add_row("followed by", _way(table))
+        facts.add_row("because", _with_options(str(error)))
+        facts.add_row("source", table.source)
+        console.print(facts)
+    else:
+        _show(table, console)
 
 
 @main.command()
@@ -608,6 +733,58 @@ def _read_choices(file: Path) -> list[str]:
     return lines
 
 
+def _read_grammar(file: Path, syntax: Syntax | None) -> tuple[str, Syntax]:
+    """Return a grammar and its notation, which the file's ending says where it was not given."""
+    known: dict[str, Syntax] = {f".{name}": name for name in get_args(Syntax)}
+    syntax = known.get(file.suffix.lower()) if syntax is None else syntax
+    if syntax is None:
+        raise click.UsageError(
+            f"{_name(file)} ends in none of {', '.join(known)}: say which notation it is in with --syntax"
+        )
+    raw = _read_bytes(file)
+    try:
+        return raw.decode("utf-8-sig"), syntax
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DataError(f"line {line} of {_name(file)} is not UTF-8: save the file as UTF-8") from None
+
+
+@contextmanager
+def _faults_of(file: Path) -> Iterator[None]:
+    """Name the file whose grammar is at fault."""
+    try:
+        yield
+    except GrammarError as error:  # it shows a line of the grammar, where nothing is to be exchanged
+        raise click.ClickException(f"{_name(file)}, {error}") from None
+
+
+@contextmanager
+def _faults_of_tags(file: Path) -> Iterator[None]:
+    """Name the file whose tags are at fault, with the JSON Pointer of what is."""
+    try:
+        yield
+    except (BudgetError, NoTableError):
+        raise
+    except ConstraintError as error:
+        said = str(error)
+        placed = _PLACED.match(said)
+        if placed is None:
+            raise
+        pointer = "" if placed["pointer"] == "/" else f"#{placed['pointer']}"
+        within = "" if placed["within"] is None else f", {placed['within']}"
+        said = said[placed.end() :]
+        if not isinstance(error, (GrammarError, RegexError)):  # which show what nothing is to be exchanged in
+            said = _with_options(said)
+        raise click.ClickException(f"{_name(file)}{pointer}{within}: {said}") from None
+
+
+_PLACED = re.compile(r"(?:(?P<within>line \d+, column \d+): )?(?:in )?(?P<pointer>/.*?): ")  # as errors of tags begin
+
+
+def _single_bytes() -> Vocabulary:
+    return Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
+
+
 def _read_bytes(file: Path) -> bytes:
     with click.open_file(str(file), "rb") as stream:
         raw: bytes = stream.read()
@@ -694,13 +871,13 @@ def _feather_schema(source: Path) -> Any:
 
 
 def _show(table: TransitionTable, console: Console) -> None:
-    facts = Table(box=None, show_header=False)
-    facts.add_column()
-    facts.add_column(overflow="fold")  # a hash is longer than many a terminal is wide
+    facts = _facts()
     size = f"{table.nbytes:,}"
     if table.is_trie:
         facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.item_row.size:,} rows")
         size += f" ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside"
+    else:
+        facts.add_row("followed by", _way(table))
     facts.add_row("length", _lengths(table))
     facts.add_row("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}")
     facts.add_row("states", _states(table))
@@ -742,6 +919,20 @@ def _show(table: TransitionTable, console: Console) -> None:
         console.print(_level_table(table))
     elif has_bases:
         console.print(_base_table(table))
+
+
+def _facts() -> Table:
+    facts = Table(box=None, show_header=False)
+    facts.add_column()
+    facts.add_column(overflow="fold")  # a hash is longer than many a terminal is wide
+    return facts
+
+
+def _way(table: TransitionTable) -> str:
+    """Return how texts are followed; of a lazy table, if its arrays could not be worked out."""
+    if isinstance(table, LazyTable) and not table.is_complete:
+        return "states that are made as texts come to them (as it is read)"
+    return "calls and returns (delimited)" if table.is_nested else "the states of a DFA (regular)"
 
 
 def _states(table: TransitionTable) -> str:

@@ -5,6 +5,7 @@
     │   ├── RegexError                    a pattern that is malformed or not supported, with a caret
     │   ├── SchemaError                   a JSON Schema that is malformed, matches nothing or is not supported
     │   ├── GrammarError                  a grammar that is malformed, derives nothing or is not supported, with a caret
+    │   ├── NoTableError                  a grammar of which there is no finite table, when something needs arrays
     │   └── BudgetError                   a compilation that reached a limit of states, seconds or bytes
     ├── TableError(ValueError)            arrays that do not form a transition table
     │   └── TableFileError                a file that is truncated, foreign, tampered with or of another version
@@ -62,6 +63,10 @@ class DataError(MaskwrightError, ValueError):
 
 class MissingDependencyError(MaskwrightError, ImportError):
     """An optional package that a function needs is not installed; the message gives the install command."""
+
+
+class NoTableError(ConstraintError):
+    """A grammar of which there is no finite table, where arrays were asked for; it can be read as it is."""
 
 
 class BudgetError(ConstraintError):

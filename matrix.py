@@ -44,7 +44,8 @@ class SortedMatrix:
 
     def __post_init__(self) -> None:
         """Check the matrix, once: TableError."""
-        columns = np.ascontiguousarray(self.columns)
+        columns = np.asarray(self.columns)
+        columns = np.ascontiguousarray(columns, columns.dtype.newbyteorder("="))
         if columns.ndim != 2 or columns.dtype.kind != "u" or not columns.size:
             raise TableError(f"columns must be unsigned integers (L, Q), not {columns.dtype} {columns.shape}")
         if columns.shape[1] > MOST_ROWS:
@@ -66,6 +67,7 @@ class SortedMatrix:
         if self.item_row.size and not 0 <= self.item_row.min() <= self.item_row.max() < self.num_items:
             raise TableError(f"item_row has rows outside 0 .. {self.num_items - 1}")
         for name, array in (("columns", columns), ("item_start", self.item_start), ("item_row", self.item_row)):
+            array = array.astype(array.dtype.newbyteorder("="), copy=False)
             frozen = array.copy() if array.flags.writeable else array
             frozen.flags.writeable = False
             object.__setattr__(self, name, frozen)
@@ -75,6 +77,13 @@ class SortedMatrix:
             raise TableError(f"row {row} does not come after row {row - 1}: make the matrix with sort_sids")
         object.__setattr__(self, "_widths", tuple(widths.tolist()))
         object.__setattr__(self, "_branches", tuple(branches.tolist()))
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        """Take the arrays of a pickle or copy, which can be written to, as read-only ones again."""
+        for value in fields.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        self.__dict__.update(fields)
 
     def __repr__(self) -> str:
         """Say how large it is."""

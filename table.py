@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from .errors import TableError, TableFileError, VocabularyMismatchError
+from .errors import BudgetError, NoTableError, TableError, TableFileError, VocabularyMismatchError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the file format; a reader refuses any other."""
 
 MOST_TOKENS = 2**31 - 3
@@ -67,6 +67,22 @@ class Level(NamedTuple):
     dense: bool  # rows at this depth have masks
     rows: bool  # some states at this depth are rows
     tails: bool  # some states at this depth are tail entries
+
+
+class Common(NamedTuple):
+    """What a graph has in common with others of its vocabulary: a library, on which each was built.
+
+    Those are its rows 1 .. rows, and the first bases, sites and actions, which lead only to one another; the bases lead
+    to states, not so many states further. An `Arena` keeps equal ones once.
+    """
+
+    rows: int = 0
+    bases: int = 0
+    sites: int = 0
+    actions: int = 0
+
+
+_NOTHING = Common()
 
 
 class Distances(NamedTuple):
@@ -185,7 +201,7 @@ class TransitionTable:
     - Frames of sites that are `site_leaf` belong to fragments that make no calls: they are only ever on top, and do not
       count. Of all others at most `depth` may be open. A state is only entered where `state_need` more of them fit,
       which is how many it takes to leave its fragment, and a site only pushed where `site_need` more of them than lie
-      below it fit. Both empty: 0 throughout.
+      below it fit. Both empty: 0 throughout, and no text opens more than `depth`.
     - EOS is allowed in accepting rows where the stack is empty.
 
     Frozen and checked when made: raises TableError if the arrays contradict each other.
@@ -230,6 +246,7 @@ class TransitionTable:
     state_need: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (S,) or (0,)
     site_need: NDArray[np.int32] = dataclasses.field(default_factory=_nothing)  # (K,) or (0,)
     depth: int = 0  # most frames that are no leaves
+    common: Common = _NOTHING
 
     def __post_init__(self) -> None:
         if self.exit_token.size == 0:
@@ -244,6 +261,7 @@ class TransitionTable:
             fields[name] = array
         if self.vocabulary == "":
             object.__setattr__(self, "vocabulary", integer_vocabulary(self.vocab_size))
+        fields["common"] = _common(self.common)
         _check(self)
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
@@ -641,7 +659,7 @@ class TransitionTable:
                 f"{name} was compiled for vocabulary {header.get('vocabulary')}, not {vocabulary}: compile it again"
             )
         try:
-            return cls(**arrays, **header)
+            return TransitionTable(**arrays, **header)
         except (TableError, TypeError) as error:  # TypeError: a header of other fields
             raise TableFileError(f"{name} is not a valid table: {error}") from error
 
@@ -708,6 +726,21 @@ class LazyTable(TransitionTable):
                     self.__dict__.pop(name, None)
         return self
 
+    def has_arrays(self) -> bool:
+        """Return whether there is a finite table, within the budget; it is worked out to know that.
+
+        Raises the errors of a constraint that is at fault. What was found stays so: `complete` may be asked again.
+        """
+        known: bool | None = self.__dict__.get("_has_arrays")
+        if known is None:
+            try:
+                self.complete()
+                known = True
+            except (NoTableError, BudgetError):
+                known = False
+            self.__dict__["_has_arrays"] = known
+        return known
+
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of sids (N, L) is in the set: bool (N,); one without calls is read as it is."""
         automaton: Automaton | None = self.__dict__.get("automaton")  # another thread may complete the table meanwhile
@@ -731,8 +764,8 @@ class LazyTable(TransitionTable):
 
     @property
     def is_nested(self) -> bool:
-        """Whether this table has calls."""
-        return bool(self.__dict__["_nested"])
+        """Whether this table has calls, or may have some as long as it is not complete."""
+        return self.site_start.size > 1 if self.is_complete else bool(self.__dict__["_nested"])
 
     def __getattr__(self, name: str) -> Any:
         if name not in _MADE:
@@ -746,7 +779,9 @@ class LazyTable(TransitionTable):
 
     def __reduce__(self) -> Any:
         self.complete()
-        names = [field.name for field in dataclasses.fields(TransitionTable) if field.name != "min_length"]
+        names = [field.name for field in dataclasses.fields(TransitionTable)]
+        if self.is_nested:  # it is worked out when it is asked for
+            names.remove("min_length")
         return _complete_table, ({name: getattr(self, name) for name in names},)
 
     def __copy__(self) -> LazyTable:
@@ -882,8 +917,8 @@ def _check(table: TransitionTable) -> None:
         table.depth or any(getattr(table, name).size for name in _OF_CALLS) or table.exit_start.size > 1
     ):
         raise TableError("a table without return sites has no actions, exits, symbols, needs or depth")
-    if table.is_trie and table.is_nested:
-        raise TableError("a trie has no return sites")
+    if table.is_trie and (table.is_nested or table.common.rows):
+        raise TableError("a trie has no return sites, and nothing in common with others")
     if table.is_trie:
         _check_trie(table)
     else:
@@ -930,6 +965,14 @@ def _check_graph(table: TransitionTable) -> None:
     )  # fmt: skip
     if fault:
         raise TableError(f"{_FAULTS[fault]} (at {where})")
+    common = table.common
+    if any(common):
+        within = (
+            common.rows < table.num_rows and common.bases <= table.base_mask.size and common.sites <= table.num_sites
+            and common.actions <= table.num_actions
+        )  # fmt: skip
+        if not within or leads_out(table.__dict__, common):
+            raise TableError(f"what is common to tables, {common}, leads to what is not, or is led to by distance")
     if table.is_nested:
         need.flags.writeable = False
         table.__dict__.update(_code_need=need, _most_need=int(most), _most_pushes=int(pushes))
@@ -945,6 +988,27 @@ def _check_graph(table: TransitionTable) -> None:
         object.__setattr__(table, "min_length", found[0])
         object.__setattr__(table, "max_length", found[1])
     _check_lengths(table, *found)
+
+
+def _common(found: Any) -> Common:
+    """Return what a table has in common with others, as a file may say it; TableError for anything else."""
+    if not isinstance(found, tuple | list) or len(found) != len(Common._fields):
+        raise TableError(f"common must be {len(Common._fields)} numbers, not {found!r}")
+    if any(type(count) is not int or count < 0 for count in found):
+        raise TableError(f"common must be numbers of rows, bases, sites and actions, not {found!r}")
+    if not found[0] and any(found):
+        raise TableError("common bases, sites and actions belong to rows, and there are none")
+    return Common(*found)
+
+
+def leads_out(arrays: Mapping[str, Any], common: Common) -> bool:
+    """Return whether what is said to be common leads to what is not, or other rows into it by distance."""
+    a = arrays
+    found: bool = _leads_out(
+        a["row_start"], a["edge_target"], a["base_row"], a["base_start"], a["base_target"], a["action_state"],
+        a["action_start"], a["action_push"], a["site_start"], a["site_target"], a["base_push"], *common,
+    )  # fmt: skip
+    return found
 
 
 def _check_lengths(table: TransitionTable, shortest: int, longest: int | None) -> None:
@@ -1096,6 +1160,59 @@ def _first_fault(
     if finals + leaves != item_start.size - 1:
         return 11, 0, 0, 0
     return 0, 0, shortest, longest
+
+
+@njit(cache=True, nogil=True)
+def _leads_out(
+    row_start: Any,
+    edge_target: Any,
+    base_row: Any,
+    base_start: Any,
+    base_target: Any,
+    action_state: Any,
+    action_start: Any,
+    action_push: Any,
+    site_start: Any,
+    site_target: Any,
+    base_push: Any,
+    common_rows: int,
+    common_bases: int,
+    common_sites: int,
+    common_actions: int,
+) -> bool:
+    """Return whether what is common leads to what is not, or a row is numbered relative to one on the other side."""
+    rows = row_start.size - 1
+    action = rows + 2
+    for e in range(row_start[1], row_start[common_rows + 1]):
+        code = edge_target[e]
+        if code == 0 or common_rows < code < rows or code >= action + common_actions:
+            return True
+    for x in range(base_start[common_bases]):
+        code = base_target[x]
+        if code & 1 or not 1 <= code >> 1 <= common_rows:
+            return True
+    for s in range(rows):
+        if 1 <= s <= common_rows:
+            if base_row[s] >= common_bases or (base_push.size and base_push[s] >= common_sites):
+                return True
+        elif base_row[s] >= common_bases:
+            for x in range(base_start[base_row[s]], base_start[base_row[s] + 1]):
+                code = base_target[x]
+                t = s + (np.int64(code) >> 1)
+                # own rows lie side by side, the start before the others, without what is common between them
+                if code & 1 and 0 <= t < rows and (t <= common_rows or s == 0):
+                    return True
+    for a in range(common_actions):
+        if not 1 <= action_state[a] <= common_rows:
+            return True
+    for x in range(action_start[common_actions]):
+        if action_push[x] >= common_sites:
+            return True
+    for x in range(site_start[common_sites]):
+        code = site_target[x]
+        if code == 0 or common_rows < code < rows or code >= action + common_actions:
+            return True
+    return False
 
 
 @njit(cache=True, nogil=True)

@@ -82,8 +82,11 @@ class Meter:
         """Seconds since the compilation began, without those in which kernels were compiled."""
         return time.monotonic() - _COMPILING.seconds - self.started
 
-    def check(self, *, states: int = 0, bytes: int = 0, doing: str) -> None:
-        """Raise BudgetError if a step that needs this many states and bytes goes over a limit; ask before spending."""
+    def check(self, *, states: int = 0, bytes: int = 0, ahead: float = 0.0, doing: str) -> None:
+        """Raise BudgetError if a step that needs this many states and bytes goes over a limit; ask before spending.
+
+        ahead: seconds that what is left takes at the pace so far. Twice as many as there are end it at once.
+        """
         budget = self.budget
         if states > budget.states:
             self._stop("states", f"more than {budget.states:,} states", f"states={budget.states:,}", doing)
@@ -93,6 +96,8 @@ class Meter:
         self.bytes = max(self.bytes, bytes)
         if self.seconds > budget.seconds:
             self._stop("seconds", f"more than {budget.seconds:g} s", f"seconds={budget.seconds:g}", doing)
+        if self.seconds + ahead / 2 > budget.seconds:
+            self._stop("seconds", f"about {self.seconds + ahead:.0f} s", f"seconds={budget.seconds:g}", doing)
 
     def _stop(self, limit: str, need: str, shown: str, doing: str) -> None:
         raise BudgetError(

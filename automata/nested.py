@@ -372,10 +372,11 @@ class Machine:
         return self._twins[0, : self.size], self._twins[1, : self.size]
 
 
-def needs(machine: Machine, most: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def needs(machine: Machine, most: int, *, hope: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return how many frames that are no leaves it takes to end the fragment of each state, (N,), and behind each site.
 
-    most: in place of what has no end. Where labels lead into ever deeper calls, only the best of them is counted on.
+    most: in place of what has no end. Where labels lead into ever deeper calls, only the best of them is counted on;
+    without hope, none.
     """
     site_start, site_states, site_leaf = machine.sites
     found = []
@@ -390,6 +391,8 @@ def needs(machine: Machine, most: int) -> tuple[NDArray[np.int32], NDArray[np.in
         inside[site_states < 0] = 0 if safely else most
         reduce = np.maximum if safely else np.minimum
         found.append((need, reduce.reduceat(inside, site_start[:-1])))
+        if not hope:
+            return found[0]
     by_state, by_site = (np.where(sure < most, sure, hoped) for sure, hoped in zip(*found, strict=True))
     return by_state.astype(np.int32), by_site.astype(np.int32)
 

@@ -29,7 +29,7 @@ from ..automata.budget import Meter
 from ..automata.dfa import Dfa
 from ..errors import ConstraintError
 from ..table import NEVER, TransitionTable, graph_facts
-from .vocabulary import BYTE_GROUP, UNCLEAN, TokenTrie, Vocabulary
+from .vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, TokenTrie, Vocabulary
 
 _FEW_STATES = 32  # automata up to this size are bound without naming states: it would cost more than it saves
 _MOST_ROUNDS = 512  # of comparing states: tokens of more bytes are rare, and followed byte by byte
@@ -741,17 +741,9 @@ def _find_loops(p: Any, class_of: Any, transition: Any, relative: Any, named: An
             continue
         here = np.int64(transition[p, class_of[b]])
         steps = named and relative[p, class_of[b]]
-        low, high = 0x80, 0xBF
-        if b == 0xE0:
-            low = 0xA0
-        elif b == 0xED:
-            high = 0x9F
-        elif b == 0xF0:
-            low = 0x90
-        elif b == 0xF4:
-            high = 0x8F
+        low, high = BEHIND[b, 0], BEHIND[b, 1]
         # continuation bytes must lead to one state each time; nothing is said of characters that part and meet again
-        for _ in range(0 if b < 0x80 else 1 if b < 0xE0 else 2 if b < 0xF0 else 3):
+        for _ in range(BEHIND[b, 2]):
             if here < 0:
                 break
             following = np.int64(transition[here, class_of[low]])

@@ -15,15 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 from weakref import WeakKeyDictionary
 
 from .. import errors
 from ..automata.budget import Budget
 from ..errors import BudgetError, ConstraintError
 from ..table import LazyTable, TransitionTable
+from . import grammars, store, tags, text
 from . import schema as schemas
-from . import store, text
+from .grammar.tags import plain
 from .vocabulary import Vocabulary
 
 _SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
@@ -135,7 +136,7 @@ class Cache:
             raise TypeError(f"lazy must be True or False, not {lazy!r}")
         if isinstance(schema, type):
             schema = self._contents(schema)
-        spelling = self._spelling(schema, lazy, budget, options)
+        spelling = self._spelling("json schema", schema, lazy, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
         asked = schemas.request(schema, **options)
@@ -145,7 +146,7 @@ class Cache:
             lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=budget),
         )
 
-    def _spelling(self, schema: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
+    def _spelling(self, kind: str, source: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
         """Return what a request says as it stands, from which nothing else has to be made; None where that may mislead.
 
         A pickle says all there is to plain objects, and takes a part that occurs in several places once.
@@ -153,8 +154,8 @@ class Cache:
         if options.get("documents") is not None:
             return None
         try:
-            said = schema if type(schema) is str else pickle.dumps(schema, 5)
-            spelling = "json schema", said, pickle.dumps(tuple(options.items()), 5), lazy, budget
+            said = source if type(source) is str else pickle.dumps(source, 5)
+            spelling = kind, said, pickle.dumps(tuple(options.items()), 5), lazy, budget
             hash(spelling)
         except (ValueError, TypeError, AttributeError, RecursionError, pickle.PicklingError):
             return None
@@ -186,6 +187,68 @@ class Cache:
             return _answer(entry)
         key = _key("choices", text.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget)
         return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
+
+    def compile_grammar(
+        self,
+        grammar: str,
+        *,
+        start: str | None = None,
+        syntax: grammars.Syntax = "lark",
+        depth: int = 64,
+        budget: Budget | None = None,
+    ) -> TransitionTable:
+        """Return the table of a grammar, as `maskwright.compile_grammar` makes it, with its errors.
+
+        Why a grammar has no arrays is remembered as well, once somebody has asked for them.
+        """
+
+        def make() -> TransitionTable:
+            return grammars.compile_grammar(
+                grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=budget
+            )
+
+        texts = (grammar, syntax, "" if start is None else start)
+        if not all(isinstance(each, str) for each in texts) or type(depth) is not int:
+            return make()  # which says what is wrong
+        grammar, syntax = "".join([grammar]), cast(grammars.Syntax, "".join([syntax]))  # plain ones
+        start = None if start is None else "".join([start])
+        if syntax not in get_args(grammars.Syntax):
+            return make()
+        start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
+        return self._get(_key("grammar", source, True, budget), None, make)
+
+    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> TransitionTable:
+        """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
+
+        The order of keys has a meaning in schemas, and makes another table everywhere; spacing of JSON text has none.
+        """
+        if not isinstance(tag, str):
+            tag = self._format(plain(tag))
+        spelling = self._spelling("structural tag", tag, True, budget, options)
+        if spelling is not None and (entry := self._known(spelling)) is not None:
+            return _answer(entry)
+        contents = self._format(plain(tag)) if isinstance(tag, str) else tag
+        asked = schemas.request(True, **options)
+        options = {**options, "allow": asked.allowed}  # what was given may be read only once
+        return self._get(
+            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), True, budget),
+            spelling,
+            lambda: tags.compile_structural_tag(contents, self.vocabulary, budget=budget, **options),
+        )
+
+    def _format(self, part: Any) -> Any:
+        """Return a part of a structural tag as it is to be read, with the schemas of pydantic classes in their places.
+
+        A class says nothing by itself, and is another once it is rebuilt.
+        """
+        if isinstance(part, Mapping):
+            return {
+                key: (self._contents(value) if isinstance(value, type) else value)
+                if key in ("schema", "json_schema")
+                else self._format(value)
+                for key, value in part.items()
+            }
+        return [self._format(each) for each in part] if isinstance(part, (list, tuple)) else part
 
     def warm(
         self, sources: Sequence[Any], *, processes: int | None = None, progress: bool = False, **options: Any
@@ -374,7 +437,7 @@ class Cache:
                 first.append(error)
                 found = copy.copy(error)  # without the frames that it came through
             if isinstance(found, LazyTable):
-                self._complete_by_folder(key, found)
+                self._keep_arrays(key, found)
             else:
                 self._write(key, found)
             with self._lock:
@@ -420,18 +483,24 @@ class Cache:
 
     # ------------------------------------------------------------------------------------------------- disk
 
-    def _complete_by_folder(self, key: Any, table: LazyTable) -> None:
-        """Have a lazy table's arrays kept in the folder once they are worked out."""
+    def _keep_arrays(self, key: Any, table: LazyTable) -> None:
+        """Have a lazy table's arrays kept in the folder once they are worked out, or here why that cannot be done."""
         folder = self._folder
-        if folder is None:
-            return
+        why: list[ConstraintError] = []
 
         def around(make: Callable[[], TransitionTable]) -> TransitionTable:
-            there = folder.read(key)  # another process may have been quicker
-            if isinstance(there, TransitionTable):
+            if why:  # found out once, which may have taken a whole budget
+                raise copy.copy(why[0])
+            there = None if folder is None else folder.read(key)
+            if isinstance(there, TransitionTable):  # another process may have been quicker
                 return there
-            made = make()
-            folder.write(key, made)
+            try:
+                made = make()
+            except ConstraintError as error:
+                why.append(copy.copy(error))
+                raise
+            if folder is not None:
+                folder.write(key, made)
             return made
 
         table.keep_with(around)

@@ -11,17 +11,21 @@ import numpy as np
 from ..automata.budget import Budget, Meter
 from ..automata.dfa import BYTES, Dfa
 from ..automata.minimize import canonical
-from ..errors import ConstraintError
+from ..errors import ConstraintError, NoTableError
 from ..table import LazyTable, TransitionTable
 from .bind import bind
+from .grammar.delimited import NotDelimitedError, to_machine
 from .grammar.form import Grammar
 from .grammar.network import Network, build
-from .grammar.stacks import Stacks
-from .text import begin_budget, check_vocabulary, source_of
+from .grammar.regions import delimited, with_lists
+from .grammar.stacks import NO_TOKENS, Stacks
+from .link import link_machine
+from .specials import spelt
+from .text import begin_budget, check_vocabulary, checked_depth, source_of
 from .vocabulary import Vocabulary
 
 Syntax = Literal["lark", "gbnf", "ebnf"]
-_STARTS: dict[str, str] = {"lark": "start", "gbnf": "root", "ebnf": "root"}
+STARTS: dict[str, str] = {"lark": "start", "gbnf": "root", "ebnf": "root"}
 
 
 def compile_grammar(
@@ -30,20 +34,24 @@ def compile_grammar(
     *,
     start: str | None = None,
     syntax: Syntax = "lark",
+    depth: int = 64,
     budget: Budget | None = None,
 ) -> TransitionTable:
     r"""Compile a context-free grammar into a table of exactly the texts that it derives.
 
     grammar: in Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it), as `syntax` says. start:
-    the rule to begin with; "start" in Lark's, "root" in the others. budget: limits for this compilation and for what
-    is read later: all states that are ever made, and seconds for any one token or mask.
+    the rule to begin with; "start" in Lark's, "root" in the others. depth: how many brackets may be open at once where
+    the table is in arrays, with a stack of so many places; no text is begun that cannot be ended within it. budget:
+    limits for this compilation and for what is read later: all states that are ever made, and seconds for any one token
+    or mask.
 
     There is no lexer: a text is allowed if any derivation spells it, with whatever `%ignore` names between terminals.
     These are the texts that Lark's Earley parser takes with `lexer="dynamic_complete"`.
 
-    Returns a `LazyTable`: a `Matcher` reads the grammar as it is, state by state as its text comes. Whatever needs
-    arrays, such as operations on a device, completes it, which raises ConstraintError for a grammar of which there is
-    no finite table.
+    Returns a `LazyTable`: a `Matcher` reads the grammar as it is, state by state as its text comes, to any depth.
+    Whatever needs arrays, such as operations on a device, completes it. Of a regular grammar that is an automaton; of
+    one where brackets, or words around it, say where a rule within itself begins and ends, a table with calls. Of
+    others there is no finite table: `complete` then raises NoTableError, and a device reads them on demand.
 
     Raises GrammarError, with line, column and a caret, for a grammar that is malformed, has a rule that derives no text
     at all, or uses what cannot be exact; ConstraintError if the vocabulary lacks bytes that it needs; BudgetError;
@@ -61,18 +69,32 @@ def compile_grammar(
         raise ValueError(f"syntax must be one of {', '.join(map(repr, get_args(Syntax)))}, not {syntax!r}")
     if start is not None and not isinstance(start, str):
         raise TypeError(f"start must be the name of a rule, not {type(start).__name__}")
+    depth = checked_depth(depth)
     meter = begin_budget(budget)
-    start = _STARTS[syntax] if start is None else start
-    form = _reader(syntax)(grammar, start=start, meter=meter)
-    return compile_form(form, vocabulary, source=source_of("grammar", syntax, start, grammar), meter=meter)
+    start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
+    form = reader_of(syntax)(grammar, start=start, meter=meter)
+    return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
 
 
-def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter) -> TransitionTable:
+def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: Syntax, depth: int) -> tuple[str, str]:
+    """Return the rule that a grammar begins with, and a hash of all that its table follows from."""
+    start = STARTS[syntax] if start is None else start
+    return start, source_of("grammar", syntax, start, str(depth), vocabulary.names, grammar)
+
+
+def compile_form(
+    form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64
+) -> TransitionTable:
     """Return the table of a grammar that was read; the same errors as `compile_grammar`."""
-    network = build(form, meter)
+    try:
+        form, vocabulary, _ = spelt(form, vocabulary)
+        form = with_lists(form)
+        network = build(form, meter)
+    except RecursionError:
+        raise form.error("this grammar is nested too deep: name parts of it as rules", form.start) from None
     missing = _missing(network, vocabulary)
     if missing:
-        if not network.embeds and not network.specials:
+        if not network.embeds:
             return _regular(network, vocabulary, source, meter)
         raise ConstraintError(
             f"the vocabulary has no token for the single byte {missing[:1]!r}"
@@ -82,17 +104,7 @@ def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: M
     reader = Stacks(network, vocabulary, meter)
 
     def make() -> TransitionTable:
-        again = replace(meter.budget).begin()
-        if network.specials:
-            raise ConstraintError(
-                f"a grammar with special tokens ({', '.join(network.specials)}) has no arrays: follow it with a Matcher"
-            )
-        if not network.embeds:
-            return _regular(network, vocabulary, source, again)
-        raise ConstraintError(
-            "this grammar has no finite table: a rule stands within itself with something on either side, so what is "
-            "open has to be remembered; follow it with a Matcher, without max_tokens"
-        )
+        return _whole(form, network, vocabulary, source, depth, replace(meter.budget).begin())
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
@@ -100,7 +112,7 @@ def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: M
     )  # fmt: skip
 
 
-def _reader(syntax: Syntax) -> Callable[..., Grammar]:
+def reader_of(syntax: Syntax) -> Callable[..., Grammar]:
     """Return what reads a notation; lark is only imported for its own."""
     if syntax == "lark":
         from .grammar.lark import read_lark
@@ -120,6 +132,25 @@ def _missing(network: Network, vocabulary: Vocabulary) -> bytes:
     return b"" if single is None else bytes(b for b in np.flatnonzero(read).tolist() if b not in single)
 
 
+def _whole(
+    form: Grammar, network: Network, vocabulary: Vocabulary, source: str, depth: int, meter: Meter
+) -> TransitionTable:
+    """Return the table of a grammar: of an automaton, or with calls where the input alone says what is open."""
+    if not network.embeds:
+        return _regular(network, vocabulary, source, meter)
+    for other in delimited(form):
+        try:
+            machine, start = to_machine(build(other, meter), meter)
+        except NotDelimitedError:
+            continue
+        return link_machine(machine, start, vocabulary, source, depth, meter)
+    raise NoTableError(
+        "this grammar has no finite table: a rule stands within itself with something on either side, and no brackets "
+        "say where it begins and ends, so what is open must be remembered: a Matcher follows it, and put() reads it on "
+        "demand, without max_tokens"
+    )
+
+
 def _regular(network: Network, vocabulary: Vocabulary, source: str, meter: Meter) -> TransitionTable:
     """Return the table of a grammar without self-embedding, by its minimal automaton."""
     return bind(automaton(network, meter), vocabulary, source=source, meter=meter)
@@ -127,10 +158,7 @@ def _regular(network: Network, vocabulary: Vocabulary, source: str, meter: Meter
 
 def automaton(network: Network, meter: Meter) -> Dfa:
     """Return the minimal DFA of a network in which no rule embeds itself. Raises BudgetError."""
-    stacks = Stacks(network, _NO_TOKENS, meter)
+    stacks = Stacks(network, NO_TOKENS, meter)
     cells = stacks.all_states()
     class_of: Any = network.class_of[:BYTES].astype(np.uint16)
     return canonical(class_of, cells, stacks.accepting(), meter=meter)
-
-
-_NO_TOKENS = Vocabulary.from_bytes([b"\0"])

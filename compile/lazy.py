@@ -37,6 +37,7 @@ _MOST_AHEAD = 1024  # states looked at to know that
 _MOST_BYTES = 32  # of a token that are known to be read
 _FINE = 8  # up to so many their number is kept, beyond that it is a multiple: few masks are worth more than exact ones
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
+_FIRST_SIGN, _LETTERS = 0x21, 5  # signs are ASCII from here on, in groups of their own, behind those of letters
 _MOST_SETS = 256  # of groups that states read freely, kept
 _MOST_MASKS = 64  # kept of what is read freely
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
@@ -666,12 +667,31 @@ def _row_freely(header: Any, start: Any) -> Any:
         read += rows[start << 8 | b] > 0
     if read < _MANY:
         return np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
-    one = np.uint64(1)
-    groups, wanted = _usual_groups(header, rows, start), np.uint64(0)
-    queue, phases, level = (
-        np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
+    groups = _usual_groups(header, rows, start)
+    surely, wanted, unwritten, sign = _row_ahead(header, rows, start, groups)
+    fewer, tries = groups, 1
+    while sign >= 0 and tries < _MOST_TRIES:
+        fewer &= ~(np.uint64(1) << np.uint64(sign))
+        more, others, unwritten, sign = _row_ahead(header, rows, start, fewer)
+        if more > surely:
+            groups, surely, wanted = fewer, more, others
+        tries += 1
+    return groups, surely, wanted, unwritten
+
+
+@njit(cache=True, nogil=True)
+def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
+    """Return how many bytes of any characters of some groups a row surely reads, and the groups of others read.
+
+    And a state that must be written first to say so, or -1; and the group of a sign without which it may read more,
+    as the end of a trigger in free text, or -1.
+    """
+    one, wanted = np.uint64(1), np.uint64(0)
+    queue, phases, level, signs = (
+        np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64),
+        np.empty(_MOST_AHEAD, np.int64),
     )  # fmt: skip
-    queue[0], phases[0], level[0] = start, 0, 0
+    queue[0], phases[0], level[0], signs[0] = start, 0, 0, -1
     count, at = 1, 0
     while at < count:
         here, phase, depth = queue[at], phases[at], level[at]
@@ -685,7 +705,9 @@ def _row_freely(header: Any, start: Any) -> Any:
                     wanted |= one << np.uint64(BYTE_GROUP[b])
                 continue
             if to <= 0:
-                return groups, depth, wanted, here if to == UNWRITTEN else np.int64(_WRITTEN)
+                if to == UNWRITTEN:
+                    return depth, wanted, here, np.int64(-1)
+                return depth, wanted, np.int64(_WRITTEN), signs[at - 1]
             if to == last and after == last_phase:
                 continue
             last, last_phase = to, after
@@ -696,10 +718,11 @@ def _row_freely(header: Any, start: Any) -> Any:
                     break
             if new and depth + 1 < _MOST_BYTES:
                 if count == _MOST_AHEAD:  # not all states after so many bytes have been looked at
-                    return groups, depth, wanted, np.int64(_WRITTEN)
+                    return depth, wanted, np.int64(_WRITTEN), np.int64(-1)
                 queue[count], phases[count], level[count] = to, after, depth + 1
+                signs[count] = BYTE_GROUP[b] if _FIRST_SIGN <= b < 0x80 and BYTE_GROUP[b] > _LETTERS else signs[at - 1]
                 count += 1
-    return groups, np.int64(_MOST_BYTES), wanted, np.int64(_WRITTEN)
+    return np.int64(_MOST_BYTES), wanted, np.int64(_WRITTEN), np.int64(-1)
 
 
 @njit(cache=True, nogil=True)

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import json
 import math
-import operator
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..automata.budget import Budget
 from ..errors import RegexError, SchemaError
-from ..table import MOST_DEPTH, LazyTable, TransitionTable
-from .text import begin_budget, check_vocabulary
+from ..table import LazyTable, TransitionTable
+from .text import begin_budget, check_vocabulary, checked_depth
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -89,9 +88,7 @@ def request(
 
     layout = _layout(whitespace, ascii)
     allowed = _allowed(allow)
-    depth = operator.index(depth)
-    if not 1 <= depth <= MOST_DEPTH:
-        raise ValueError(f"depth must be from 1 to {MOST_DEPTH:,}, not {depth}")
+    depth = checked_depth(depth)
     if documents is not None and not (
         isinstance(documents, Mapping) and all(isinstance(uri, str) for uri in documents)
     ):
@@ -99,7 +96,7 @@ def request(
     contents = read(schema)
     if documents is not None:  # a class says nothing by itself
         documents = {uri: read(each) if isinstance(each, type) else each for uri, each in documents.items()}
-    source = _hash(contents, documents, layout, sorted(allowed), depth)
+    source = hash_of(contents, documents, layout, sorted(allowed), depth)
     return Request(contents, documents, layout, allowed, depth, source)
 
 
@@ -111,7 +108,8 @@ def compile_request(
     from .json_schema.build import build
     from .json_schema.emit import Emitter, emit
     from .json_schema.keywords import formula
-    from .json_schema.library import Library, lazily, link
+    from .json_schema.library import Library, lazily
+    from .link import link
 
     contents, documents, layout, allowed, depth, source = asked
     if not isinstance(lazy, bool):
@@ -120,11 +118,11 @@ def compile_request(
     library = Library.of(vocabulary, layout)
     patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
     try:
-        with _uncollected():
+        with uncollected():
             root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
             if not lazy:
                 return link(library, emit(root, library, meter), source, depth, meter)
-            emitter = Emitter(root, library, meter, lazy=True)
+            emitter = Emitter((root,), library, meter, lazy=True)
             emitter.begin(patient.begin())
             reader = lazily(library, emitter, depth, patient.begin())
     except RegexError as error:
@@ -132,7 +130,7 @@ def compile_request(
 
     def make() -> TransitionTable:
         again = begin_budget(budget)
-        with _uncollected():
+        with uncollected():
             return link(library, emit(root, library, again), source, depth, again)
 
     return LazyTable(
@@ -142,7 +140,7 @@ def compile_request(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer."""
     collects = gc.isenabled()
     gc.disable()
@@ -204,7 +202,7 @@ def _find_pattern(contents: Any, pattern: str) -> str:
     return ""
 
 
-def _hash(contents: Any, documents: Mapping[str, Any] | None, *options: object) -> str:
+def hash_of(contents: Any, documents: Mapping[str, Any] | None, *options: object) -> str:
     """Return the SHA-256 of what is compiled: a schema's order has a meaning, its spacing has none."""
     others = "" if documents is None else _text(dict(documents))
     return hashlib.sha256(f"json schema\0{options!r}\0{others}\0{_text(contents)}".encode()).hexdigest()

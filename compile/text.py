@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable
 
 from ..automata.budget import Budget, Meter
 from ..automata.nfa import Nfa, determinize
 from ..errors import ConstraintError
-from ..table import TransitionTable
+from ..table import MOST_DEPTH, TransitionTable
 from .bind import bind
 from .regex.lower import to_dfa
 from .vocabulary import Vocabulary
@@ -91,6 +92,14 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
             f"a Vocabulary is needed, not a {type(vocabulary).__name__}: make one with Vocabulary.from_transformers "
             "or another from_ method"
         )
+
+
+def checked_depth(depth: int) -> int:
+    """Return the depth of a table with calls. Raises ValueError, and TypeError for what is no integer."""
+    depth = operator.index(depth)
+    if not 1 <= depth <= MOST_DEPTH:
+        raise ValueError(f"depth must be from 1 to {MOST_DEPTH:,}, not {depth}")
+    return depth
 
 
 def source_of(*parts: str) -> str:

@@ -16,7 +16,7 @@ import binascii
 import importlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Reading:
     encode: Encode | None
     leading_space: bool = False
     trailing_space: bool = False
+    names: Mapping[str, int] = field(default_factory=dict)
 
 
 # ----------------------------------------------------------------------------------------------------- encoders
@@ -113,7 +114,8 @@ def _read_fast(backend: Any, special: set[int], eos: int | None, encode: Encode)
             tokens[i] = text.encode()  # the decoder would take its letters for bytes, "é" for the single byte E9
         elif i not in special:
             tokens[i] = rules.spell(text)
-    return Reading(tokens, special, eos, encode, rules.leading_space, rules.trailing_space)
+    names = {text: i for i, text in (texts | added).items() if i in special or i in added}
+    return Reading(tokens, special, eos, encode, rules.leading_space, rules.trailing_space, names)
 
 
 def _unknown(backend: Any) -> set[int]:
@@ -292,7 +294,8 @@ def _read_slow(tok: Any, encode: Encode) -> Reading:
                 "version, or work out the bytes of each token and use Vocabulary.from_bytes"
             )
     leading = hasattr(tok, "wordpiece_tokenizer") or (sp is not None and _drops_first_space(sp))
-    return Reading(tokens, special, tok.eos_token_id, encode, leading)
+    names = {tok.convert_ids_to_tokens(i): i for i in special} | {token.content: i for i, token in added.items()}
+    return Reading(tokens, special, tok.eos_token_id, encode, leading, names=names)
 
 
 # ------------------------------------------------------------------------------------------------- sentencepiece
@@ -305,8 +308,9 @@ def read_sentencepiece(sp: Any) -> Reading:
     size = sp.get_piece_size()
     special = {i for i in range(size) if sp.is_control(i) or sp.is_unknown(i) or sp.is_unused(i)}
     tokens = [_piece(sp, i) for i in range(size)]
+    names = {sp.id_to_piece(i): i for i in sorted(special) if not sp.is_unused(i)}
     eos = sp.eos_id()  # -1 for none
-    return Reading(tokens, special, eos if eos >= 0 else None, sp.encode, _drops_first_space(sp))
+    return Reading(tokens, special, eos if eos >= 0 else None, sp.encode, _drops_first_space(sp), names=names)
 
 
 def _piece(sp: Any, i: int) -> bytes:
@@ -335,7 +339,7 @@ def read_tiktoken(enc: Any) -> Reading:
     """Return what a `tiktoken.Encoding` says about itself; raises ConstraintError for other objects."""
     if not hasattr(enc, "decode_single_token_bytes"):
         raise _foreign(enc, "from_tiktoken", "a tiktoken.Encoding")
-    special = {enc.encode_single_token(text) for text in enc.special_tokens_set}
+    names = {text: enc.encode_single_token(text) for text in sorted(enc.special_tokens_set)}
     tokens = []
     for i in range(enc.n_vocab):
         try:
@@ -346,7 +350,7 @@ def read_tiktoken(enc: Any) -> Reading:
         eos = enc.eot_token
     except KeyError:  # "<|endoftext|>" is not among its special tokens
         eos = None
-    return Reading(tokens, special, eos, enc.encode_ordinary)
+    return Reading(tokens, set(names.values()), eos, enc.encode_ordinary, names=names)
 
 
 def read_mistral(tok: Any) -> Reading:
@@ -359,7 +363,9 @@ def read_mistral(tok: Any) -> Reading:
     tok = getattr(tok, "tokenizer", tok)
     if hasattr(tok, "id_to_byte_piece"):  # Tekken: special tokens come first and give no bytes
         special = {i for i in range(tok.n_words) if tok.is_special(i)}
-        return Reading([tok.id_to_byte_piece(i) for i in range(tok.n_words)], special, tok.eos_id, _OfMistral(tok))
+        names = {tok.id_to_piece(i): i for i in sorted(special)}
+        tokens = [tok.id_to_byte_piece(i) for i in range(tok.n_words)]
+        return Reading(tokens, special, tok.eos_id, _OfMistral(tok), names=names)
     if hasattr(getattr(tok, "_model", None), "is_byte"):  # its SentencePieceProcessor, which it has no name for
         return read_sentencepiece(tok._model)
     raise _foreign(given, "from_mistral", "a mistral-common MistralTokenizer, Tekkenizer or SentencePieceTokenizer")

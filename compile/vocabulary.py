@@ -7,11 +7,12 @@ each token leads from a state of a byte automaton.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, product
 from pathlib import Path
@@ -79,6 +80,25 @@ BYTE_GROUP = _byte_groups()
 """Group of each byte that begins a character: a set of groups, one bit each, says what lies in a part of the trie."""
 
 
+def _behind() -> NDArray[np.int64]:
+    """Return for each first byte of a character the least and greatest next one, and how many follow, (256, 3)."""
+    out = np.zeros((256, 3), np.int64)
+    out[:, 0], out[:, 1] = 0x80, 0xBF
+    for first, column, limit in ((0xE0, 0, 0xA0), (0xED, 1, 0x9F), (0xF0, 0, 0x90), (0xF4, 1, 0x8F)):
+        out[first, column] = limit
+    for first, count in ((0xC2, 1), (0xE0, 2), (0xF0, 3)):
+        out[first:0xF5, 2] = count
+    return out
+
+
+BEHIND = _behind()
+"""Of each byte that begins a character: the least and the greatest second byte, and how many follow."""
+
+
+MARKS = bytes([*range(0xFF, 0xF4, -1), 0xC1, 0xC0])
+"""Bytes that stand nowhere in UTF-8, by which automata over bytes know special tokens: see `Vocabulary.marked`."""
+
+
 @dataclass(frozen=True)
 class TokenTrie:
     """The trie of all tokens' bytes in depth-first order, children by ascending byte, the root left out.
@@ -142,7 +162,10 @@ class Vocabulary:
     one space again when they decode, which `leading_space` says; a model that continues a prompt is not at the start.
     Likewise `trailing_space`: tokens such as "the</w>" spell b"the ", and the last space of a text is dropped.
 
-    Two vocabularies are equal if their fingerprints are.
+    `special_ids` are the names by which grammars and tags mean one token, whatever it spells: those of control tokens,
+    such as "<|im_end|>", and of tokens that were added to a tokenizer whole, such as "<tool_call>", which have bytes.
+
+    Two vocabularies have the same tables if their fingerprints are equal, but for those of what names special tokens.
     """
 
     tokens: tuple[bytes, ...]  # (V,) by id
@@ -151,6 +174,7 @@ class Vocabulary:
     leading_space: bool = False
     trailing_space: bool = False
     encoder: Encoder | None = field(default=None)  # the tokenizer's own
+    special_ids: Mapping[str, int] = field(default_factory=dict)  # by name, see the class
 
     # ------------------------------------------------------------------------------------------------- sources
 
@@ -160,7 +184,8 @@ class Vocabulary:
         tokens: Iterable[bytes],
         *,
         eos: int | None = None,
-        special: Iterable[int] = (),
+        special: Iterable[int] | Mapping[str, int] = (),
+        names: Mapping[str, int] | None = None,
         size: int | None = None,
         encode: Encoder | None = None,
         leading_space: bool = False,
@@ -168,8 +193,9 @@ class Vocabulary:
     ) -> Vocabulary:
         """Return the vocabulary in which id i spells `tokens[i]`; b"" for an id that spells nothing.
 
-        eos: the id that ends a text. special: ids of control tokens; what `tokens` has for them and for `eos` is
-        ignored. size: the width of the model's logits, where that is more than there are tokens. encode: how the
+        eos: the id that ends a text. special: ids of control tokens, or a dict of these by name; what `tokens` has for
+        them and for `eos` is ignored. names: ids by name of further tokens that are meant as a whole, which may have
+        bytes. size: the width of the model's logits, where that is more than there are tokens. encode: how the
         tokenizer itself segments a text, without adding special tokens; the vocabulary can be pickled if it can.
         leading_space, trailing_space: see the class.
         Raises ConstraintError if a token is not bytes, an id is out of range, or no token has bytes.
@@ -184,6 +210,8 @@ class Vocabulary:
             raise ConstraintError(f"tokens must be a list of bytes, one for each id, not {type(tokens).__name__}")
         if not isinstance(special, Iterable):
             raise ConstraintError(f"special must be a list of token ids, not {special!r}")
+        named = dict(special) if isinstance(special, Mapping) else {}
+        special = named.values() if named else special
         if encode is not None and not callable(encode):
             raise ConstraintError(
                 f"encode must be a function from a text to its token ids, not {type(encode).__name__}: pass a "
@@ -194,6 +222,10 @@ class Vocabulary:
             raise _not_bytes(spelt)
         width = _checked_size(size, len(spelt))
         ids = {_checked_id(i, width, "special") for i in special}
+        named = {**(names or {}), **named}
+        if not all(isinstance(name, str) for name in named):
+            raise ConstraintError("names of special tokens must be text, as the tokenizer calls them")
+        special_ids = {name: _checked_id(i, width, "the ids of names") for name, i in named.items()}
         if eos is not None:
             eos = _checked_id(eos, width, "eos")
             ids.add(eos)
@@ -209,7 +241,7 @@ class Vocabulary:
         if sum(map(len, spelt)) > _MOST_BYTES:
             raise ConstraintError(f"the tokens have more than {_MOST_BYTES:,} bytes in all")
         spelt.extend([b""] * (width - len(spelt)))
-        return cls(tuple(spelt), eos, frozenset(ids), bool(leading_space), bool(trailing_space), encode)
+        return cls(tuple(spelt), eos, frozenset(ids), bool(leading_space), bool(trailing_space), encode, special_ids)
 
     @classmethod
     def from_transformers(cls, tok: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
@@ -271,6 +303,7 @@ class Vocabulary:
             read.tokens,
             eos=read.eos if eos is None else eos,
             special=read.special,
+            names=read.names,
             size=size,
             encode=read.encode,
             leading_space=read.leading_space,
@@ -288,13 +321,19 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """A name of this vocabulary, the same everywhere: a SHA-256 over each id's bytes, `eos` and dropped spaces.
 
-        Special ids count only through having no bytes, and the encoder not at all: neither changes a table.
+        Special ids count only through having no bytes, and the encoder not at all. Nor do names, which change only
+        the tables of what names tokens: `names` is part of their source.
         """
         head = f"vocabulary 1 {self.size} {self.eos} {self.leading_space:d} {self.trailing_space:d};"
         digest = hashlib.sha256(head.encode())
         digest.update(np.ascontiguousarray(self.token_offset, "<i8").data)
         digest.update(self.token_bytes.data)
         return f"bytes:{digest.hexdigest()}"
+
+    @cached_property
+    def names(self) -> str:
+        """A hash of `special_ids`: of which tokens are meant by which names."""
+        return hashlib.sha256(repr(sorted(self.special_ids.items())).encode("utf-8", "backslashreplace")).hexdigest()
 
     @cached_property
     def token_bytes(self) -> NDArray[np.uint8]:
@@ -340,6 +379,32 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary(size={self.size}, eos={self.eos}, fingerprint={self.fingerprint[:22]!r})"
 
+    def marked(self, ids: Sequence[int]) -> Vocabulary:
+        """Return these tokens with those of `ids` spelt by one byte each, `MARKS` in order, which no text has.
+
+        An automaton over bytes reads such a token as itself, whatever its own bytes are. What else had these bytes,
+        such as the tokens of single bytes, has none. It has the fingerprint of this vocabulary, as its tables are
+        tables of this one, and cannot encode. Raises ConstraintError for more tokens than there are marks.
+        """
+        ids = tuple(ids)
+        if not ids:
+            return self
+        made: dict[tuple[int, ...], Vocabulary] = self.__dict__.setdefault("_with_marks", {})
+        found = made.get(ids)
+        if found is None:
+            if len(ids) > len(MARKS):
+                raise ConstraintError(f"{len(ids)} special tokens in one constraint: the most is {len(MARKS)}")
+            tokens = list(self.tokens)
+            used = np.flatnonzero(np.isin(self.token_bytes, np.frombuffer(MARKS[: len(ids)], np.uint8)))
+            for i in np.unique(np.searchsorted(self.token_offset, used, "right") - 1).tolist():
+                tokens[i] = b""
+            for n, i in enumerate(ids):
+                tokens[i] = MARKS[n : n + 1]
+            found = replace(self, tokens=tuple(tokens), encoder=None)
+            found.__dict__["fingerprint"] = self.fingerprint
+            made[ids] = found
+        return found
+
     # ------------------------------------------------------------------------------------------------ text and ids
 
     def decode(self, ids: Iterable[int]) -> bytes:
@@ -356,6 +421,23 @@ class Vocabulary:
                 )
             parts.append(self.tokens[i])
         return b"".join(parts)
+
+    def id_of(self, name: str) -> int:
+        """Return the id of a token by its name in `special_ids`.
+
+        Raises ConstraintError for a name that no token has, with some that are like it.
+        """
+        found = self.special_ids.get(name)
+        if found is not None:
+            return found
+        near = difflib.get_close_matches(name, self.special_ids, 3, 0.5)
+        if near:
+            hint = f"did you mean {' or '.join(map(repr, near))}?"
+        elif self.special_ids:
+            hint = f"it knows {len(self.special_ids)}, such as {', '.join(map(repr, list(self.special_ids)[:3]))}"
+        else:
+            hint = "it knows none: make it from the tokenizer, or pass special={name: id}"
+        raise ConstraintError(f"the vocabulary knows no special token of the name {name!r}: {hint}")
 
     def encode(self, text: str | bytes) -> list[int]:
         """Return ids that spell a text exactly, as the tokenizer itself writes it inside a longer text.

@@ -1,26 +1,29 @@
 """An `Arena`: many tables in arrays of fixed size, so that one call serves a batch in which every row has its own.
 
 Rows, sites and whatever else has a number are numbered anew on the way in. Masks, class lists and exit lists say
-nothing about states: equal ones are there once, however many tables have them, and they are most of what schemas have
-in common. Adding and dropping change what arrays hold, never their shapes, so nothing that was compiled or recorded for
-an arena has to be again.
+nothing about states, and what a table says is `common` leads only to itself: equal ones are there once, however many
+tables have them. Adding and dropping change what arrays hold, never their shapes, so nothing that was compiled or
+recorded for an arena has to be again.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ArenaError, VocabularyMismatchError
+from ..errors import ArenaError, NoTableError, VocabularyMismatchError
+from ..matrix import SortedMatrix
 from ..table import NEVER, Distances, LazyTable, TransitionTable
 from . import packed
 from .device_table import CALL_ARRAYS, MOST_FRAMES, DeviceCalls, DeviceTable, Made, check_table, most_pops
@@ -34,18 +37,18 @@ class Capacity:
     the most that one state or one token of any table may have: gathers are as wide as these say.
     """
 
-    states: int = 1 << 20
-    edges: int = 1 << 23
-    bases: int = 1 << 16
-    base_targets: int = 1 << 20
-    masks: int = 2048  # V bits each
-    lists: int = 1 << 15  # of classes, and as many of exits
-    classes: int = 1 << 22  # entries of the former
-    exits: int = 1 << 18  # entries of the latter
+    states: int = 1 << 19
+    edges: int = 3 << 21
+    bases: int = 1 << 14
+    base_targets: int = 1 << 18
+    masks: int = 1024  # V bits each
+    lists: int = 1 << 13  # of classes, and as many of exits
+    classes: int = 3 << 20  # entries of the former
+    exits: int = 1 << 16  # entries of the latter
     sites: int = 1 << 16
-    site_entries: int = 1 << 21
-    actions: int = 1 << 18
-    pushes: int = 1 << 19
+    site_entries: int = 1 << 20
+    actions: int = 1 << 17
+    pushes: int = 1 << 18
     row_width: int = 2048  # edges of a state
     class_width: int = 1 << 17  # entries of a class list
     exit_width: int = 512
@@ -184,6 +187,13 @@ class _Shared:
     place: int
     parts: list[tuple[str, int, int]]  # spaces, and what is taken of them
     uses: int = 0
+
+
+class _Places(NamedTuple):
+    """Where a table lies: what it has in common with others, and what is its own, of each space."""
+
+    common: dict[str, int]
+    own: dict[str, int]
 
 
 class _List(NamedTuple):
@@ -354,12 +364,12 @@ class Arena:
     def add(self, table: TransitionTable) -> Handle:
         """Give a table a place, or find the one it has, and return a handle; the table stays until it is dropped.
 
-        A lazy table is worked out first. Raises ArenaError where there is no room, or never would be, with what to do;
-        BudgetError; VocabularyMismatchError for a table of another vocabulary; TypeError.
+        A lazy table is worked out first. Raises ArenaError where there is no room, or never would be, with what to do,
+        and for a grammar that has no finite table; VocabularyMismatchError for a table of another vocabulary;
+        BudgetError; TypeError.
         """
         self._check_vocabulary(table)
-        if isinstance(table, LazyTable):
-            table.complete()
+        _check_finite(table)
         key = _key_of(table)
         with self._lock:
             resident = self._tables.get(key)
@@ -375,14 +385,13 @@ class Arena:
         A lazy table is worked out first.
         """
         self._check_vocabulary(table)
-        if isinstance(table, LazyTable):
-            table.complete()
+        _check_finite(table)
         with self._lock:
             if _key_of(table) not in self._tables:
                 self._checked(table)
 
     def _check_vocabulary(self, table: TransitionTable) -> None:
-        check_table(table)
+        check_held(table)
         host = self.table
         if (table.vocabulary, table.vocab_size) != (host.vocabulary, host.vocab_size):
             raise VocabularyMismatchError(
@@ -423,18 +432,25 @@ class Arena:
         while True:
             taken: list[tuple[str, int, int]] = []
             shared: list[_Shared] = []
+            written = len(self._changes)
             try:
-                at = {name: self._take(name, count, taken) for name, count in needs.items()}
-                lists = self._share(graph, shared)
+                own = {name: self._take(name, count, taken) for name, count in needs.items()}
+                lists = self._share_lists(graph, shared)
+                at = _Places(self._share_common(graph, lists, shared), own)
                 break
             except ArenaError:
                 self._release(taken, shared)
+                del self._changes[written:]  # where there is nothing any more
                 if not may_fit:  # once: what nobody holds goes in vain where what is held lies in between
                     may_fit = self._may_fit(graph, needs)
                 if not may_fit or not self._evict():
                     raise
-        most_need, most_pushes = self._write(graph, at, lists)
-        resident = _Resident(at["states"], taken, shared, table, most_need, most_pushes)
+        self._write(graph, at, lists, own=True)
+        most_need = most_pushes = 0
+        if graph.is_nested:
+            most_need = graph.most_need + (self._more_room(graph) if graph.most_need else 0)
+            most_pushes = graph.most_pushes
+        resident = _Resident(own["states"], taken, shared, table, most_need, max(1, most_pushes))
         self._tables[key] = resident
         self._bound()
         self._publish()
@@ -444,18 +460,12 @@ class Arena:
         """Return a table as a graph, and how much of each space is its own; ArenaError if it can never have that."""
         graph = _as_graph(table)
         self._check_widths(graph)
-        own = {
-            "states": graph.num_rows + 1, "edges": graph.num_edges, "bases": len(graph.base_mask) + 1,
-            "base_targets": graph.base_target.size, "sites": graph.num_sites + 1,
-            "site_entries": graph.site_symbol.size, "actions": graph.num_actions + 1,
-            "pushes": graph.action_push.size,
-        }  # fmt: skip
-        shared = {
-            "masks": len(graph.masks), "class lists": 2 * (graph.class_start.size - 1), "classes": graph.class_id.size,
-            "exit lists": 2 * (graph.exit_start.size - 1), "exits": graph.exit_symbol.size,
-        }  # fmt: skip
-        for name, count in {**own, **shared}.items():
-            if count > self._spaces[name].size:
+        own = _needs(graph, own=True)
+        common = _needs(graph, own=False) if graph.common.rows else {}
+        parts = [own, common, *(spaces for spaces in _wanted(graph).values())]
+        for name, space in self._spaces.items():
+            count = sum(part.get(name, 0) for part in parts)
+            if count > space.size:
                 raise self._no_room(name, count)
         return graph, own
 
@@ -541,28 +551,68 @@ class Arena:
                     uses[shared.key] -= 1
                     if not uses[shared.key]:
                         give(shared.parts)
-        lists = {one.key: one.spaces for kind in _listed(table).values() for one in kind if not uses.get(one.key)}
-        wanted = [needs, *lists.values()]
-        return all(spaces[name].take(count) >= 0 for each in wanted for name, count in each.items())
+        left = {key: shared for key, shared in self._lists.items() if uses[key]}
+        # in the order of `_place`, on which it depends what finds room
+        wanted: dict[Any, dict[str, int]] = {"own": needs}
+        wanted |= {key: need for key, need in _wanted(table).items() if key not in left}
+        if table.common.rows:
+            lists = {  # nothing that is there has one at -2
+                kind: np.array([left[one.key].place if one.key in left else -2 for one in every], np.int32)
+                for kind, every in _listed(table).items()
+            }
+            common = self._common_key(table, lists)
+            if common not in left:
+                wanted[common] = _needs(table, own=False)
+        return all(spaces[name].take(count) >= 0 for each in wanted.values() for name, count in each.items())
 
-    def _share(self, table: TransitionTable, shared: list[_Shared]) -> dict[str, NDArray[np.int32]]:
+    def _share(
+        self, key: Any, spaces: dict[str, int], write: Callable[[dict[str, int]], Any], shared: list[_Shared]
+    ) -> Any:
+        """Return the place of what several tables have, where `write` writes it if it is not there."""
+        found = self._lists.get(key)
+        if found is None:
+            taken: list[tuple[str, int, int]] = []
+            try:
+                at = {name: self._take(name, count, taken) for name, count in spaces.items()}
+            except ArenaError:
+                self._release(taken, [])
+                raise
+            found = self._lists[key] = _Shared(key, write(at), taken)
+        found.uses += 1
+        shared.append(found)
+        return found.place
+
+    def _share_lists(self, table: TransitionTable, shared: list[_Shared]) -> dict[str, NDArray[np.int32]]:
         """Return where a table's masks and lists are, once they are there."""
+        return {
+            kind: np.array(
+                [self._share(one.key, one.spaces, partial(self._write_list, one), shared) for one in lists], np.int32
+            )
+            for kind, lists in _listed(table).items()
+        }
 
-        def place(one: _List) -> int:
-            found = self._lists.get(one.key)
-            if found is None:
-                taken: list[tuple[str, int, int]] = []
-                try:
-                    at = {name: self._take(name, count, taken) for name, count in one.spaces.items()}
-                except ArenaError:
-                    self._release(taken, [])
-                    raise
-                found = self._lists[one.key] = _Shared(one.key, self._write_list(one, at), taken)
-            found.uses += 1
-            shared.append(found)
-            return found.place
+    def _share_common(
+        self, table: TransitionTable, lists: dict[str, NDArray[np.int32]], shared: list[_Shared]
+    ) -> dict[str, int]:
+        """Return where what a table has in common with others is, once it is there."""
 
-        return {kind: np.array([place(one) for one in lists], np.int32) for kind, lists in _listed(table).items()}
+        def write(at: dict[str, int]) -> dict[str, int]:
+            self._write(table, _Places(at, at), lists, own=False)
+            return at
+
+        if not table.common.rows:
+            return dict.fromkeys(self._spaces, 0)
+        found: dict[str, int] = self._share(self._common_key(table, lists), _needs(table, own=False), write, shared)
+        return found
+
+    def _common_key(self, table: TransitionTable, lists: dict[str, NDArray[np.int32]]) -> Any:
+        """Return what equal common parts have as key, whose masks and lists are the same ones."""
+        nowhere = dict.fromkeys(self._spaces, 0)
+        digest = hashlib.blake2b()
+        for name, start, values in self._numbered(table, _Places(nowhere, nowhere), lists, own=False):
+            digest.update(f"{name} {start} {values.dtype.str} {values.shape};".encode())
+            digest.update(np.ascontiguousarray(values).view(np.uint8).data if values.size else b"")
+        return "common", digest.digest()
 
     def _write_list(self, one: _List, at: dict[str, int]) -> int:
         """Write a mask or a list where there is room for it, and return its number."""
@@ -576,73 +626,101 @@ class Arena:
         self._set(start, at[lists], np.array([first, first + one.arrays[0].size], np.int32))
         return at[lists]
 
-    def _write(
-        self, table: TransitionTable, at: dict[str, int], lists: dict[str, NDArray[np.int32]]
-    ) -> tuple[int, int]:
-        """Write what is a table's own, numbered anew; return its most need and most pushes, as its own are."""
-        t, cap = table, self.capacity
-        rows, sites = t.num_rows, t.num_sites
-        first, edges, bases, targets = at["states"], at["edges"], at["bases"], at["base_targets"]
-        site, entries, action, pushes = at["sites"], at["site_entries"], at["actions"], at["pushes"]
+    def _write(self, table: TransitionTable, at: _Places, lists: dict[str, NDArray[np.int32]], *, own: bool) -> None:
+        """Write what is a table's own, or what it has in common with others, numbered anew."""
+        for name, start, values in self._numbered(table, at, lists, own=own):
+            self._set(name, start, values)
+
+    def _more_room(self, table: TransitionTable) -> int:
+        """Return how much more room than it says all of a table needs that needs any.
+
+        That is where it can run out, and less depth was meant for it than the arena has.
+        """
+        return self.capacity.depth - table.depth if table.state_need.size or table.site_need.size else 0
+
+    def _numbered(
+        self, table: TransitionTable, at: _Places, lists: dict[str, NDArray[np.int32]], *, own: bool
+    ) -> Iterator[tuple[str, int, NDArray[Any]]]:
+        """Yield what to write where: the array's name, where it begins, and values numbered by places."""
+        t, cap, common = table, self.capacity, table.common
+        here = at.own if own else at.common
+        rows, over = t.num_rows, self._more_room(t)
+
+        def part(values: NDArray[Any], first: int, stop: int) -> NDArray[Any]:
+            """Return what is common of values, first .. stop, or all but that."""
+            return np.concatenate((values[:first], values[stop:])) if own else values[first:stop]
+
+        def starts(start: NDArray[Any], first: int, stop: int, space: str) -> NDArray[np.int64]:
+            return here[space] + np.cumsum(np.concatenate(([0], part(np.diff(start), first, stop))))
+
+        def moved(ids: NDArray[Any], space: str, count: int) -> NDArray[np.int64]:
+            """Return where something is of which the first are common; below 0 is none."""
+            return np.where(ids < 0, -1, ids + np.where(ids < count, at.common[space], at.own[space] - count))
+
+        # where each code leads: states, the start before the others of the table's own, the two behind them, actions
+        states = np.arange(at.own["states"] - common.rows, at.own["states"] - common.rows + rows)
+        states[0], states[1 : common.rows + 1] = at.own["states"], at.common["states"] + np.arange(common.rows)
+        actions = cap.states + 2 + moved(np.arange(t.num_actions), "actions", common.actions)
+        place = np.concatenate((states, [cap.states, cap.states + 1], actions)).astype(np.int32)
 
         def coded(codes: NDArray[Any]) -> NDArray[np.int32]:
             """Return codes that are states, the two behind them, or actions; below 0 are symbols, which stay."""
-            code = codes.astype(np.int64)
-            moved = np.where(code < rows, code + first, code - rows + cap.states)
-            moved = np.where(code >= rows + 2, moved + action, moved)
-            return np.where(code < 0, code, moved).astype(np.int32)
+            return np.where(codes < 0, codes, place[np.maximum(codes, 0)])
 
-        def listed(places: NDArray[np.int32], ids: NDArray[np.int32], count: int) -> NDArray[np.int32]:
-            out = np.full(count, -1, np.int32)
-            out[: ids.size] = np.where(ids < 0, -1, places[np.maximum(ids, 0)] if places.size else -1)
-            return out
+        def listed(ids: NDArray[np.int32], kind: str, count: int) -> NDArray[np.int32]:
+            if not ids.size:
+                return np.full(count, -1, np.int32)
+            places = lists[kind]
+            return np.where(ids < 0, -1, places[np.maximum(ids, 0)] if places.size else -1).astype(np.int32)
 
-        self._set("row_start", first, t.row_start + edges)
-        self._set("edge_token", edges, t.edge_token[: t.num_edges])
-        self._set("edge_target", edges, coded(t.edge_target))
-        self._set("accepting", first, t.accepting)
-        base_row = np.full(rows, -1, np.int32)
-        base_row[: t.base_row.size] = np.where(t.base_row < 0, -1, t.base_row + bases)
-        self._set("base_row", first, base_row)
-        self._set("row_exit", first, listed(lists["exits"], t.row_exit, rows))
-        pushed = np.full(rows, -1, np.int32)
-        pushed[: t.base_push.size] = np.where(t.base_push < 0, -1, t.base_push + site)
-        self._set("base_push", first, pushed)
+        by_row = 1, common.rows + 1
+        by_edge = int(t.row_start[by_row[0]]), int(t.row_start[by_row[1]])
+        first, edges, bases, site, action = (here[n] for n in ("states", "edges", "bases", "sites", "actions"))
+        yield "row_start", first, starts(t.row_start, *by_row, "edges")
+        yield "edge_token", edges, part(t.edge_token[: t.num_edges], *by_edge)
+        yield "edge_target", edges, place[part(t.edge_target, *by_edge)]
+        yield "accepting", first, part(t.accepting, *by_row)
+        yield "base_row", first, moved(part(t.base_row, *by_row), "bases", common.bases)
+        yield "row_exit", first, part(listed(t.row_exit, "exits", rows), *by_row)
+        pushed = t.base_push if t.base_push.size else np.full(rows, -1, np.int32)
+        yield "base_push", first, moved(part(pushed, *by_row), "sites", common.sites)
+        by_base, by_target = (0, common.bases), (0, int(t.base_start[common.bases]))
+        yield "base_start", bases, starts(t.base_start, *by_base, "base_targets")
         if t.base_mask.size:
-            self._set("base_mask", bases, lists["masks"][t.base_mask])
-            self._set("base_classes", bases, lists["classes"][t.base_classes])
-            self._set("base_start", bases, t.base_start + targets)
-            self._set("base_exit", bases, listed(lists["exits"], t.base_exit, t.base_mask.size))
-            code = t.base_target.astype(np.int64)
-            state = code >> 1
-            known = np.where((state >= 0) & (state < rows), state + first, cap.states + 1)
-            self._set("base_target", targets, np.where(code & 1, code, known << 1).astype(np.int32))
-        # a table of less depth than the arena needs so much more room for all that needs any, where it can run out
-        limited = t.state_need.size or t.site_need.size
-        over = cap.depth - t.depth if limited else 0
-        need = np.zeros(sites, np.int32) if not t.site_need.size else t.site_need
-        need = np.maximum(~t.site_leaf, need)
+            yield "base_mask", bases, lists["masks"][part(t.base_mask, *by_base)]
+            yield "base_classes", bases, lists["classes"][part(t.base_classes, *by_base)]
+            yield "base_exit", bases, part(listed(t.base_exit, "exits", t.base_mask.size), *by_base)
+            code = part(t.base_target, *by_target).astype(np.int64)
+            to = code >> 1
+            known = np.where((to >= 0) & (to < rows), states[to.clip(0, rows - 1)], cap.states + 1)
+            yield "base_target", here["base_targets"], np.where(code & 1, code, known << 1).astype(np.int32)
         code_need = t.code_need if t.is_nested else np.zeros(rows + 2, np.int32)
         code_need = np.where(code_need > 0, code_need + over, 0).astype(np.int32)
-        self._set("_code_need", first, code_need[:rows])
+        yield "_code_need", first, part(code_need[:rows], *by_row)
+        by_site, by_action = (0, common.sites), (0, common.actions)
         if t.is_nested:
-            self._set("_code_need", cap.states + 2 + action, code_need[rows + 2 :])
-            self._set("site_start", site, t.site_start + entries)
-            self._set("site_symbol", entries, t.site_symbol)
-            self._set("site_target", entries, coded(t.site_target))
-            self._set("site_leaf", site, t.site_leaf)
-            self._set("site_need", site, np.where(need > 0, need + over, 0).astype(np.int32))
-            self._set("action_state", action, t.action_state + first)
-            self._set("action_start", action, t.action_start + pushes)
-            self._set("action_push", pushes, t.action_push + site)
+            by_entry, by_push = (0, int(t.site_start[common.sites])), (0, int(t.action_start[common.actions]))
+            need = np.maximum(~t.site_leaf, t.site_need if t.site_need.size else 0)
+            yield "_code_need", cap.states + 2 + action, part(code_need[rows + 2 :], *by_action)
+            yield "site_start", site, starts(t.site_start, *by_site, "site_entries")
+            yield "site_symbol", here["site_entries"], part(t.site_symbol, *by_entry)
+            yield "site_target", here["site_entries"], coded(part(t.site_target, *by_entry))
+            yield "site_leaf", site, part(t.site_leaf, *by_site)
+            yield "site_need", site, part(np.where(need > 0, need + over, 0).astype(np.int32), *by_site)
+            yield "action_state", action, states[part(t.action_state, *by_action)]
+            yield "action_start", action, starts(t.action_start, *by_action, "pushes")
+            yield "action_push", here["pushes"], moved(part(t.action_push, *by_push), "sites", common.sites)
         if self.budgets:
-            self._write_distances(t, first, site, action, over)
-        most = t.most_need if t.is_nested else 0
-        return most + (over if most else 0), max(1, t.most_pushes if t.is_nested else 0)
+            for name, values in self._distances(t, over).items():
+                if name.startswith("site"):
+                    yield name, site, part(values, *by_site)
+                else:  # of rows, the two behind them, and actions
+                    yield name, first, part(values[:rows], *by_row)
+                    yield name, cap.states + 2 + action, part(values[rows + 2 :], *by_action)
 
-    def _write_distances(self, table: TransitionTable, first: int, site: int, action: int, over: int) -> None:
-        """Write a table's distances, for as many ends as the arena tells apart; over: as much more room they need."""
-        cap, rows = self.capacity, table.num_rows
+    def _distances(self, table: TransitionTable, over: int) -> dict[str, NDArray[np.int64]]:
+        """Return a table's distances for as many ends as the arena tells apart; over: as much more room they need."""
+        cap = self.capacity
         if table.is_nested:
             found = table.distances
             code, at_site, code_room, site_room = found.code, found.site, found.code_room, found.site_room
@@ -657,18 +735,12 @@ class Arena:
             out[tuple(slice(size) for size in values.shape)] = values
             return out
 
-        codes = wide(code, NEVER)
-        self._set("code_distance", first, codes[:rows])
-        if table.is_nested:
-            self._set("code_distance", cap.states + 2 + action, codes[rows + 2 :])
-            self._set("site_distance", site, wide(at_site, NEVER))
+        out = {"code_distance": wide(code, NEVER), "site_distance": wide(at_site, NEVER)}
         if cap.ends > 1:  # what has no room to say needs none
             code_room, site_room = (np.where((r > 0) & (r < NEVER), r + over, r) for r in (code_room, site_room))
-            room = wide(code_room if code_room.size else np.zeros_like(code), 0)
-            self._set("code_room", first, room[:rows])
-            if table.is_nested:
-                self._set("code_room", cap.states + 2 + action, room[rows + 2 :])
-                self._set("site_room", site, wide(site_room if site_room.size else np.zeros_like(at_site), 0))
+            out["code_room"] = wide(code_room if code_room.size else np.zeros_like(code), 0)
+            out["site_room"] = wide(site_room if site_room.size else np.zeros_like(at_site), 0)
+        return out
 
     def _set(self, name: str, start: int, values: NDArray[Any]) -> None:
         """Write values over part of one of the arena's own arrays."""
@@ -731,6 +803,8 @@ class Arena:
         elif name == "site_need":
             yield "site_room", start, part
         elif name in ("action_state", "action_start"):
+            if name == "action_start" and start == 0:  # what is no action is read as one before them, without pushes
+                yield name, 0, part[:1]
             yield name, start + 1, part
         elif name == "_code_need":
             before = max(0, cap.states + 2 - start)  # states, then actions
@@ -851,6 +925,52 @@ def _listed(table: TransitionTable) -> dict[str, list[_List]]:
         "masks": masks, "classes": lists("classes", "class lists", t.class_start, t.class_token, t.class_id),
         "exits": lists("exits", "exit lists", t.exit_start, t.exit_token, t.exit_symbol),
     }  # fmt: skip
+
+
+def _needs(table: TransitionTable, *, own: bool) -> dict[str, int]:
+    """Return how much of each space a graph's own part needs, or what it has in common with others."""
+    t, common = table, table.common
+    shared = {
+        "states": common.rows, "edges": int(t.row_start[common.rows + 1] - t.row_start[1]), "bases": common.bases,
+        "base_targets": int(t.base_start[common.bases]), "sites": common.sites,
+        "site_entries": int(t.site_start[common.sites]), "actions": common.actions,
+        "pushes": int(t.action_start[common.actions]),
+    }  # fmt: skip
+    whole = {
+        "states": t.num_rows, "edges": t.num_edges, "bases": t.base_mask.size, "base_targets": t.base_target.size,
+        "sites": t.num_sites, "site_entries": t.site_symbol.size, "actions": t.num_actions,
+        "pushes": t.action_push.size,
+    }  # fmt: skip
+    needed = {name: whole[name] - shared[name] for name in whole} if own else shared
+    # what has a start for each of its own has one more behind them
+    return {name: count + (name in ("states", "bases", "sites", "actions")) for name, count in needed.items()}
+
+
+def _wanted(table: TransitionTable) -> dict[Any, dict[str, int]]:
+    """Return how much of each space a graph's masks and lists need, by their keys: equal ones are one."""
+    return {one.key: one.spaces for every in _listed(table).values() for one in every}
+
+
+def check_held(table: Any) -> None:
+    """Raise TypeError unless this is a table, as all in an arena are."""
+    if isinstance(table, SortedMatrix):
+        raise TypeError(
+            "an Arena holds tables, not a SortedMatrix: compile the rows with compile_sids, or put the matrix by "
+            "itself, ops.put(matrix)"
+        )
+    check_table(table)
+
+
+def _check_finite(table: TransitionTable) -> None:
+    """Work out a lazy table; ArenaError where there is none."""
+    if isinstance(table, LazyTable):
+        try:
+            table.complete()
+        except NoTableError as error:
+            raise ArenaError(
+                "an arena holds arrays, and this grammar has no finite table: put it by itself, ops.put(table), or "
+                "give it to an Engine, which does not put it into its arena"
+            ) from error
 
 
 def _key_of(table: TransitionTable) -> Any:

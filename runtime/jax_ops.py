@@ -6,10 +6,11 @@ those of `numpy_ops`, the specification.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, Literal, NamedTuple, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -45,10 +46,13 @@ from .device_table import (
     device_table,
     refuse_wide,
 )
-from .matrix_ops import DeviceMatrix, or_matrix, place
+from .dispatch import by_kind
+from .matrix_ops import DeviceMatrix, place
+from .on_demand import Arrays, OnDemandTable, is_read, read
 
 _UNROLLED = 8  # frames that a token leaves without a loop, which XLA cannot fuse
 _BLOCK = 64  # scores per block maximum in `top_k`
+_FEWEST = 16  # rows of masks that are written at once
 _LEAST = 64  # entries of an arena's arrays that are written at once
 
 jax.tree_util.register_dataclass(DeviceCalls, data_fields=list(CALL_ARRAYS), meta_fields=list(CALL_STATICS))
@@ -58,10 +62,34 @@ jax.tree_util.register_dataclass(
 )
 
 
+def _given(kind: Any, arrays: Any) -> OnDemandTable:
+    """Return a table that is read on demand with its arrays where they are traced, else as they are by then."""
+    rows, start_row = kind
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
+    return OnDemandTable(rows, start_row, Arrays(*arrays) if traced else None)
+
+
+jax.tree_util.register_pytree_node(OnDemandTable, lambda dev: (tuple(dev.arrays), (dev.rows, dev.start_row)), _given)
+
+
 @overload
 def put(
-    table: TransitionTable, device: jax.Device | None = None, *, budgets: bool = False, top: None = None
+    table: TransitionTable,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[False] | None = None,
 ) -> DeviceTable: ...
+@overload
+def put(
+    table: TransitionTable,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[True],
+) -> OnDemandTable: ...
 @overload
 def put(
     table: SortedMatrix, device: jax.Device | None = None, *, budgets: bool = False, top: int | None = None
@@ -74,11 +102,15 @@ def put(
     *,
     budgets: bool = False,
     top: int | None = None,
-) -> DeviceTable | DeviceMatrix:
+    on_demand: bool | None = None,
+) -> DeviceTable | DeviceMatrix | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
     logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
+    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    `on_demand.OnDemandTable`.
 
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
     which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
@@ -89,6 +121,8 @@ def put(
         placed: Array = jax.device_put(array, device)
         return placed
 
+    if is_read(table, on_demand):
+        return read(sys.modules[__name__], convert, cast(Any, table), budgets, top)
     if isinstance(table, SortedMatrix):
         return place(table, convert, top, wide)
     check_top(top)
@@ -144,7 +178,7 @@ def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
     return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))
 
 
-@or_matrix
+@by_kind
 def start(dev: DeviceTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
@@ -604,7 +638,7 @@ def _check_state(dev: DeviceTable, state: AnyState) -> None:
 # ---------------------------------------------------------------------------------------------- operations
 
 
-@or_matrix
+@by_kind
 def accepting(dev: DeviceTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     _check_state(dev, state)
@@ -615,7 +649,7 @@ def accepting(dev: DeviceTable, state: AnyState) -> Array:
     return ends & (state.height == 0) if isinstance(state, NestedState) else ends
 
 
-@or_matrix
+@by_kind
 def distance(dev: DeviceTable, state: AnyState) -> Array:
     """Return the tokens (B,) in which each sequence can be complete, NEVER at most; one of them is always allowed.
 
@@ -655,7 +689,7 @@ def _log_z(logits: Array) -> Array:
     return highest + jnp.log(jnp.exp(logits - highest[:, None]).sum(axis=-1))
 
 
-@or_matrix
+@by_kind
 def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -668,7 +702,7 @@ def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -
     return pack(_allowed(dev, state, remaining))
 
 
-@or_matrix
+@by_kind
 def mask_logits(dev: DeviceTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -697,7 +731,7 @@ def mask_logits_(dev: DeviceTable, logits: Array, state: AnyState, remaining: Ar
 _mask_donated = jax.jit(mask_logits, donate_argnums=1)
 
 
-@or_matrix
+@by_kind
 def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
@@ -729,7 +763,7 @@ def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, lev
     return Candidates(best, tokens, _map(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), reached))
 
 
-@or_matrix
+@by_kind
 def select(
     dev: DeviceTable | None,
     logits: Array,
@@ -808,7 +842,7 @@ def select(
     return Selection(best, parents, jnp.where(alive, tokens, 0), _only(dev, alive.reshape(-1), reached))
 
 
-@or_matrix
+@by_kind
 def end_scores(dev: DeviceTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     check_rows(logits.shape[0], state.node.shape)
@@ -818,7 +852,7 @@ def end_scores(dev: DeviceTable, logits: Array, state: AnyState, renormalise: bo
     return jnp.where(may_end, logits[:, dev.eos] - log_z, -jnp.inf)
 
 
-@or_matrix
+@by_kind
 def advance(dev: DeviceTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, jnp.issubdtype(tokens.dtype, jnp.integer), tokens.dtype)
@@ -837,13 +871,13 @@ def advance(dev: DeviceTable, state: AnyState, tokens: Array) -> AnyState:
     return reached._replace(node=node.astype(state.node.dtype))
 
 
-@or_matrix
+@by_kind
 def log_mass(dev: DeviceTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return jax.nn.logsumexp(mask_logits(dev, log_softmax(logits), state), axis=-1)
 
 
-@or_matrix
+@by_kind
 def contains(dev: DeviceTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -853,7 +887,7 @@ def contains(dev: DeviceTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
-@or_matrix
+@by_kind
 def allowed_tokens(
     dev: DeviceTable, state: AnyState, width: int, remaining: Array | None = None
 ) -> tuple[Array, Array]:
@@ -983,6 +1017,53 @@ def pack(mask: Array) -> Array:
     words = -(-mask.shape[1] // 32)
     bits = jnp.pad(mask != 0, ((0, 0), (0, -mask.shape[1] % 32))).reshape(mask.shape[0], words, 32)
     return (bits.astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)).sum(axis=-1, dtype=jnp.uint32)
+
+
+def unpack(words: Array, size: int) -> Array:
+    """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
+    bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & jnp.uint32(1)
+    found: Array = bits.reshape(words.shape[0], -1)[:, :size] != 0
+    return found
+
+
+def keep_packed(x: Array, words: Array, size: int, in_place: bool = False) -> Array:
+    """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on.
+
+    in_place: has no meaning here, as arrays do not change.
+    """
+    return keep(x, unpack(words, size), size)
+
+
+def grown(array: Array) -> Array:
+    """Return an array with as many rows again behind its own, which are 0."""
+    return jnp.concatenate([array, jnp.zeros_like(array)])
+
+
+def put_rows(array: Array, index: NDArray[Any], values: NDArray[Any]) -> Array:
+    """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
+    size = max(_FEWEST, 1 << (len(index) - 1).bit_length())  # few sizes, each of which is compiled for once
+    to = np.full(size, array.shape[0], index.dtype)
+    to[: len(index)] = index
+    padded = np.zeros((size, *values.shape[1:]), values.dtype)
+    padded[: len(index)] = values
+    placed: Array = _with_rows(array, to, padded)
+    return placed
+
+
+@partial(jax.jit, donate_argnums=0)
+def _with_rows(array: Array, index: Array, values: Array) -> Array:
+    """Return an array with values in rows, but those behind its last."""
+    return array.at[index].set(values.astype(array.dtype), mode="drop")
+
+
+def known(*arrays: Array) -> bool:
+    """Return whether the values of arrays can be read now, instead of being traced."""
+    return not any(isinstance(array, jax.core.Tracer) for array in arrays)
+
+
+def baked(*arrays: Array) -> bool:
+    """Return whether what is computed from arrays is recorded, with all else as it is now."""
+    return not known(*arrays)
 
 
 def sort(x: Array) -> Array:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from sys import getrefcount
 from typing import Any, Protocol
 
@@ -21,6 +21,8 @@ from ..table import NEVER, Automaton, LazyTable, TransitionTable
 from . import packed
 
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each constraint
+_ENTRY_BYTES = 100  # that a key and its place in a dictionary take
+_MASK_BYTES = 300  # that an array takes besides its words, where it is a view of another
 _LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 _NO_END = 1 << 62  # a distance greater than any budget
 _NO_FRAMES = np.empty(0, np.int32)
@@ -150,12 +152,12 @@ class _Host(ABC):
         self.words = -(-table.vocab_size // 32)
         self.composed: dict[Any, Any] = {}  # masks made so far
         self.lock = threading.Lock()
-        self.most = max(16, _CACHE_BYTES // (4 * self.words))
+        self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the masks made so far."""
-        return 4 * self.words * len(self.composed)
+        return (4 * self.words + _MASK_BYTES + _ENTRY_BYTES) * len(self.composed)
 
     @abstractmethod
     def start(self) -> Any:
@@ -179,10 +181,19 @@ class _Host(ABC):
         if found is None:
             found = self.made(place)
             with self.lock:  # matchers of several threads may be making room at once
-                while len(self.composed) >= self.most:
-                    del self.composed[next(iter(self.composed))]
+                for key in self.oldest():
+                    del self.composed[key]
                 self.composed[place] = found
         return found
+
+    def oldest(self) -> list[Any]:
+        """Return the keys of what has to go from `composed` for one more, and some besides; [] where there is room.
+
+        A dictionary passes over all that has gone from its front to find the next key: one by one, that took as long as
+        making masks.
+        """
+        over = len(self.composed) + 1 - self.most
+        return list(islice(self.composed, over + self.most // 16)) if over > 0 else []
 
     @abstractmethod
     def made(self, place: Any, room: int | None = None) -> NDArray[np.uint32]:
@@ -331,7 +342,7 @@ class _NestedHost(_TableHost):
     @property
     def nbytes(self) -> int:
         """Bytes of the masks made so far."""
-        return 4 * self.words * self.kept + 100 * len(self.composed)
+        return (4 * self.words + _MASK_BYTES) * self.kept + _ENTRY_BYTES * len(self.composed)
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
@@ -435,8 +446,8 @@ class _NestedHost(_TableHost):
     def keep(self, key: Any, stack: _Stack, looked: int, visits: Any) -> None:
         """Note the visits of a mask, or the mask, by as many sites as it depends on; the bottom counts as one."""
         with self.lock:  # matchers of several threads may be making room at once
-            while len(self.composed) >= self.most:
-                self.kept -= self.composed.pop(next(iter(self.composed))).__class__ is np.ndarray
+            for old in self.oldest():
+                self.kept -= self.composed.pop(old).__class__ is np.ndarray
             at: _Stack | None = stack
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
@@ -570,7 +581,7 @@ class _LazyHost(_NestedHost):
         self.site_leaf, self.site_distance = _Leaves(self.machine), []
         self.composed = {}
         self.lock = threading.Lock()
-        self.most = max(16, _CACHE_BYTES // (4 * self.words))
+        self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
 
     def mask(self, place: _Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
@@ -748,10 +759,7 @@ class Matcher:
                     "max_tokens cannot be kept: this vocabulary has no tokens that close what is open and no more"
                 )
             if max_tokens < table.min_length:
-                raise ValueError(
-                    f"max_tokens={max_tokens} is less than the shortest match, {table.min_length} tokens: "
-                    "nothing could be complete"
-                )
+                raise ValueError(_too_few(max_tokens, table))
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
         if max_tokens is not None:
@@ -959,6 +967,18 @@ def _restored(table: Constraint, vocabulary: Spelling | None, max_tokens: int | 
     for token in tokens:
         matcher.advance(token)
     return matcher
+
+
+def _too_few(max_tokens: int, table: Constraint) -> str:
+    """Return what is wrong with a number of tokens that no match is known to keep."""
+    if not isinstance(table, SortedMatrix) and table.is_nested:  # whose distances are upper bounds
+        return (
+            f"max_tokens={max_tokens} cannot be promised: {table.min_length} tokens are known to be enough for a "
+            "complete match, fewer may not be"
+        )
+    return (
+        f"max_tokens={max_tokens} is less than the shortest match, {table.min_length} tokens: nothing could be complete"
+    )
 
 
 def _shared_beginning(texts: Iterator[bytes]) -> bytes:

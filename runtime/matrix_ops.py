@@ -5,16 +5,14 @@ many tokens as fit, so that one binary search of the first word follows a token 
 the few rows of an interval are read as they are. Only where intervals are longer than the vocabulary all tokens are
 searched for; after no token, and after one where that costs little, a bit mask says what is allowed.
 
-`or_matrix` puts the operations of this file behind those of the same names on tables.
+`dispatch.by_kind` puts the operations of this file behind those of the same names on tables.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +35,6 @@ _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of
 _MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
-
-Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 
 class MatrixState(NamedTuple):
@@ -104,19 +100,6 @@ class DeviceMatrix:
 
 ARRAYS = ("words", "masks", "mask_after", "byte_bits", "steps")
 STATICS = ("vocab_size", "length", "count", "bits", "per_word", "masked", "widths", "branches", "top")
-
-
-def or_matrix(operation: Operation) -> Operation:
-    """Return an operation on tables that takes a sorted matrix as well, and then is that of this file."""
-    ops, mine = sys.modules[operation.__module__], globals()[operation.__name__]
-
-    @functools.wraps(operation)
-    def either(dev: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(dev, DeviceMatrix):
-            return mine(ops, dev, *args, **options)
-        return operation(dev, *args, **options)
-
-    return cast(Operation, either)
 
 
 def place(

@@ -7,8 +7,9 @@ a node and the tuple of sites on its stack, the outermost first; () without call
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,28 +33,51 @@ from .device_table import (
     map_tree,
     unbranched,
 )
-from .matrix_ops import DeviceMatrix, or_matrix, place
+from .dispatch import by_kind
+from .matrix_ops import DeviceMatrix, place
+from .on_demand import OnDemandTable, is_read, read
 
 Array = NDArray[Any]
 Configuration = tuple[int, tuple[int, ...]]
 
 
 @overload
-def put(table: TransitionTable, device: Any = None, *, budgets: bool = False, top: None = None) -> TransitionTable: ...
+def put(
+    table: TransitionTable,
+    device: Any = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[False] | None = None,
+) -> TransitionTable: ...
+@overload
+def put(
+    table: TransitionTable, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
+) -> OnDemandTable: ...
 @overload
 def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
 @overload
 def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> TransitionTable: ...
 def put(
-    table: TransitionTable | SortedMatrix | Arena, device: Any = None, *, budgets: bool = False, top: int | None = None
-) -> TransitionTable | DeviceMatrix:
+    table: TransitionTable | SortedMatrix | Arena,
+    device: Any = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> TransitionTable | DeviceMatrix | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
 
     budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
     of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
+    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    `on_demand.OnDemandTable`.
     """
+    if is_read(table, on_demand):
+        return read(sys.modules[__name__], np.asarray, cast(Any, table), budgets, top)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
     check_top(top)
@@ -68,7 +92,7 @@ def at(dev: TransitionTable, handles: Sequence[Handle]) -> TransitionTable:
     return starting(dev, starts_of(handles, dev.__dict__.get("_arena", 0)))
 
 
-@or_matrix
+@by_kind
 def start(dev: TransitionTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     starts = starts_in(dev)
@@ -230,7 +254,7 @@ def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
     return out
 
 
-@or_matrix
+@by_kind
 def accepting(dev: TransitionTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     bottom = [not stack for _, stack in _configurations(dev, state)]
@@ -245,7 +269,7 @@ def log_softmax(logits: Array) -> Array:
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-@or_matrix
+@by_kind
 def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -263,7 +287,7 @@ def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = Non
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-@or_matrix
+@by_kind
 def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -280,14 +304,14 @@ def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining:
     return out
 
 
-@or_matrix
+@by_kind
 def mask_logits_(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(dev, logits, state, remaining)
     return logits
 
 
-@or_matrix
+@by_kind
 def candidates(
     dev: TransitionTable, logits: Array, state: AnyState, width: int, level: int | None = None
 ) -> Candidates:
@@ -310,7 +334,7 @@ def candidates(
     return Candidates(scores, tokens, _state(dev, states, (batch, width)))
 
 
-@or_matrix
+@by_kind
 def select(
     dev: TransitionTable | None,
     logits: Array,
@@ -358,14 +382,14 @@ def select(
     return Selection(best, None if in_place else parents, picked, following)
 
 
-@or_matrix
+@by_kind
 def end_scores(dev: TransitionTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
-@or_matrix
+@by_kind
 def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
@@ -373,7 +397,7 @@ def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     return _state(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
-@or_matrix
+@by_kind
 def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     masked = mask_logits(dev, log_softmax(logits), state)
@@ -381,7 +405,7 @@ def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
         return np.asarray(np.logaddexp.reduce(masked, axis=-1))
 
 
-@or_matrix
+@by_kind
 def contains(dev: TransitionTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -391,7 +415,7 @@ def contains(dev: TransitionTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
-@or_matrix
+@by_kind
 def allowed_tokens(
     dev: TransitionTable, state: AnyState, width: int, remaining: Array | None = None
 ) -> tuple[Array, Array]:
@@ -510,6 +534,44 @@ def pack(mask: Array) -> Array:
     bits = np.zeros((len(mask), -(-mask.shape[1] // 32) * 32), bool)
     bits[:, : mask.shape[1]] = mask != 0
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def unpack(words: Array, size: int) -> Array:
+    """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
+    bits = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
+    return bits[:, :size].astype(bool)
+
+
+def keep_packed(x: Array, words: Array, size: int, in_place: bool = False) -> Array:
+    """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on.
+
+    in_place: write to x itself.
+    """
+    kept = keep(x, unpack(words, size), size)
+    if in_place:
+        x[...] = kept
+    return x if in_place else kept
+
+
+def grown(array: Array) -> Array:
+    """Return an array with as many rows again behind its own, which are 0."""
+    return np.concatenate([array, np.zeros_like(array)])
+
+
+def put_rows(array: Array, index: Array, values: Array) -> Array:
+    """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
+    array[index] = values
+    return array
+
+
+def known(*arrays: Array) -> bool:
+    """Return whether the values of arrays can be read now, instead of being traced."""
+    return True
+
+
+def baked(*arrays: Array) -> bool:
+    """Return whether what is computed from arrays is recorded, with all else as it is now."""
+    return False
 
 
 def sort(x: Array) -> Array:

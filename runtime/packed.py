@@ -29,6 +29,7 @@ Team = Callable[[int, int, int], None]
 """team(function, argument, threads): call the native function at an address with an argument in so many threads."""
 
 _PARALLEL = 1 << 19  # logits from which on threads pay for being woken
+_BLOCK = 16  # words of a mask that are looked at together
 
 
 def compose(
@@ -329,17 +330,25 @@ def _apply(masks: Any, logits: Any, lowest: Any, first: int, last: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
-    words = min(mask.size, row.size >> 5)
-    for w in range(words):
-        word = mask[w]
-        if word == np.uint32(0xFFFFFFFF):
+    # all is counted from 0 by constants: where an index might be negative none of this becomes vector code
+    blocks = min(mask.size, row.size >> 5) // _BLOCK
+    for b in range(blocks):
+        some = np.uint32(0)
+        for w in range(_BLOCK):
+            some |= mask[_BLOCK * b + w]
+        if some == 0:  # most of a row that allows little: nothing has to be read
+            for j in range(32 * _BLOCK):
+                row[32 * _BLOCK * b + j] = lowest
             continue
-        at = 32 * w
-        # chosen, not skipped: this becomes vector code, 35 times as fast as branches; a way of their own for words
-        # that allow nothing would only cost branches again
-        for j in range(32):
-            row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
-    for j in range(32 * words, row.size):
+        for w in range(_BLOCK):
+            word = mask[_BLOCK * b + w]
+            if word == np.uint32(0xFFFFFFFF):
+                continue
+            at = 32 * (_BLOCK * b + w)
+            # chosen, not skipped: this becomes vector code, 35 times as fast as branches
+            for j in range(32):
+                row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
+    for j in range(32 * _BLOCK * blocks, row.size):
         if j >> 5 >= mask.size or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
             row[j] = lowest
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast, overload
+from typing import Any, Literal, NamedTuple, Protocol, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..matrix import SortedMatrix
 from ..table import NEVER, NestedState, TransitionTable
@@ -45,7 +46,9 @@ from .device_table import (
     device_table,
     map_tree,
 )
-from .matrix_ops import DeviceMatrix, or_matrix, place
+from .dispatch import by_kind
+from .matrix_ops import DeviceMatrix, place
+from .on_demand import OnDemandTable, is_read, read
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
@@ -77,8 +80,22 @@ class TorchTable(DeviceTable):
 
 @overload
 def put(
-    table: TransitionTable, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+    table: TransitionTable,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[False] | None = None,
 ) -> TorchTable: ...
+@overload
+def put(
+    table: TransitionTable,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[True],
+) -> OnDemandTable: ...
 @overload
 def put(
     table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False, top: int | None = None
@@ -93,11 +110,15 @@ def put(
     *,
     budgets: bool = False,
     top: int | None = None,
-) -> TorchTable | DeviceMatrix:
+    on_demand: bool | None = None,
+) -> TorchTable | DeviceMatrix | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
     logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
+    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    `on_demand.OnDemandTable`.
 
     Of an arena it returns the same each time: its arrays are written to where they are as tables come and go.
     """
@@ -105,6 +126,9 @@ def put(
     def convert(array: NDArray[Any]) -> Tensor:
         return torch.tensor(_signed(array), device=device)
 
+    if is_read(table, on_demand):
+        with torch.inference_mode(False):  # what is made inside that mode cannot be written to outside
+            return read(sys.modules[__name__], convert, cast(Any, table), budgets, top)
     if isinstance(table, SortedMatrix):
         return place(table, convert, top)
     check_top(top)
@@ -156,7 +180,7 @@ def _signed(array: NDArray[Any]) -> NDArray[Any]:
     return array.view(f"i{array.dtype.itemsize}") if wide else array
 
 
-@or_matrix
+@by_kind
 def start(dev: TorchTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
@@ -652,7 +676,7 @@ def _map(function: Any, state: AnyState) -> Any:
 # ---------------------------------------------------------------------------------------------- operations
 
 
-@or_matrix
+@by_kind
 def accepting(dev: TorchTable, state: AnyState) -> Tensor:
     """Return whether each sequence may end where it stands: bool (B,)."""
     if dev.calls is None:
@@ -662,7 +686,7 @@ def accepting(dev: TorchTable, state: AnyState) -> Tensor:
     return _eos_allowed(dev, state.node) & at_bottom
 
 
-@or_matrix
+@by_kind
 def distance(dev: TorchTable, state: AnyState) -> Tensor:
     """Return the tokens (B,) in which each sequence can be complete, at least one of which is always allowed.
 
@@ -695,7 +719,7 @@ def _wide(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-@or_matrix
+@by_kind
 def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Return the tokens allowed in each state, packed: int32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -712,7 +736,7 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -
     return pack(_allowed(dev, state, remaining)[:, : dev.vocab_size])
 
 
-@or_matrix
+@by_kind
 def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -727,7 +751,7 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Ten
     return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
 
 
-@or_matrix
+@by_kind
 def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None = None) -> Tensor:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them.
 
@@ -823,6 +847,11 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     """Mask logits in place by packed masks, writing only what is not allowed."""
     masks = packed.scratch(len(logits), -(-dev.vocab_size // 32))
     _packed(dev, state, remaining, masks)
+    return _write_lowest(masks, logits)
+
+
+def _write_lowest(masks: NDArray[np.uint32], logits: Tensor) -> Tensor:
+    """Write -inf to logits in place where masks (n, ceil(V / 32)) have no bit set."""
     bits = logits.detach().view(_SAME_SIZE[logits.dtype]).numpy()
     team = _team() if os.getpid() == _PROCESS else None
     packed.apply(masks, bits, _LOWEST[logits.dtype], torch.get_num_threads(), team)
@@ -877,7 +906,7 @@ def _noted(logits: Tensor) -> Tensor:
     return logits
 
 
-@or_matrix
+@by_kind
 def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
@@ -908,7 +937,7 @@ def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, lev
     return Candidates(best, tokens, _map(lambda x: x.view(*tokens.shape, *x.shape[1:]), reached))
 
 
-@or_matrix
+@by_kind
 def select(
     dev: TorchTable | None,
     logits: Tensor,
@@ -991,7 +1020,7 @@ def select(
     return Selection(best, parents, torch.where(alive, tokens, 0), _only(dev, alive.view(-1), reached))
 
 
-@or_matrix
+@by_kind
 def end_scores(dev: TorchTable, logits: Tensor, state: AnyState, renormalise: bool = False) -> Tensor:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     check_rows(logits.shape[0], state.node.shape)
@@ -999,7 +1028,7 @@ def end_scores(dev: TorchTable, logits: Tensor, state: AnyState, renormalise: bo
     return torch.where(accepting(dev, state) & (last <= torch.inf), last, -torch.inf)
 
 
-@or_matrix
+@by_kind
 def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, _integers(tokens), tokens.dtype)
@@ -1021,13 +1050,13 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     return reached._replace(node=node)  # EOS leads to the dead state so far, with nothing on its stack
 
 
-@or_matrix
+@by_kind
 def log_mass(dev: TorchTable, logits: Tensor, state: AnyState) -> Tensor:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return torch.logsumexp(mask_logits(dev, log_softmax(logits), state), dim=-1)
 
 
-@or_matrix
+@by_kind
 def contains(dev: TorchTable, sids: Tensor) -> Tensor:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -1037,7 +1066,7 @@ def contains(dev: TorchTable, sids: Tensor) -> Tensor:
     return accepting(dev, state)
 
 
-@or_matrix
+@by_kind
 def allowed_tokens(
     dev: TorchTable, state: AnyState, width: int, remaining: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -1121,7 +1150,7 @@ def gather(cache: Any, index: Tensor) -> Any:
     return map_tree(regather, cache)
 
 
-@or_matrix
+@by_kind
 def first_tokens(dev: TorchTable | None, cache: Any, count: int, token: int) -> Tensor:
     """Return `count` copies of the token a model is first fed with, where the table or else the cache is."""
     device = _device(cache) if dev is None else dev.row_start.device
@@ -1208,6 +1237,65 @@ def pack(mask: Tensor) -> Tensor:
     bits = torch.nn.functional.pad(mask, (0, -mask.shape[1] % 32)).view(mask.shape[0], words, 32) & 1
     shifts = torch.arange(32, dtype=torch.int32, device=mask.device)
     return (bits << shifts).sum(dim=-1, dtype=torch.int32)
+
+
+def unpack(words: Tensor, size: int) -> Tensor:
+    """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
+    shifts = torch.arange(32, dtype=torch.int32, device=words.device)
+    return ((words[:, :, None] >> shifts) & 1).view(words.shape[0], -1)[:, :size].bool()
+
+
+def keep_packed(x: Tensor, words: Tensor, size: int, in_place: bool = False) -> Tensor:
+    """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on.
+
+    in_place: write to x itself.
+    """
+    if _plain(words) and words.device.type == "cpu" and _writable(x):
+        masks = np.ascontiguousarray(words.numpy()).view(np.uint32)
+        if in_place:
+            return _noted(_write_lowest(masks, x))
+        return _write_lowest(masks, x.clone(memory_format=torch.contiguous_format))
+    if (kernels := _triton_for(x)) is not None:
+        if in_place:
+            return _noted(kernels.apply(words, x, x))
+        return kernels.apply(words, x, torch.empty_like(x, memory_format=torch.contiguous_format))
+    if not in_place:
+        return keep(x, -unpack(words, size).int(), size)
+    forbidden = torch.nn.functional.pad(~unpack(words, size), (0, x.shape[1] - size), value=True)
+    return x.masked_fill_(forbidden, -torch.inf)
+
+
+def grown(array: Tensor) -> Tensor:
+    """Return a tensor with as many rows again behind its own, which are 0."""
+    with torch.inference_mode(False):
+        return torch.cat([array, torch.zeros_like(array)])
+
+
+def put_rows(array: Tensor, index: NDArray[Any], values: NDArray[Any]) -> Tensor:
+    """Return a tensor with values (n, ..) of the host in rows index (n,); it is written to where it is."""
+    with torch.inference_mode(False):
+        at = torch.from_numpy(index).to(array.device)
+        return array.index_copy_(0, at, torch.from_numpy(_signed(values)).to(array.device))
+
+
+def known(*arrays: Tensor) -> bool:
+    """Return whether the values of tensors can be read now, instead of being traced."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or any(
+            x.is_meta or isinstance(x, FakeTensor) or torch._C._functorch.is_functorch_wrapped_tensor(x) for x in arrays
+        )
+        or (any(x.is_cuda for x in arrays) and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def baked(*arrays: Tensor) -> bool:
+    """Return whether what is computed from tensors is recorded, with all else where it is now."""
+    if torch.compiler.is_compiling():  # which asks each time where tensors are
+        return False
+    capturing = any(x.is_cuda for x in arrays) and torch.cuda.is_current_stream_capturing()
+    return capturing or torch._C._get_tracing_state() is not None
 
 
 def sort(x: Tensor) -> Tensor:

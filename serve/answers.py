@@ -8,9 +8,10 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..compile.vocabulary import Vocabulary
+from .constraints import CLOSE, OPEN
 
 _CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')
 
@@ -49,9 +50,10 @@ class Call:
     name: of the function, where it is known; the text is its arguments then. Otherwise that is an object with both.
     """
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str | None, index: int = 0) -> None:
         self.id = f"call_{uuid.uuid4().hex[:24]}"
-        self.name = name
+        self.name, self.index = name, index  # among the calls of an answer
+        self.arguments = ""  # as far as they were put here
         self._wrapped = name is None
         self._held = ""
         self.begun = False  # told of the name
@@ -69,17 +71,118 @@ class Call:
         return out
 
 
+Part = tuple[Call | None, str]
+"""More of a call's arguments, or of the text that is no call."""
+
+
+class OneCall:
+    """A text that is a call of a tool; name: of the function, where it is known."""
+
+    def __init__(self, name: str | None) -> None:
+        self.found = [Call(name)]
+        self._end = "tool_calls" if name is None else "stop"  # of a function that was named OpenAI says "stop"
+
+    def feed(self, text: str, last: bool) -> list[Part]:
+        """Return what is known of the call after more text."""
+        return [(self.found[0], self.found[0].feed(text))]
+
+    def ended(self, full: bool) -> str:
+        """Return why the text has ended, complete as it is."""
+        return self._end
+
+
+class Calls:
+    """Free text in which calls of tools stand, each between `OPEN` and `CLOSE`."""
+
+    def __init__(self) -> None:
+        self.found: list[Call] = []
+        self._held = ""
+        self._place: Literal["text", "before", "call", "behind"] = "text"
+        self._depth = 0  # brackets that are open in a call
+        self._quoted = self._escaped = False  # where a call stands: in a string, behind a backslash
+
+    def feed(self, text: str, last: bool) -> list[Part]:
+        """Return what can be said after more text, in order; what may be part of `OPEN` is held back."""
+        out: list[Part] = []
+        self._held += text
+        while self._held:
+            if self._place == "text":
+                at = self._held.find(OPEN)
+                begun = at >= 0
+                said = self._cut(at if begun else len(self._held) - (0 if last else _overlap(self._held, OPEN)))
+                if said:
+                    out.append((None, said))
+                if not begun:
+                    break
+                self._cut(len(OPEN))
+                self._place = "before"
+                self.found.append(Call(None, len(self.found)))
+            elif self._place == "before":
+                self._held = self._held.removeprefix("\n")
+                self._place = "call" if self._held else "before"
+            elif self._place == "call":
+                call = self.found[-1]
+                out.append((call, call.feed(self._cut(self._end_of_call()))))
+                self._place = "call" if self._depth else "behind"
+            else:
+                at = self._held.find(CLOSE)
+                if at < 0:
+                    break
+                self._cut(at + len(CLOSE))
+                self._place = "text"
+        return out
+
+    def ended(self, full: bool) -> str:
+        """Return why the text has ended, complete as it is; full: with as many tokens as it may have."""
+        return "tool_calls" if self.found else "length" if full else "stop"
+
+    def _cut(self, size: int) -> str:
+        """Return the beginning of what is held, which is held no more."""
+        out, self._held = self._held[:size], self._held[size:]
+        return out
+
+    def _end_of_call(self) -> int:
+        """Return how much of what is held belongs to the object of a call, and follow its brackets so far."""
+        for at, character in enumerate(self._held):
+            if self._quoted:
+                self._quoted = self._escaped or character != '"'
+                self._escaped = character == "\\" and not self._escaped
+            elif character == '"':
+                self._quoted = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    return at + 1
+        return len(self._held)
+
+
 @dataclass
 class Choice:
     """One sequence of an answer."""
 
     index: int
     text: Text
-    call: Call | None
-    said: str = ""
+    calls: OneCall | Calls | None = None
+    said: str = ""  # that is no call
     tokens: int = 0
     log_probs: list[dict[str, Any]] = field(default_factory=list)
     finished: str | None = None
+
+    def feed(self, tokens: Sequence[int], last: bool) -> list[Part]:
+        """Return what can be said after more tokens, of which note is taken."""
+        self.tokens += len(tokens)
+        text = self.text.feed(tokens, last)
+        parts: list[Part] = [(None, text)]
+        if self.calls is not None:
+            parts = self.calls.feed(text, last or self.text.stopped)
+        for call, more in parts:
+            if call is None:
+                self.said += more
+            else:
+                call.arguments += more
+        return parts
 
 
 class Form:
@@ -117,7 +220,7 @@ class Form:
         """Return what is sent of a choice before anything is written."""
         return []
 
-    def piece(self, choice: Choice, said: str, log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def piece(self, choice: Choice, parts: Sequence[Part], log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what is sent of a choice after more of it was written, and at its end."""
         raise NotImplementedError
 
@@ -129,10 +232,13 @@ class ChatForm(Form):
 
     def choice(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.said, "refusal": None}
-        if choice.call is not None:
-            function = {"name": choice.call.name, "arguments": choice.said}
-            message["content"] = None
-            message["tool_calls"] = [{"id": choice.call.id, "type": "function", "function": function}]
+        calls = [] if choice.calls is None else choice.calls.found
+        if calls:
+            message["content"] = choice.said or None
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
         return {
             "index": choice.index, "message": message, "logprobs": self._log_probs(choice.log_probs),
             "finish_reason": choice.finished,
@@ -142,24 +248,26 @@ class ChatForm(Form):
         return {"content": log_probs, "refusal": None} if self.with_log_probs else None
 
     def first(self, choice: Choice) -> list[dict[str, Any]]:
-        said = {"content": ""} if choice.call is None else {}
+        said = {"content": ""} if choice.calls is None else {}
         return [_delta(choice.index, {"role": "assistant", **said}, None, None)]
 
-    def piece(self, choice: Choice, said: str, log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def piece(self, choice: Choice, parts: Sequence[Part], log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         out = []
-        told = self._log_probs(log_probs)
-        call = choice.call
-        if call is not None and call.name is not None and not call.begun:
-            call.begun = True
-            function = {"name": call.name, "arguments": ""}
-            whole = {"index": 0, "id": call.id, "type": "function", "function": function}
-            out.append(_delta(choice.index, {"tool_calls": [whole]}, None, None))
-        if said or (log_probs and self.with_log_probs):
-            more = (
-                {"content": said} if call is None
-                else {"tool_calls": [{"index": 0, "function": {"arguments": said}}]} if said else {}
-            )  # fmt: skip
-            out.append(_delta(choice.index, more, told, None))
+        told = self._log_probs(log_probs) if log_probs else None
+        for call, said in parts:
+            if call is not None and call.name is not None and not call.begun:
+                call.begun = True
+                function = {"name": call.name, "arguments": ""}
+                whole = {"index": call.index, "id": call.id, "type": "function", "function": function}
+                out.append(_delta(choice.index, {"tool_calls": [whole]}, None, None))
+            if said:
+                more: dict[str, Any] = {"content": said}
+                if call is not None:
+                    more = {"tool_calls": [{"index": call.index, "function": {"arguments": said}}]}
+                out.append(_delta(choice.index, more, told, None))
+                told = None
+        if told is not None:
+            out.append(_delta(choice.index, {"content": ""} if choice.calls is None else {}, told, None))
         if choice.finished is not None:
             out.append(_delta(choice.index, {}, None, choice.finished))
         return out
@@ -189,7 +297,8 @@ class CompletionForm(Form):
             "index": index, "text": text, "logprobs": told if self.with_log_probs else None, "finish_reason": finished,
         }  # fmt: skip
 
-    def piece(self, choice: Choice, said: str, log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def piece(self, choice: Choice, parts: Sequence[Part], log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        said = "".join(more for _, more in parts)
         if not said and choice.finished is None and not (log_probs and self.with_log_probs):
             return []
         return [self._choice(choice.index, said, log_probs, choice.finished)]

@@ -174,8 +174,8 @@ async def _chunks(answer: Answer, plan: Plan, with_usage: bool) -> AsyncIterator
     for choice in answer.choices:
         for first in form.first(choice):
             yield form.chunk([first], None, with_usage)
-    async for choice, said, log_probs in answer.pieces():
-        for told in form.piece(choice, said, log_probs):
+    async for choice, parts, log_probs in answer.pieces():
+        for told in form.piece(choice, parts, log_probs):
             yield form.chunk([told], None, with_usage)
     if with_usage:
         yield form.chunk([], answer.usage, True)

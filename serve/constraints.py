@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..automata.budget import Budget
 from ..compile.cache import Cache
+from ..compile.grammars import Syntax
+from ..compile.json_schema.source import read
 from ..errors import ConstraintError, SchemaError
 from ..table import TransitionTable
 from .refusals import Refused
-from .requests import ChatRequest, CompletionRequest, NamedTool, ObjectFormat, SchemaFormat, Tool
+from .requests import (
+    ChatRequest,
+    CompletionRequest,
+    GrammarFormat,
+    NamedTool,
+    ObjectFormat,
+    SchemaFormat,
+    StructuredOutputs,
+    TagFormat,
+    Tool,
+)
 
-Kind = Literal["schema", "regex", "choices", "call"]
+Kind = Literal["schema", "regex", "choices", "grammar", "tags", "call", "calls"]
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+"""What stands around a call in free text: the convention of Hermes and Qwen, as a model's own cannot be known."""
+
 SEPARATORS = (", ", ": ")  # of calls of tools, so that it is known where their arguments begin
 _DOCUMENT = "urn:maskwright:tool:"
+_EBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_.-]+[ \t]*::=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -23,10 +40,13 @@ class Constraint:
     """What may be written, not compiled yet."""
 
     kind: Kind
-    source: Any  # a schema, a pattern, a list of texts, or the tools of which one is called
+    source: Any  # a schema, a pattern, a list of texts, a grammar, a structural tag, or the tools that may be called
     param: str
     whitespace: Literal["flexible", "compact"] | None = None  # of JSON, if not the server's
     allow: tuple[str, ...] = ()  # keywords of a schema that need not be enforced
+    syntax: Syntax | None = None  # of a grammar, as its text looks if None
+    start: str | None = None  # the rule that a grammar begins with, if not the usual one
+    most: int | None = None  # calls in free text, if not any number
 
     def size(self) -> int:
         """Return how many bytes it has as a client writes it."""
@@ -35,16 +55,24 @@ class Constraint:
         return len(json.dumps(self.source))
 
     def compile(self, cache: Cache, budget: Budget, whitespace: Any) -> TransitionTable:
-        """Return its table, whole, as an arena takes it; the errors of `Cache`."""
+        """Return its table, whole, as an arena takes it, but for grammars and tags; the errors of `Cache`."""
         if self.kind == "regex":
             return cache.compile_regex(self.source, budget=budget)
         if self.kind == "choices":
             return cache.compile_choices(self.source, budget=budget)
+        if self.kind == "grammar":
+            syntax = self.syntax or syntax_of(self.source)
+            return cache.compile_grammar(self.source, start=self.start, syntax=syntax, budget=budget)
         if self.kind == "schema":
             allow = {"allow": self.allow} if self.allow else {}
             return cache.compile_json_schema(
                 self.source, lazy=False, budget=budget, whitespace=self.whitespace or whitespace, **allow
             )
+        if self.kind == "tags":
+            tag = read(self.source) if isinstance(self.source, str) else self.source
+            if not isinstance(tag, dict):
+                raise ConstraintError("/: a structural tag is an object, not true or false")
+            return cache.compile_structural_tag(tag, budget=budget, whitespace=self.whitespace or whitespace)
         # each tool's schema is a document of its own, so that references within it stay within it
         documents = {f"{_DOCUMENT}{name}": parameters for name, parameters in self.source}
         calls = [
@@ -56,19 +84,41 @@ class Constraint:
             }
             for name, _ in self.source
         ]
-        return cache.compile_json_schema(
-            {"anyOf": calls}, lazy=False, budget=budget, whitespace=SEPARATORS, documents=documents
-        )
+        call = {"anyOf": calls}
+        if self.kind == "calls":
+            text = _with_calls(call, self.most)
+            return cache.compile_structural_tag(text, budget=budget, whitespace=SEPARATORS, documents=documents)
+        return cache.compile_json_schema(call, lazy=False, budget=budget, whitespace=SEPARATORS, documents=documents)
 
     def locate(self, error: SchemaError, cache: Cache, budget: Budget) -> tuple[ConstraintError, str]:
         """Return an error of compiling, and where in the request its schema stands: of several tools, which one's."""
-        if self.kind == "call":
+        if self.kind in ("call", "calls"):
             for at, (_, parameters) in enumerate(self.source):
                 try:
                     cache.compile_json_schema(parameters, budget=budget, whitespace=SEPARATORS)
                 except ConstraintError as own:
                     return own, f"tools[{at}].function.parameters"
         return error, self.param
+
+
+def _with_calls(call: dict[str, Any], most: int | None) -> dict[str, Any]:
+    """Return a structural tag of free text with calls, each on a line of its own or not; call: the schema of one."""
+    line = {"type": "regex", "pattern": "\n?"}
+    value = {"type": "json_schema", "json_schema": call}
+    tag = {"begin": OPEN, "content": {"type": "sequence", "elements": [line, value, line]}, "end": CLOSE}
+    return {
+        "type": "structural_tag",
+        "format": {"type": "triggered_tags", "triggers": [OPEN], "tags": [tag], "at_most": most},
+    }
+
+
+def syntax_of(grammar: str) -> Syntax:
+    """Return the notation that a grammar is in: EBNF if a line of it begins with a name and "::=", else Lark's.
+
+    >>> syntax_of("root ::= [a-z]+"), syntax_of('start: NAME "::=" NAME')
+    ('ebnf', 'lark')
+    """
+    return "ebnf" if _EBNF_RULE.search(grammar) else "lark"
 
 
 def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
@@ -79,21 +129,15 @@ def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
             found.append(Constraint("schema", {"type": "object"}, "response_format"))
         case SchemaFormat(json_schema=given):
             found.append(Constraint("schema", given.schema_, "response_format.json_schema.schema"))
-    told = asked.structured_outputs
-    if told is not None:
-        own: list[tuple[Kind, str, Any]] = [
-            ("schema", "json", told.json_), ("regex", "regex", told.regex), ("choices", "choice", told.choice),
-            ("schema", "json_object", {"type": "object"} if told.json_object else None),
-        ]  # fmt: skip
-        given_here = [
-            Constraint(kind, each, f"structured_outputs.{name}") for kind, name, each in own if each is not None
-        ]
-        if not given_here:
-            raise Refused("it asks for nothing: give json, regex, choice or json_object", param="structured_outputs")
-        found += given_here
+        case GrammarFormat(grammar=grammar, syntax=syntax, start=start):
+            found.append(Constraint("grammar", grammar, "response_format.grammar", syntax=syntax, start=start))
+        case TagFormat(type=kind, model_extra=more):
+            found.append(Constraint("tags", {"type": kind, **(more or {})}, "response_format"))
+    if asked.structured_outputs is not None:
+        found += _structured(asked.structured_outputs)
     guided: list[tuple[Kind, str, Any]] = [
         ("schema", "guided_json", asked.guided_json), ("regex", "guided_regex", asked.guided_regex),
-        ("choices", "guided_choice", asked.guided_choice),
+        ("choices", "guided_choice", asked.guided_choice), ("grammar", "guided_grammar", asked.guided_grammar),
     ]  # fmt: skip
     found += [Constraint(kind, each, name) for kind, name, each in guided if each is not None]
     if isinstance(asked, ChatRequest):
@@ -109,8 +153,30 @@ def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
     return found[0] if found else None
 
 
+def _structured(told: StructuredOutputs) -> list[Constraint]:
+    """Return what vLLM's form asks for."""
+    own: list[tuple[Kind, str, Any]] = [
+        ("schema", "json", told.json_), ("regex", "regex", told.regex), ("choices", "choice", told.choice),
+        ("tags", "structural_tag", told.structural_tag),
+        ("schema", "json_object", {"type": "object"} if told.json_object else None),
+    ]  # fmt: skip
+    found = [Constraint(kind, each, f"structured_outputs.{name}") for kind, name, each in own if each is not None]
+    if told.grammar is not None:
+        at = "structured_outputs.grammar"
+        found.append(Constraint("grammar", told.grammar, at, syntax=told.syntax, start=told.start))
+    for name, value in (("syntax", told.syntax), ("start", told.start)):
+        if value is not None and told.grammar is None:
+            raise Refused(f"{name} goes with grammar", param=f"structured_outputs.{name}")
+    if not found:
+        raise Refused(
+            "it asks for nothing: give json, regex, choice, grammar, structural_tag or json_object",
+            param="structured_outputs",
+        )
+    return found
+
+
 def _call_of(asked: ChatRequest) -> Constraint | None:
-    """Return the constraint of a call of a tool, None where none is asked for."""
+    """Return the constraint of a call of a tool, or of text with calls; None where none is asked for."""
     tools, choice = asked.tools or [], asked.tool_choice
     names = [tool.function.name for tool in tools]
     for at, name in enumerate(names):
@@ -120,12 +186,6 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
         return None
     if not tools:
         raise Refused("there are no tools to choose from", param="tool_choice")
-    if choice in (None, "auto"):
-        raise Refused(
-            'tool_choice "auto", which is also what tools without tool_choice ask for, is not there yet: nothing could '
-            'vouch for calls that the model begins by itself. Say "required", "none", or name a function',
-            param="tool_choice",
-        )
     if isinstance(choice, NamedTool):
         if choice.function.name not in names:
             raise Refused(
@@ -134,7 +194,10 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
             )
         at = names.index(choice.function.name)
         return Constraint("schema", _parameters(tools[at], at), f"tools[{at}].function.parameters")
-    return Constraint("call", [(tool.function.name, _parameters(tool, at)) for at, tool in enumerate(tools)], "tools")
+    functions = [(tool.function.name, _parameters(tool, at)) for at, tool in enumerate(tools)]
+    if choice == "required":
+        return Constraint("call", functions, "tools")
+    return Constraint("calls", functions, "tools", most=1 if asked.parallel_tool_calls is False else None)
 
 
 def _parameters(tool: Tool, at: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -22,8 +23,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from ..errors import ArenaError, ConstraintError
-from ..table import TransitionTable
+from ..errors import ArenaError, ConstraintError, TableError
+from ..table import LazyTable, TransitionTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint
 from .service import Service
@@ -90,7 +91,17 @@ def _choices(asked: Source) -> Constraint:
     return Constraint("choices", lines, "source")
 
 
-KINDS: dict[str, Callable[[Source], Constraint]] = {"schema": _schema, "regex": _regex, "choices": _choices}
+def _grammar(asked: Source) -> Constraint:
+    return Constraint("grammar", asked.source, "source")
+
+
+def _tags(asked: Source) -> Constraint:
+    return Constraint("tags", asked.source, "source")
+
+
+KINDS: dict[str, Callable[[Source], Constraint]] = {
+    "schema": _schema, "regex": _regex, "choices": _choices, "grammar": _grammar, "tags": _tags,
+}  # fmt: skip
 """The kinds of sources, by the name that the page has for them as well."""
 
 
@@ -152,7 +163,12 @@ class Playground:
     def compile(self, asked: Source) -> dict[str, Any]:
         """Return how large a source's table is, and what it took."""
         before, began = self._service.cache.stats, time.perf_counter()
-        table = self._table(asked)
+        table, room = self._table(asked), None
+        try:
+            if isinstance(table, LazyTable):
+                table.complete()
+        except ConstraintError as error:  # a grammar may have no arrays
+            room = str(of_constraint(error, "source"))
         seconds, after = time.perf_counter() - began, self._service.cache.stats
         # others may have asked meanwhile: what took no time was there
         compiled = after.compilations > before.compilations and not (after.hits > before.hits and seconds < 1e-3)
@@ -165,14 +181,13 @@ class Playground:
                     self._seconds.popitem(last=False)
             first = self._seconds.get(name)
         try:
-            self._service.arena.fits(table)
-            room = None
+            if room is None:
+                self._service.arena.fits(table)
         except ArenaError as error:
             room = str(of_constraint(error, "source"))
         return {
             "fingerprint": table.source, "origin": origin, "seconds": seconds, "compile_seconds": first,
-            "states": table.num_states, "edges": table.num_edges, "masks": len(table.masks), "bytes": table.nbytes,
-            "calls": table.num_sites, "depth": table.depth if table.is_nested else 0, "no_room": room,
+            "no_room": room, **_size(table),
         }  # fmt: skip
 
     def step(self, asked: Text) -> dict[str, Any]:
@@ -184,8 +199,9 @@ class Playground:
         except ConstraintError as error:
             return {"verdict": {"kind": "unwritable", "message": str(error)}, "tokens": [], "rest": [], "place": None}
         walker = self._walker
-        with self._walking:  # one at a time, as others want the interpreter too
+        with self._reading(asked, table):
             walk = walker.walk(table, raw, tokens, self._busy)
+            here = walker.look(walk.matcher, limit=_SHOWN)
         verdict: dict[str, Any] = {"kind": "fits" if walk.matcher.is_accepting else "open"}
         if walk.wrong is not None:
             before = raw[: walk.wrong].decode(errors="ignore")
@@ -193,8 +209,7 @@ class Playground:
                 "kind": "refused", "token": walk.token, "byte": walk.wrong, "line": before.count("\n") + 1,
                 "column": len(before) - before.rfind("\n"),
             }  # fmt: skip
-        place = self._told(walker.look(walk.matcher, limit=_SHOWN))
-        return {"verdict": verdict, "tokens": walk.steps, "rest": walk.rest, "place": place}
+        return {"verdict": verdict, "tokens": walk.steps, "rest": walk.rest, "place": self._told(here)}
 
     def allowed(self, asked: Where) -> dict[str, Any]:
         """Return what may come at a step of a text."""
@@ -204,9 +219,25 @@ class Playground:
             tokens = self._encode(raw)
         except ConstraintError as error:
             raise Refused(str(error), param="text", code="unwritable") from None
-        with self._walking:
+        with self._reading(asked, table):
             matcher = self._walker.place(table, raw, tokens, asked.step, self._busy)
-        return self._told(self._walker.look(matcher, wanted, asked.offset, _SHOWN))
+            here = self._walker.look(matcher, wanted, asked.offset, _SHOWN)
+        return self._told(here)
+
+    @contextmanager
+    def _reading(self, asked: Source, table: TransitionTable) -> Iterator[None]:
+        """Have texts read one at a time, as others want the interpreter too; Refused where that takes too much.
+
+        A grammar that is read as it is grows by that, so the cache is asked again, which counts its bytes anew.
+        """
+        try:
+            with self._walking:
+                yield
+        except (ConstraintError, TableError) as error:
+            raise of_constraint(error, "source") from None
+        finally:
+            if _is_read(table):
+                self._table(asked)
 
     def _busy(self) -> bool:
         """Return whether something is being written."""
@@ -227,6 +258,23 @@ class Playground:
     def _encode(self, raw: bytes) -> list[int]:
         with self._tokenizing:
             return self._walker.vocabulary.encode(raw)
+
+
+def _is_read(table: TransitionTable) -> bool:
+    """Return whether a table has no arrays, and is read as its source is."""
+    return isinstance(table, LazyTable) and not table.is_complete
+
+
+def _size(table: TransitionTable) -> dict[str, Any]:
+    """Return how large a table is, and which way texts are followed by it; of one without arrays, so far."""
+    if _is_read(table):
+        automaton: Any = table.automaton  # type: ignore[attr-defined]
+        return {"way": "as it is read", "states": automaton.num_states, "bytes": table.memory}
+    return {
+        "way": "delimited" if table.is_nested else "regular", "states": table.num_states, "edges": table.num_edges,
+        "masks": len(table.masks), "bytes": table.nbytes, "calls": table.num_sites,
+        "depth": table.depth if table.is_nested else 0,
+    }  # fmt: skip
 
 
 def _raw(asked: Text) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..errors import ArenaError, BudgetError, RegexError, SchemaError
+from ..errors import ArenaError, BudgetError, GrammarError, RegexError, SchemaError
 
 _KINDS = {400: "invalid_request_error", 404: "invalid_request_error", 413: "invalid_request_error", 503: "overloaded"}
 
@@ -32,26 +32,42 @@ class Refused(Exception):  # noqa: N818  # as it reads where it is raised
         return {"error": error}
 
 
-def of_constraint(error: Exception, param: str) -> Refused:
-    """Return what a client is told of a constraint that cannot be compiled, or has no room."""
+def of_constraint(error: Exception, param: str, code: str = "invalid_constraint") -> Refused:
+    """Return what a client is told of a constraint that cannot be compiled, or has no room.
+
+    code: for an error that has no code of its own.
+    """
     said = _for_clients(str(error))
+    place = _PLACE.match(said)  # within a structural tag
+    more: dict[str, Any] = {} if place is None else {"pointer": place[1].removesuffix("/")}
     if isinstance(error, SchemaError):
         return Refused(said, param=param, code="invalid_schema", pointer=error.pointer, keyword=error.keyword)
     if isinstance(error, RegexError):
-        return Refused(said, param=param, code="invalid_regex", position=error.position)
+        return Refused(said, param=param, code="invalid_regex", position=error.position, **more)
+    if isinstance(error, GrammarError):
+        return Refused(
+            said, param=param, code="invalid_grammar", line=error.line, column=error.column, position=error.position,
+            **more,
+        )  # fmt: skip
     if isinstance(error, BudgetError):
         return Refused(said, param=param, code="constraint_too_expensive")
     if isinstance(error, ArenaError):
         return Refused(said, param=param, code="constraint_too_large")
     if isinstance(error, RecursionError):
         return Refused("it is nested too deep to be read: make it flatter", param=param, code="invalid_schema")
-    return Refused(said, param=param, code="invalid_constraint")
+    return Refused(said, param=param, code=code, **more)
+
+
+_PLACE = re.compile(r"(?:line \d+, column \d+: )?(?:in )?(/[\w/]*): ")
 
 
 def _for_clients(message: str) -> str:
     """Return a message with the server's options in place of arguments of Python's, which a client cannot give."""
     message = re.sub(
-        r"raise it with budget=Budget\((\w+)=\.\.\.\)", r"this server has a limit, --budget-\1: raise it there", message
+        r"raise (?:it with budget=)?Budget\((\w+)=\.\.\.\)",
+        r"this server has a limit, --budget-\1: raise it there",
+        message,
     )
     message = re.sub(r"make it with (?:a larger )?Capacity\((\w+)=[^)]*\)", r"raise the server's --arena \1=", message)
+    message = re.sub(r"[;:] (?:follow it with )?a Matcher[^.;]*", "; this server needs one", message)
     return re.sub(r"Drop handles, or raise", "Raise", message)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ..compile.grammars import Syntax
+
 MOST_CHOICES = 128
 _COLDEST = 1e-4  # logits divided by less leave float32
 
@@ -67,16 +69,37 @@ class SchemaFormat(_Model):
     json_schema: JsonSchema
 
 
-Format = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+class GrammarFormat(_Model):
+    """The texts that a grammar derives."""
+
+    type: Literal["grammar"]
+    grammar: str
+    syntax: Syntax | None = None  # as its text looks if None
+    start: str | None = None
+
+
+class TagFormat(_Model):
+    """Text with tags, in either form: `structures` and `triggers`, or a `format`."""
+
+    model_config = ConfigDict(extra="allow")  # what is wrong with them is said when they are compiled, and where
+
+    type: Literal["structural_tag"]
+
+
+Format = Annotated[TextFormat | ObjectFormat | SchemaFormat | GrammarFormat | TagFormat, Field(discriminator="type")]
 Choices = Annotated[list[str], Field(min_length=1)]
 
 
 class StructuredOutputs(_Model):
-    """vLLM's form: one of these."""
+    """vLLM's form: one of json, regex, choice, grammar, structural_tag and json_object."""
 
     json_: dict[str, Any] | str | bool | None = Field(default=None, alias="json")
     regex: str | None = None
     choice: Choices | None = None
+    grammar: str | None = None
+    syntax: Syntax | None = None  # of the grammar, as its text looks if None
+    start: str | None = None  # of the grammar
+    structural_tag: dict[str, Any] | str | None = None
     json_object: Literal[True] | None = None
 
 
@@ -111,6 +134,7 @@ class _Request(_Model):
     guided_json: dict[str, Any] | str | bool | None = None
     guided_regex: str | None = None
     guided_choice: Choices | None = None
+    guided_grammar: str | None = None
     # annotations: nothing that is written depends on them
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -203,7 +227,7 @@ class ChatRequest(_Request):
     top_logprobs: Annotated[int, AfterValidator(_nothing)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None  # one call is written in any case
+    parallel_tool_calls: bool | None = None  # whether "auto" may write several; others write one call in any case
     store: Annotated[bool, AfterValidator(_nothing)] | None = None
     modalities: list[Literal["text"]] | None = None
 
@@ -224,9 +248,9 @@ class CompletionRequest(_Request):
 
 
 WHY = {
-    "guided_grammar": "grammars are not there yet: use a JSON Schema, a regex or a list of choices",
-    "grammar": "grammars are not there yet: use a JSON Schema, a regex or a list of choices",
-    "structural_tag": "structural tags are not there yet",
+    "grammar": "send it as guided_grammar, or within structured_outputs",
+    "ebnf": "send it as guided_grammar, or as grammar within structured_outputs",
+    "structural_tag": "send it as response_format, or within structured_outputs",
     "functions": 'it is the old form of tools: send tools and tool_choice "required" or a function',
     "function_call": "it is the old form of tool_choice",
 }

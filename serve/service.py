@@ -6,10 +6,11 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from ..errors import ArenaError, ConstraintError, SchemaError
 from ..runtime.arena import Arena, Capacity
 from ..runtime.integrations.engine import Engine
 from ..runtime.matcher import Matcher
-from ..table import TransitionTable
-from .answers import Call, ChatForm, Choice, CompletionForm, Form, Text
+from ..table import LazyTable, TransitionTable
+from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text
 from .constraints import Constraint, constraint_of
 from .loading import Loaded
 from .metrics import Metrics
@@ -57,8 +58,7 @@ class Plan:
     constraint: Constraint | None
     form: Form
     stops: list[str]
-    call: str | None  # the function, where it is known
-    calls: bool
+    calls: Callable[[], OneCall | Calls | None]  # how an answer's text is read
     options: dict[str, Any]  # of `Engine.add`, max_tokens and seed aside
     max_tokens: int | None
     limit_param: str
@@ -182,7 +182,7 @@ class Service:
         """Return what a request comes to; Refused."""
         self._check(asked)
         constraint = constraint_of(asked)
-        calls = call = None
+        calls: Callable[[], OneCall | Calls | None] = _no_calls
         max_tokens, limit_param = asked.max_tokens, "max_tokens"
         form: Form
         if isinstance(asked, ChatRequest):
@@ -190,8 +190,10 @@ class Service:
                 if max_tokens not in (None, asked.max_completion_tokens):
                     raise Refused("max_tokens and max_completion_tokens differ: give one of them", param="max_tokens")
                 max_tokens, limit_param = asked.max_completion_tokens, "max_completion_tokens"
-            calls = constraint is not None and constraint.param.startswith("tools")
-            call = asked.tool_choice.function.name if isinstance(asked.tool_choice, NamedTool) else None
+            if isinstance(asked.tool_choice, NamedTool):
+                calls = partial(OneCall, asked.tool_choice.function.name)
+            elif constraint is not None and constraint.kind in ("call", "calls"):
+                calls = Calls if constraint.kind == "calls" else partial(OneCall, None)
             form = ChatForm(self.loaded.name, bool(asked.logprobs))
             prompts = [await asyncio.to_thread(self._read_chat, asked)]
         else:
@@ -206,8 +208,7 @@ class Service:
         if asked.top_k is not None and not 0 < asked.top_k < self.loaded.vocabulary.size:
             options["top_k"] = None
         return Plan(
-            prompts, asked.n or 1, constraint, form, asked.stops, call, bool(calls), options, max_tokens, limit_param,
-            asked.seed,
+            prompts, asked.n or 1, constraint, form, asked.stops, calls, options, max_tokens, limit_param, asked.seed,
         )  # fmt: skip
 
     def _check(self, asked: ChatRequest | CompletionRequest) -> None:
@@ -295,7 +296,10 @@ class Service:
             self.metrics.compile_seconds.observe(time.monotonic() - began)
 
     def table(self, constraint: Constraint) -> TransitionTable:
-        """Return a constraint's table, compiled here if the cache has none: not for the event loop. Refused."""
+        """Return a constraint's table, compiled here if the cache has none: not for the event loop. Refused.
+
+        A grammar's may be lazy, and have no arrays.
+        """
         try:
             size, most = constraint.size(), self.limits.max_schema_bytes
             if size > most:
@@ -313,9 +317,11 @@ class Service:
     def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
         table = self.table(constraint)
         try:
+            if isinstance(table, LazyTable):
+                table.complete()
             self.arena.fits(table)
-        except ArenaError as error:
-            raise of_constraint(error, constraint.param) from None
+        except (ArenaError, ConstraintError) as error:  # a grammar may have no arrays
+            raise of_constraint(error, constraint.param, "constraint_without_table") from None
         try:  # what the engine will do as well, with distances worked out here
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)
         except ValueError as error:
@@ -348,6 +354,10 @@ class Service:
         return Job(prompt, table, options, None, index)
 
 
+def _no_calls() -> None:
+    """Read no calls in an answer's text."""
+
+
 def _check_text(text: str, param: str) -> None:
     try:
         text.encode()
@@ -372,9 +382,7 @@ class Answer:
         self.choices: list[Choice] = []
         if plan is not None:
             vocabulary = service.loaded.vocabulary
-            self.choices = [
-                Choice(job.index, Text(vocabulary, plan.stops), Call(plan.call) if plan.calls else None) for job in jobs
-            ]
+            self.choices = [Choice(job.index, Text(vocabulary, plan.stops), plan.calls()) for job in jobs]
         for job in jobs:
             job.listener = self._events
         if not service.worker.submit(jobs):
@@ -399,8 +407,8 @@ class Answer:
                 raise Refused("the model gave no numbers to draw from", status=500, code="model_fault")
             yield index, event
 
-    async def pieces(self) -> AsyncIterator[tuple[Choice, str, list[dict[str, Any]]]]:
-        """Yield what can be said: (choice, text or arguments, log-probabilities); `choice` is brought up to date."""
+    async def pieces(self) -> AsyncIterator[tuple[Choice, list[Part], list[dict[str, Any]]]]:
+        """Yield what can be said: (choice, more of its text and calls, log-probabilities); `choice` is up to date."""
         plan, service = self._plan, self._service
         assert plan is not None, "an answer to a request"
         first = True
@@ -412,18 +420,15 @@ class Answer:
             service.metrics.tokens.inc(len(event.tokens))
             service.metrics.forced.inc(event.forced)
             choice = self.choices[index]
-            choice.tokens += len(event.tokens)
-            said = choice.text.feed(event.tokens, event.finished is not None)
+            parts = choice.feed(event.tokens, event.finished is not None)
             if choice.text.stopped and event.finished is None:
                 service.worker.cancel([self._jobs[index]])
                 self._left.discard(index)
-            if event.finished is not None or choice.text.stopped:
-                whole_call = choice.call is not None and plan.call is None
-                stop = "tool_calls" if whole_call else "stop"  # of a function that was named OpenAI says "stop"
-                choice.finished = stop if choice.text.stopped or event.finished == "stop" else event.finished
-            if choice.call is not None:
-                said = choice.call.feed(said)
-            choice.said += said
+            if choice.text.stopped or event.finished == "stop":
+                full = choice.tokens >= self._jobs[index].options["max_tokens"]
+                choice.finished = "stop" if choice.calls is None else choice.calls.ended(full)
+            elif event.finished is not None:
+                choice.finished = event.finished
             log_probs = []
             if plan.form.with_log_probs:
                 log_probs = [
@@ -431,7 +436,7 @@ class Answer:
                     for token, value in zip(event.tokens, event.log_probs, strict=True)
                 ]
                 choice.log_probs += log_probs
-            yield choice, said, log_probs
+            yield choice, parts, log_probs
 
     @property
     def usage(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ class Event(NamedTuple):
     tokens: list[int]
     log_probs: list[float]
     forced: int
-    finished: str | None  # "stop", "length", "cancelled", "no distribution", "refused" or "fault"
+    finished: str | None  # "stop", "length", "cancelled", "no distribution", "budget", "refused" or "fault"
     why: str = ""
 
 

@@ -13,7 +13,8 @@ from maskwright.compile.json_schema.build import build
 from maskwright.compile.json_schema.emit import emit
 from maskwright.compile.json_schema.keywords import formula
 from maskwright.compile.json_schema.layout import Layout
-from maskwright.compile.json_schema.library import Library, link
+from maskwright.compile.json_schema.library import Library
+from maskwright.compile.link import link
 from maskwright.compile.vocabulary import Vocabulary
 from maskwright.table import TransitionTable
 

@@ -13,6 +13,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops, packed, torch_ops
 from maskwright.runtime.arena import Arena, Capacity
 from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.table import Common, leads_out
 
 torch = pytest.importorskip("torch")
 
@@ -233,6 +234,15 @@ def test_what_tables_share_is_there_once(vocab):
     second = made.stored.free
     assert first["masks"] - second["masks"] <= 2
     assert first["classes"] - second["classes"] < 100
+    second_table = mw.compile_json_schema(number(1), vocab).complete()
+    for name, size, common in (
+        ("states", second_table.num_rows, second_table.common.rows),
+        ("sites", second_table.num_sites, second_table.common.sites),
+        ("actions", second_table.num_actions, second_table.common.actions),
+    ):
+        assert 0 < common < size
+        assert first[name] - second[name] == size - common + 1
+    assert first["edges"] - second["edges"] < second_table.num_edges / 2
     before = made.stored
     handle = made.add(mw.compile_json_schema(number(1), vocab))  # the same again, compiled anew
     assert made.stored == before
@@ -240,10 +250,147 @@ def test_what_tables_share_is_there_once(vocab):
     assert made.stored == before
 
 
+def is_apart(table, common):
+    """Whether the rows 1 .. and the first bases, sites and actions lead only to one another, whatever leads to them."""
+    rows, bases, sites, actions = common
+    size = table.num_rows
+
+    def codes(values):
+        return all(1 <= c <= rows or c == size + 1 or size + 2 <= c < size + 2 + actions for c in values if c >= 0)
+
+    def distances(row):
+        """What the targets of a row's base are away from it, where they are coded so."""
+        base = table.base_row[row]
+        targets = table.base_target[table.base_start[base] : table.base_start[base + 1]] if base >= bases else ()
+        return [code >> 1 for code in targets if code & 1 and 0 <= row + (code >> 1) < size]
+
+    shared = range(1, rows + 1)
+    firsts = table.base_target[: table.base_start[bases]]
+    return (
+        all(codes(table.edge_target[table.row_start[s] : table.row_start[s + 1]]) for s in shared)
+        and all(table.base_row[s] < bases and (not table.base_push.size or table.base_push[s] < sites) for s in shared)
+        and not any(code & 1 for code in firsts)
+        and all(1 <= code >> 1 <= rows for code in firsts)
+        and all(1 <= table.action_state[a] <= rows for a in range(actions))
+        and all(k < sites for k in table.action_push[: table.action_start[actions]])
+        and codes(table.site_target[: table.site_start[sites]])
+        and not distances(0)
+        and all(s + away > rows for s in range(rows + 1, size) for away in distances(s))
+    )
+
+
+def test_what_is_said_to_be_common_is_refused_or_kept_apart_rightly(vocab, tables):
+    """Tables with calls, one with strings of bounded length, that are said to have other parts in common."""
+    rng = random.Random(0)
+    seen = set()
+    for table in (tables[i].complete() for i in (0, 3, 4, 7)):
+        fields = {field.name: getattr(table, field.name) for field in dataclasses.fields(mw.TransitionTable)}
+        most = table.num_rows - 1, table.base_mask.size, table.num_sites, table.num_actions
+        made, others = Arena(vocab, SMALL), [table]
+        made.handles = [made.add(table)]
+        tried = [tuple(max(0, count - rng.randrange(3)) for count in table.common) for _ in range(60)]
+        tried += [(rows, *rest) for rows in range(1, most[0] + 1, 2) for rest in (table.common[1:], most[1:])]
+        tried += [(rng.randint(1, most[0]), *(rng.randint(0, limit) for limit in most[1:])) for _ in range(40)]
+        for common in sorted(set(tried)):
+            try:
+                other = mw.TransitionTable(**{**fields, "common": common, "source": f"with {common}"})
+            except mw.TableError:
+                assert not common[0] or not is_apart(table, common)
+                seen.add(False)
+                continue
+            assert is_apart(table, common)
+            seen.add(True)
+            if len(others) < 6 and common != table.common:
+                others.append(other)
+                made.handles.append(made.add(other))
+        walk("host", made, others, list(range(len(others))), np.random.default_rng(1), 25)
+    assert len(seen) == 2
+    for wrong in ([1, 1, 1], [1, 1, 1, -1], [1.0, 0, 0, 0], "rows", [0, 1, 0, 0], [10**6, 0, 0, 0]):
+        with pytest.raises(mw.TableError, match="common"):
+            mw.TransitionTable(**{**fields, "common": wrong})
+
+
+@pytest.mark.parametrize(
+    ("row", "away", "leaves"),
+    [(3, -1, False), (3, -2, True), (2, 1, False), (2, -1, True), (0, 3, True), (3, 9, False)],
+)
+def test_no_row_leads_into_what_is_common_by_distance(row, away, leaves):
+    """Of four rows the second is common; one leads so many states further: own rows lie without it in an arena."""
+    none, nothing = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    base_row = np.where(np.arange(4) == row, 0, -1).astype(np.int32)
+    starts, target = np.array([0, 1], np.int32), np.array([2 * away + 1], np.int32)
+    arrays = {
+        "row_start": np.zeros(5, np.int32), "edge_target": none, "base_row": base_row, "base_start": starts,
+        "base_target": target, "action_state": none, "action_start": nothing, "action_push": none,
+        "site_start": nothing, "site_target": none, "base_push": none,
+    }  # fmt: skip
+    assert leads_out(arrays, Common(rows=1)) == leaves
+
+
+@pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
+def test_a_table_is_whole_where_the_first_place_was_taken_again(name):
+    """What is no action pushes nothing, wherever the pushes of the first action of all lie by now."""
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"{" * 8], eos=0)
+    first = mw.compile_grammar('start: "[" start "]" | "(" start ")" | "<" start ">" | "a"', vocab)
+    last = mw.compile_grammar('start: "{" start "}" | "a"', vocab)
+    lists = {"type": "array", "items": {"type": "array", "items": {"type": "object", "properties": {"k": {}}}}}
+    others = [mw.compile_json_schema({**lists, "maxItems": n}, vocab) for n in (1, 2, 3)]
+    roomy = Arena(vocab, SMALL)
+    for table in (first, *others):
+        roomy.add(table)
+    made = Arena(vocab, dataclasses.replace(SMALL, states=SMALL.states - roomy.stored.free["states"]))
+    gone = made.add(first)
+    kept = [made.add(table) for table in others]
+    made.drop(gone)
+    made.handles = [made.add(last), *kept]
+    assert made.stored.evictions == 1
+    assert made.table.action_start[0] > 0
+    walk(name, made, [last, *others], list(range(4)), np.random.default_rng(0), 15)
+
+
+def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
+    patterns = {f"p{i}": {"type": "string", "pattern": f"^.*{i}.*$"} for i in range(12)}
+    schema = {"type": "object", "properties": patterns, "additionalProperties": False}
+    table = mw.compile_json_schema(schema, vocab).complete()
+    different = len(np.unique(table.masks, axis=0))
+    assert different < len(table.masks)
+    made = Arena(vocab, dataclasses.replace(SMALL, masks=different))
+    made.fits(table)
+    made.add(table)
+    with pytest.raises(mw.ArenaError, match=f"no room for {different:,} masks"):
+        Arena(vocab, dataclasses.replace(SMALL, masks=different - 1)).fits(table)
+
+
+def test_refused_tables_leave_nothing_to_write(vocab):
+    table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).complete()
+    made = Arena(vocab, dataclasses.replace(SMALL, states=table.num_rows + 60))
+    torch_ops.put(made)
+    made.add(mw.compile_regex("[a-z]{120}", vocab))
+    for _ in range(3):
+        with pytest.raises(mw.ArenaError):
+            made.add(table)
+    assert not made._changes
+
+
+def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
+    limits = {"states": 400, "bases": 40, "base_targets": 400, "sites": 30, "lists": 400, "actions": 999}
+    made = Arena(vocab, dataclasses.replace(SMALL, **limits))
+    lists = [
+        mw.compile_json_schema({"type": "array", "items": items}, vocab)
+        for items in ({"const": 2}, {"type": "string", "maxLength": 2})
+    ]
+    made.drop(made.add(mw.compile_regex("[a-z]{14}", vocab)))
+    gone = made.add(lists[0])
+    made.add(mw.compile_regex("[a-z]{6}", vocab))
+    made.drop(gone)
+    made.add(lists[1])
+
+
 def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
     tables = [mw.compile_json_schema(number(n), vocab) for n in range(40)]
-    size = tables[0].num_rows + 1
-    made = Arena(vocab, dataclasses.replace(SMALL, states=5 * size))
+    common = tables[0].complete().common.rows
+    size = tables[0].num_rows - common + 1
+    made = Arena(vocab, dataclasses.replace(SMALL, states=5 * size + common + 1))
     handles = [made.add(table) for table in tables[:4]]
     made.drop(handles[1])
     made.drop(handles[2])
@@ -321,6 +468,10 @@ def test_mistakes_are_named(vocab, arena, tables):
         made.add(no_end)
     with pytest.raises(TypeError, match="put takes"):
         made.add("a")
+    matrix = mw.sort_sids([[1, 2]], vocab_size=vocab.size)
+    for refused in (made.add, made.fits):
+        with pytest.raises(TypeError, match="an Arena holds tables, not a SortedMatrix: compile the rows with compile"):
+            refused(matrix)
     with pytest.raises(TypeError, match="Vocabulary"):
         Arena(3)
     with pytest.raises(ValueError, match="with eos"):

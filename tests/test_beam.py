@@ -233,8 +233,9 @@ def test_impossible_requests_are_refused(name):
         beam_search(step, None, dev, ops=ops, batch=1, beams=0, max_length=3)
 
 
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eos", [None, 0])
-def test_the_whole_search_compiles_in_torch(eos):
+def test_the_whole_search_compiles_in_torch(eos, compiler):
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
     rng = np.random.default_rng(0)
@@ -245,7 +246,7 @@ def test_the_whole_search_compiles_in_torch(eos):
     def run():
         return beam_search(step, None, dev, ops=ops, batch=2, beams=5, max_length=3)
 
-    plain, quick = run(), torch.compile(run, fullgraph=True)()
+    plain, quick = run(), torch.compile(run, fullgraph=True, backend=compiler)()
     assert torch.equal(plain.tokens, quick.tokens)
     torch.testing.assert_close(plain.scores, quick.scores)
 

@@ -20,7 +20,9 @@ import pytest
 import maskwright as mw
 from maskwright import errors
 from maskwright.compile import cache as cache_module
+from maskwright.compile import grammars as grammar_module
 from maskwright.compile import schema as schema_module
+from maskwright.compile import tags as tag_module
 from maskwright.compile import text as text_module
 
 
@@ -34,6 +36,16 @@ def number(n: int) -> dict[str, object]:
     return {"type": "object", "properties": {f"key{n}": {"type": "integer", "minimum": n}}, "required": [f"key{n}"]}
 
 
+LIST = 'start: "a" ("," "a")*\nnested: "(" nested ")" | "a"'
+TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}],
+    "triggers": ["<f"],
+}
+CHOICE = {"type": "tag", "begin": "<c>", "content": {"type": "regex", "pattern": "[ab]+"}, "end": "</c>"}
+PALINDROMES = 'start: "a" start "a" | "b" start "b" | "a" | "b"'  # no letter says whether the middle was passed
+
+
 def accepts(table: mw.TransitionTable, text: str) -> bool:
     matcher = mw.Matcher(table)
     return all(matcher.advance(1 + byte) for byte in text.encode()) and matcher.is_accepting
@@ -43,7 +55,10 @@ def accepts(table: mw.TransitionTable, text: str) -> bool:
 def compilations(monkeypatch):
     """What was really compiled, by whatever way."""
     made = []
-    kinds = [(schema_module, "compile_request"), (text_module, "compile_regex"), (text_module, "compile_choices")]
+    kinds = [
+        (schema_module, "compile_request"), (text_module, "compile_regex"), (text_module, "compile_choices"),
+        (grammar_module, "compile_grammar"), (tag_module, "compile_structural_tag"),
+    ]  # fmt: skip
     for module, name in kinds:
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, real=real, **k: (made.append(a[0]), real(*a, **k))[1])
@@ -70,6 +85,18 @@ def test_the_same_source_is_compiled_once_however_it_is_spelled(vocab, compilati
     assert cache.compile_regex("[ab]", flags="is") is cache.compile_regex("[ab]", flags="si")
     assert cache.compile_choices(["a", "b"]) is cache.compile_choices(iter(("a", "b")))
     assert len(compilations) == 3
+    assert cache.compile_grammar(LIST) is cache.compile_grammar(LIST, start="start", syntax="lark", depth=64)
+    assert len(compilations) == 4
+    found = [
+        cache.compile_structural_tag(TAG),
+        cache.compile_structural_tag(copy.deepcopy(TAG), depth=64, allow=iter(())),
+        cache.compile_structural_tag(json.dumps(TAG)),
+        cache.compile_structural_tag(json.dumps(TAG, indent=7).encode()),
+    ]
+    assert all(table is found[0] for table in found)
+    text = [mw.TaggedText([mw.Tag("<c>", "</c>", regex="[ab]+")], at_most=2) for _ in range(2)]
+    assert cache.compile_structural_tag(text[0]) is cache.compile_structural_tag(text[1])
+    assert len(compilations) == 6
 
 
 def test_sources_and_options_that_mean_something_else_are_other_tables(vocab):
@@ -96,6 +123,23 @@ def test_sources_and_options_that_mean_something_else_are_other_tables(vocab):
         lambda: cache.compile_regex("a", flags="i"),
         lambda: cache.compile_choices(["a"]),
         lambda: cache.compile_choices(["a", "b"]),
+        lambda: cache.compile_grammar(LIST),
+        lambda: cache.compile_grammar(LIST, start="nested"),
+        lambda: cache.compile_grammar(LIST, start="nested", depth=9),
+        lambda: cache.compile_grammar(LIST, budget=mw.Budget(seconds=9)),
+        lambda: cache.compile_grammar(LIST + " "),
+        lambda: cache.compile_grammar('root ::= "a"', syntax="gbnf"),
+        lambda: cache.compile_grammar('root ::= "a"', syntax="ebnf"),
+        lambda: cache.compile_structural_tag(TAG),
+        lambda: cache.compile_structural_tag({**TAG, "triggers": ["<f>"]}),
+        lambda: cache.compile_structural_tag({**TAG, "structures": TAG["structures"] * 2}),
+        lambda: cache.compile_structural_tag(TAG, whitespace="compact"),
+        lambda: cache.compile_structural_tag(TAG, depth=9),
+        lambda: cache.compile_structural_tag(TAG, budget=mw.Budget(seconds=9)),
+        lambda: cache.compile_structural_tag(CHOICE),
+        lambda: cache.compile_structural_tag({"type": "structural_tag", "format": CHOICE}),
+        lambda: cache.compile_structural_tag({**CHOICE, "content": {"type": "json_schema", "json_schema": first}}),
+        lambda: cache.compile_structural_tag({**CHOICE, "content": {"type": "json_schema", "json_schema": second}}),
     ]
     tables = [ask() for ask in asked]
     assert len({id(table) for table in tables}) == len(asked)
@@ -132,6 +176,26 @@ def test_a_pydantic_class_is_known_by_its_schema_and_again_once_it_is_rebuilt(vo
     assert accepts(cache.compile_json_schema(Thing), '{"a": "x"}')
 
 
+def test_a_class_within_tags_is_known_by_its_schema(vocab):
+    pydantic = pytest.importorskip("pydantic")
+    cache = mw.Cache(vocab)
+
+    def made(kind: type) -> type:
+        class Thing(pydantic.BaseModel):
+            a: kind  # type: ignore[valid-type]
+
+        return Thing
+
+    def tagged(schema: object) -> mw.TaggedText:
+        return mw.TaggedText([mw.Tag("<f>", "</f>", schema=schema)])
+
+    first, second = (cache.compile_structural_tag(tagged(made(kind))) for kind in (int, str))  # of the same name
+    assert accepts(first, '<f>{"a": 1}</f>')
+    assert accepts(second, '<f>{"a": "1"}</f>')
+    assert cache.compile_structural_tag(tagged(made(int))) is first
+    assert cache.compile_structural_tag(tagged(made(str).model_json_schema())) is second
+
+
 def test_arguments_that_are_none_are_refused_as_the_functions_refuse_them(vocab):
     cache = mw.Cache(vocab)
     wrong = [
@@ -141,12 +205,21 @@ def test_arguments_that_are_none_are_refused_as_the_functions_refuse_them(vocab)
         lambda m: m.compile_json_schema({}, lazy=[]), lambda m: m.compile_regex(b"a"),
         lambda m: m.compile_regex("a", flags=3), lambda m: m.compile_choices("abc"),
         lambda m: m.compile_choices(3), lambda m: m.compile_choices([1]), lambda m: m.compile_choices([]),
+        lambda m: m.compile_grammar(b"a"), lambda m: m.compile_grammar(LIST, syntax="bnf"),
+        lambda m: m.compile_grammar(LIST, syntax=3), lambda m: m.compile_grammar(LIST, start=3),
+        lambda m: m.compile_grammar(LIST, start="x", syntax="bnf"), lambda m: m.compile_grammar(LIST, start=""),
+        lambda m: m.compile_grammar(LIST, budget=3), lambda m: m.compile_structural_tag(3),
+        lambda m: m.compile_structural_tag(TAG, depth=0), lambda m: m.compile_structural_tag(TAG, nonsense=1),
+        lambda m: m.compile_structural_tag("{"), lambda m: m.compile_structural_tag(TAG, budget=3),
+        lambda m: m.compile_structural_tag(TAG, budget=[]), lambda m: m.compile_structural_tag({**TAG, "type": 3}),
     ]  # fmt: skip
 
     class Plain:
         compile_json_schema = staticmethod(lambda *a, **k: mw.compile_json_schema(a[0], vocab, **k))
         compile_regex = staticmethod(lambda *a, **k: mw.compile_regex(a[0], vocab, **k))
         compile_choices = staticmethod(lambda *a, **k: mw.compile_choices(a[0], vocab, **k))
+        compile_grammar = staticmethod(lambda *a, **k: mw.compile_grammar(a[0], vocab, **k))
+        compile_structural_tag = staticmethod(lambda *a, **k: mw.compile_structural_tag(a[0], vocab, **k))
 
     for ask in wrong:
         for _ in range(2):
@@ -175,9 +248,13 @@ def test_what_cannot_be_compiled_raises_the_same_error_again_without_being_compi
             cache.compile_json_schema({"properties": {"a": {"minimum": "x"}}})
         with pytest.raises(mw.RegexError) as regex_error:
             cache.compile_regex("a(")
+        with pytest.raises(mw.GrammarError, match="line 2, column 7"):
+            cache.compile_grammar('start: "a"\nrule: nowhere')
+        with pytest.raises(mw.ConstraintError, match="/triggers/0: the text is empty"):
+            cache.compile_structural_tag({**TAG, "triggers": [""]})
         seen.append((schema_error.value, regex_error.value))
-    assert len(compilations) == 2
-    assert cache.stats.failures == 2
+    assert len(compilations) == 4
+    assert cache.stats.failures == 4
     for schema, regex in seen:
         assert (str(schema), schema.pointer, schema.keyword) == (
             str(seen[0][0]),
@@ -188,9 +265,30 @@ def test_what_cannot_be_compiled_raises_the_same_error_again_without_being_compi
     assert len({id(schema) for schema, _ in seen}) == 3  # else each would gather the frames of all
 
 
+def test_why_a_grammar_has_no_arrays_is_found_out_once(vocab, tmp_path, monkeypatch):
+    """Those who read it as it is are served all along, here and from the folder."""
+    tried = []
+    real = mw.LazyTable.keep_with
+    monkeypatch.setattr(
+        mw.LazyTable, "keep_with", lambda t, around: real(t, lambda make: around(lambda: (tried.append(1), make())[1]))
+    )
+    for cache in (mw.Cache(vocab), mw.Cache(vocab, directory=tmp_path)):
+        table, said = cache.compile_grammar(PALINDROMES), set()
+        tried.clear()
+        for _ in range(3):
+            with pytest.raises(mw.ConstraintError) as error:
+                cache.compile_grammar(PALINDROMES).complete()
+            said.add((type(error.value), str(error.value)))
+        assert (len(tried), len(said)) == (1, 1)
+        assert accepts(table, "abbabba")
+        assert not accepts(table, "abab")
+    assert not list(tmp_path.iterdir())
+    assert accepts(mw.Cache(vocab, directory=tmp_path).compile_grammar(PALINDROMES), "bab")
+
+
 @pytest.mark.parametrize("error", [
     errors.SchemaError("wrong", "/a", "minimum"), errors.RegexError("wrong", "a(", 1), errors.BudgetError("too much"),
-    errors.TableFileError("torn"), errors.ConstraintError("none"),
+    errors.TableFileError("torn"), errors.ConstraintError("none"), errors.GrammarError("wrong", "a:\n  b", 5),
 ])  # fmt: skip
 def test_errors_can_be_copied_and_pickled(error):
     for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
@@ -327,6 +425,27 @@ def test_a_lazy_table_counts_as_much_as_it_has_grown(vocab):
     assert cache.stats.bytes == sum(entry.size() for entry in cache._entries.values())
 
 
+def test_a_grammar_counts_as_much_as_it_has_grown(vocab):
+    cache = mw.Cache(vocab)
+    table = cache.compile_grammar(PALINDROMES)
+    before = cache.stats.bytes
+    assert accepts(table, "ab" * 200 + "a")
+    cache.compile_grammar(PALINDROMES)
+    assert cache.stats.bytes > before + 10_000
+    assert cache.stats.bytes == sum(entry.size() for entry in cache._entries.values())
+
+
+def test_text_with_tags_counts_as_much_as_it_has_grown(vocab):
+    cache = mw.Cache(vocab)
+    text = mw.TaggedText([mw.Tag("<g>", "</g>", grammar=PALINDROMES)])
+    table = cache.compile_structural_tag(text)
+    before = cache.stats.bytes
+    assert accepts(table, "so <g>" + "ab" * 200 + "a</g>")
+    cache.compile_structural_tag(text)
+    assert cache.stats.bytes > before + 10_000
+    assert cache.stats.bytes == sum(entry.size() for entry in cache._entries.values())
+
+
 def test_something_larger_than_the_cache_is_made_and_takes_its_place_alone(vocab):
     cache = mw.Cache(vocab, max_bytes=1)
     cache.compile_regex("a")
@@ -372,6 +491,42 @@ def test_a_lazy_table_is_kept_on_disk_once_it_is_worked_out(vocab, tmp_path):
     assert second.stats.disk_hits == 1
     other = mw.compile_json_schema(number(1), vocab)
     assert other.num_states == table.num_states
+
+
+def test_the_arrays_and_errors_of_grammars_are_kept_on_disk(vocab, tmp_path, compilations):
+    first = mw.Cache(vocab, directory=tmp_path)
+    first.compile_grammar(LIST).complete()
+    with pytest.raises(mw.GrammarError) as error:
+        first.compile_grammar("root ::= x", syntax="gbnf")
+    compilations.clear()
+    second = mw.Cache(vocab, directory=tmp_path)
+    table = second.compile_grammar(LIST)
+    assert not isinstance(table, mw.LazyTable)
+    assert [accepts(table, text) for text in ("a,a", "a,")] == [True, False]
+    with pytest.raises(mw.GrammarError) as again:
+        second.compile_grammar("root ::= x", syntax="gbnf")
+    assert (str(again.value), again.value.line, again.value.column) == (str(error.value), 1, 10)
+    assert (compilations, second.stats.disk_hits) == ([], 2)
+
+
+def test_the_arrays_and_errors_of_tags_are_kept_on_disk(vocab, tmp_path, compilations):
+    wrong = {**TAG, "triggers": ["<f", "<g"]}
+    options = {"whitespace": "compact", "documents": {"u:a": {"type": "null"}}}
+    first = mw.Cache(vocab, directory=tmp_path)
+    for tag in (TAG, CHOICE):
+        first.compile_structural_tag(tag, **options).complete()
+    with pytest.raises(mw.ConstraintError) as error:
+        first.compile_structural_tag(wrong)
+    compilations.clear()
+    second = mw.Cache(vocab, directory=tmp_path)
+    table, other = (second.compile_structural_tag(tag, **options) for tag in (TAG, CHOICE))
+    assert not isinstance(table, mw.LazyTable)
+    assert [accepts(table, text) for text in ("a <f>1</f> b", "<f>1")] == [True, False]
+    assert [accepts(other, text) for text in ("<c>ab</c>", "<c></c>")] == [True, False]
+    with pytest.raises(mw.ConstraintError) as again:
+        second.compile_structural_tag(wrong)
+    assert str(again.value) == str(error.value)
+    assert (compilations, second.stats.disk_hits) == ([], 3)
 
 
 def test_another_vocabulary_has_tables_of_its_own(vocab, tmp_path):

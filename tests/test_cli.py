@@ -268,6 +268,100 @@ def test_a_schema_that_is_no_good_is_said_to_be_before_the_tokenizer_is_read(tmp
     assert f"Error: {tmp_path}/s.json: the schema matches no value: the member 'a'" in out.output
 
 
+# ------------------------------------------------------------------------------------------------------- grammars
+
+LIST = """
+start: item ("," item)*
+item: NAME | NUMBER
+NAME: /[a-zé]+/
+%import common.INT -> NUMBER
+%ignore " "
+"""
+EBNF = "root ::= [a-z]+ ('-' [0-9])?\n"
+GBNF = 'main ::= "é" rest\nrest ::= [0-9]*\n'
+NESTED = 'start: "(" start ")" | "a"'
+PALINDROMES = 'start: "a" start "a" | "b" start "b" | "a" | "b"'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "arguments", "member"),
+    [
+        ("g.lark", LIST, {}, (), "a, é,12 "),
+        ("g.LARK", LIST, {"start": "item"}, ("--start", "item"), "éa"),
+        ("g.gbnf", "\ufeff" + GBNF, {"syntax": "gbnf", "start": "main"}, ("--start", "main"), "é07"),
+        ("g.ebnf", EBNF, {"syntax": "ebnf"}, (), "abc-7"),
+        ("g.txt", EBNF, {"syntax": "ebnf"}, ("--syntax", "ebnf"), "b"),
+        ("-", LIST, {}, ("--syntax", "lark"), "a"),
+        ("n.lark", NESTED, {"depth": 3}, ("--depth", 3), "((a))"),
+    ],
+)
+def test_a_grammar_is_compiled_as_in_python(tokenizer, vocab, tmp_path, name, text, options, arguments, member):
+    file = name if name == "-" else tmp_path / name
+    (tmp_path / name).write_text(text)
+    to = ("--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
+    printed = run_well("compile", "grammar", file, *arguments, *to, stdin=text)
+    table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+    assert same(table, mw.compile_grammar(text.removeprefix("\ufeff"), vocab, **options).complete())
+    assert table.accepts([*vocab.encode(member), 0])
+    assert f" {table.num_states:,} states, " in printed
+    for words in (("inspect",), ("inspect", "table")):
+        shown = run_well(*words, tmp_path / "t")
+        assert ("calls and returns (delimited)" if text == NESTED else "the states of a DFA (regular)") in shown
+        assert table.source in shown
+
+
+def test_the_way_down_that_a_grammar_takes_is_inspected(tokenizer, vocab, tmp_path):
+    (tmp_path / "list.lark").write_text(LIST)
+    (tmp_path / "palindromes.lark").write_text(PALINDROMES)
+    bytes_alone = run_well("inspect", "grammar", tmp_path / "list.lark")
+    assert "the states of a DFA (regular)" in bytes_alone
+    assert "V = 256, eos = None" in bytes_alone
+    table = mw.compile_grammar(LIST, vocab).complete()
+    tokens = run_well("inspect", "grammar", tmp_path / "list.lark", "--tokenizer", tokenizer, "--eos", 0)
+    assert f" {table.num_states:,}: {table.num_rows:,} rows, " in tokens
+    assert table.source in tokens
+    (tmp_path / "nested.lark").write_text(NESTED)
+    nested = run_well("inspect", "grammar", tmp_path / "nested.lark", "--depth", 7)
+    assert "calls and returns (delimited)" in nested
+    assert "7 calls may be open" in nested
+    shown = run_well("inspect", "grammar", tmp_path / "palindromes.lark")
+    assert "states that are made as texts come to them (as it is read)" in shown
+    assert "because" in shown
+    assert "no finite table" in shown
+    (tmp_path / "wide.lark").write_text('start: ("a" | "b")* "a" ("a" | "b")~16')
+    shown = run_well("inspect", "grammar", tmp_path / "wide.lark", "--budget-states", 2000)
+    assert "(as it is read)" in shown
+    assert "raise it with --budget-states" in shown
+    assert "(regular)" not in shown
+
+
+TAGS = """{"type": "structural_tag", "triggers": ["<f"], "structures": [
+    {"begin": "<f>", "schema": {"type": "object", "properties": {"a": {"$ref": "u:a"}}}, "end": "</f>"}
+]}"""
+
+
+def test_text_with_tags_is_compiled_as_in_python(tokenizer, vocab, tmp_path):
+    (tmp_path / "tags.json").write_text(TAGS)
+    (tmp_path / "a").write_text('{"type": "null"}')
+    to = ("--document", "u:a", tmp_path / "a", "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
+    known = {"u:a": {"type": "null"}}
+    for text, name in ((None, tmp_path / "tags.json"), (TAGS, "-")):
+        printed = run_well("compile", "tags", name, "--whitespace", "compact", "--depth", 5, *to, stdin=text)
+        table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
+        made = mw.compile_structural_tag(TAGS, vocab, whitespace="compact", depth=5, documents=known)
+        assert same(table, made.complete())
+        assert f" {table.num_states:,} states, " in printed
+    assert table.accepts([*vocab.encode('so <f>{"a":null}</f>'), 0])
+    assert not table.accepts([*vocab.encode('so <f>{"a": null}</f>'), 0])
+
+
+def test_a_table_with_calls_is_said_to_be_one(vocab, tmp_path):
+    mw.compile_json_schema(True, vocab).save(tmp_path / "t")
+    assert "calls and returns (delimited)" in run_well("inspect", tmp_path / "t")
+    mw.compile_sequences([[1]], vocab_size=9).save(tmp_path / "ids")
+    assert "followed by" not in run_well("inspect", tmp_path / "ids")
+
+
 def test_a_table_with_calls_is_not_drawn_as_if_it_had_none(vocab, tmp_path):
     mw.compile_json_schema(True, vocab).save(tmp_path / "t")
     out = run("show", tmp_path / "t", "-o", tmp_path / "x.dot", "--max-states", 10**6)
@@ -470,6 +564,16 @@ def test_without_the_package_it_is_said_how_to_install_it(tmp_path, monkeypatch)
 OUT = ("-o", "{tmp}/x.dot")
 TO_TABLE = ("--tokenizer", "{tok}", "--eos", "0", "-o", "{tmp}/t")
 TO_JSON = ("compile", "json-schema", "{tmp}/schema")
+TO_GRAMMAR = ("compile", "grammar", "{tmp}/bad.lark")
+TO_TAGS = ("compile", "tags", "{tmp}/tags.json")
+BAD_TAGS = {
+    "tags.json": TAGS.replace('{"$ref": "u:a"}', '{"type": 3}'),
+    "older.json": TAGS.replace('["<f"]', '["<f", ""]'),
+    "true.json": "true",
+    "wrong.json": '{"type": "structural_tag", "format": {"type": "grammar", "grammar": "root ::= x"}}',
+    "open.json": '{"type": "regex", "pattern": "(a"}',
+    "named.json": '{"type": "token", "token": "<|f|>"}',
+}
 AWAY = ("compile", "json-schema", "{tmp}/away", "--document", "https://example.com/place", "{tmp}/schema")
 TEXT_ERRORS = [
     ((*TO_JSON, *TO_TABLE), '{tmp}/schema#/properties/tags/uniqueItems: "uniqueItems" cannot be enforced exactly'),
@@ -508,6 +612,31 @@ TEXT_ERRORS = [
     (("compile", "choices", "{tmp}/gap", *TO_TABLE), "line 2 of {tmp}/gap is empty: remove it"),
     (("compile", "choices", "{tmp}/latin", *TO_TABLE), "line 2 of {tmp}/latin is not UTF-8"),
     (("compile", "choices", "{tmp}/empty", *TO_TABLE), "{tmp}/empty is empty: write one choice a line"),
+    ((*TO_GRAMMAR, *TO_TABLE), "Error: {tmp}/bad.lark, line 2, column 4: there is no rule y: define or import it\n"),
+    (("compile", "grammar", "{tmp}/odd.lark", "--start", "z", *TO_TABLE), "{tmp}/odd.lark, line 1, column 1: "),
+    ((*TO_GRAMMAR, "--tokenizer", "{tmp}/bad.json", "-o", "{tmp}/t"), "there is no rule y"),
+    (("inspect", "grammar", "{tmp}/bad.lark"), "{tmp}/bad.lark, line 2, column 4: there is no rule y"),
+    (("compile", "grammar", "{tmp}/odd.lark", *TO_TABLE), "Error: this grammar has no finite table: "),
+    (("compile", "grammar", "{tmp}/odd.lark", *TO_TABLE, "--budget-seconds", "0"), "raise it with --budget-seconds"),
+    (("compile", "grammar", "{tmp}/gap", *TO_TABLE), "{tmp}/gap ends in none of .lark, .gbnf, .ebnf: say which"),
+    (("compile", "grammar", "-", *TO_TABLE), "standard input ends in none of"),
+    (("compile", "grammar", "{tmp}/latin", "--syntax", "gbnf", *TO_TABLE), "line 2 of {tmp}/latin is not UTF-8"),
+    (("compile", "grammar", "{tmp}/odd.lark", "--syntax", "bnf", *TO_TABLE), "'bnf' is not one of 'lark'"),
+    (("inspect", "grammar", "{tmp}/odd.lark", "--eos", "0"), "--size and --eos go with --tokenizer"),
+    ((*TO_TAGS, *TO_TABLE), "Error: {tmp}/tags.json#/structures/0/schema/properties/a/type: "),
+    ((*TO_TAGS, *TO_TABLE, "--budget-seconds", "0"), "raise it with --budget-seconds"),
+    (("compile", "tags", "{tmp}/older.json", *TO_TABLE), "Error: {tmp}/older.json#/triggers/1: the text is empty"),
+    (("compile", "tags", "{tmp}/bad.json", *TO_TABLE), "Error: {tmp}/bad.json: malformed JSON in line 1"),
+    (("compile", "tags", "{tmp}/true.json", *TO_TABLE), "Error: {tmp}/true.json: a structural tag is an object"),
+    (
+        ("compile", "tags", "{tmp}/wrong.json", "--tokenizer", "{tmp}/bad.json", "-o", "{tmp}/t"),
+        "{tmp}/wrong.json#/format/grammar, line 1, column 10: there is no rule x: define it\n    root ::= x\n",
+    ),
+    (
+        ("compile", "tags", "{tmp}/open.json", *TO_TABLE),
+        "Error: {tmp}/open.json#/pattern: this group is never closed: add )\n    (a\n    ^",
+    ),
+    (("compile", "tags", "{tmp}/named.json", *TO_TABLE), "no special token of the name '<|f|>'"),
     (("sample", "regex", "aaa", "--max-bytes", "2"), "the shortest has 3; raise --max-bytes"),
     (("sample", "regex", "a(?!)"), "the pattern matches nothing"),
     (("sample", "choices", "{tmp}/latin"), "is not UTF-8"),
@@ -531,6 +660,10 @@ def test_bad_calls_on_texts_end_with_a_clear_message(tokenizer, tmp_path, argume
     (tmp_path / "latin").write_bytes(b"a\n\xe9\n")
     (tmp_path / "pattern").write_text('{"properties": {"a": {"pattern": "(a"}}}')
     (tmp_path / "empty").touch()
+    (tmp_path / "bad.lark").write_text('start: "a" x\nx: y')
+    (tmp_path / "odd.lark").write_text(PALINDROMES)
+    for name, text in BAD_TAGS.items():
+        (tmp_path / name).write_text(text)
     (tmp_path / "schema").write_text(SCHEMA)
     (tmp_path / "away").write_text('{"$ref": "https://example.com/place"}')
     mw.compile_sequences([[1, 2], [3]], vocab_size=9).save(tmp_path / "names")

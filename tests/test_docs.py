@@ -13,7 +13,7 @@ import tokenizer_zoo
 
 import maskwright as mw
 from maskwright import drawing
-from maskwright.compile import schema, sequences, text, vocabulary
+from maskwright.compile import grammars, schema, sequences, tags, text, vocabulary
 from maskwright.compile.json_schema import members, source
 from maskwright.runtime import matcher
 
@@ -42,6 +42,8 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path):
     assert "array" in printed
     assert re.search(r"^([0-9]{4}-[0-9]{2}-[0-9]{2}|unknown)$", printed, re.MULTILINE)
     assert "[258]" in printed
+    assert re.search(r"^[a-z]{1,9}=[0-9]+(,[a-z]{1,9}=[0-9]+)*$", printed, re.MULTILINE)
+    assert re.findall(r"^(True|False) .*<call", printed, re.MULTILINE) == ["True", "True", "False"]
     assert re.search(r"""^name=(['"]).*\1 founded=.* twins=\[.*\]$""", printed, re.MULTILINE)  # as repr quotes it
 
 
@@ -55,7 +57,9 @@ def test_examples_run(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", [drawing, matcher, members, schema, sequences, source, text, vocabulary], ids=lambda m: m.__name__
+    "module",
+    [drawing, grammars, matcher, members, schema, sequences, source, tags, text, vocabulary],
+    ids=lambda m: m.__name__,
 )
 def test_docstring_examples_hold(module):
     result = doctest.testmod(module)

@@ -312,6 +312,9 @@ def test_mistakes_are_named(model, vocab, tables):
         engine.add([3], max_tokens=0)
     with pytest.raises(ValueError, match="temperature"):
         engine.add([3], max_tokens=3, temperature=-1)
+    for of in (engine, Engine(model)):
+        with pytest.raises(TypeError, match="an Arena holds tables, not a SortedMatrix: compile the rows with compile"):
+            of.add([3], mw.sort_sids([[1, 2]], vocab_size=vocab.size), max_tokens=3)
     with pytest.raises(ValueError, match="no arena"):
         Engine(model).add([3], tables[1], max_tokens=3)
     with pytest.raises(mw.VocabularyMismatchError):

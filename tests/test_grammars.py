@@ -27,7 +27,12 @@ def spelled(data: bytes) -> list[int]:
     return [1 + byte for byte in data]
 
 
-TERMINALS = [to_dfa(pattern) for pattern in ("a+", "a*b", "[ab]", "(ab)?", "b|aa", "a{2}")]
+def allowed_bytes(matcher: mw.Matcher) -> bytes:
+    mask = matcher.mask()
+    return bytes(byte for byte in range(256) if mask[1 + byte >> 5] >> (1 + byte & 31) & 1)
+
+
+TERMINALS = [to_dfa(pattern) for pattern in ("a+", "[ab]*", "a*b", "[ab]", "(ab)?", "b|aa", "a{2}")]
 
 
 def a_node(rng: random.Random, deep: int, names: list[str]) -> Node:
@@ -124,13 +129,59 @@ def test_deep_nesting_is_followed_and_closed(vocab):
 
 
 def test_a_grammar_without_a_finite_table_says_so(vocab):
-    table = mw.compile_grammar('start: "a" start "b" | "c"', vocab)
+    """Of a palindrome without a middle the input does not say where that is."""
+    table = mw.compile_grammar('start: "a" start "a" | "b" start "b" | "a" | "b"', vocab)
     with pytest.raises(mw.ConstraintError, match="no finite table"):
         table.complete()
-    assert [table.accepts(spelled(word)) for word in (b"aacbb", b"aacb")] == [True, False]
+    assert [table.accepts(spelled(word)) for word in (b"abbba", b"abba")] == [True, False]
+
+
+def test_a_chain_of_rules_is_read_however_long(vocab):
+    """Rules that are called once stand in place of their calls, but not all of a chain."""
+    chain = "\n".join(f'r{i}: "a" r{i + 1} "b"' for i in range(2000))
+    table = mw.compile_grammar(f'start: r0\n{chain}\nr2000: "c"', vocab)
+    assert table.accepts(spelled(b"a" * 2000 + b"c" + b"b" * 2000))
+    assert not table.accepts(spelled(b"a" * 2000 + b"c" + b"b" * 1999))
+
+
+def test_terminals_of_terminals_end_at_the_budget(vocab):
+    lines = "\n".join(f"T{i}: T{i + 1} T{i + 1}" for i in range(40))
+    with pytest.raises(mw.BudgetError, match="putting the terminal"):
+        mw.compile_grammar(f'start: T0\n{lines}\nT40: "a"', vocab)
+
+
+def test_a_terminal_of_one_state_is_one(vocab):
+    table = mw.compile_grammar("start: /[ab]*/", vocab)
+    assert [table.accepts(spelled(word)) for word in (b"", b"abba", b"c")] == [True, True, False]
+
+
+def test_where_the_budget_ends_one_text_ends_and_others_begin_anew(vocab):
+    table = mw.compile_grammar('start: "a" start "a" | "b" start "b" | "c"', vocab, budget=Budget(states=300))
+    rng = random.Random(0)
+    ended = 0
+    before = mw.Matcher(table)
+    assert before.advance(1 + ord("a"))
+    for _ in range(200):
+        matcher, word = mw.Matcher(table), bytes(rng.choices(b"ab", k=25))
+        try:
+            assert all(matcher.advance(1 + byte) for byte in word)
+            assert allowed_bytes(matcher) == b"abc"
+        except mw.BudgetError:
+            ended += 1
+    assert 10 < ended < 100
+    with pytest.raises(mw.BudgetError, match="where all was forgotten"):
+        before.advance(1 + ord("b"))
+
+
+def test_a_table_is_loaded_from_its_own_class(vocab, tmp_path):
+    table = mw.compile_grammar('start: "(" start ")" | "a"', vocab)
+    table.save(tmp_path / "table.mw")
+    assert type(table).load(tmp_path / "table.mw").accepts(spelled(b"((a))"))
 
 
 def test_rules_that_derive_nothing_are_named(vocab):
+    with pytest.raises(mw.GrammarError, match=r"(?s)line 2.*no text at all.*x"):
+        mw.compile_grammar('start: "a"\nx: "b" x', vocab)  # though nothing leads to it
     with pytest.raises(mw.GrammarError, match=r"(?s)line 2.*no text at all.*x"):
         mw.compile_grammar('start: "a" | x\nx: "b" x', vocab)
 

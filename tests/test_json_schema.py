@@ -722,7 +722,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("lazy", [False, True], ids=["complete", "lazy"])
+@pytest.mark.parametrize(
+    "lazy", [pytest.param(False, marks=pytest.mark.slow, id="complete"), pytest.param(True, id="lazy")]
+)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schemas_end_in_an_answer_or_an_error_within_the_budget(name, lazy):
     mw.compile_json_schema({"maxLength": 3, "pattern": "^a", "contains": {"minimum": 3}}, vocabulary(1000))

@@ -397,7 +397,10 @@ def test_what_cannot_be_done_is_refused():
         ({"table": mw.sort_sids([[1, 2]], 4)}, mw.VocabularyMismatchError, "compiled for"),
         ({"table": [mw.sort_sids([[1, 2]], 4)] * 2, "vocabulary": None}, ValueError, "2 tables and 1 prompts"),
         ({"table": case("sids").table}, mw.VocabularyMismatchError, "compiled for"),
-        ({"table": object()}, TypeError, "."),
+        ({"table": object()}, TypeError, "table must be a TransitionTable or a SortedMatrix, .* not object"),
+        ({"table": ops.put(table)}, TypeError, "not TorchTable: .* pass the constraint itself"),
+        ({"table": ops.put(mw.sort_sids([[1, 2]], 4))}, TypeError, "not DeviceMatrix: .* pass the constraint itself"),
+        ({"table": [ops.put(mw.sort_sids([[1, 2]], 4))]}, TypeError, "not DeviceMatrix"),
         ({"temperature": -1}, ValueError, "temperature"),
         ({"table": wide, "vocabulary": None}, mw.VocabularyMismatchError, "columns"),
     ):

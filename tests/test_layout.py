@@ -127,11 +127,15 @@ def test_the_public_names_are_these():
         "MaskwrightError",
         "Matcher",
         "MissingDependencyError",
+        "NoTableError",
         "RegexError",
         "SchemaError",
         "SortedMatrix",
+        "SpecialToken",
         "TableError",
         "TableFileError",
+        "Tag",
+        "TaggedText",
         "TransitionTable",
         "Vocabulary",
         "VocabularyMismatchError",
@@ -141,6 +145,7 @@ def test_the_public_names_are_these():
         "compile_regex",
         "compile_sequences",
         "compile_sids",
+        "compile_structural_tag",
         "sort_sids",
     }
     for name in mw.__all__:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import naive
@@ -275,6 +276,27 @@ def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
         list(pool.map(walk, rows[:40].tolist()))
     assert len(first._host.composed) <= 5
     assert mw.Matcher(matrix)._host is first._host
+
+
+@pytest.mark.parametrize("size", [40, 6_000])
+@pytest.mark.parametrize("make", [mw.sort_sids, mw.compile_sids])
+def test_what_masks_take_is_counted_with_what_is_around_them_and_bounded(make, size):
+    rows = np.random.default_rng(0).integers(0, size, (2_000, 4)).tolist()
+    matcher = mw.Matcher(make(rows, size))
+    host = matcher._host
+    matcher.mask()
+    before = host.nbytes
+    tracemalloc.start()
+    for row in rows:
+        for token in row:
+            assert matcher.advance(token)
+            matcher.mask()
+        matcher.reset()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.9 * taken < host.nbytes - before < 1.9 * taken
+    assert host.nbytes / len(host.composed) * host.most <= 32 << 20
+    assert host.most > (30 << 20) // (4 * host.words + 500)
 
 
 # ------------------------------------------------------------------------------------------------ misuse

@@ -390,15 +390,16 @@ def walk_step(ops, dev):
     return step
 
 
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eos", [None, 0])
-def test_torch_compiles_whole_and_agrees(eos):
+def test_torch_compiles_whole_and_agrees(eos, compiler):
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
     rows = np.random.default_rng(0).integers(1, 40, (800, 3))
     table = mw.compile_sids(rows, 40, eos=eos)
     dev = ops.put(table)
     step = walk_step(ops, dev)
-    compiled = torch.compile(step, fullgraph=True, dynamic=False)
+    compiled = torch.compile(step, fullgraph=True, dynamic=False, backend=compiler)
     state = ops.start(dev, 4)
     for t in range(4):
         logits = torch.tensor(logits_for(np.arange(4), 40, t))

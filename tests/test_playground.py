@@ -42,6 +42,12 @@ CITY = json.dumps(
         "additionalProperties": False,
     }
 )
+LIST = 'start: ITEM ("," ITEM)*\nITEM: /[a-z]+/\n%ignore " "'
+NESTED = 'start: "(" start ")" | /[0-9]+/'
+TAGS = """{"type": "structural_tag", "triggers": ["{"], "structures": [
+    {"begin": "{", "schema": {"type": "array", "items": {"type": "string"}}, "end": "}"}
+]}"""
+PALINDROMES = 'start: "a" start "a" | "b" start "b" | "a" | "b"'  # no letter says whether the middle was passed
 DATE = "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 BYTES = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"ab", b"abc", b"bc", b'": "', b'{"'], eos=0)
 
@@ -93,6 +99,10 @@ def compiled(vocabulary, kind, source):
         return mw.compile_json_schema(source, vocabulary, lazy=False)
     if kind == "regex":
         return mw.compile_regex(source, vocabulary)
+    if kind == "grammar":
+        return mw.compile_grammar(source, vocabulary)
+    if kind == "tags":
+        return mw.compile_structural_tag(source, vocabulary)
     return mw.compile_choices(source.split("\n"), vocabulary)
 
 
@@ -119,6 +129,7 @@ TABLES = {
     for kind, source in (
         ("regex", "(abc|ab)*c"), ("regex", "[ab]{0,4}c?"), ("choices", "abc\nab\nbcbc\né"), ("schema", CITY),
         ("schema", '{"type": "array", "items": {"$ref": "#"}}'), ("schema", '{"enum": ["abc", "bc", "é"]}'),
+        ("grammar", PALINDROMES), ("grammar", 'start: "[" (start ("," start)*)? "]" | "abc"'), ("tags", TAGS),
     )
 }  # fmt: skip
 
@@ -241,6 +252,35 @@ def test_a_source_shares_the_tables_of_the_api(service):
     assert service.cache.stats.compilations == before + 1
 
 
+def test_it_is_said_which_way_down_a_grammar_takes(service):
+    source = LIST.replace("ITEM", f"I{random.randrange(10**9)}")
+    first, second = (told(service, "compile", "grammar", source) for _ in range(2))
+    table = service.cache.compile_grammar(source, budget=service.limits.budget)
+    assert (first["way"], first["origin"], first["no_room"]) == ("regular", "compiled", None)
+    assert (first["states"], first["edges"], second["origin"]) == (table.num_states, table.num_edges, "memory")
+    out = told(service, "compile", "grammar", NESTED)
+    assert (out["way"], out["depth"], out["no_room"]) == ("delimited", 64, None)
+    out = told(service, "compile", "grammar", PALINDROMES)
+    assert (out["way"], "edges" in out) == ("as it is read", False)
+    assert "no finite table" in out["no_room"]
+    told(service, "step", "grammar", PALINDROMES, text="ab" * 40 + "a")
+    table = service.cache.compile_grammar(PALINDROMES, budget=service.limits.budget)
+    grown = told(service, "compile", "grammar", PALINDROMES)
+    assert out["states"] < grown["states"] == table.automaton.num_states
+
+
+def test_reading_a_grammar_keeps_to_its_budget_and_is_counted():
+    with running(Limits(budget=mw.Budget(states=300, seconds=2))) as one:
+        assert told(one, "step", "grammar", PALINDROMES, text="ab")["verdict"]["kind"] == "open"
+        before = one.cache.stats.bytes
+        error = ask(one, "step", "grammar", PALINDROMES, text="ab" * 1000).json()["error"]
+        assert error["code"] == "constraint_too_expensive"
+        assert "--budget-states" in error["message"]
+        table = one.cache.compile_grammar(PALINDROMES, budget=one.limits.budget)
+        assert before < one.cache.stats.bytes
+        assert one.cache.stats.bytes >= table.memory
+
+
 def test_options_of_a_schema_change_its_table(service):
     schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "maxItems": 2}'
     error = ask(service, "compile", "schema", schema).json()["error"]
@@ -270,6 +310,16 @@ def test_options_of_a_schema_change_its_table(service):
         ("choices", "red\ngreen\n", "gree", {"kind": "open"}),
         ("choices", "red\r\ngreen", "red", {"kind": "fits"}),
         ("choices", "red\ngreen", "blue", {"kind": "refused", "byte": 0, "line": 1, "column": 1, "token": 0}),
+        ("grammar", LIST, "a, b ,c ", {"kind": "fits"}),
+        ("grammar", LIST, "a, ", {"kind": "open"}),
+        ("grammar", LIST, "a,\nb", {"kind": "refused", "byte": 2, "line": 1, "column": 3, "token": 2}),
+        ("grammar", "root ::= 'a' root | [é]", "aaé", {"kind": "fits"}),
+        ("grammar", NESTED, "((12)", {"kind": "open"}),
+        ("grammar", PALINDROMES, "abbabba", {"kind": "fits"}),
+        ("grammar", PALINDROMES, "abc", {"kind": "refused", "byte": 2, "line": 1, "column": 3, "token": 2}),
+        ("tags", TAGS, 'a {["b"]} c', {"kind": "fits"}),
+        ("tags", TAGS, "a {[", {"kind": "open"}),
+        ("tags", TAGS, "a\n{1", {"kind": "refused", "byte": 3, "line": 2, "column": 2, "token": 3}),
     ],
 )
 def test_a_text_has_a_verdict_and_a_place(service, kind, source, text, verdict):
@@ -320,7 +370,12 @@ REFUSED = [
     ("compile", {"kind": "choices", "source": ""}, "source", "no choices"),
     ("compile", {"kind": "choices", "source": "a\n\nb"}, "source", "line 2 is empty"),
     ("compile", {"kind": "choices", "source": "\ud800"}, "source", "surrogate"),
-    ("compile", {"kind": "novel", "source": "a"}, "kind", "kind is one of schema, regex, choices"),
+    ("compile", {"kind": "grammar", "source": 'start: "a"\nx: y'}, "source", r"^line 2, column 4: there is no[^^]*\^"),
+    ("compile", {"kind": "grammar", "source": "%import .secret.X\nstart: X"}, "source", "relative"),
+    ("compile", {"kind": "grammar", "source": "\ud800"}, "source", "surrogate"),
+    ("compile", {"kind": "tags", "source": "true"}, "source", "a structural tag is an object"),
+    ("compile", {"kind": "tags", "source": TAGS.replace('["{"]', '["["]')}, "source", "^/structures/0/begin: "),
+    ("compile", {"kind": "novel", "source": "a"}, "kind", "kind is one of schema, regex, choices, grammar, tags"),
     ("compile", {"kind": "regex", "source": "a", "x": 1}, "x", "not supported"),
     ("compile", {"kind": "regex"}, "source", "missing"),
     ("step", {"kind": "regex", "source": "a*", "text": "a" * 1_000_000}, "text", "1,000,000 bytes.* reads 32,768"),
@@ -386,30 +441,27 @@ def test_a_walk_rests_most_of_the_time_while_others_are_busy(monkeypatch, busy):
 def test_a_full_queue_refuses_and_the_api_goes_on(service, monkeypatch):
     """All threads of the playground are held; another question is told so, and completions are written."""
     held, begun = threading.Event(), threading.Semaphore(0)
-    monkeypatch.setattr(play, "_WAITING", 1)
-    original = Walker.walk
+    monkeypatch.setattr(play, "_WAITING", 0)
+    original = play.Playground.step
 
-    def slow(self, *arguments):
+    def slow(self, asked):
         begun.release()
-        assert held.wait(30)
-        return original(self, *arguments)
+        assert held.wait(100)
+        return original(self, asked)
 
-    monkeypatch.setattr(Walker, "walk", slow)
-    with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(ask, service, "step", "regex", "a*", text="a") for _ in range(3)]
+    monkeypatch.setattr(play.Playground, "step", slow)
+    with ThreadPoolExecutor(play._THREADS) as pool:
+        asked = [pool.submit(ask, service, "step", "regex", "a*", text="a") for _ in range(play._THREADS)]
         try:
-            assert begun.acquire(timeout=30)
-
-            def busy():
-                out = ask(service, "compile", "regex", "b*")
-                return out.status_code == 503 and out.json()["error"]["code"] == "playground_busy"
-
-            wait(busy, 20)
+            for _ in asked:
+                assert begun.acquire(timeout=50)
+            out = ask(service, "compile", "regex", "b*")
+            assert (out.status_code, out.json()["error"]["code"]) == (503, "playground_busy")
             body = {"model": loading.TINY, "prompt": "a", "guided_regex": "new [0-9]{3}", "max_tokens": 20}
             assert httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).status_code == 200
         finally:
             held.set()
-        assert [each.result().status_code for each in asked] == [200, 200, 200]
+        assert [each.result().status_code for each in asked] == [200] * len(asked)
     assert ask(service, "compile", "regex", "b*").status_code == 200
 
 
@@ -545,7 +597,7 @@ def eventually(read, value):
 def test_the_page_opens_with_an_example_and_no_complaint(page, service):
     visit(page, service)
     assert "Refused at token" in page.inner_text("#verdict")
-    assert page.locator("#example option:not([hidden])").count() == 6
+    assert page.locator("#example option:not([hidden])").count() == 8
     assert loading.TINY in page.inner_text("#about")
     assert set(facts(page)) >= {"States", "Edges", "Masks", "Bytes"}
     assert page.complaints == []
@@ -554,12 +606,12 @@ def test_the_page_opens_with_an_example_and_no_complaint(page, service):
 def test_each_example_compiles_and_has_a_verdict(page, service):
     visit(page, service)
     heads = []
-    for n in range(6):
+    for n in range(8):
         page.select_option("#example", str(n))
         settled(page)
         eventually(lambda: page.locator("#source-error").is_visible(), False)
         heads.append(page.inner_text("#verdict strong"))
-        assert int(facts(page)["States"].replace(",", "")) > 1
+        assert int(facts(page)["States"].replace(",", "").removesuffix(" so far")) >= 1
     assert {head.split(" at")[0] for head in heads} == {"Refused", "Fits so far,", "Fits."}
     assert page.complaints == []
 
@@ -594,6 +646,7 @@ def test_editing_a_schema_compiles_it_anew_once_for_many_keys(page, service):
         ("schema", CITY, '{"founded": 854}'),
         ("regex", DATE, "2024-02-39"),
         ("choices", "red\ngreen", "green "),
+        ("grammar", PALINDROMES, "abac"),
     ],
 )
 def test_a_refused_text_is_marked_where_a_matcher_stops(page, service, kind, source, text):
@@ -789,6 +842,21 @@ def test_kinds_keep_their_own_drafts(page, service):
     eventually(lambda: page.input_value("#source"), "a+")
     settled(page)
     assert page.inner_text("#verdict strong") == "Fits."
+
+
+def test_the_page_says_which_way_down_a_grammar_takes_and_where_it_is_at_fault(page, service):
+    visit(page, service, "grammar", LIST, "a,b")
+    table = compiled(service.loaded.vocabulary, "grammar", LIST).complete()
+    assert facts(page)["Followed by"] == "a DFA"
+    assert facts(page)["States"] == f"{table.num_states:,}"
+    change(page, "source", PALINDROMES)
+    assert facts(page)["Followed by"] == "what is read of it"
+    assert facts(page)["States"].endswith(" so far")
+    assert "no finite table" in facts(page)["Not served"]
+    change(page, "source", 'start: "a"\nx: nowhere')
+    assert page.inner_text("#source-error").startswith("line 2, column 4: there is no rule nowhere")
+    page.click("#source-error button")
+    assert page.locator("#source").evaluate("area => area.value.slice(area.selectionStart)") == "nowhere"
 
 
 def test_a_text_that_is_too_long_is_said_to_be(page, service):

@@ -194,6 +194,36 @@ def test_a_sorted_matrix_verifies_as_a_table_does(verify):
         assert torch.equal(getattr(by_table, name), getattr(by_matrix, name))
 
 
+@pytest.mark.parametrize("verify", ["step", "end", "none"])
+def test_max_length_means_the_same_however_drafts_are_verified(verify):
+    """No sequence has more tokens; drafts that nothing verifies all have as many."""
+    head, dev = head_of(6, 3), torch_ops.put(mw.compile_sids(some_sids(6, 2, 20), 6))
+    prefill = prefill_for(head, 2)
+
+    def search(**options: Any) -> Any:
+        return self_draft_search(head, prefill, dev, beams=6, verify=verify, **options)
+
+    for most in (2, 3):
+        found = search(max_length=most)
+        assert found.valid.any()
+        assert set(found.lengths[found.valid].tolist()) == {most if verify == "none" else 2}
+        if verify == "none":
+            with torch.no_grad():
+                step, cache = head.decoder(prefill(head.placeholders), 6)
+                free = beam_search(step, cache, None, ops=torch_ops, batch=2, beams=6, max_length=most)
+            assert torch.equal(found.tokens, free.tokens)
+        elif most == 2:
+            assert all(torch.equal(a, b) for a, b in zip(found, search(), strict=True))
+    with pytest.raises(ValueError, match="max_length=0" if verify == "end" else "must be positive"):
+        search(max_length=0)
+    if verify == "none":
+        with pytest.raises(ValueError, match="the head drafts 3 tokens"):
+            search(max_length=4)
+    else:
+        with pytest.raises(ValueError, match=r"max_length=1 is less than .*, 2 tokens: nothing could be"):
+            search(max_length=1)
+
+
 @few
 @given(seed=st.integers(0, 99), with_eos=st.booleans())
 def test_ragged_sets_are_drafted_exactly_when_verified_at_every_step_and_refused_at_the_end(seed, with_eos):

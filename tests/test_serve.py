@@ -36,7 +36,8 @@ httpx = pytest.importorskip("httpx")
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from maskwright.serve import loading  # noqa: E402
-from maskwright.serve.answers import Call, Text  # noqa: E402
+from maskwright.serve.answers import Call, Calls, Text  # noqa: E402
+from maskwright.serve.constraints import syntax_of  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Limits, Service  # noqa: E402
 
@@ -50,6 +51,29 @@ CITY = {
     "required": ["name", "founded"],
     "additionalProperties": False,
     "$defs": {"twin": {"enum": ["York", "Ulm"]}},
+}
+LIST = """
+start: item ("," item)~0..2 [";"]
+item: ITEM
+ITEM: /[a-c]+/
+%ignore " "
+"""
+EBNF = "root ::= pair | pair ',' pair\npair ::= [a-c]+ \"::=\" [0-9]"
+OWN = "main ::= digit | digit digit\ndigit ::= [0-9]"
+NESTED = 'start: "(" start ")" | /[0-9]+/'
+PALINDROMES = 'start: "a" start "a" | "b" start "b" | "a" | "b"'  # no letter says whether the middle was passed
+TAGS = {
+    "type": "structural_tag",
+    "format": {"type": "sequence", "elements": [
+        {"type": "regex", "pattern": "[a-c]{0,3}"},
+        {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": {"enum": ["x", True]}},
+         "end": "</f>"},
+    ]},
+}  # fmt: skip
+OLDER = {
+    "type": "structural_tag",
+    "structures": [{"begin": "e", "schema": {"const": {"a": None}}, "end": "."}],
+    "triggers": ["e"],
 }
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = "[a-z]{700}"
@@ -153,6 +177,34 @@ def test_a_json_object_is_one(client):
         ({"structured_outputs": {"choice": ["a", "ab", ""]}}, lambda text: text in ("a", "ab", "")),
         ({"structured_outputs": {"json": {"const": 1.5}}}, lambda text: text == "1.5"),
         ({"structured_outputs": {"json_object": True}}, lambda text: isinstance(json.loads(text), dict)),
+        ({"guided_grammar": LIST}, lambda text: re.fullmatch("( *[a-c]+ *,){0,2} *[a-c]+ *;? *", text)),
+        (
+            {"guided_grammar": NESTED},
+            lambda text: re.fullmatch(r"(\(*)[0-9]+(\)*)", text) and text.count("(") == text.count(")"),
+        ),
+        ({"guided_grammar": EBNF}, lambda text: re.fullmatch("[a-c]+::=[0-9](,[a-c]+::=[0-9])?", text)),
+        (
+            {"structured_outputs": {"grammar": LIST, "start": "item", "syntax": "lark"}},
+            lambda text: re.fullmatch("[a-c ]+", text),
+        ),
+        (
+            {"structured_outputs": {"grammar": OWN, "start": "main", "syntax": "gbnf"}},
+            lambda text: re.fullmatch("[0-9]{1,2}", text),
+        ),
+        (
+            {"response_format": {"type": "grammar", "grammar": OWN, "start": "digit"}},
+            lambda text: re.fullmatch("[0-9]", text),
+        ),
+        ({"response_format": TAGS}, lambda text: re.fullmatch('[a-c]{0,3}<f>("x"|true)</f>', text)),
+        (
+            {"structured_outputs": {"structural_tag": json.dumps(TAGS)}},
+            lambda text: re.fullmatch('[a-c]{0,3}<f>("x"|true)</f>', text),
+        ),
+        ({"response_format": OLDER}, lambda text: re.fullmatch(r'([^e]|e\{\s*"a":\s*null\s*\}\.)*', text)),
+        (
+            {"structured_outputs": {"structural_tag": OLDER}},
+            lambda text: re.fullmatch(r'([^e]|e\{\s*"a":\s*null\s*\}\.)*', text),
+        ),
     ],
 )
 def test_constraints_in_the_form_of_vllm_hold(client, fields, fits):
@@ -308,6 +360,114 @@ def test_a_call_comes_apart_wherever_it_is_cut(value, rng):
     assert (made.name, said) == ("f_1", arguments)
 
 
+@pytest.fixture(scope="module")
+def talkative():
+    """A server whose model likes to call tools, and to end."""
+    loaded = loading.tiny()
+    words = (*loaded.vocabulary.tokens, b"<tool_call>", b"\n</tool_call>")
+    loaded.vocabulary = mw.Vocabulary.from_bytes(words, eos=0)
+    loaded.encode, loaded.chat = loaded.vocabulary.encode, lambda messages, tools: [1, 2, 3]
+    loaded.model.resize_token_embeddings(len(words), mean_resizing=False)
+    with torch.no_grad():  # new rows are drawn from whatever the tests before have left of a generator
+        for rows in (loaded.model.get_input_embeddings().weight, loaded.model.get_output_embeddings().weight):
+            rows[-2:] = 0.0
+    liked = torch.zeros(len(words))
+    liked[[0, len(words) - 2]] = torch.tensor([2.5, 4.0])
+    loaded.model.lm_head.register_forward_hook(lambda module, given, out: out + liked)
+    with running(loaded) as one:
+        yield client_of(one)
+
+
+CALLS = "<tool_call>\n?.*?</tool_call>"  # ends right, as no argument of these tools has it within
+
+
+def test_auto_has_text_with_calls_of_tools_in_it_each_of_which_fits(talkative):
+    named, counts = set(), set()
+    for seed in range(12):
+        choice = chat(talkative, tools=TOOLS, max_tokens=150, seed=seed, logprobs=True).choices[0]
+        calls = choice.message.tool_calls or []
+        for call in calls:
+            check_call(call.function.name, call.function.arguments)
+        assert len({call.id for call in calls}) == len(calls)
+        whole = b"".join(bytes(each.bytes) for each in choice.logprobs.content).decode()
+        said = re.sub(CALLS, "", whole, flags=re.DOTALL)
+        assert choice.message.content == (said or (None if calls else ""))
+        assert whole.count("<tool_call>") == len(calls)
+        full = len(choice.logprobs.content) == 150
+        assert choice.finish_reason == ("tool_calls" if calls else "length" if full else "stop")
+        named |= {call.function.name for call in calls}
+        counts.add(len(calls))
+    assert named == {"weather", "stop-it"}
+    assert min(counts) == 0
+    assert max(counts) > 1
+
+
+def test_auto_writes_one_call_at_most_where_calls_are_not_to_be_parallel(talkative):
+    out = chat(talkative, tools=TOOLS, tool_choice="auto", max_tokens=150, n=12, seed=0, parallel_tool_calls=False)
+    assert {len(choice.message.tool_calls or []) for choice in out.choices} == {0, 1}
+
+
+def test_text_that_is_cut_at_its_longest_says_so_under_auto(client):
+    choice = chat(client, tools=TOOLS, max_tokens=3, temperature=0).choices[0]
+    assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
+
+
+def test_streamed_text_with_calls_is_the_same(talkative):
+    several = 0
+    for seed in range(6):
+        options = {"tools": TOOLS, "max_tokens": 150, "seed": seed, "logprobs": True}
+        whole = chat(talkative, **options).choices[0]
+        content, calls, log_probs, end = "", {}, 0, None
+        for chunk in chat(talkative, **options, stream=True):
+            [choice] = chunk.choices
+            content += choice.delta.content or ""
+            log_probs += len(choice.logprobs.content) if choice.logprobs else 0
+            end = choice.finish_reason or end
+            for call in choice.delta.tool_calls or []:
+                if call.id is not None:
+                    assert call.index == len(calls)
+                    calls[call.index] = [call.id, call.function.name, ""]
+                calls[call.index][2] += call.function.arguments or ""
+        told = [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or []]
+        assert [(name, arguments) for _, name, arguments in calls.values()] == told
+        assert content == (whole.message.content or "")
+        assert (end, log_probs) == (whole.finish_reason, len(whole.logprobs.content))
+        several += len(told) > 1
+    assert several
+
+
+PIECES = ["a", "<", "<tool_call", "_call>", "</tool_call>", "\n", "é"]
+VALUES = st.text('"\\\\}{]<a/', max_size=6) | st.just("</tool_call><tool_call>")
+
+
+@given(
+    st.lists(st.one_of(st.sampled_from(PIECES), st.tuples(VALUES, st.booleans(), st.booleans())), max_size=8),
+    st.randoms(),
+)
+def test_text_with_calls_comes_apart_wherever_it_is_cut(parts, rng):
+    text, said, calls = "", "", []
+    for part in parts:
+        if isinstance(part, str):  # no two of which make a call
+            text, said = text + part, said + part
+            continue
+        value, before, behind = part
+        calls.append(("f-1", json.dumps({"a": [{value: value}]}, ensure_ascii=False)))
+        call = f'{{"name": "f-1", "arguments": {calls[-1][1]}}}'
+        text += "<tool_call>" + "\n" * before + call + "\n" * behind + "</tool_call>"
+    made, heard, read, at = Calls(), "", {}, 0
+    while at < len(text):
+        count = rng.randint(1, 20)
+        for call, more in made.feed(text[at : at + count], at + count >= len(text)):
+            if call is None:
+                heard += more
+            else:
+                read[call.index] = read.get(call.index, "") + more
+        at += count
+    assert [(call.name, read[call.index]) for call in made.found] == calls
+    assert heard == said
+    assert made.ended(True) == ("tool_calls" if calls else "length")
+
+
 def test_a_conversation_with_calls_is_read(client):
     messages = [
         *HELLO,
@@ -350,8 +510,20 @@ REFUSED = [
     ({"logit_bias": {"5": 1.0}}, 400, "logit_bias", "not supported"),
     ({"top_logprobs": 2, "logprobs": True}, 400, "top_logprobs", "not supported"),
     ({"frobnicate": 1}, 400, "frobnicate", "frobnicate is not supported"),
-    ({"guided_grammar": "root ::= x"}, 400, "guided_grammar", "grammars are not there yet"),
-    ({"structured_outputs": {"grammar": "x"}}, 400, "structured_outputs.grammar", "grammars are not there yet"),
+    ({"guided_grammar": "root ::= x"}, 400, "guided_grammar", "^line 1, column 10: there is no rule x[^^]*\\^"),
+    ({"guided_grammar": 'x: "a"'}, 400, "guided_grammar", "start"),
+    ({"guided_grammar": PALINDROMES}, 400, "guided_grammar", "no finite table.*server needs one"),
+    ({"guided_grammar": "%import .secret.X\nstart: X"}, 400, "guided_grammar", "relative to this grammar's file"),
+    ({"guided_grammar": 'start: "a"' + " " * 300_000}, 400, "guided_grammar", "max-schema-bytes"),
+    ({"guided_grammar": 'start: "a"', "guided_regex": "a"}, 400, "guided_grammar", "at the same time"),
+    ({"guided_grammar": 'start: "a"~30', "max_tokens": 20}, 400, "max_tokens", "30 tokens"),
+    ({"guided_grammar": 3}, 400, "guided_grammar", "string"),
+    ({"structured_outputs": {"grammar": "x"}}, 400, "structured_outputs.grammar", "line 1"),
+    ({"structured_outputs": {"grammar": EBNF, "syntax": "lark"}}, 400, "structured_outputs.grammar", "line 1"),
+    ({"structured_outputs": {"grammar": EBNF, "syntax": "bnf"}}, 400, "structured_outputs.syntax", "'lark', 'gbnf'"),
+    ({"structured_outputs": {"regex": "a", "syntax": "lark"}}, 400, "structured_outputs.syntax", "goes with grammar"),
+    ({"response_format": {"type": "grammar"}}, 400, "response_format.grammar", "missing"),
+    ({"grammar": "root ::= x"}, 400, "grammar", "guided_grammar"),
     ({"structured_outputs": {}}, 400, "structured_outputs", "asks for nothing"),
     ({"functions": []}, 400, "functions", "old form of tools"),
     ({"stream_options": {"include_usage": True}}, 400, "stream_options", "stream: true"),
@@ -372,8 +544,20 @@ REFUSED = [
     ({"guided_regex": "a+", "stop": "b"}, 400, "stop", "complete"),
     ({"stop": ""}, 400, "stop", ""),
     ({"guided_regex": "[ab]{30}", "max_tokens": 20}, 400, "max_tokens", "30 tokens"),
-    ({"tools": TOOLS}, 400, "tool_choice", '"auto"'),
-    ({"tools": TOOLS, "tool_choice": "auto"}, 400, "tool_choice", '"auto"'),
+    ({"tools": TOOLS, "stop": "x"}, 400, "stop", "complete"),
+    ({"tools": TOOLS, "response_format": {"type": "json_object"}}, 400, "tools", "at the same time"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}]}, 400,
+     "tools[0].function.parameters", "^/properties/x"),
+    ({"response_format": {"type": "structural_tag"}}, 400, "response_format", "^/: 'format' is missing"),
+    ({"response_format": {**TAGS, "x": 1}}, 400, "response_format", "^/: 'x' is not known here"),
+    ({"response_format": {**OLDER, "triggers": ["f"]}}, 400, "response_format", "^/structures/0/begin: no trigger"),
+    ({"response_format": {**OLDER, "triggers": 3}}, 400, "response_format", "^/triggers: a list is needed"),
+    ({"structured_outputs": {"structural_tag": "{"}}, 400, "structured_outputs.structural_tag", "malformed JSON"),
+    ({"structured_outputs": {"structural_tag": "true"}}, 400, "structured_outputs.structural_tag", "is an object"),
+    ({"structured_outputs": {"structural_tag": {"type": "xml"}}}, 400, "structured_outputs.structural_tag",
+     'format the string "xml" is not known'),
+    ({"structured_outputs": {"structural_tag": TAGS}, "guided_regex": "a"}, 400, "guided_regex", "at the same time"),
+    ({"structural_tag": "{}"}, 400, "structural_tag", "send it as response_format"),
     ({"tool_choice": "required"}, 400, "tool_choice", "no tools"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, 400,
      "tool_choice.function.name", "no function 'f'"),
@@ -406,6 +590,55 @@ def test_an_error_of_a_schema_has_its_json_pointer(client):
         assert error["pointer"] == "/properties/a/items/minLength"
         assert error["param"] == "response_format.json_schema.schema"
         assert error["code"] == "invalid_schema"
+
+
+def test_an_error_of_a_grammar_has_its_line_and_column(client):
+    with pytest.raises(openai.BadRequestError) as found:
+        chat(client, extra_body={"structured_outputs": {"grammar": 'start: "a"\nx: "b" y'}})
+    error = found.value.body
+    assert (error["code"], error["line"], error["column"]) == ("invalid_grammar", 2, 8)
+    assert (error["param"], error["position"]) == ("structured_outputs.grammar", 18)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "pointer", "more"),
+    [
+        ({"type": "regex", "pattern": "(a"}, "invalid_regex", "/format/content/pattern", {"position": 0}),
+        ({"type": "grammar", "grammar": "root ::=\nx"}, "invalid_grammar", "/format/content/grammar", {"line": 2}),
+        ({"type": "json_schema", "json_schema": {"items": {"type": 3}}}, "invalid_schema",
+         "/format/content/json_schema/items/type", {"keyword": None}),
+        ({"type": "any_text", "max_chars": -1}, "invalid_constraint", "/format/content/max_chars", {}),
+    ],
+)  # fmt: skip
+def test_an_error_within_tags_has_its_json_pointer(client, content, code, pointer, more):
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}}
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as found:
+            chat(client, response_format=tag, stream=stream)
+        error = found.value.body
+        assert (error["param"], error["code"], error["pointer"]) == ("response_format", code, pointer)
+        assert more.items() <= error.items()
+
+
+def test_a_grammar_that_has_no_table_is_refused_as_quickly_as_it_can_be(client, service):
+    for _ in range(2):
+        with pytest.raises(openai.BadRequestError) as found:
+            chat(client, extra_body={"guided_grammar": PALINDROMES})
+        assert found.value.body["code"] == "constraint_without_table"
+        before = service.cache.stats.compilations
+    assert service.cache.stats.compilations == before
+
+
+@pytest.mark.parametrize(
+    ("grammar", "syntax"),
+    [
+        ('start: "a"', "lark"), ('start: NAME "::=" NAME\nNAME: "x"', "lark"), ('// root ::= x\nstart: "a"', "lark"),
+        ('root ::= "a"', "ebnf"), ("# says\n  root::=[a]", "ebnf"), ('a-b\t::= "start: x"', "ebnf"), ("", "lark"),
+        ('root ::= "a: b"\nb: ::= c', "ebnf"), ('start: "a"\n | "b ::= c"', "lark"),
+    ],
+)  # fmt: skip
+def test_a_grammar_is_ebnf_if_a_line_begins_with_a_name_and_two_colons_and_equals(grammar, syntax):
+    assert syntax_of(grammar) == syntax
 
 
 def test_annotations_and_fields_that_change_nothing_are_taken(service):
@@ -447,7 +680,7 @@ def test_limits_of_a_server_are_told():
 def test_forty_clients_with_all_kinds_of_constraints_get_what_they_asked_for(service):
     def ask(n):
         rng = random.Random(n)
-        kind = rng.choice(("schema", "regex", "choice", "tool", "free"))
+        kind = rng.choice(("schema", "regex", "choice", "grammar", "tags", "tool", "auto", "free"))
         client = client_of(service)
         options = {"max_tokens": rng.choice((40, 60)), "seed": n, "temperature": rng.choice((0, 0.8, 1.3))}
         if kind == "schema":
@@ -466,14 +699,21 @@ def test_forty_clients_with_all_kinds_of_constraints_get_what_they_asked_for(ser
             choices = [f"choice {n} {i}" for i in range(3)]
             out = chat(client, extra_body={"guided_choice": choices}, **options)
             assert out.choices[0].message.content in choices
+        elif kind == "grammar":
+            grammar = f"root ::= [a-z]+ '{n % 7}'"
+            out = chat(client, extra_body={"structured_outputs": {"grammar": grammar}}, **options)
+            assert re.fullmatch(f"[a-z]+{n % 7}", out.choices[0].message.content)
+        elif kind == "tags":
+            out = chat(client, response_format=TAGS, **options)
+            assert re.fullmatch('[a-c]{0,3}<f>("x"|true)</f>', out.choices[0].message.content)
         else:
-            out = chat(client, **options)
-        if kind != "free":
+            out = chat(client, **options, **({"tools": TOOLS} if kind == "auto" else {}))
+        if kind not in ("free", "auto"):
             assert out.choices[0].finish_reason in ("stop", "tool_calls")
         return kind
 
     with ThreadPoolExecutor(40) as pool:
-        assert len(set(pool.map(ask, range(40)))) == 5
+        assert len(set(pool.map(ask, range(40)))) == 8
     idle(service)
 
 
@@ -515,6 +755,7 @@ def test_every_malformed_request_is_answered_and_none_kills_the_server(service):
         None, True, 0, -1, 1.5, 10**30, "", "a", "\ud800", "\x00", [], {}, [1], ["a"], [[]], [[1, 10**12]], [-1],
         {"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "", "schema": {}}},
         {"json": {"type": []}}, {"regex": "["}, {"choice": ["\ud800"]}, float("nan"), float("inf"), 1e-300, "[" * 400,
+        {"structural_tag": {"type": "tag"}}, {"structural_tag": "3"}, {"type": "structural_tag", "format": DEEP}, TAGS,
         DEEP, {"$ref": "#"}, {"enum": []}, {"pattern": "("}, {"minimum": 1e308}, {"multipleOf": 0}, ["a", 1],
         [{"role": "user", "content": "x"}], [{"role": "tool", "content": None}], [{"type": "function"}],
     ]  # fmt: skip

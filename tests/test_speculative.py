@@ -60,7 +60,7 @@ def check(target: Toy, kind: str, found: Any, **options: Any) -> None:
 # ------------------------------------------------------------------------------------------------- distributions
 
 
-@pytest.mark.parametrize("kind", ["ragged", "sids", "endless", "lists"])
+@pytest.mark.parametrize("kind", ["ragged", pytest.param("sids", marks=pytest.mark.slow), "endless", "lists"])
 @pytest.mark.parametrize(
     ("draft", "branches"),
     [
@@ -150,6 +150,30 @@ def test_with_jumps_over_a_sorted_matrix_the_distribution_is_the_targets():
     matrix = mw.sort_sids(sorted(c.rows), 40)
     target, _, found = run("sids", "bad", (2, 1), jumping=True, draws=1500, table=matrix)
     check(target, "sids", found, jumping=True)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("branches", [(1, 1), (2, 1)])
+def test_constraints_of_different_vocabulary_sizes_each_give_their_own_rows_the_targets_distribution(name, branches):
+    """A row never has a token beyond its own vocabulary, however wide the model and the others' are."""
+    rng = np.random.default_rng(2)
+    few, more = rng.integers(1, 5, (9, 3)), rng.integers(1, 11, (12, 4))
+    more[::3, 2:] = [9, 4]  # so that some is forced
+    tables = [mw.sort_sids(few, 5), mw.compile_sids(more, 11, eos=0), mw.sort_sids(more, 12)]
+    ops, into = backend(name)
+    target, count = Toy(14, into), 600
+    for given in (tables, tables[::-1]):
+        found = speculative_sample(
+            target, Mixed(target, *DRAFTS["good"]), None, seeded(name), ops=ops, prompts=[PROMPTS[0]] * 3 * count,
+            max_length=4, branches=branches, table=given * count,
+        )  # fmt: skip
+        assert out(found.valid).all()
+        assert found.forced.any()
+        for i, one in enumerate(given):
+            expected = readers.enumerate_sequences(target, one, PROMPTS[0], 4, jumping=True)
+            rows = rows_of(found)[i::3]
+            fits(Counter(rows), expected)
+            np.testing.assert_allclose(out(found.log_probs)[i::3], [np.log(expected[row]) for row in rows], atol=5e-5)
 
 
 def _always(ops: Any, uniform: Any, p: Any, q: Any) -> Any:

@@ -134,7 +134,7 @@ def test_an_array_type_that_numpy_lacks_is_refused(saved):
 
 def test_another_version_is_refused(table, saved, monkeypatch):
     monkeypatch.setattr("maskwright.table.FORMAT_VERSION", 99)
-    with pytest.raises(mw.TableFileError, match="format version 3, this maskwright reads 99"):
+    with pytest.raises(mw.TableFileError, match="format version 4, this maskwright reads 99"):
         mw.TransitionTable.load(saved)
 
 

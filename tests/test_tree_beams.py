@@ -98,9 +98,11 @@ def check(of: Any, inputs: dict[str, Any], beams: int, steps: int = 12, collect:
 
 # ----------------------------------------------------------------------------------------------- same as generate
 
+SLOW = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("beams", [1, 3, 9, 15])
+@pytest.mark.parametrize("beams", [1, 3, pytest.param(9, marks=SLOW), pytest.param(15, marks=SLOW)])
 def test_sequences_and_scores_are_those_of_generate_with_prompts_of_different_lengths(kind, beams):
     """In float64 throughout, and as transformers has it, which rounds log-probabilities to float32."""
     ended = set()

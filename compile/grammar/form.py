@@ -66,7 +66,16 @@ class Repeat:
     high: int | None
 
 
-Node = Text | Terminal | Special | Rule | Sequence | Choice | Repeat
+@dataclass(frozen=True, eq=False, slots=True)
+class Region:
+    """Two terminals and what stands between them, which is read with a stack of its own: see `regions`."""
+
+    opener: Text | Terminal
+    body: Node
+    closer: Text | Terminal
+
+
+Node = Text | Terminal | Special | Rule | Sequence | Choice | Repeat | Region
 
 EMPTY = Sequence(())
 

@@ -566,6 +566,8 @@ class _Reader:
             alternatives = [self._pattern(tree, home, (*within, d)) for tree, home in d.more]
             alternatives += [self._pattern(child, d.home, (*within, d)) for child in d.tree.children]
             d.made = _alternatives(alternatives)
+            size = len(d.made[0].value)
+            self.meter.check(states=size, bytes=64 * size, doing=f"putting the terminal {d.name} together")
         return d.made
 
     def _pattern(

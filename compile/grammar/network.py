@@ -6,7 +6,7 @@ what a node leads to without reading, through rules that derive the empty text a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
-from .form import Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
+from .analysis import called, check_productive, embedding, in_order, least, may_read, nullable_rules, reachable
+from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Network:
     start: int  # the node where the whole begins
     specials: tuple[str, ...]
     rules: tuple[str, ...]  # names
-    nullable: bool  # whether the empty text is in the language
     embeds: bool  # whether a rule stands within itself, with something before it and something after it
+    region_node: NDArray[np.int32]  # where what stands within each region begins
+    mark: NDArray[np.int32]  # (T,) 2 * region + 1 where one begins, and as much more where it ends; 0 of terminals
 
     @property
     def classes(self) -> int:
@@ -60,6 +62,7 @@ class _Building:
     calls: list[list[tuple[str, int]]] = field(default_factory=list)
     automata: dict[Any, int] = field(default_factory=dict)  # number of each terminal
     pieces: list[Text | Special | Dfa] = field(default_factory=list)
+    regions: dict[int, Region] = field(default_factory=dict)  # by identity, in order
 
     def node(self) -> int:
         self.free.append([])
@@ -74,16 +77,19 @@ class _Building:
             self.pieces.append(what)
         return found
 
+    def terminal(self, item: Text | Terminal) -> int:
+        return self.piece(item.data, item) if isinstance(item, Text) else self.piece(id(item.dfa), item.dfa)
+
 
 def build(grammar: Grammar, meter: Meter) -> Network:
     """Return the network of a grammar.
 
     Raises GrammarError for a rule that derives no text at all and can be reached, or is not there; BudgetError.
     """
-    rules = _reachable(grammar)
-    nullable = _nullable(rules)
-    _check_productive(grammar, rules)
-    nonempty = _least(rules, _may_read)
+    check_productive(grammar)
+    rules = reachable(grammar)
+    nullable = nullable_rules(rules)
+    nonempty = least(rules, may_read)
     inline = _inlined(rules, grammar.start)
     made = _Building()
     end = made.node()
@@ -103,15 +109,11 @@ def build(grammar: Grammar, meter: Meter) -> Network:
 
     def put(item: Node, begin: int, to: int) -> None:
         """Lead from one node to another by what an item derives."""
-        if isinstance(item, Text):
-            if item.data:
-                made.atoms[begin].append((made.piece(item.data, item), space_before(to)))
-            else:
+        if isinstance(item, (Text, Terminal)):
+            if not item.data if isinstance(item, Text) else item.dfa.accepting[0]:
                 made.free[begin].append(to)
-        elif isinstance(item, Terminal):
-            if item.dfa.accepting[0]:
-                made.free[begin].append(to)
-            made.atoms[begin].append((made.piece(id(item.dfa), item.dfa), space_before(to)))
+            if not isinstance(item, Text) or item.data:
+                made.atoms[begin].append((made.terminal(item), space_before(to)))
         elif isinstance(item, Special):
             made.atoms[begin].append((made.piece(("special", item.name), item), space_before(to)))
         elif isinstance(item, Rule):
@@ -133,12 +135,19 @@ def build(grammar: Grammar, meter: Meter) -> Network:
         elif isinstance(item, Choice):
             for part in item.items:
                 put(part, begin, to)
+        elif isinstance(item, Region):
+            if id(item) not in made.regions:
+                made.regions[id(item)] = item
+            opened = made.node()
+            made.atoms[begin].append((made.terminal(item.opener), opened))
+            made.atoms[opened].append((made.piece(("opened", id(item)), _NOTHING), space_before(to)))
         else:
-            _put_repeat(item, begin, to)
+            put_repeat(item, begin, to)
         if len(made.free) & 1023 == 0:
             meter.check(states=len(made.free), doing="reading a grammar")
 
-    def _put_repeat(item: Repeat, begin: int, to: int) -> None:
+    def put_repeat(item: Repeat, begin: int, to: int) -> None:
+        meter.check(states=len(made.free) + max(item.low, item.high or 0), doing="reading a grammar")
         for _ in range(item.low):
             between = made.node()
             put(item.item, begin, between)
@@ -164,178 +173,53 @@ def build(grammar: Grammar, meter: Meter) -> Network:
             put(body, begins[name], ends[name])
     start = made.node()
     put(Rule(grammar.start), start, end)
+    done: list[int] = []
+    while len(done) < len(made.regions):  # which may have others within
+        for key in list(made.regions)[len(done) :]:
+            inside, closing, closed = made.node(), made.node(), made.node()
+            put(made.regions[key].body, inside, closing)
+            made.atoms[closing].append((made.terminal(made.regions[key].closer), closed))
+            made.atoms[closed].append((made.piece(("closed", key), _NOTHING), end))
+            done.append(space_before(inside))
     start = space_before(start)
-    embeds = _embeds(rules, nonempty)
-    return _arranged(made, begins, {end, *ends.values()}, nullable, start, grammar.start in nullable, embeds, meter)
-
-
-# ---------------------------------------------------------------------------------------------------- analysis
-
-
-def _items(node: Node) -> tuple[Node, ...]:
-    """Return what a node is put together from."""
-    if isinstance(node, (Sequence, Choice)):
-        return node.items
-    return (node.item,) if isinstance(node, Repeat) else ()
-
-
-def _called(node: Node) -> Iterable[str]:
-    """Yield the rules that a node names, as often as it does."""
-    todo = [node]
-    while todo:
-        each = todo.pop()
-        if isinstance(each, Rule):
-            yield each.name
-        todo.extend(_items(each))
-
-
-def _reachable(grammar: Grammar) -> dict[str, Node]:
-    """Return the rules that the start rule leads to, the start first."""
-    out: dict[str, Node] = {}
-    todo, asked = [grammar.start], {grammar.start: grammar.start}
-    while todo:
-        name = todo.pop()
-        if name in out:
-            continue
-        if name not in grammar.rules:
-            raise grammar.error(f"there is no rule {name!r}", asked[name])
-        out[name] = grammar.rules[name]
-        for other in _called(out[name]):
-            asked.setdefault(other, name)
-            todo.append(other)
-    return out
-
-
-def _least(rules: Mapping[str, Node], holds: Any) -> set[str]:
-    """Return the least set of rules closed under holds(body, set)."""
-    out: set[str] = set()
-    users: dict[str, list[str]] = {}
-    for name, body in rules.items():
-        for other in _called(body):
-            users.setdefault(other, []).append(name)
-    todo = list(rules)
-    while todo:
-        name = todo.pop()
-        if name not in out and holds(rules[name], out):
-            out.add(name)
-            todo.extend(users.get(name, ()))
-    return out
-
-
-def _is_nullable(node: Node, known: set[str]) -> bool:
-    if isinstance(node, Text):
-        return not node.data
-    if isinstance(node, Terminal):
-        return bool(node.dfa.accepting[0])
-    if isinstance(node, Rule):
-        return node.name in known
-    if isinstance(node, Sequence):
-        return all(_is_nullable(item, known) for item in node.items)
-    if isinstance(node, Choice):
-        return any(_is_nullable(item, known) for item in node.items)
-    return isinstance(node, Repeat) and (node.low == 0 or _is_nullable(node.item, known))
-
-
-def _nullable(rules: Mapping[str, Node]) -> set[str]:
-    """Return the rules that derive the empty text."""
-    return _least(rules, _is_nullable)
-
-
-def _is_productive(node: Node, known: set[str]) -> bool:
-    if isinstance(node, Terminal):
-        return not node.dfa.is_empty
-    if isinstance(node, Rule):
-        return node.name in known
-    if isinstance(node, Sequence):
-        return all(_is_productive(item, known) for item in node.items)
-    if isinstance(node, Choice):
-        return any(_is_productive(item, known) for item in node.items)
-    return not isinstance(node, Repeat) or node.low == 0 or _is_productive(node.item, known)
-
-
-def _check_productive(grammar: Grammar, rules: Mapping[str, Node]) -> None:
-    """Raise GrammarError if some rule derives no text."""
-    productive = _least(rules, _is_productive)
-    lost = [name for name in rules if name not in productive]
-    if lost:
-        names = ", ".join(lost[:5]) + (" and others" if len(lost) > 5 else "")
-        raise grammar.error(
-            f"{'a rule derives' if len(lost) == 1 else 'some rules derive'} no text at all, as every way to end it "
-            f"leads back to itself: {names}",
-            lost[0],
-        )
-
-
-def _may_read(node: Node, known: set[str]) -> bool:
-    """Return whether a node, of which the rules known may, may read something."""
-    if isinstance(node, Text):
-        return bool(node.data)
-    if isinstance(node, Terminal):
-        return node.dfa.num_states > 1
-    if isinstance(node, Rule):
-        return node.name in known
-    if isinstance(node, Repeat) and node.high == 0:
-        return False
-    return isinstance(node, Special) or any(_may_read(item, known) for item in _items(node))
-
-
-def _embeds(rules: Mapping[str, Node], nonempty: set[str]) -> bool:
-    """Return whether some rule derives itself with something on either side: only then has a grammar no automaton.
-
-    Of rules that derive each other, each on one side only, and all on the same, the texts are regular (Chomsky 1959).
-    """
-    order, group = _in_order({name: set(_called(body)) for name, body in rules.items()})
-    group_of = dict(zip(order, group, strict=True))
-    sides: dict[int, set[str]] = {}
-    for name, body in rules.items():
-        todo = [(body, False, False)]
-        while todo:
-            node, before, after = todo.pop()
-            if isinstance(node, Rule):
-                if group_of[node.name] == group_of[name]:
-                    sides.setdefault(group_of[name], set()).update(["before"] * before + ["after"] * after)
-            elif isinstance(node, Sequence):
-                read = [_may_read(item, nonempty) for item in node.items]
-                for i, item in enumerate(node.items):
-                    todo.append((item, before or any(read[:i]), after or any(read[i + 1 :])))
-            elif isinstance(node, Repeat) and node.high != 1:
-                again = _may_read(node.item, nonempty)
-                todo.append((node.item, before or again, after or again))
-            else:
-                todo.extend((item, before, after) for item in _items(node))
-    return any(len(found) == 2 for found in sides.values())
+    embeds = bool(embedding(rules, nonempty))
+    return _arranged(made, begins, {end, *ends.values()}, nullable, start, embeds, done, meter)
 
 
 def _inlined(rules: Mapping[str, Node], start: str) -> set[str]:
     """Return the rules that need no call: what they derive is a terminal, or they are called once."""
     count: dict[str, int] = {}
     for body in rules.values():
-        for name in _called(body):
+        for name in called(body):
             count[name] = count.get(name, 0) + 1
     out = {
         name
         for name, body in rules.items()
         if name != start and (isinstance(body, (Text, Terminal, Special)) or count.get(name, 0) == 1)
     }
-    for name in list(out):  # a rule that comes back to itself through such rules alone stays one
-        seen, todo = {name}, [name]
-        while todo and name in out:
-            for other in _called(rules[todo.pop()]):
-                if other == name:
-                    out.discard(name)
-                    break
-                if other in out and other not in seen:
-                    seen.add(other)
-                    todo.append(other)
+    # one that comes back to itself through such rules alone stays a rule, and so does every one that is far within
+    below = {name: [other for other in called(rules[name]) if other in out] for name in out}
+    order, group = in_order({name: set(others) for name, others in below.items()})
+    sizes = np.bincount(group) if group else np.zeros(0, np.int64)
+    within = dict.fromkeys(order, 0)
+    for name, number in zip(order, group, strict=True):  # callers first
+        if sizes[number] > 1 or name in below[name] or within[name] >= _MOST_INLINED:
+            out.discard(name)
+            within[name] = 0
+        for other in below[name]:
+            within[other] = max(within[other], within[name] + 1)
     return out
+
+
+_MOST_INLINED = 16  # rules in place of each other's calls
 
 
 # ---------------------------------------------------------------------------------------------------- arrays
 
 
 def _arranged(
-    made: _Building, begins: Mapping[str, int], finals: set[int], nullable: set[str], start: int, empty: bool,
-    embeds: bool, meter: Meter,
+    made: _Building, begins: Mapping[str, int], finals: set[int], nullable: set[str], start: int,
+    embeds: bool, regions: list[int], meter: Meter,
 ) -> Network:  # fmt: skip
     """Return the arrays of a network: of nodes that can be reached, without edges that read nothing."""
     closed: dict[int, tuple[list[tuple[int, int]], list[tuple[str, int]], bool]] = {}
@@ -365,7 +249,7 @@ def _arranged(
     number: dict[int, int] = {}  # of nodes that can be reached; those that read alike have the same
     alike: dict[Any, int] = {((), (), True): 0}
     order: list[int] = [0]  # node 0 is the end of the whole
-    todo = [start, *begins.values()]
+    todo = [start, *begins.values(), *regions]
     for node in todo:
         if node in number:
             continue
@@ -381,7 +265,7 @@ def _arranged(
     closed[0] = [], [], True
     meter.check(states=len(order), doing="reading a grammar")
 
-    names, groups = _in_order({name: {other for other, _ in close(begins[name])[1]} for name in begins})
+    names, groups = in_order({name: {other for other, _ in close(begins[name])[1]} for name in begins})
     number_of = {name: i for i, name in enumerate(names)}
     class_of, first, transition, ends, specials = _terminals(made.pieces)
     sizes = np.diff(first)
@@ -433,9 +317,22 @@ def _arranged(
         start=number[start],
         specials=specials,
         rules=tuple(names),
-        nullable=empty,
         embeds=embeds,
+        region_node=np.array([number[node] for node in regions], np.int32),
+        mark=_marks(made, sizes),
     )
+
+
+_NOTHING = Text(b"")  # stands where a region begins or ends: nothing is read from there
+
+
+def _marks(made: _Building, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return of each state of terminals which region begins or ends there."""
+    marks = np.zeros(len(made.pieces), np.int32)
+    for number, key in enumerate(made.regions):
+        marks[made.automata["opened", key]] = 2 * number + 1
+        marks[made.automata["closed", key]] = 2 * number + 2
+    return np.repeat(marks, sizes)
 
 
 def _terminals(
@@ -481,45 +378,3 @@ def _terminals(
         class_of, np.array(first, np.int64), np.concatenate(rows).reshape(-1) if rows else np.zeros(0, np.int32),
         np.concatenate(ends) if ends else np.zeros(0, np.uint8), tuple(specials),
     )  # fmt: skip
-
-
-def _in_order(calls: Mapping[str, set[str]]) -> tuple[list[str], list[int]]:
-    """Return nodes of a graph, callers first, and the number of each one's strongly connected component (Tarjan)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    held: set[str] = set()
-    components: list[list[str]] = []
-    for root in calls:
-        if root in index:
-            continue
-        work = [(root, iter(sorted(calls[root])))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        held.add(root)
-        while work:
-            node, others = work[-1]
-            for other in others:
-                if other not in index:
-                    index[other] = low[other] = len(index)
-                    stack.append(other)
-                    held.add(other)
-                    work.append((other, iter(sorted(calls[other]))))
-                    break
-                if other in held:
-                    low[node] = min(low[node], index[other])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    component = []
-                    while True:
-                        other = stack.pop()
-                        held.discard(other)
-                        component.append(other)
-                        if other == node:
-                            break
-                    components.append(component)
-    components.reverse()  # they are found last ones first
-    return [name for part in components for name in part], [i for i, part in enumerate(components) for _ in part]

@@ -25,11 +25,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.dfa import BYTES
 from ...bundle import array_at, put
-from ...errors import BudgetError, ConstraintError
+from ...errors import BudgetError
 from ...table import MOST_DEPTH
-from ..vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
+from ..vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, Vocabulary
 from .network import Network
 
 DEAD = -1
@@ -66,7 +65,8 @@ class Stacks:
     """The states of a grammar that texts have come to; a lazy table's automaton, see `table.Automaton`.
 
     Its frames are in its states, so that the stack of a matcher stays empty. Of the budget, states and bytes are
-    counted over all that are ever made, seconds while one token or one mask is worked out.
+    counted over all that there are, seconds while one token or one mask is worked out. Where the budget ends the text
+    at hand does, too; the next that begins, begins with nothing, and what others stood in is forgotten by then.
     """
 
     depth = 0
@@ -79,9 +79,9 @@ class Stacks:
         self.meter = replace(meter.budget, seconds=math.inf).begin()  # what is made counts, however late it is
         self._lock = threading.RLock()
         self._over = ""
+        self._before = 0  # states that there were before all was forgotten: others are numbered from here
         trie = vocabulary.trie
-        self._special = _ids_of(network, vocabulary)
-        header = self._header = np.zeros(_SIZE, np.int64)
+        self._header = np.zeros(_SIZE, np.int64)
         self._arrays: dict[int, NDArray[Any]] = {}
         for at, array in (
             (_CLASS_OF, network.class_of), (_TRANSITION, network.transition), (_ENDS, network.ends),
@@ -94,8 +94,14 @@ class Stacks:
             (_TEXT, vocabulary.token_bytes), (_TEXT_START, vocabulary.token_offset),
         ):  # fmt: skip
             self._put(at, np.ascontiguousarray(array))
+        self._empty()
+
+    def _empty(self) -> None:
+        """Begin with the start alone, which is state 0."""
+        network, header = self.network, self._header
         classes, rules = network.classes, len(network.rules)
-        header[_CLASSES], header[_LEVELS] = classes, trie.longest + 1
+        header[_CLASSES:_SIZE] = 0
+        header[_CLASSES], header[_LEVELS] = classes, self.vocabulary.trie.longest + 1
         header[_FRAMES] = 1
         for at, size in ((_ACTIVE, rules), (_RULES, rules), (_LOCAL_OF, rules), (_HEAD, rules), (_VISITED, rules)):
             self._put(at, np.zeros(max(size, 1), np.int64))
@@ -108,7 +114,7 @@ class Stacks:
             self._put(at, np.full(_SLOTS, -1, np.int32))
         self._put(_SEEN, np.zeros(_SLOTS, np.int64))
         self._put(_SEEN_STAMP, np.zeros(_SLOTS, np.int64))
-        self._do(lambda: _next(header, -1, network.start))  # state 0
+        self.enter([(network.start, _ROOT)])  # state 0
 
     # -------------------------------------------------------------------------------------------------- room
 
@@ -152,7 +158,6 @@ class Stacks:
         if at == _SEEN:  # kept by stamps: what is in it is forgotten
             self._put(_SEEN, np.zeros(2 * old.size, np.int64))
             self._put(_SEEN_STAMP, np.zeros(2 * old.size, np.int64))
-            header[_STAMP] = 0
             return
         new = np.zeros(2 * old.size, old.dtype)
         new[: old.size] = old
@@ -178,6 +183,21 @@ class Stacks:
         """There are no sites."""
         raise AssertionError("the stack of a grammar is in its states")
 
+    def _here(self, node: int) -> int:
+        """Return which of the states that there are now a matcher means."""
+        if node == 0:
+            if self._over:
+                self._before += self.num_states
+                self._over = ""
+                self._empty()
+            return 0
+        if node <= self._before:
+            raise BudgetError(
+                "this text stands where all was forgotten, as the grammar's budget had been reached: begin it again, "
+                "or raise Budget(states=..., bytes=...)"
+            )
+        return node - self._before
+
     def alike(self, node: int) -> int:
         """Return the state itself."""
         return node
@@ -188,56 +208,75 @@ class Stacks:
 
     def accepts(self, node: int) -> bool:
         """Return whether a text may end in a state."""
-        return bool(self._arrays[_ACCEPTS][node])
+        with self._lock:
+            return bool(self._arrays[_ACCEPTS][self._here(node)])
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state that a token leads to, and the stack as it was; None if it is not allowed."""
         with self._lock:
-            found = _follow(self._header, node, token)
+            here = self._here(node)
+            found = _follow(self._header, here, token)
             if found < DEAD:
-                found = self._do(lambda: _follow(self._header, node, token))
-            if found == DEAD and token in self._special:
-                symbol = BYTES + self._special[token]
-                found = self._do(partial(_next, self._header, node, int(self.network.class_of[symbol])))
+                found = self._do(lambda: _follow(self._header, here, token))
+            if found > 0:
+                found += self._before
         return None if found == DEAD else (found, stack)
 
     def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
         """Write the tokens that a state allows, EOS included; it depends on no site, and is worth keeping."""
         with self._lock:
-            self._do(lambda: _mask(self._header, node, out))
-            for token, number in self._special.items():
-                symbol = int(self.network.class_of[BYTES + number])
-                if self._do(partial(_next, self._header, node, symbol)) != DEAD:
-                    out[token >> 5] |= np.uint32(1 << (token & 31))
+            here = self._here(node)
+            self._do(lambda: _mask(self._header, here, out))
         eos = self.vocabulary.eos
         if eos is not None and self.accepts(node):
             out[eos >> 5] |= np.uint32(1 << (eos & 31))
         return 0, True
 
-    def follow(self, node: int, data: bytes) -> int:
-        """Return the state that bytes lead to, `DEAD` if they lead nowhere."""
-        class_of = self.network.class_of
+    def enter(self, pairs: list[tuple[int, int]]) -> int:
+        """Return the state of some pairs of a node and a frame."""
+        room = self._arrays[_WORK].size
+        while room < len(pairs):
+            room *= 2
+            self._put(_WORK, np.zeros(room, np.int64))
         with self._lock:
-            for byte in data:
-                here = node
-                node = self._do(partial(_next, self._header, here, int(class_of[byte])))
-                if node == DEAD:
-                    break
-        return node
+            return int(self._do(lambda: self._enter(pairs)))
+
+    def _enter(self, pairs: list[tuple[int, int]]) -> int:
+        for at, (node, frame) in enumerate(pairs):  # anew each time: closing them uses the same room
+            self._arrays[_WORK][at] = node << 32 | frame
+        found: int = _next(self._header, -1, len(pairs))
+        return found
+
+    def items(self, state: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the positions and the frames of a state."""
+        part = slice(*self._arrays[_STATE_START][state : state + 2].tolist())
+        return self._arrays[_ITEM_POSITION][part], self._arrays[_ITEM_FRAME][part]
+
+    def spread(self, done: int) -> int:
+        """Find where all classes lead from states behind the first `done`; return how many are done then."""
+        with self._lock:
+            self.meter.check(states=self.num_states, bytes=self.nbytes, doing="finding all states of a grammar")
+            return int(self._do(partial(_spread, self._header, done)))
 
     def all_states(self) -> NDArray[np.int32]:
         """Return the cells of all states there are, (S, C), once all have been made. Raises BudgetError."""
-        with self._lock:
-            done = 0
-            while done < self.num_states:
-                self.meter.check(states=self.num_states, bytes=self.nbytes, doing="finding all states of a grammar")
-                done = self._do(partial(_spread, self._header, done))
-            return self._arrays[_CELLS][: self.num_states * self.network.classes].reshape(-1, self.network.classes)
+        done = 0
+        while done < self.num_states:
+            done = self.spread(done)
+        return self.cells
+
+    @property
+    def cells(self) -> NDArray[np.int32]:
+        """The state that each class leads to from each state, (S, C); `UNKNOWN` where nobody has looked."""
+        return self._arrays[_CELLS][: self.num_states * self.network.classes].reshape(-1, self.network.classes)
 
     def accepting(self) -> NDArray[np.bool_]:
         """Return in which states a text may end, (S,)."""
         return self._arrays[_ACCEPTS][: self.num_states].astype(np.bool_)
 
+
+NO_TOKENS = Vocabulary.from_bytes([b"\0"])
+"""For readers of bytes alone."""
 
 _SLOTS = 1 << 10
 _GROWING: tuple[tuple[int, Any, int], ...] = (
@@ -249,16 +288,6 @@ _GROWING: tuple[tuple[int, Any, int], ...] = (
     (_WORK, np.int64, 256), (_KERNEL, np.int64, 256), (_SCAN, np.int64, 256), (_BUFFER, np.int64, 256),
     (_ENTRY, np.int64, 256), (_LINK, np.int64, 256),
 )  # fmt: skip
-
-
-def _ids_of(network: Network, vocabulary: Vocabulary) -> dict[int, int]:
-    """Return the id of each special token that a network names, and its number."""
-    if network.specials:
-        raise ConstraintError(
-            f"special tokens in grammars are not supported yet: {', '.join(network.specials)}; a vocabulary does "
-            "not know their names"
-        )
-    return {}
 
 
 # ------------------------------------------------------------------------------------------------------ kernels
@@ -343,7 +372,9 @@ def _sorted_unique(data: Any, first: Any, stop: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _next(header: Any, state: Any, symbol: Any) -> Any:
-    """Return the state that a class of symbols leads to from a state, and write its cell; the start where state is -1.
+    """Return the state that a class of symbols leads to from a state, and write its cell.
+
+    Where state is -1 that of so many pairs as `symbol` says, which lie in the working room.
 
     `DEAD` if it leads nowhere; _FULL minus the place in the header of what has no room.
     """
@@ -377,7 +408,7 @@ def _next(header: Any, state: Any, symbol: Any) -> Any:
     # what is read: within terminals, and nodes behind terminals that may end
     todo, count = np.int64(0), np.int64(1)  # kernel[0] says whether a text may end
     if state < 0:
-        work[0], todo = np.int64(symbol) << 32, np.int64(1)
+        todo = np.int64(symbol)
     else:
         for x in range(state_start[state], state_start[state + 1]):
             position, frame = np.int64(item_position[x]), np.int64(item_frame[x])
@@ -762,16 +793,8 @@ def _loops_of(header: Any, state: Any) -> Any:
         if out & group:
             continue
         here = _next(header, np.int64(state), np.int64(class_of[b]))
-        low, high = 0x80, 0xBF
-        if b == 0xE0:
-            low = 0xA0
-        elif b == 0xED:
-            high = 0x9F
-        elif b == 0xF0:
-            low = 0x90
-        elif b == 0xF4:
-            high = 0x8F
-        for _ in range(0 if b < 0x80 else 1 if b < 0xE0 else 2 if b < 0xF0 else 3):
+        low, high = BEHIND[b, 0], BEHIND[b, 1]
+        for _ in range(BEHIND[b, 2]):
             if here < 0:
                 break
             after = _next(header, here, np.int64(class_of[low]))
@@ -793,7 +816,7 @@ def _loops_of(header: Any, state: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _mask(header: Any, start: Any, out: Any) -> Any:
-    """Write the tokens that a state allows, special ones aside; see `_next`."""
+    """Write the tokens that a state allows, EOS aside; see `_next`."""
     class_of = array_at(header[_CLASS_OF], header[_CLASS_OF + 1], np.int32)
     cells = array_at(header[_CELLS], header[_CELLS + 1], np.int32)
     byte = array_at(header[_BYTE], header[_BYTE + 1], np.uint8)

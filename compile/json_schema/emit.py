@@ -49,16 +49,19 @@ _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
 
 def emit(root: Value, library: Library, meter: Meter) -> Machine:
     """Return the machine of the texts that `root` allows."""
-    emitter = Emitter(root, library, meter)
+    emitter = Emitter((root,), library, meter)
     emitter.finish()
     return emitter.machine
 
 
 class Emitter:
-    """Writes the machine of a skeleton, by and by where it is `lazy`: what stands behind a key or bracket, later."""
+    """Writes the machine of a skeleton, by and by where it is `lazy`: what stands behind a key or bracket, later.
 
-    def __init__(self, root: Value, library: Library, meter: Meter, lazy: bool = False) -> None:
-        self.root, self.library, self.meter, self.lazy = root, library, meter, lazy
+    roots: the values that stand at the top, as often as they do. Here that is one, which is the whole text.
+    """
+
+    def __init__(self, roots: Sequence[Value], library: Library, meter: Meter, lazy: bool = False) -> None:
+        self.roots, self.library, self.meter, self.lazy = roots, library, meter, lazy
         self.machine = Machine(library.machine)
         self.writer = Writer(self.machine, library.places, library.layout)
         self.uses: Counter[int] = Counter()
@@ -66,11 +69,11 @@ class Emitter:
         self.fragments: dict[int, int] = {}  # first state of each object and array that is called
         self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
         self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._count()
         self._whole()
 
     def _whole(self) -> None:
-        m, root = self.machine, self.root
-        self._count()
+        m, (root,) = self.machine, self.roots
         end = m.state()
         m.accepting.add(end)
         if root.number is not None:  # at the end of everything a number ends without a further byte
@@ -99,12 +102,15 @@ class Emitter:
 
     def _count(self) -> None:
         """Count in how many places each object and array stands, and how many may be open at once."""
-        root, uses = self.root, self.uses
-        seen = {id(root)}
-        todo = [root]
+        uses = self.uses
+        todo = list({id(root): root for root in self.roots}.values())
+        seen = {id(root) for root in todo}
         below: dict[int, set[int]] = {}  # objects and arrays within each, _ANY for those of the library
-        top = set(_brackets(root))
-        uses.update(top)
+        top: set[int] = set()
+        for root in self.roots:
+            opened = _brackets(root)
+            uses.update(set(opened))
+            top.update(opened)
         while todo:
             value = todo.pop()
             for automaton in (value.object, value.array):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
 from .. import bind
-from ..link import Symbols, more_symbols, walk_exits
+from ..link_kernels import Symbols, more_symbols, walk_exits
 from ..vocabulary import Vocabulary
 from .strings import quoted
 

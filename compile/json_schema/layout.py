@@ -19,12 +19,18 @@ NEWLINE, SPACE, TAB = b"\n \t"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where white space may stand: where json.dumps puts it in any indentation, or exactly these separators."""
+    """Where white space may stand: where json.dumps puts it in any indentation, or exactly these separators.
+
+    after: the bytes that may follow a whole value, where it is a part of a longer text. marked: tokens that are meant
+    as a whole there, though they have bytes.
+    """
 
     flexible: bool = True
     comma: bytes = b","
     colon: bytes = b":"
     ascii: bool = False
+    after: bytes = b""
+    marked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -300,4 +306,11 @@ def nested(leaf: Machine, places: Places, layout: Layout) -> tuple[Machine, Plac
     for state in (array, after, closing):
         m.late(state, CLOSE_ARRAY, RETURN)
     w.line(array, item)
+    if layout.after:  # a site for the end of a whole value: what it reads is why tokens may leave in the middle
+        follow, rest = m.state(), m.state()
+        for byte in layout.after:
+            m.edge(follow, byte, rest)
+        m.edges(rest, 0, 0xF4, rest)
+        m.accepting.add(rest)
+        m.site((follow,), True)
     return m, places

@@ -37,7 +37,7 @@ def read(source: Any, path: Path = "") -> Any:
     if isinstance(source, (dict, bool)):
         return source
     if isinstance(source, (str, bytes, bytearray)):
-        schema = _parsed(source, path)
+        schema = parsed(source, path)
         if isinstance(schema, (dict, bool)):
             return schema
         raise SchemaError(f"a schema is an object, true or false, not {shown(schema)}", pointer(path))
@@ -78,7 +78,7 @@ def _text_of(value: Any) -> str:
         return "..."
 
 
-def _parsed(source: str | bytes | bytearray, path: Path) -> Any:
+def parsed(source: str | bytes | bytearray, path: Path) -> Any:
     def refuse(name: str) -> None:
         raise SchemaError(f"{name} is no JSON: write a number, or leave it out", pointer(path))
 

@@ -64,7 +64,9 @@ def beam_search(
     without EOS lets a sequence that is the prefix of another end at no cost.
 
     Where there are fewer sequences than beams, or a model rules some out with logits of -inf or NaN, the rest is
-    flagged in `valid` and holds no tokens.
+    flagged in `valid` and holds no tokens. So is what is not complete within max_length: nothing is held back for an
+    end here, so where sequences may go on for ever a search can end with none. `constrained_generate`, and all that
+    samples, keep room for one.
 
     Raises ValueError if nothing in the table is complete within max_length.
     """

@@ -13,6 +13,7 @@ from ...errors import ConstraintError
 from ...matrix import Constraint
 from ..device_table import check_logits
 from ..matcher import Matcher, Spelling
+from ..on_demand import has_lengths
 from .reader import Reader, check_prompts, padded
 from .sampling import _choose, _filters, _finite, _split
 
@@ -240,6 +241,12 @@ def row_matchers(
     table: Constraint | Sequence[Constraint], vocabulary: Spelling | None, batch: int, budget: int | None
 ) -> list[Matcher]:
     """Return a matcher for each row; TypeError, ValueError, VocabularyMismatchError."""
+    if not isinstance(table, Constraint | Sequence):
+        raise TypeError(
+            "table must be a TransitionTable or a SortedMatrix, or a list of one for each row, not "
+            f"{type(table).__name__}: forced tokens are found on the host, so pass the constraint itself, and not what "
+            "ops.put makes of it"
+        )
     tables = [table] * batch if isinstance(table, Constraint) else list(table)
     if len(tables) != batch:
         raise ValueError(
@@ -250,6 +257,11 @@ def row_matchers(
             raise ValueError(
                 "the table has no EOS and its sequences have different lengths, so that nothing says how probable it "
                 "is that one ends: compile it with eos="
+            )
+        if budget is not None and isinstance(one, Constraint) and not has_lengths(one):
+            raise ConstraintError(
+                "this grammar has no table, or none within its budget, so nobody knows how many tokens an end is away, "
+                "and a sequence may not be complete within max_length: pass budgets=False, and look at `valid`"
             )
     return [Matcher(one, vocabulary, max_tokens=budget) for one in tables]
 

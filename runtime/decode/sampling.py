@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import VocabularyMismatchError
 from ..device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
+from ..on_demand import OnDemandTable, counts_tokens
 from .beam import Step
 
 _NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many
@@ -114,6 +115,8 @@ def static_width(dev: Any, level: int | None = None) -> int | None:
     """
     if level is not None and (not isinstance(level, Integral) or isinstance(level, bool) or level < 0):
         raise ValueError(f"level={level!r} must be a depth, 0 or more, or None for states of any depth")
+    if isinstance(dev, OnDemandTable):
+        return None
     on_device = isinstance(dev, DeviceTable)
     if dev.is_trie:
         levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
@@ -229,13 +232,13 @@ def sample_sequences(
     _check_run(dev, batch, samples, max_length)
     steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
     shortened = dev.max_length is None or steps < dev.max_length
-    budgets = shortened and (not isinstance(dev, DeviceTable) or dev.distance.shape[0] > 0)
+    budgets = shortened and counts_tokens(dev)
     fixed = dev.eos is None
     rows = batch * samples
     state = ops.start(dev, rows)
     tokens = ops.first_tokens(dev, cache, rows, start_token)
     count = ops.zeros((rows,), like=tokens)
-    lengths, nodes = count, ops.zeros((rows,), like=state.node) + dev.num_states - 1
+    lengths, nodes = count, ops.zeros((rows,), like=state.node) + dev.dead
     live = tokens == tokens
     done = ~live
     written_so_far, log_probs, log_mass = [], None, None
@@ -269,7 +272,7 @@ def sample_sequences(
         ops.where(valid, log_probs, -float("inf")).reshape(batch, samples),
         ops.where(valid, log_mass, -float("inf")).reshape(batch, samples),
         valid.reshape(batch, samples),
-        ops.where(valid, nodes, dev.num_states - 1).reshape(batch, samples),
+        ops.where(valid, nodes, dev.dead).reshape(batch, samples),
     )
 
 

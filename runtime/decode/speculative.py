@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...matrix import Constraint
-from ..device_table import DeviceTable, check_logits
+from ..device_table import check_logits
 from ..matcher import Matcher, Spelling
+from ..on_demand import counts_tokens
 from .jump import allowed, row_matchers, sequences, take_forced
 from .reader import Reader, check_prompts, padded
 from .sampling import _check_run, _draw, _Filters, _filters, _finite, _floor, _split, _uniform
@@ -185,7 +186,7 @@ class _OnDevice:
         self.ops, self.dev, self.batch = ops, dev, batch
         self.size, self.eos, self.length = dev.vocab_size, dev.eos, dev.fixed_length
         shortened = dev.max_length is None or max_length < dev.max_length
-        self.budgets = shortened and (not isinstance(dev, DeviceTable) or dev.distance.shape[0] > 0)
+        self.budgets = shortened and counts_tokens(dev)
         self.root = ops.start(dev, batch)
         self.levels: list[Any] = []
         self.room: Any = None

@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import ArenaError, VocabularyMismatchError
+from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismatchError
 from ...table import NestedState, TransitionTable
 from .. import torch_ops
-from ..arena import Arena, Handle
+from ..arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
+from ..device_table import State
 from ..matcher import Matcher, Spelling
+from ..on_demand import DEAD, OnDemandTable, has_lengths
 from .reader import TransformersReader
 
-Finished = Literal["stop", "length", "cancelled", "no distribution"]
+Finished = Literal["stop", "length", "cancelled", "no distribution", "budget"]
 
 
 @dataclass(eq=False)
@@ -41,6 +44,7 @@ class Request:
     tokens: list[int] = field(default_factory=list)  # written so far, EOS left out
     log_probs: list[float] = field(default_factory=list)  # of each token, under what it was drawn from; 0 if forced
     finished: Finished | None = None  # "length": max_tokens were written and the sequence did not end
+    # "budget": reading its grammar, of which there are no arrays, reached the `Budget` that it was compiled with
     forced: int = 0  # tokens that were not drawn
 
 
@@ -51,8 +55,22 @@ class _Row:
         self.request: Request | None = None
         self.handle: Handle | None = None
         self.matcher: Matcher | None = None
+        self.node = DEAD  # of a grammar without a table: where it stands, in the step at hand
         self.pending: list[int] = []  # not read by the model yet
         self.length = 0  # read
+
+
+Written = dict[int, tuple[Request, list[int]]]
+"""What was written in a step, by row."""
+
+Read = TypeVar("Read")
+
+
+def _taken(matcher: Matcher, token: int, jump: bool) -> list[int]:
+    """Take a token that was drawn, and return what is forced behind it, which is taken as well."""
+    if not matcher.advance(token):
+        raise AssertionError(f"the device drew token {token}, which the host does not allow: a fault of ours")
+    return take_forced(matcher) if jump else []
 
 
 class Engine:
@@ -60,10 +78,11 @@ class Engine:
 
     model: of transformers, as `TransformersReader` takes it, with an output for each token of the arena's vocabulary.
     arena: where tables are put while requests need them; None for requests without any. A row without a table is only
-    sampled. vocabulary: with it, forced text is written without asking the model, in the tokenizer's own segmentation
-    (`jump`); without it, single tokens that are all that is allowed. eos: what ends sequences without a table; the
-    arena's if there is one. chunk: most tokens of a prompt that are read in one step, so that long prompts do not hold
-    up the other rows for long.
+    sampled, and so is one by a grammar of which there is no table, or none within its budget, but for the masks of
+    where it stands, which the host has worked out: it needs no arena. vocabulary: with it, forced text is written
+    without asking the model, in the tokenizer's own segmentation (`jump`); without it, single tokens that are all that
+    is allowed. eos: what ends sequences without a table; the arena's if there is one. chunk: most tokens of a prompt
+    that are read in one step, so that long prompts do not hold up the other rows for long.
 
     Each request draws from its own random numbers, so that what it writes does not depend on others, rounding aside.
 
@@ -102,6 +121,10 @@ class Engine:
         self.calls = 0  # passes of the model
         self._rows = [_Row() for _ in range(rows)]
         self._cache: Any = None
+        self._reached: OnDemandTable | None = None  # by the texts of all grammars without arrays
+        self._fingerprint = None if vocabulary is None else vocabulary.fingerprint
+        if arena is not None:
+            self._fingerprint = arena.table.vocabulary
         self._dev = None if arena is None else torch_ops.put(arena, self.device, budgets=arena.budgets)
         self._state = None if self._dev is None else self._nowhere(rows)
 
@@ -133,11 +156,13 @@ class Engine:
         """Take on a sequence: begun as soon as there is room for it, in the batch and in the arena.
 
         prompt: tokens, one at least. table: what may be written; any while the engine has an arena. max_tokens: the
-        most that is written, EOS not counted. If the arena has budgets, a sequence by a table is complete by then;
-        otherwise it may be cut ("length"). Filters and temperature: as of `sample`. seed: of its random numbers. jump:
-        whether forced text is written without asking the model.
+        most that is written, EOS not counted. If the arena has budgets, a sequence by a table is complete by then, and
+        a grammar of which there is no table, or none within its budget, is refused; otherwise it may be cut ("length").
+        Filters and temperature: as of `sample`. seed: of its random numbers. jump: whether forced text is written
+        without asking the model.
 
-        Raises TypeError, ValueError, VocabularyMismatchError; ArenaError for a table that the arena can never hold.
+        Raises TypeError, ValueError, VocabularyMismatchError; ArenaError for a table that the arena can never hold;
+        ConstraintError for a grammar that it could not have complete in time.
         """
         tokens = [int(token) for token in prompt]
         if not tokens:
@@ -150,10 +175,14 @@ class Engine:
                 "that the model has positions for: shorten one of them"
             )
         if table is not None:
-            if self.arena is None:
+            check_held(table)
+            if not has_lengths(table):
+                self._read_on_demand(table)
+            elif self.arena is None:
                 raise ValueError("this engine has no arena to put tables in: make it with Engine(model, Arena(vocab))")
-            self.arena.fits(table)
-            if self.arena.budgets and table.min_length > max_tokens:
+            else:
+                self.arena.fits(table)
+            if self.arena is not None and self.arena.budgets and table.min_length > max_tokens:
                 raise ValueError(
                     f"max_tokens={max_tokens} is less than the shortest sequence, {table.min_length} tokens: nothing "
                     "could be complete"
@@ -162,6 +191,28 @@ class Engine:
         request = Request(tokens, table, max_tokens, filters, np.random.default_rng(seed), jump)
         self.waiting.append(request)
         return request
+
+    def _read_on_demand(self, table: TransitionTable) -> None:
+        """Make room for the masks of a table without arrays; ConstraintError, ValueError, VocabularyMismatchError."""
+        if self.arena is not None and self.arena.budgets:
+            raise ConstraintError(
+                "of this grammar there is no table, or none within its budget, so nobody knows how many tokens an end "
+                "is away, and its texts could not be complete within max_tokens as this engine's arena promises: use "
+                "one without budgets"
+            )
+        if self.eos is None or table.eos != self.eos:
+            raise ValueError(
+                f"the table has eos {table.eos}, by which its sequences end, and the engine {self.eos}: make it with "
+                f"Engine(model, eos={table.eos})"
+            )
+        if table.vocabulary != (self._fingerprint or table.vocabulary):
+            raise VocabularyMismatchError(
+                f"the table was compiled for vocabulary {table.vocabulary}, the engine is for {self._fingerprint}: "
+                "compile it with the engine's"
+            )
+        if self._reached is None:
+            self._reached = torch_ops.put(table, self.device, on_demand=True)
+            self._fingerprint = table.vocabulary
 
     def cancel(self, request: Request) -> None:
         """End a sequence where it is; nothing happens if it has ended."""
@@ -185,7 +236,17 @@ class Engine:
         row.request = row.handle = row.matcher = None
         row.pending, row.length = [], 0
 
-    def _admit(self) -> list[tuple[int, list[int]]]:
+    def _within_budget(self, row: _Row, work: Callable[[], Read], out: Written) -> Read | None:
+        """Return what reading the table of a row gives; None, and its sequence has ended, where its budget ran out."""
+        try:
+            return work()
+        except BudgetError:
+            request = cast(Request, row.request)
+            out.setdefault(self._rows.index(row), (request, []))
+            self._leave(row, "budget")
+            return None
+
+    def _admit(self, out: Written) -> list[tuple[int, list[int]]]:
         """Give free rows to requests that wait; return what is forced at the beginning of each, by row."""
         forced: list[tuple[int, list[int]]] = []
         for at, row in enumerate(self._rows):
@@ -193,19 +254,24 @@ class Engine:
                 continue
             request = self.waiting[0]
             if request.table is not None:
-                assert self.arena is not None, "add() has seen to it"
-                try:
-                    row.handle = self.arena.add(request.table)
-                except ArenaError:
-                    if not any(other.handle is not None for other in self._rows):
-                        raise
-                    return forced  # until another leaves
-                budget = request.max_tokens if self.arena.budgets else None
+                budget = None
+                if has_lengths(request.table):
+                    assert self.arena is not None, "add() has seen to it"
+                    try:
+                        row.handle = self.arena.add(request.table)
+                    except ArenaError:
+                        if not any(other.handle is not None for other in self._rows):
+                            raise
+                        return forced  # until another leaves
+                    budget = request.max_tokens if self.arena.budgets else None
                 row.matcher = Matcher(request.table, self.vocabulary, max_tokens=budget)
             self.waiting.popleft()
             row.request, row.pending, row.length = request, list(request.prompt), 0
-            own = take_forced(row.matcher) if row.matcher is not None and request.jump else []
-            forced.append((at, own))
+            own: list[int] | None = []
+            if row.matcher is not None and request.jump:
+                own = self._within_budget(row, partial(take_forced, row.matcher), out)
+            if own is not None:
+                forced.append((at, own))
         return forced
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -228,9 +294,9 @@ class Engine:
 
         The last of a request's tokens come together with its `finished`.
         """
-        out: dict[int, tuple[Request, list[int]]] = {}
+        out: Written = {}
         following: dict[int, list[int]] = {}
-        begun = self._admit()
+        begun = self._admit(out)
         if begun:
             self._begin([at for at, _ in begun])
         for at, own in begun:
@@ -249,6 +315,7 @@ class Engine:
             row.length += int(count)
             row.pending = row.pending[count:]
         ready = [at for at, row in enumerate(self._rows) if row.request is not None and not row.pending]
+        ready = self._masked(ready, out)
         if ready:
             following = {}
             for at, token, log_prob in zip(ready, *self._drawn(logits[:, 0], ready), strict=True):
@@ -267,6 +334,22 @@ class Engine:
         self._state.stack[index] = 0
         self._state.height[index] = 0
 
+    def _masked(self, ready: list[int], out: Written) -> list[int]:
+        """Have the masks of rows by grammars without a table on the device; return those that still go on."""
+        reading = [at for at in ready if self._rows[at].matcher is not None and self._rows[at].handle is None]
+        if not reading:
+            return ready
+        assert self._reached is not None, "add() has seen to it"
+        reached = self._reached.rows
+        if reached.is_full:  # nobody holds a number from step to step
+            reached.keep(np.empty(0, np.int64))
+        with reached.adding():
+            for at in reading:
+                row = self._rows[at]
+                node = self._within_budget(row, partial(reached.of, cast(Matcher, row.matcher)), out)
+                row.node = DEAD if node is None else node
+        return [at for at in ready if self._rows[at].request is not None]
+
     def _drawn(self, logits: Tensor, ready: list[int]) -> tuple[list[int], list[float]]:
         """Return a token for each row that is ready, -1 where there is no distribution, and its log-probability."""
         requests = [cast(Request, self._rows[at].request) for at in ready]
@@ -275,7 +358,14 @@ class Engine:
         temperatures = torch.tensor([each.filters.temperature or 1.0 for each in requests], device=self.device)
         x = x[index] / temperatures.to(x.dtype)[:, None]
         sound = _finite(torch_ops.logsumexp(x))
-        constrained = [each.table is not None for each in requests]
+        read = [i for i, at in enumerate(ready) if requests[i].table is not None and self._rows[at].handle is None]
+        if read:
+            assert self._reached is not None, "add() has seen to it"
+            which = torch.tensor(read, device=self.device)
+            nodes = torch.tensor([self._rows[ready[i]].node for i in read], device=self.device)
+            masked = torch_ops.mask_logits_(cast(Any, self._reached), x[which], State(nodes))
+            x = masked if len(read) == len(ready) else x.index_copy_(0, which, masked)
+        constrained = [self._rows[at].handle is not None for at in ready]
         if any(constrained):
             assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
             every = all(constrained)
@@ -284,7 +374,9 @@ class Engine:
             state = NestedState(*(array[some] for array in self._state))
             remaining = None
             if self.arena is not None and self.arena.budgets:
-                left = [each.max_tokens - len(each.tokens) for each in requests if each.table is not None]
+                left = [
+                    each.max_tokens - len(each.tokens) for each, has in zip(requests, constrained, strict=True) if has
+                ]
                 remaining = torch.tensor(left, device=self.device)
             masked = torch_ops.mask_logits_(self._dev, x if every else x[which], state, remaining)  # of our own
             x = masked if every else x.index_copy_(0, which, masked)
@@ -302,7 +394,7 @@ class Engine:
         both = torch.stack([found.to(torch.float64), log_probs.to(torch.float64)]).tolist()  # the one read
         return [int(token) for token in both[0]], both[1]
 
-    def _take(self, at: int, token: int, log_prob: float, out: dict[int, tuple[Request, list[int]]]) -> list[int]:
+    def _take(self, at: int, token: int, log_prob: float, out: Written) -> list[int]:
         """Write a drawn token of a row and what is forced behind it; return what its state has to follow."""
         row = self._rows[at]
         request = cast(Request, row.request)
@@ -316,14 +408,13 @@ class Engine:
             return []
         own = [token]
         if row.matcher is not None:
-            if not row.matcher.advance(token):
-                raise AssertionError(f"the device drew token {token}, which the host does not allow: a fault of ours")
-            own += take_forced(row.matcher) if request.jump else []
+            behind = self._within_budget(row, partial(_taken, row.matcher, token, request.jump), out)
+            if behind is None:
+                return []
+            own += behind
         return self._written(at, own, log_prob, out)
 
-    def _written(
-        self, at: int, own: list[int], log_prob: float, out: dict[int, tuple[Request, list[int]]]
-    ) -> list[int]:
+    def _written(self, at: int, own: list[int], log_prob: float, out: Written) -> list[int]:
         """Note tokens of a row, of which the first was drawn if the row has begun; return what is to be followed."""
         row = self._rows[at]
         request = cast(Request, row.request)
@@ -336,13 +427,17 @@ class Engine:
         row.pending += cut
         if cut:
             out.setdefault(at, (request, []))[1].extend(cut)
-        ends = row.matcher is not None and row.matcher.is_finished and len(own) <= room
+        ends: bool | None = False
+        if row.matcher is not None and len(own) <= room:
+            ends = self._within_budget(row, partial(getattr, row.matcher, "is_finished"), out)
+            if ends is None:
+                return []
         full = len(own) > room or (row.matcher is None and len(own) == room)  # a constraint may end there still
         if ends or full:
             out.setdefault(at, (request, []))
             self._leave(row, "stop" if ends else "length")
             return []
-        return own if row.matcher is not None else []
+        return own if row.handle is not None else []
 
     def _follow(self, following: dict[int, list[int]]) -> None:
         """Move the states of rows on by the tokens they were given."""

@@ -205,13 +205,15 @@ def self_draft_search(
     """Return the `beams` best sequences that the head drafts for each input, after one pass of the model.
 
     prefill: called once, with the head's placeholders. dev: from `torch_ops.put`, what is valid. options: those of
-    `beam_search`.
+    `beam_search`. Without max_length sequences have as many tokens as the head has levels; "none" drafts max_length
+    tokens, and "end" as many as the members have.
     verify "step": under dev at every step, so that each draft is a member and the best are found. "end": beam search
     over the head alone, and then one look-up of all drafts; what is no member is not valid and the rest keeps its
     order, so there may be fewer than `beams`; `states` are -1 (`TransitionTable.walk` has them). drafts: how many are
     then drafted, at least `beams`, its default. "none": all drafts, members or not; dev is not looked at.
 
-    Raises ValueError where at the end sequences of different lengths would be verified: free drafts have one length.
+    Raises ValueError where at the end sequences of different lengths would be verified, as free drafts have one length,
+    or where max_length is less than that.
     """
     if verify not in get_args(Verification):
         raise ValueError(f"verify is {verify!r}: choose one of {', '.join(get_args(Verification))}")
@@ -229,15 +231,19 @@ def self_draft_search(
         raise VocabularyMismatchError(
             f"the head has a vocabulary of {head.vocab_size}, the set one of {dev.vocab_size}: it is another one's"
         )
-    length = head.levels
-    if verify == "step":
-        length = options.pop("max_length", length - (dev.eos is not None))
-    elif verify == "end":
+    most = options.pop("max_length", None)
+    length = most if most is not None else head.levels - (verify == "step" and dev.eos is not None)
+    if verify == "end":
         length = dev.fixed_length
         if length is None:
             raise ValueError(
                 "verify='end' needs sequences of one length and no EOS, since drafts that nothing constrains do not "
                 "end: these may end at several places, and verify='step' knows where"
+            )
+        if most is not None and most < length:
+            raise ValueError(
+                f"max_length={most} is less than all sequences of the set have, {length} tokens: nothing could be "
+                "complete"
             )
     hidden = prefill(head.placeholders)
     step, cache = head.decoder(hidden, drafts or beams)

@@ -1,6 +1,6 @@
 """Generation with Hugging Face transformers: a logits processor, and a decoding method that carries states itself.
 
-Both keep the state of every row on the device and never wait for it.
+Both keep the state of every row on the device and never wait for it, but where texts might hold a token that ends them.
 """
 
 from __future__ import annotations
@@ -8,20 +8,25 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ...errors import MissingDependencyError, VocabularyMismatchError
-from ...matrix import Constraint
+from ...errors import ConstraintError, MissingDependencyError, VocabularyMismatchError
+from ...matrix import Constraint, SortedMatrix
+from ...table import LazyTable
 from .. import torch_ops
 from ..decode.beam import beam_search
 from ..device_table import Selection, State, check_floating
+from ..matcher import Matcher
 from ..matrix_ops import DeviceMatrix, MatrixState
+from ..on_demand import OnDemandTable, has_lengths
 
 try:
     from transformers.generation import logits_process, stopping_criteria
@@ -38,6 +43,7 @@ except ImportError:
 _NO_LIMIT = 1 << 40
 _FLOOR = -1e6  # what an allowed score of -inf becomes: nothing beside others, but above transformers' -1e9 for no beam
 _BLOCK = 1 << 24  # comparisons made at once
+_AT_ONCE = 1 << 20  # tokens looked at
 _LIST_CALL: CodeType = logits_process.LogitsProcessorList.__call__.__code__
 
 # these choose among what is allowed, so they come after the constraint
@@ -74,6 +80,12 @@ class _Constraint:
         for i, (table, limit) in enumerate(zip(self.elements, self.limits, strict=True)):
             if table is None:
                 continue
+            if limit is not None and not has_lengths(table):
+                raise ConstraintError(
+                    f"max_tokens={limit} cannot be kept: table {i} is of a grammar of which there is no table, or none "
+                    "within its budget, so nobody knows how many tokens an end is away: leave max_tokens out, what is "
+                    "too long is then cut off"
+                )
             if limit is not None and limit < table.min_length:
                 raise ValueError(
                     f"max_tokens={limit} is less than the shortest match of table {i}, {table.min_length} tokens: "
@@ -81,6 +93,13 @@ class _Constraint:
                 )
             if needs_eos and not self.ends(table):
                 raise ValueError(f"table {i} has no EOS, so generation could not end: {_GIVE_EOS}, or eos_token_ids=")
+            inside = self.ends_inside(table) if _has_one_spelling(table) else []
+            if inside:
+                raise ConstraintError(
+                    f"token {inside[0]} ends generation and stands in sequences of table {i}, which could not be "
+                    f"written whole: {_OTHER_END}; or leave the table without EOS and use constrained_generate, which "
+                    "needs no end where all sequences are as long"
+                )
         self._put: dict[tuple[int, torch.device], Any] = {}
         self._rows: dict[tuple[int, torch.device], _Rows] = {}
 
@@ -89,24 +108,76 @@ class _Constraint:
         known = [t.eos for t in (self.elements if table is None else [table]) if t is not None and t.eos is not None]
         return sorted({*known, *self.more_ends})
 
+    def ends_inside(self, table: Constraint) -> list[int]:
+        """Return the tokens that end a sequence of a table, its own EOS aside, and that its matches may hold as well.
+
+        Of a table that is read as texts come to its states nobody knows what they hold: all such ends.
+        """
+        ends = [end for end in self.ends(table) if end != table.eos]
+        if not ends or (isinstance(table, LazyTable) and not table.is_complete):
+            return ends
+        if table not in _written:
+            _written[table] = _tokens_of(table)
+        held = _written[table]
+        return [end for end in ends if end < held.size and held[end]]
+
     def put(self, table: Constraint, device: torch.device) -> Any:
-        """Return a table on a device, copied there the first time."""
+        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time."""
         key = (id(table), device)
-        if key not in self._put:
-            of_table = zip(self.elements, self.limits, strict=True)
-            budgets = any(limit is not None for element, limit in of_table if element is table)
-            self._put[key] = torch_ops.put(table, device, budgets=budgets)
-        return self._put[key]
+        if key in self._put:
+            return self._put[key]
+        of_table = zip(self.elements, self.limits, strict=True)
+        budgets = any(limit is not None for element, limit in of_table if element is table)
+        dev = torch_ops.put(table, device, budgets=budgets)
+        if not isinstance(dev, OnDemandTable):
+            self._put[key] = dev
+        return dev
 
     def rows(self, count: int, device: torch.device) -> _Rows:
-        """Return the rows of a batch of `count`; those of one element follow each other."""
+        """Return the rows of a batch of `count`; those of one element follow each other.
+
+        What is reached of tables that are read on demand goes with the rows, which are others each time where there
+        are such tables: no run needs what another one came to, and none can forget what another one needs.
+        """
         key = (count, device)
-        if key not in self._rows:
-            self._rows[key] = _Rows(self, count, device)
-        return self._rows[key]
+        if key in self._rows:
+            return self._rows[key]
+        rows = _Rows(self, count, device)
+        if not rows.grow:
+            self._rows[key] = rows
+        return rows
 
 
 _GIVE_EOS = "give it the model's, which is the eos of the Vocabulary it is compiled with, or eos= of compile_sids"
+_OTHER_END = (
+    "let another token end it, by eos_token_ids= here and by eos_token_id= of generate, where a model has its own"
+)
+_written: weakref.WeakKeyDictionary[Constraint, NDArray[np.bool_]] = weakref.WeakKeyDictionary()
+
+
+def _has_one_spelling(table: Constraint) -> bool:
+    """Return whether sequences are of tokens as they are, where those of text can be spelt in other ways."""
+    return isinstance(table, SortedMatrix) or (not isinstance(table, LazyTable) and table.is_trie)
+
+
+def _tokens_of(table: Constraint) -> NDArray[np.bool_]:
+    """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
+    held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
+    if isinstance(table, SortedMatrix):
+        parts = list(table.columns)
+    else:
+        edges = table.num_edges
+        parts = [table.edge_token[edges:], table.exit_token]
+        if table.is_trie:
+            parts.append(table.edge_token[:edges])
+        else:
+            masks = np.bitwise_or.reduce(table.masks, axis=0).astype("<u4")
+            bits = np.unpackbits(masks.view(np.uint8), bitorder="little", count=table.vocab_size)
+            parts += [np.flatnonzero(bits), table.edge_token[:edges][table.edge_target != table.dead]]
+    for part in parts:
+        for low in range(0, part.size, _AT_ONCE):
+            held[part[low : low + _AT_ONCE]] = True
+    return held[: table.vocab_size]
 
 
 def _elements(tables: Tables) -> list[Constraint | None]:
@@ -176,6 +247,7 @@ class _Group:
     ends: Tensor  # (E,) tokens that mean EOS
     start: Any  # states (r,)
     lost: Any  # (r,) that nothing leads out of: after an end, and after what is not allowed
+    inside: tuple[int, list[int]] | None = None  # which table it is and the ends that its texts could hold, if any
 
     def of(self, x: Tensor) -> Tensor:
         """Return this group's rows of x."""
@@ -243,6 +315,7 @@ class _Rows:
         self.per_element = each  # rows among which beams are reordered
         self.most_end = max(constraint.ends(None), default=-1)
         self.order = torch.arange(count, device=device)
+        self.device = device
         self._groups: list[_Group] = []
         for key in dict.fromkeys(id(table) for table in elements):
             members = [i for i, table in enumerate(elements) if id(table) == key]
@@ -259,7 +332,9 @@ class _Rows:
                 len(rows),
                 device,
             )
-            self._groups.append(group)
+            # a text can be spelt without an end that stands in it, mostly: where not is seen when a row is there
+            inside = [] if table is None else constraint.ends_inside(table)
+            self._groups.append(replace(group, inside=(members[0], inside)) if inside else group)
         widest: dict[str, Tensor] = {}
         for group in self._groups:
             for name, own in group.start._asdict().items():
@@ -270,6 +345,20 @@ class _Rows:
         for group in self._groups:
             self._start = group.state_into(self._start, group.start)
             self.lost = group.state_into(self.lost, group.lost)
+        self._read = [group for group in self._groups if isinstance(group.dev, OnDemandTable)]
+
+    @property
+    def grow(self) -> bool:
+        """Whether there are tables that are read on demand."""
+        return bool(self._read)
+
+    def keep(self, states: Callable[[], list[_State]]) -> None:
+        """Forget all states but the start and these (n,), of tables read on demand that have little room left."""
+        full = [group for group in self._read if group.dev.rows.is_full]
+        if full:
+            kept = states()
+            for group in full:
+                group.dev.keep(State(torch.cat([group.state(state).node for state in kept])))  # one read
 
     def start(self) -> _State:
         """Return the states of rows with nothing written yet."""
@@ -299,6 +388,12 @@ class _Rows:
             part = torch_ops.mask_logits_(group.dev, part, own, remaining)
             may_end = torch_ops.accepting(group.dev, own) | (own.node == group.dev.dead)
             part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
+            if group.inside is not None and floor is not None and bool((part == -torch.inf).all(dim=1).any()):
+                table, inside = group.inside
+                raise ConstraintError(
+                    f"a text of table {table} can only go on with token {inside[0] if len(inside) == 1 else inside}, "
+                    f"which ends generation: {_OTHER_END}"
+                )
             out = group.into(out, part)
         return out
 
@@ -366,8 +461,9 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     `num_beams` or `num_return_sequences` an element has several rows. max_tokens: so many tokens, EOS aside, are
     enough for a complete match, always; one number, or one for each table. Let `max_new_tokens` be one more, so that
     EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own; pass all those that generation ends
-    with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short. Sorted matrices
-    and tables without EOS need one here.
+    with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short. A text is then
+    written without them, spelt another way; sequences of tokens that hold one are refused, and where a text has come to
+    nothing else, that is an error. Sorted matrices and tables without EOS need one here.
 
     What is written begins after the prompt: with encoder-decoder models, after `decoder_input_ids`, which may hold the
     code of a language. A token that transformers forces to come first (`forced_bos_token_id` of BART and mBART) is let
@@ -382,8 +478,8 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     Scores that other processors set to -inf can still be chosen where the constraint leaves nothing else.
 
     Raises TypeError for what are no tables or numbers, ValueError for limits below a table's shortest match, for a
-    table that could not end, and for rows that cannot be shared out evenly; VocabularyMismatchError if the model's
-    scores are narrower than a table's vocabulary.
+    table that could not end, and for rows that cannot be shared out evenly; ConstraintError for an end that a table's
+    sequences hold; VocabularyMismatchError if the model's scores are narrower than a table's vocabulary.
     """
 
     def __init__(
@@ -407,22 +503,37 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores (n, V) with -inf at every token that may not follow input_ids (n, L)."""
-        rows = self._constraint.rows(input_ids.shape[0], scores.device)
         ids = input_ids.to(scores.device, copy=True)
         # every run of `generate` makes a list of processors of its own, which is who calls: it tells runs apart
         frame = _frame(sys._getframe(1), _LIST_CALL)
         if frame is None:
+            rows = self._rows(self._alone, ids)
             memory = self._alone = _follow(self._alone, rows, ids, most=1)
         else:
             run = frame.f_locals["self"]
             if _forces_first(run, ids):
                 return scores
-            memory = _follow(self._of(run) or self._around(frame), rows, ids, most=None)
+            before = self._of(run) or self._around(frame)
+            rows = self._rows(before, ids)
+            memory = _follow(before, rows, ids, most=None)
             for key, (known, _) in list(self._runs.items()):
                 if known() is None:
                     self._runs.pop(key, None)
             self._runs[id(run)] = weakref.ref(run), memory
+        rows.keep(partial(self._held, rows))
         return rows.mask(scores, memory.columns[-1].state, memory.columns[-1].written)
+
+    def _rows(self, memory: _Memory | None, ids: Tensor) -> _Rows:
+        """Return the rows that are known, or those of a batch (n, L) of which nothing is."""
+        if memory is not None and (memory.rows.count, memory.rows.device) == (ids.shape[0], ids.device):
+            return memory.rows
+        return self._constraint.rows(ids.shape[0], ids.device)
+
+    def _held(self, rows: _Rows) -> list[_State]:
+        """Return all states of rows that a run may come back to; an assistant's run shares those of its own."""
+        known = [memory for run, memory in list(self._runs.values()) if run() is not None]
+        memories = [memory for memory in [*known, self._alone] if memory is not None and memory.rows is rows]
+        return [column.state for memory in memories for column in memory.columns]
 
     def _of(self, run: Any) -> _Memory | None:
         """Return what is known of a run."""
@@ -510,6 +621,7 @@ def constrained_generate(
     tables: Tables,
     max_tokens: int | Sequence[int | None] | None = None,
     eos_token_ids: int | Sequence[int] = (),
+    budgets: bool = True,
     logits_processor: Any = None,
     stopping_criteria: Any = None,
     generation_config: Any = None,
@@ -520,11 +632,15 @@ def constrained_generate(
     Called by transformers: `model.generate(**inputs, custom_generate=constrained_generate, tables=table,
     max_new_tokens=30)`, with any of `num_beams`, `do_sample`, `num_return_sequences`, `length_penalty` and so on.
 
+    budgets: False to have what is too long cut off, as of grammars of which there is no table, or none within its
+    budget, since nobody knows how far their ends are; beam search then returns what was complete in time. By any other
+    table sequences are complete in time all the same.
     tables, max_tokens: as of `ConstraintLogitsProcessor`; the tables of one call have the same EOS, or none of them
     one. A match may have one token less than `max_new_tokens`, as EOS takes a place, and `forced_bos_token_id` of an
     encoder-decoder model another. eos_token_ids: tokens that mean EOS besides the table's and all of the generation
-    config's; none of them stands inside a match. Tables without EOS (semantic ids) are complete without one: all
-    sequences then have the one length that all matches must have; in beam search they may have several.
+    config's; none of them stands inside a match: see `ConstraintLogitsProcessor`. Tables without EOS (semantic ids) and
+    sorted matrices are complete without one, whatever the config ends with: all sequences then have the one length that
+    all matches must have; in beam search they may have several.
 
     `min_new_tokens` holds where a match can be so long; in beam search it rules out all shorter ones.
 
@@ -537,26 +653,41 @@ def constrained_generate(
     `return_dict_in_generate` they come with `sequences_scores`. A streamer is given the prompt alone: transformers
     does not pass it on.
 
-    Raises TypeError for what are no tables or numbers; ValueError where `max_new_tokens` is too few for a match, for
-    tables whose ends differ, and for what beam search does not do: sampling, stopping criteria, returning attentions,
-    hidden states or the logits of steps.
+    Raises TypeError for what are no tables or numbers; ConstraintError for a grammar without arrays unless
+    budgets=False, and for an end that a table's sequences hold; ValueError where `max_new_tokens` is too few for a
+    match, for tables whose ends differ, for eos_token_ids where no table has an EOS, and for what beam search does not
+    do: sampling, stopping criteria, returning attentions, hidden states or the logits of steps.
     """
     most = generation_config.max_length - input_ids.shape[1]
     input_ids = _with_forced_token(input_ids, generation_config, model, model_kwargs)
     elements = _elements(tables)
     ends = generation_config._eos_token_tensor
     ends = [] if ends is None else [token for token in ends.tolist() if token >= 0]
-    ends = list(dict.fromkeys(ends + _token_ids(eos_token_ids)))
+    given_ends = _token_ids(eos_token_ids)
+    ends = list(dict.fromkeys(ends + given_ends))
     eos = _eos_of(elements, ends)
+    if eos is None and given_ends:
+        raise ValueError(
+            f"eos_token_ids={eos_token_ids} would not be written: no table here has an EOS, so sequences are complete "
+            "without one. Leave it out, or compile with eos="
+        )
     ends = [] if eos is None else ends
     room = generation_config.max_length - input_ids.shape[1] - (eos is not None)
-    needed = max(1, *(0 if table is None else table.min_length for table in elements))
+    finite = [table is None or has_lengths(table) for table in elements]
+    if budgets and not all(finite):
+        raise ConstraintError(
+            f"table {finite.index(False)} is of a grammar of which there is no table, or none within its budget, so "
+            "nobody knows how many tokens an end is away, and a match may not be complete within max_new_tokens: pass "
+            "budgets=False to have it cut off then"
+        )
+    needed = max(1, *(_shortest(table) for table, known in zip(elements, finite, strict=True) if known), 0)
     if needed > room:
         raise ValueError(
             f"max_new_tokens={most} leaves room for {room} tokens of a match{'' if eos is None else ' besides EOS'}, "
             f"and the shortest needs {needed}: raise it to {most - room + needed}"
         )
-    limits = [room if limit is None else min(limit, room) for limit in _limits(max_tokens, len(elements))]
+    given = zip(_limits(max_tokens, len(elements)), finite, strict=True)
+    limits = [limit if not known else room if limit is None else min(limit, room) for limit, known in given]
     constraint = _Constraint(elements, limits, ends, needs_eos=False)
     rows = constraint.rows(input_ids.shape[0], input_ids.device)
     if generation_config.num_beams > 1:
@@ -574,6 +705,13 @@ def constrained_generate(
         generation_config=generation_config,
         **model_kwargs,
     )
+
+
+def _shortest(table: Constraint | None) -> int:
+    """Return the tokens of a table's shortest match; of one without arrays at least so many."""
+    if table is None or (not has_lengths(table) and Matcher(table).is_accepting):
+        return 0
+    return table.min_length if has_lengths(table) else 1
 
 
 def _with_forced_token(input_ids: Tensor, config: Any, model: Any, model_kwargs: dict[str, Any]) -> Tensor:
@@ -601,7 +739,15 @@ def _eos_of(elements: list[Constraint | None], ends: list[int]) -> int | None:
         )
     eos = found.pop() if found else next(iter(ends), None)
     if eos is None and None in elements:
-        raise ValueError(f"rows without a constraint end with EOS, and neither table nor model has one: {_GIVE_EOS}")
+        if not ends:
+            raise ValueError(
+                f"rows without a constraint end with EOS, and neither table nor model has one: {_GIVE_EOS}"
+            )
+        raise ValueError(
+            f"rows without a constraint end with EOS, here token {ends[0]}, and the tables of this call have none, as "
+            "a sorted matrix never has, so that ends differ: compile them with eos=, or use a "
+            "ConstraintLogitsProcessor, which takes eos_token_ids for all"
+        )
     return eos
 
 
@@ -645,6 +791,7 @@ class _ByRow(logits_process.LogitsProcessor):
             self._first = input_ids.shape[1]
         else:
             self._state = self._rows.advance(self._state, input_ids[:, -1], input_ids.shape[1] - self._first - 1)
+            self._rows.keep(lambda: [self._state])
         return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first)
 
 
@@ -668,7 +815,7 @@ class _Beams(logits_process.LogitsProcessor):
         lengths = [None if t is None else t.max_length for t in elements]
         fixed = {None if t is None else t.fixed_length for t in elements}
         self.eos = eos
-        self.min_length = min(0 if t is None else t.min_length for t in elements)
+        self.min_length = min(_shortest(t) for t in elements)
         self.max_length = None if None in lengths else max(cast(list[int], lengths))
         self.fixed_length = fixed.pop() if len(fixed) == 1 else None
 
@@ -676,7 +823,7 @@ class _Beams(logits_process.LogitsProcessor):
         return self._rows.mask(scores, self._state, input_ids.shape[1] - self._first, floor=None)
 
     def start(self, dev: Any, batch: int) -> Any:
-        return _each(lambda x: x[:batch], self._state)
+        return _each(lambda x: x[:: x.shape[0] // batch], self._state)  # the rows of an element follow each other
 
     def first_tokens(self, dev: Any, cache: Any, count: int, token: int) -> Tensor:
         return self._rows.order.new_full((count,), token)
@@ -698,6 +845,7 @@ class _Beams(logits_process.LogitsProcessor):
         row = (parents + m * torch.arange(batch, device=parents.device)[:, None]).view(-1)
         state = self._rows.advance(torch_ops.gather(state, row), tokens.view(-1), level)
         self._state = _where(alive.view(-1), state, self._rows.lost)
+        self._rows.keep(lambda: [self._state])
         return Selection(best, parents, tokens, cast(Any, self._state))
 
     def end_scores(self, dev: Any, scores: Tensor, state: _State, renormalise: bool) -> Tensor:
@@ -755,7 +903,7 @@ def _search(
     if not bool(found.valid[:, 0].all()):
         raise ValueError(
             "the other logits processors, or scores that are not numbers, leave no match: "
-            "see to min_new_tokens, bad_words_ids and the like"
+            "see to min_new_tokens, bad_words_ids, eos_token_ids and the like; with budgets=False, to max_new_tokens"
         )
     keep = config.num_return_sequences
     tokens, lengths = found.tokens[:, :keep].flatten(0, 1), found.lengths[:, :keep].reshape(-1, 1)

@@ -13,6 +13,8 @@ const KINDS = {
   schema: { name: "JSON Schema", hint: '{"type": "object", …}' },
   regex: { name: "Regex", hint: "a pattern as in Python's re, for the whole text" },
   choices: { name: "Choices", hint: "one text a line" },
+  grammar: { name: "Grammar", hint: 'start: "(" start ")" | …, or root ::= …' },
+  tags: { name: "Tags", hint: '{"type": "structural_tag", …}' },
 };
 
 const EXAMPLES = [
@@ -72,6 +74,36 @@ const EXAMPLES = [
   {
     name: "A date, by a regex", kind: "regex",
     source: "(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", text: "2024-02-29",
+  },
+  {
+    name: "Arithmetic, by a grammar", kind: "grammar",
+    source: `// Lark's notation; a grammar with ::= is read as EBNF
+start: sum
+sum: product (("+" | "-") product)*
+product: atom (("*" | "/") atom)*
+atom: NUMBER | "-" atom | "(" sum ")"
+
+%import common.NUMBER
+%ignore " "`,
+    text: "2 * (3 + 4) / -(5 -)",
+  },
+  {
+    name: "Calls of a tool, by tags", kind: "tags",
+    source: `{
+  "type": "structural_tag",
+  "structures": [{
+    "begin": "<weather>",
+    "schema": {
+      "type": "object",
+      "properties": {"city": {"type": "string", "maxLength": 20}},
+      "required": ["city"],
+      "additionalProperties": false
+    },
+    "end": "</weather>"
+  }],
+  "triggers": ["<weather>"]
+}`,
+    text: 'I will look. <weather>{"city": "Ulm"}</weather> And <weather>{"town": "York"}</weather>',
   },
   { name: "Choices", kind: "choices", source: "red\ngreen\ngrey\nblue-green\nblue", text: "gre" },
 ];
@@ -417,10 +449,14 @@ function size(bytes) {
 
 function showFacts() {
   const { compiled } = state;
+  const read = compiled.edges === undefined; // it has no table, and its states are made as texts come to them
   const facts = [
-    ["States", number(compiled.states)], ["Edges", number(compiled.edges)], ["Masks", number(compiled.masks)],
-    ["Bytes", size(compiled.bytes)],
+    ["States", `${number(compiled.states)}${read ? " so far" : ""}`],
+    ...(read ? [] : [["Edges", number(compiled.edges)], ["Masks", number(compiled.masks)]]), ["Bytes", size(compiled.bytes)],
   ];
+  if (state.kind === "grammar") {
+    facts.unshift(["Followed by", { regular: "a DFA", delimited: "calls and returns", "as it is read": "what is read of it" }[compiled.way]]);
+  }
   if (compiled.depth) facts.push(["Depth", `${number(compiled.depth)} calls`]);
   if (compiled.compile_seconds !== null) facts.push(["Compiled in", time(compiled.compile_seconds)]);
   const kept = { memory: "From the cache", disk: "From the disk" }[compiled.origin];

@@ -1,0 +1,185 @@
+"""What follows from the rules of a grammar: which are reached, empty, productive, and which embed themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
+
+
+def items(node: Node) -> tuple[Node, ...]:
+    """Return what a node is put together from."""
+    if isinstance(node, (Sequence, Choice)):
+        return node.items
+    if isinstance(node, Region):
+        return (node.body,)
+    return (node.item,) if isinstance(node, Repeat) else ()
+
+
+def called(node: Node, *, within: bool = True) -> Iterable[str]:
+    """Yield the rules that a node names, as often as it does; within: those within regions, too."""
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, Rule):
+            yield each.name
+        if within or not isinstance(each, Region):
+            todo.extend(items(each))
+
+
+def reachable(grammar: Grammar) -> dict[str, Node]:
+    """Return the rules that the start rule leads to, the start first."""
+    out: dict[str, Node] = {}
+    todo, asked = [grammar.start], {grammar.start: grammar.start}
+    while todo:
+        name = todo.pop()
+        if name in out:
+            continue
+        if name not in grammar.rules:
+            raise grammar.error(f"there is no rule {name!r}", asked[name])
+        out[name] = grammar.rules[name]
+        for other in called(out[name]):
+            asked.setdefault(other, name)
+            todo.append(other)
+    return out
+
+
+def least(rules: Mapping[str, Node], holds: Callable[[Node, set[str]], bool]) -> set[str]:
+    """Return the least set of rules closed under holds(body, set)."""
+    out: set[str] = set()
+    users: dict[str, list[str]] = {}
+    for name, body in rules.items():
+        for other in called(body):
+            users.setdefault(other, []).append(name)
+    todo = list(rules)
+    while todo:
+        name = todo.pop()
+        if name not in out and holds(rules[name], out):
+            out.add(name)
+            todo.extend(users.get(name, ()))
+    return out
+
+
+def _derives(node: Node, known: set[str], leaf: Callable[[Text | Terminal | Special], bool]) -> bool:
+    """Return whether a node derives something, if a leaf says it of itself and the rules known do."""
+    if isinstance(node, Rule):
+        return node.name in known
+    if isinstance(node, Sequence):
+        return all(_derives(item, known, leaf) for item in node.items)
+    if isinstance(node, Choice):
+        return any(_derives(item, known, leaf) for item in node.items)
+    if isinstance(node, Repeat):
+        return node.low == 0 or _derives(node.item, known, leaf)
+    if isinstance(node, Region):
+        return leaf(node.opener) and _derives(node.body, known, leaf) and leaf(node.closer)
+    return leaf(node)
+
+
+def _is_empty(node: Text | Terminal | Special) -> bool:
+    """Return whether a leaf derives the empty text."""
+    return not node.data if isinstance(node, Text) else isinstance(node, Terminal) and bool(node.dfa.accepting[0])
+
+
+def nullable_rules(rules: Mapping[str, Node]) -> set[str]:
+    """Return the rules that derive the empty text."""
+    return least(rules, lambda node, known: _derives(node, known, _is_empty))
+
+
+def _derives_some(node: Text | Terminal | Special) -> bool:
+    return not isinstance(node, Terminal) or not node.dfa.is_empty
+
+
+def check_productive(grammar: Grammar) -> None:
+    """Raise GrammarError if some rule derives no text, whether it is reached or not."""
+    productive = least(grammar.rules, lambda node, known: _derives(node, known, _derives_some))
+    lost = [name for name in grammar.rules if name not in productive]
+    if lost:
+        names = ", ".join(lost[:5]) + (" and others" if len(lost) > 5 else "")
+        raise grammar.error(
+            f"{'a rule derives' if len(lost) == 1 else 'some rules derive'} no text at all, as every way to end it "
+            f"leads back to itself: {names}",
+            lost[0],
+        )
+
+
+def may_read(node: Node, known: set[str]) -> bool:
+    """Return whether a node, of which the rules known may, may read something."""
+    if isinstance(node, Text):
+        return bool(node.data)
+    if isinstance(node, Terminal):
+        return bool((node.dfa.transition >= 0).any())
+    if isinstance(node, Rule):
+        return node.name in known
+    if isinstance(node, Repeat) and node.high == 0:
+        return False
+    return isinstance(node, (Special, Region)) or any(may_read(item, known) for item in items(node))
+
+
+def embedding(rules: Mapping[str, Node], nonempty: set[str]) -> dict[str, int]:
+    """Return the rules that derive themselves with something on either side, and which derive each other by number.
+
+    Only these may have no automaton: of rules that derive each other, each on one side only, and all on the same, the
+    texts are regular (Chomsky 1959). What stands within regions does not count.
+    """
+    order, group = in_order({name: set(called(body, within=False)) for name, body in rules.items()})
+    group_of = dict(zip(order, group, strict=True))
+    sides: dict[int, set[str]] = {}
+    for name, body in rules.items():
+        todo = [(body, False, False)]
+        while todo:
+            node, before, after = todo.pop()
+            if isinstance(node, Rule):
+                if group_of[node.name] == group_of[name]:
+                    sides.setdefault(group_of[name], set()).update(["before"] * before + ["after"] * after)
+            elif isinstance(node, Sequence):
+                read = [may_read(item, nonempty) for item in node.items]
+                for i, item in enumerate(node.items):
+                    todo.append((item, before or any(read[:i]), after or any(read[i + 1 :])))
+            elif isinstance(node, Repeat) and node.high != 1:
+                again = may_read(node.item, nonempty)
+                todo.append((node.item, before or again, after or again))
+            elif not isinstance(node, Region):
+                todo.extend((item, before, after) for item in items(node))
+    return {name: number for name, number in group_of.items() if len(sides.get(number, ())) == 2}
+
+
+def in_order(calls: Mapping[str, set[str]]) -> tuple[list[str], list[int]]:
+    """Return nodes of a graph, callers first, and the number of each one's strongly connected component (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    held: set[str] = set()
+    components: list[list[str]] = []
+    for root in calls:
+        if root in index:
+            continue
+        work = [(root, iter(sorted(calls[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        held.add(root)
+        while work:
+            node, others = work[-1]
+            for other in others:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    held.add(other)
+                    work.append((other, iter(sorted(calls[other]))))
+                    break
+                if other in held:
+                    low[node] = min(low[node], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component = []
+                    while True:
+                        other = stack.pop()
+                        held.discard(other)
+                        component.append(other)
+                        if other == node:
+                            break
+                    components.append(component)
+    components.reverse()  # they are found last ones first
+    return [name for part in components for name in part], [i for i, part in enumerate(components) for _ in part]

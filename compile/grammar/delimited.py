@@ -1,0 +1,291 @@
+"""A grammar with regions as a machine with calls: where one begins the machine calls, where it ends it returns.
+
+The states are those of the reader (`stacks`) over what stands outside and inside regions, each as if others were
+single symbols. A state in which nothing but beginnings of regions stand is a call: what stands within all of them is
+read at once, and the site on the stack knows for each set of regions that may have ended where the text goes on. A
+state of nothing but ends is a return. Where either is mixed with something else, the input alone does not say how many
+regions are open, and there is no such machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...automata.budget import Meter
+from ...automata.dfa import BYTES
+from ...automata.nested import DEAD, RETURN, Machine
+from .network import Network
+from .stacks import NO_TOKENS, Stacks
+
+_PLAIN, _CALL, _RETURN, _UNDECIDED = range(4)
+
+
+class NotDelimitedError(Exception):
+    """The input alone does not say where regions begin and end."""
+
+
+@dataclass
+class _Fragment:
+    """What stands within some regions that begin together."""
+
+    start: int  # state
+    states: set[int] = field(default_factory=set)
+    ends: dict[frozenset[int], None] = field(default_factory=dict)  # sets of regions that end together, in order
+    callers: list[tuple[_Fragment, int]] = field(default_factory=list)  # fragment and state of calls
+    calls: dict[int, None] = field(default_factory=dict)  # states
+
+
+def to_machine(network: Network, meter: Meter) -> tuple[Machine, int]:
+    """Return the machine of a network with regions, and its start.
+
+    Raises NotDelimitedError, BudgetError.
+    """
+    return _Explored(network, meter).machine()
+
+
+class _Explored:
+    """All states of a network with regions, and which fragments they are in."""
+
+    def __init__(self, network: Network, meter: Meter) -> None:
+        self.network, self.meter = network, meter
+        self.stacks = Stacks(network, NO_TOKENS, meter)
+        self.spread = 0  # states whose cells are known
+        self.kinds: dict[int, int] = {}
+        self.fragments: dict[frozenset[int], _Fragment] = {}
+        self.returns: dict[tuple[int, frozenset[int]], int] = {}
+        self.whole = _Fragment(0)
+        self.todo: list[tuple[_Fragment, int]] = []
+        self._reach(self.whole, 0)
+        while self.todo:
+            self._follow(*self.todo.pop())
+
+    # -------------------------------------------------------------------------------------------- exploring
+
+    def _marks(self, state: int) -> NDArray[np.int32]:
+        """Return of each item of a state which region begins or ends there, as `Network.mark` does."""
+        return self.network.mark[self.network.position_state[self.stacks.items(state)[0]]]
+
+    def _kind(self, state: int) -> int:
+        kind = self.kinds.get(state)
+        if kind is None:
+            marks = self._marks(state)
+            kind = _PLAIN
+            if marks.any():
+                begins, whole = (marks % 2 == 1).any(), marks.all() and not self.stacks.accepts(state)
+                kind = _RETURN if not begins else _CALL if whole else _UNDECIDED
+                if (begins and (marks[marks > 0] % 2 == 0).any()) or not (begins or whole):
+                    raise NotDelimitedError
+            self.kinds[state] = kind
+        return kind
+
+    def _regions(self, state: int) -> frozenset[int]:
+        """Return the regions that begin, or end, at a state."""
+        marks = self._marks(state)
+        return frozenset(((marks[marks > 0] - 1) // 2).tolist())
+
+    def _fragment(self, state: int) -> _Fragment:
+        """Return the fragment that a call enters."""
+        regions = self._regions(state)
+        found = self.fragments.get(regions)
+        if found is None:
+            nodes = sorted({int(self.network.region_node[region]) for region in regions})
+            found = self.fragments[regions] = _Fragment(self.stacks.enter([(node, 0) for node in nodes]))
+            self._reach(found, found.start)
+        return found
+
+    def after(self, state: int, ended: frozenset[int]) -> int:
+        """Return the state behind a call when some of its regions have ended."""
+        found = self.returns.get((state, ended))
+        if found is None:
+            position, frame = self.stacks.items(state)
+            kept = np.isin((self._marks(state) - 1) // 2, list(ended))
+            nodes = self.network.position_node[position[kept]]
+            found = self.stacks.enter(list(zip(nodes.tolist(), frame[kept].tolist(), strict=True)))
+            self.returns[state, ended] = found
+        return found
+
+    def entered(self, state: int) -> tuple[dict[int, int], dict[int, int]]:
+        """Return where each class of symbols leads from an undecided state by its call.
+
+        In the second where that ends with the same symbol, and so leads to a state beside it.
+        """
+        called, passed = {}, {}
+        row, inner = self._row(state), self._row(self._fragment(state).start)
+        for symbol in np.flatnonzero(inner != DEAD).tolist():
+            to = int(inner[symbol])
+            kind = self._kind(to)
+            if row[symbol] != DEAD or kind == _CALL:
+                raise NotDelimitedError
+            if kind == _RETURN:
+                passed[symbol] = self.after(state, self._regions(to))
+            else:
+                called[symbol] = to
+        return called, passed
+
+    def _row(self, state: int) -> NDArray[np.int32]:
+        while state >= self.spread:
+            self.spread = self.stacks.spread(self.spread)
+        row: NDArray[np.int32] = self.stacks.cells[state]
+        return row
+
+    def _reach(self, fragment: _Fragment, state: int) -> None:
+        if state in fragment.states:
+            return
+        if self._kind(state) not in (_PLAIN, _UNDECIDED):
+            raise NotDelimitedError  # nothing is read between two brackets
+        fragment.states.add(state)
+        self.todo.append((fragment, state))
+
+    def _follow(self, fragment: _Fragment, state: int) -> None:
+        for to in set(self._row(state).tolist()) - {DEAD}:
+            kind = self._kind(to)
+            if kind in (_PLAIN, _UNDECIDED):
+                self._reach(fragment, to)
+            elif kind == _RETURN:
+                ended = self._regions(to)
+                if ended not in fragment.ends:
+                    fragment.ends[ended] = None
+                    for other, call in fragment.callers:
+                        self._reach(other, self.after(call, ended))
+            else:
+                self._call(fragment, to)
+        if self._kind(state) == _UNDECIDED:
+            called, passed = self.entered(state)
+            for to in passed.values():
+                self._reach(fragment, to)
+            if called:
+                self._call(fragment, state)
+
+    def _call(self, fragment: _Fragment, state: int) -> None:
+        """Note that a fragment makes the call of a state."""
+        if state in fragment.calls:
+            return
+        fragment.calls[state] = None
+        inner = self._fragment(state)
+        inner.callers.append((fragment, state))
+        for ended in list(inner.ends):
+            self._reach(fragment, self.after(state, ended))
+
+    # -------------------------------------------------------------------------------------------- machine
+
+    def machine(self) -> tuple[Machine, int]:
+        """Return the machine and its start."""
+        fragments = list({id(each): each for each in (self.whole, *self.fragments.values())}.values())
+        label = _labels(fragments)
+        states = sorted({state for fragment in fragments for state in fragment.states})
+        inner = {call: self._fragment(call) for fragment in fragments for call in fragment.calls}
+        # what is called: by which state, and where it goes
+        calls = [(call, inner[call].start) for call in inner if self.kinds[call] == _CALL]
+        entered = {state: self.entered(state) for state in states if self.kinds[state] == _UNDECIDED}
+        number_of: dict[Any, int] = {call: k for k, (call, _) in enumerate(calls)}
+        for call, (called, _) in entered.items():
+            for to in set(called.values()):
+                number_of[call, to] = len(calls)
+                calls.append((call, to))
+        # codes count states from 0, and calls below all labels
+        base = RETURN - 1 - max(label.values(), default=0)
+        place = np.full(self.stacks.num_states, -1, np.int64)
+        place[states] = np.arange(len(states))
+        code = np.full(self.stacks.num_states + 1, DEAD, np.int64)  # the last is where nothing leads
+        code[states] = np.arange(len(states))
+        for state, kind in self.kinds.items():
+            if kind == _CALL and state in number_of:
+                code[state] = base - number_of[state]
+            elif kind == _RETURN and self._regions(state) in label:
+                code[state] = RETURN - label[self._regions(state)]
+        rows = code[self.stacks.cells[states]]
+        for call, (called, passed) in entered.items():
+            for symbol, to in called.items():
+                rows[place[call], symbol] = base - number_of[call, to]
+            for symbol, to in passed.items():
+                rows[place[call], symbol] = place[to]
+        start = place[[to for _, to in calls]] if calls else np.zeros(0, np.int64)
+        site = np.full((len(calls), max(label.values(), default=0) + 1), -1, np.int64)
+        for k, (call, _) in enumerate(calls):
+            for ended in inner[call].ends:
+                site[k, label[ended]] = place[self.after(call, ended)]
+        accepting = np.array([self.stacks.accepts(state) for state in states], np.bool_)
+        self.meter.check(states=len(states), bytes=1024 * len(states), doing="finding all states of a grammar")
+        merged = _merged(rows, accepting, base, start, site)
+        first = np.unique(merged, return_index=True)[1]  # a state of each class
+
+        machine = Machine()
+        number = merged + machine.size
+        codes = np.full(-base + len(calls) + 1, DEAD, np.int64)  # of what is below 0
+        for other in label.values():
+            codes[-RETURN + other] = RETURN - other
+        for k, (call, _) in enumerate(calls):
+            labels = 1 + max((label[ended] for ended in inner[call].ends), default=0)
+            wanted = tuple(int(number[to]) if to >= 0 else -1 for to in site[k, :labels].tolist())
+            codes[-base + k] = machine.call(machine.site(wanted, not inner[call].calls), int(number[start[k]]))
+        kept = rows[first]
+        final = np.where(kept >= 0, number[np.maximum(kept, 0)], codes[np.maximum(-kept, 0)]).astype(np.int32)
+        machine.block(final[:, self.network.class_of[:BYTES]])
+        machine.accepting = set((1 + np.flatnonzero(accepting[first])).tolist())
+        machine.height, machine.anything = _height(self.whole, inner, {}), False
+        return machine, int(number[place[0]])
+
+
+def _labels(fragments: list[_Fragment]) -> dict[frozenset[int], int]:
+    """Return a label for each set of regions that end together, others for those in which one fragment may end."""
+    beside: dict[frozenset[int], set[frozenset[int]]] = {}
+    for fragment in fragments:
+        for ended in fragment.ends:
+            beside.setdefault(ended, set()).update(fragment.ends)
+    label: dict[frozenset[int], int] = {}
+    for ended, others in beside.items():
+        used = {label[other] for other in others if other in label}
+        label[ended] = next(k for k in range(len(used) + 1) if k not in used)
+    return label
+
+
+def _height(whole: _Fragment, inner: Mapping[int, _Fragment], known: dict[int, int | None]) -> int | None:
+    """Return the most calls open at once that are no leaves; None if they recur."""
+    todo: list[tuple[_Fragment, bool]] = [(whole, False)]
+    open_ones: set[int] = set()
+    while todo:
+        fragment, done = todo.pop()
+        if done:
+            open_ones.discard(id(fragment))
+            below = [inner[call] for call in fragment.calls]
+            known[id(fragment)] = max(((known[id(each)] or 0) + bool(each.calls) for each in below), default=0)
+        elif id(fragment) in open_ones:
+            return None
+        elif id(fragment) not in known:
+            open_ones.add(id(fragment))
+            todo.append((fragment, True))
+            todo.extend((inner[call], False) for call in fragment.calls)
+    return known[id(whole)]
+
+
+def _merged(
+    rows: NDArray[np.int64], accepting: NDArray[np.bool_], base: int, start: NDArray[np.int64], site: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the class of each state among those that cannot be told apart (Moore), classes in order of first ones.
+
+    rows: (N, C) codes; calls are `base` and below. start, site: of each call, where it goes and where it returns to.
+    """
+    classes = accepting.astype(np.int64)
+    count = 0
+    calls = base - rows
+    is_call = rows <= base
+    while True:
+        found = int(classes.max()) + 1
+        if found == count:
+            break
+        count = found
+        seen = np.where(rows >= 0, classes[np.maximum(rows, 0)], rows)
+        if start.size:
+            told = np.where(site >= 0, classes[np.maximum(site, 0)], -1)
+            alike = np.unique(np.column_stack((classes[start], told)), axis=0, return_inverse=True)[1].reshape(-1)
+            seen = np.where(is_call, base - alike[np.where(is_call, calls, 0)], seen)
+        classes = np.unique(np.column_stack((classes, seen)), axis=0, return_inverse=True)[1].reshape(-1)
+    _, first, which = np.unique(classes, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(first))
+    out: NDArray[np.int64] = order[which.reshape(-1)]
+    return out
