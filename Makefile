@@ -10,7 +10,7 @@ demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
 
 test: $(VENV)/dev check
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/dev
 	$(BIN)/pytest -m slow
