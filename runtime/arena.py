@@ -289,6 +289,7 @@ class Arena:
         self._changes: list[tuple[str, int, int]] = []  # of the table's arrays: name, first, one past the last
         self._lock = threading.RLock()
         self._evictions = 0
+        self.releases = 0  # handles dropped so far: whoever waits for room need not ask again before there is another
         self.table = self._empty(vocabulary)
 
     def _empty(self, vocabulary: VocabularyLike) -> _ArenaTable:
@@ -412,6 +413,7 @@ class Arena:
         with self._lock:
             self.check(handle)
             handle.dropped = True
+            self.releases += 1
             self._tables[_key_of(handle.table)].handles -= 1
 
     def check(self, handle: Handle) -> None:
@@ -437,15 +439,17 @@ class Arena:
                 own = {name: self._take(name, count, taken) for name, count in needs.items()}
                 lists = self._share_lists(graph, shared)
                 at = _Places(self._share_common(graph, lists, shared), own)
+                self._write(graph, at, lists, own=True)
                 break
-            except ArenaError:
+            except BaseException as error:
                 self._release(taken, shared)
                 del self._changes[written:]  # where there is nothing any more
+                if not isinstance(error, ArenaError):
+                    raise
                 if not may_fit:  # once: what nobody holds goes in vain where what is held lies in between
                     may_fit = self._may_fit(graph, needs)
                 if not may_fit or not self._evict():
                     raise
-        self._write(graph, at, lists, own=True)
         most_need = most_pushes = 0
         if graph.is_nested:
             most_need = graph.most_need + (self._more_room(graph) if graph.most_need else 0)
@@ -573,11 +577,11 @@ class Arena:
         if found is None:
             taken: list[tuple[str, int, int]] = []
             try:
-                at = {name: self._take(name, count, taken) for name, count in spaces.items()}
-            except ArenaError:
+                place = write({name: self._take(name, count, taken) for name, count in spaces.items()})
+            except BaseException:
                 self._release(taken, [])
                 raise
-            found = self._lists[key] = _Shared(key, write(at), taken)
+            found = self._lists[key] = _Shared(key, place, taken)
         found.uses += 1
         shared.append(found)
         return found.place

@@ -372,6 +372,29 @@ def test_refused_tables_leave_nothing_to_write(vocab):
     assert not made._changes
 
 
+def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    free, write = made.stored.free, Arena._set
+    for after in (0, 3, 40, 75):
+        left = [after]
+
+        def fails(self, name, start, values, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise MemoryError
+            write(self, name, start, values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Arena, "_set", fails)
+            with pytest.raises(MemoryError):
+                made.add(table)
+        assert made.stored.free == free
+        assert not made._lists
+        assert not made._changes
+    made.handles = [made.add(table)]
+    walk("host", made, [table], [0], np.random.default_rng(0), 20)
+
+
 def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
     limits = {"states": 400, "bases": 40, "base_targets": 400, "sites": 30, "lists": 400, "actions": 999}
     made = Arena(vocab, dataclasses.replace(SMALL, **limits))

@@ -223,14 +223,20 @@ def test_a_sequence_without_a_budget_may_be_cut_and_says_so(model, vocab):
         Engine(model, mw.Arena(vocab, CAPACITY, budgets=True)).add([3], table, max_tokens=3)
 
 
-def test_a_request_waits_until_the_arena_has_room(model, vocab):
+def test_a_request_waits_until_the_arena_has_room(model, vocab, monkeypatch):
     tables = [mw.compile_regex(f"[a-z]{{{n}}}x", vocab) for n in (20, 21, 22)]
     small = dataclasses.replace(CAPACITY, states=2 * tables[2].num_rows + 3)
     engine = Engine(model, mw.Arena(vocab, small), rows=3)
     requests = [engine.add([3], table, max_tokens=40) for table in tables]
-    engine.step()
+    asked = []
+    add = engine.arena.add
+    monkeypatch.setattr(engine.arena, "add", lambda table: [asked.append(table), add(table)][1])
+    for _ in range(3):
+        engine.step()
     assert len(engine.waiting) == 1
+    assert asked == tables  # once each: nobody has left
     engine.run()
+    assert asked[3:] == tables[2:]
     assert [request.finished for request in requests] == ["stop"] * 3
     with pytest.raises(mw.ArenaError, match=r"Capacity\(states="):
         engine.add([3], mw.compile_regex("[a-z]{200}x", vocab), max_tokens=300)

@@ -118,6 +118,7 @@ class Engine:
                 "vocabulary that its tables are compiled with"
             )
         self.waiting: deque[Request] = deque()
+        self._refused: tuple[Request, int] | None = None  # who waits for room in the arena, and since which release
         self.calls = 0  # passes of the model
         self._rows = [_Row() for _ in range(rows)]
         self._cache: Any = None
@@ -257,12 +258,16 @@ class Engine:
                 budget = None
                 if has_lengths(request.table):
                     assert self.arena is not None, "add() has seen to it"
+                    asked = request, self.arena.releases
+                    if asked == self._refused:
+                        return forced  # until another leaves
                     try:
                         row.handle = self.arena.add(request.table)
                     except ArenaError:
                         if not any(other.handle is not None for other in self._rows):
                             raise
-                        return forced  # until another leaves
+                        self._refused = asked
+                        return forced
                     budget = request.max_tokens if self.arena.budgets else None
                 row.matcher = Matcher(request.table, self.vocabulary, max_tokens=budget)
             self.waiting.popleft()
