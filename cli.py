@@ -28,7 +28,7 @@ from . import (
     compile_structural_tag,
     drawing,
 )
-from .compile.grammar.tags import read_tags
+from .compile.grammar.tags import plain, read_tags
 from .compile.grammars import Syntax
 from .compile.json_schema.build import build as build_skeleton
 from .compile.json_schema.keywords import ALLOWED, formula
@@ -72,6 +72,7 @@ def _with_options(message: str) -> str:
     message = re.sub(r"budget=Budget\((\w+)=\.\.\.\)", r"--budget-\1", message)
     message = re.sub(r'allow=\["(\w+)"\]', r"--allow \1", message)
     message = re.sub(r'documents=\{"(.*)": \.\.\.\}', r"--document \1 FILE", message)
+    message = re.sub(r": a Matcher follows it[^.;]*", ": in Python a Matcher follows it", message)
     message = re.sub(r"^(eos|flags|size) must", r"--\1 must", message)
     return message.replace("leave out eos= if", "leave out --eos if").replace("(vocab_size=", "(--vocab-size ")
 
@@ -377,9 +378,7 @@ def compile_tags_(
     text, known = _read_bytes(tag), {uri: path.read_bytes() for uri, path in documents}
     budget = _limits(limits)
     with _faults_of_tags(tag):
-        contents = read_schema(text)
-        if not isinstance(contents, dict):
-            raise ConstraintError("/: a structural tag is an object, not true or false")
+        contents = plain(text)
         # reading a tokenizer takes seconds: what is wrong with the tags is said before
         read_tags(contents, budget.begin())
         vocabulary = _vocabulary(tokenizer, size, eos)

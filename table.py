@@ -718,7 +718,10 @@ class LazyTable(TransitionTable):
         return "row_start" in self.__dict__
 
     def complete(self) -> LazyTable:
-        """Work out the arrays, if they are not there yet, and return the table. Raises BudgetError."""
+        """Work out the arrays, if they are not there yet, and return the table.
+
+        Raises BudgetError, and NoTableError where a grammar has no finite table.
+        """
         with self.__dict__["_lock"]:
             if not self.is_complete:
                 self.__dict__.update(self.__dict__["_make"]().__dict__)
@@ -731,6 +734,8 @@ class LazyTable(TransitionTable):
 
         Raises the errors of a constraint that is at fault. What was found stays so: `complete` may be asked again.
         """
+        if self.is_complete:
+            return True
         known: bool | None = self.__dict__.get("_has_arrays")
         if known is None:
             try:
@@ -1565,6 +1570,18 @@ def _walk(
 
 
 @njit(cache=True, nogil=True)
+def stray_row(rows: int, sites: int, node: Any, stack: Any, height: Any) -> int:
+    """Return the first of configurations (n,) that is none of a nested table with so many rows and sites, or -1."""
+    for i in range(node.size):
+        if not (0 <= node[i] <= rows + 1 and 0 <= height[i] <= (stack.shape[1] if node[i] < rows else 0)):
+            return i
+        for j in range(height[i]):
+            if not 0 <= stack[i, j] < sites:
+                return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
 def _follow(
     row_start: Any,
     edge_token: Any,
@@ -1605,15 +1622,12 @@ def _follow(
     """Follow each row of tokens (N, L) of a nested table, in place; return a row that stands nowhere in it, or -1."""
     rows = row_start.size - 1
     dead = rows + 1
-    for i in range(node.size):
-        if not (0 <= node[i] <= dead and 0 <= height[i] <= (stack.shape[1] if node[i] < rows else 0)):
-            return i
-        for j in range(height[i]):
-            if not 0 <= stack[i, j] < site_leaf.size:
-                return i
-        stack[i, height[i] :] = 0
+    stray = stray_row(rows, site_leaf.size, node, stack, height)
+    if stray >= 0:
+        return stray
     for i in range(node.size):
         s, h = node[i], np.int64(height[i])
+        stack[i, h:] = 0
         for j in range(tokens.shape[1]):
             token = np.int64(tokens[i, j])
             if s >= rows:

@@ -24,7 +24,7 @@ from ..errors import BudgetError, ConstraintError
 from ..table import LazyTable, TransitionTable
 from . import grammars, store, tags, text
 from . import schema as schemas
-from .grammar.tags import plain
+from .grammar.tags import PARTS, SCHEMAS, plain
 from .vocabulary import Vocabulary
 
 _SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
@@ -241,14 +241,13 @@ class Cache:
 
         A class says nothing by itself, and is another once it is rebuilt.
         """
-        if isinstance(part, Mapping):
-            return {
-                key: (self._contents(value) if isinstance(value, type) else value)
-                if key in ("schema", "json_schema")
-                else self._format(value)
-                for key, value in part.items()
-            }
-        return [self._format(each) for each in part] if isinstance(part, (list, tuple)) else part
+        if isinstance(part, (list, tuple)):
+            return [self._format(each) for each in part]
+        if not isinstance(part, Mapping):
+            return part
+        read = {key: self._format(part[key]) for key in (*PARTS, "structures") if key in part}
+        classes = {key: self._contents(part[key]) for key in SCHEMAS if isinstance(part.get(key), type)}
+        return {**part, **read, **classes}
 
     def warm(
         self, sources: Sequence[Any], *, processes: int | None = None, progress: bool = False, **options: Any

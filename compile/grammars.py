@@ -14,11 +14,13 @@ from ..automata.minimize import canonical
 from ..errors import ConstraintError, NoTableError
 from ..table import LazyTable, TransitionTable
 from .bind import bind
+from .grammar.analysis import called
 from .grammar.delimited import NotDelimitedError, to_machine
 from .grammar.form import Grammar
 from .grammar.network import Network, build
 from .grammar.regions import delimited, with_lists
 from .grammar.stacks import NO_TOKENS, Stacks
+from .grammar.tags import dfa_of
 from .link import link_machine
 from .specials import spelt
 from .text import begin_budget, check_vocabulary, checked_depth, source_of
@@ -87,7 +89,7 @@ def compile_form(
 ) -> TransitionTable:
     """Return the table of a grammar that was read; the same errors as `compile_grammar`."""
     try:
-        form, vocabulary, _ = spelt(form, vocabulary)
+        form, vocabulary = spelt(form, vocabulary)
         form = with_lists(form)
         network = build(form, meter)
     except RecursionError:
@@ -136,6 +138,10 @@ def _whole(
     form: Grammar, network: Network, vocabulary: Vocabulary, source: str, depth: int, meter: Meter
 ) -> TransitionTable:
     """Return the table of a grammar: of an automaton, or with calls where the input alone says what is open."""
+    alone = form.rules[form.start]
+    if form.ignored is None and not called(alone):
+        # such as text with tags: free texts side by side are ambiguous, and may be counted: cheaper in an NFA
+        return bind(dfa_of(alone, meter), vocabulary, source=source, meter=meter)
     if not network.embeds:
         return _regular(network, vocabulary, source, meter)
     for other in delimited(form):

@@ -22,7 +22,7 @@ from ..automata.nested import CALL, DEAD, KEEP, PHASES, RETURN, STRINGS, TEXTS, 
 from ..bundle import address_of, array_at, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH
-from .vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
+from .vocabulary import BYTE_GROUP, IS_SIGN, UNCLEAN, Vocabulary
 
 T = TypeVar("T")
 
@@ -37,7 +37,6 @@ _MOST_AHEAD = 1024  # states looked at to know that
 _MOST_BYTES = 32  # of a token that are known to be read
 _FINE = 8  # up to so many their number is kept, beyond that it is a multiple: few masks are worth more than exact ones
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
-_FIRST_SIGN, _LETTERS = 0x21, 5  # signs are ASCII from here on, in groups of their own, behind those of letters
 _MOST_SETS = 256  # of groups that states read freely, kept
 _MOST_MASKS = 64  # kept of what is read freely
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
@@ -720,7 +719,7 @@ def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
                 if count == _MOST_AHEAD:  # not all states after so many bytes have been looked at
                     return depth, wanted, np.int64(_WRITTEN), np.int64(-1)
                 queue[count], phases[count], level[count] = to, after, depth + 1
-                signs[count] = BYTE_GROUP[b] if _FIRST_SIGN <= b < 0x80 and BYTE_GROUP[b] > _LETTERS else signs[at - 1]
+                signs[count] = BYTE_GROUP[b] if IS_SIGN[b] else signs[at - 1]
                 count += 1
     return np.int64(_MOST_BYTES), wanted, np.int64(_WRITTEN), np.int64(-1)
 

@@ -13,8 +13,8 @@ VALUE = "\0value "  # the name of a JSON value among special tokens, before the 
 TOKEN = "\0token "  # that of a token that is given by its id
 
 
-def spelt(grammar: Grammar, vocabulary: Vocabulary) -> tuple[Grammar, Vocabulary, tuple[int, ...]]:
-    """Return a grammar in which special tokens are texts of a byte, the vocabulary that spells them so, and their ids.
+def spelt(grammar: Grammar, vocabulary: Vocabulary) -> tuple[Grammar, Vocabulary]:
+    """Return a grammar in which special tokens are texts of a byte, and the vocabulary that spells them so.
 
     JSON values stay special tokens. Raises ConstraintError for a name that the vocabulary does not know, and for EOS.
     """
@@ -24,12 +24,12 @@ def spelt(grammar: Grammar, vocabulary: Vocabulary) -> tuple[Grammar, Vocabulary
             if name not in ids:
                 ids[name] = checked_token(name, vocabulary)
     if not ids:
-        return grammar, vocabulary, ()
-    order = tuple(dict.fromkeys(ids.values()))
+        return grammar, vocabulary
+    order = tuple(sorted(set(ids.values())))
     marked = vocabulary.marked(order)
     marks = {name: Text(MARKS[order.index(i) : order.index(i) + 1]) for name, i in ids.items()}
     rules = {name: _replaced(body, marks) for name, body in grammar.rules.items()}
-    return Grammar(rules, grammar.start, grammar.ignored, grammar.source, grammar.where), marked, order
+    return Grammar(rules, grammar.start, grammar.ignored, grammar.source, grammar.where), marked
 
 
 def checked_token(name: str, vocabulary: Vocabulary) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from ..automata.budget import Budget, Meter
+from ..automata.budget import Budget
 from ..errors import ConstraintError
-from ..table import LazyTable, TransitionTable
-from .bind import bind
-from .grammar.form import Grammar
-from .grammar.tags import TaggedText, dfa_of, plain, read_tags
+from ..table import TransitionTable
+from .grammar.tags import TaggedText, plain, read_tags
 from .grammars import compile_form
 from .schema import Request, hash_of, request
 from .specials import checked_token, spelt
@@ -64,16 +61,11 @@ def compile_structural_tag(
         except ConstraintError as error:
             raise ConstraintError(f"{where}: {error}") from None
     if not reading.schemas:
-        table = compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
-        if isinstance(table, LazyTable) and len(reading.grammar.rules) == 1:  # no grammar in it
-            table.keep_with(lambda make: _regular(reading.grammar, vocabulary, hashed, replace(meter.budget).begin()))
-        return table
+        return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
     from .json_schema.tagged import compile_values  # as for schemas: not for those who have none
 
-    grammar, marked, ids = spelt(reading.grammar, vocabulary)
-    whole = tuple(i for i in ids if vocabulary.tokens[i])
-    asked = asked._replace(layout=replace(asked.layout, marked=whole), source=hashed)
-    return compile_values(grammar, reading.schemas, marked, asked, meter)
+    grammar, marked = spelt(reading.grammar, vocabulary)
+    return compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
 
 
 def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:
@@ -82,12 +74,3 @@ def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabu
         dict(source), asked.documents, "structural tag", asked.layout, sorted(asked.allowed), asked.depth,
         vocabulary.names,
     )  # fmt: skip
-
-
-def _regular(grammar: Grammar, vocabulary: Vocabulary, source: str, meter: Meter) -> TransitionTable:
-    """Return the table of text without grammars in it, as an automaton.
-
-    Free texts next to each other are often ambiguous; counted repetition is then cheaper in an NFA than in a network.
-    """
-    grammar, vocabulary, _ = spelt(grammar, vocabulary)
-    return bind(dfa_of(grammar.rules[grammar.start], meter), vocabulary, source=source, meter=meter)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import string
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +79,8 @@ def _byte_groups() -> NDArray[np.uint8]:
 
 BYTE_GROUP = _byte_groups()
 """Group of each byte that begins a character: a set of groups, one bit each, says what lies in a part of the trie."""
+IS_SIGN = np.isin(np.arange(256), list(string.punctuation.encode()))
+"""Whether a byte (256,) is a sign that is seen: each of these is a group of its own."""
 
 
 def _behind() -> NDArray[np.int64]:
@@ -97,6 +100,7 @@ BEHIND = _behind()
 
 MARKS = bytes([*range(0xFF, 0xF4, -1), 0xC1, 0xC0])
 """Bytes that stand nowhere in UTF-8, by which automata over bytes know special tokens: see `Vocabulary.marked`."""
+_MOST_MARKED = 8  # of one vocabulary kept, with their tries and JSON libraries
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,7 @@ class Vocabulary:
     trailing_space: bool = False
     encoder: Encoder | None = field(default=None)  # the tokenizer's own
     special_ids: Mapping[str, int] = field(default_factory=dict)  # by name, see the class
+    unmarked: Vocabulary | None = field(default=None)  # of what `marked` returns: these tokens by their own bytes
 
     # ------------------------------------------------------------------------------------------------- sources
 
@@ -322,8 +327,14 @@ class Vocabulary:
         """A name of this vocabulary, the same everywhere: a SHA-256 over each id's bytes, `eos` and dropped spaces.
 
         Special ids count only through having no bytes, and the encoder not at all. Nor do names, which change only
-        the tables of what names tokens: `names` is part of their source.
+        the tables of what names tokens: `names` is part of their source. Of a marked vocabulary it is that of the
+        unmarked one, whose tables its tables are.
         """
+        return self.spelling if self.unmarked is None else self.unmarked.fingerprint
+
+    @cached_property
+    def spelling(self) -> str:
+        """The fingerprint of these very bytes, by which what is worked out of them alone is kept."""
         head = f"vocabulary 1 {self.size} {self.eos} {self.leading_space:d} {self.trailing_space:d};"
         digest = hashlib.sha256(head.encode())
         digest.update(np.ascontiguousarray(self.token_offset, "<i8").data)
@@ -379,31 +390,31 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary(size={self.size}, eos={self.eos}, fingerprint={self.fingerprint[:22]!r})"
 
-    def marked(self, ids: Sequence[int]) -> Vocabulary:
+    def marked(self, ids: tuple[int, ...]) -> Vocabulary:
         """Return these tokens with those of `ids` spelt by one byte each, `MARKS` in order, which no text has.
 
         An automaton over bytes reads such a token as itself, whatever its own bytes are. What else had these bytes,
         such as the tokens of single bytes, has none. It has the fingerprint of this vocabulary, as its tables are
-        tables of this one, and cannot encode. Raises ConstraintError for more tokens than there are marks.
+        tables of this one. Those asked for last are kept. Raises ConstraintError for more tokens than there are marks.
         """
-        ids = tuple(ids)
         if not ids:
             return self
-        made: dict[tuple[int, ...], Vocabulary] = self.__dict__.setdefault("_with_marks", {})
-        found = made.get(ids)
-        if found is None:
-            if len(ids) > len(MARKS):
-                raise ConstraintError(f"{len(ids)} special tokens in one constraint: the most is {len(MARKS)}")
-            tokens = list(self.tokens)
-            used = np.flatnonzero(np.isin(self.token_bytes, np.frombuffer(MARKS[: len(ids)], np.uint8)))
-            for i in np.unique(np.searchsorted(self.token_offset, used, "right") - 1).tolist():
-                tokens[i] = b""
-            for n, i in enumerate(ids):
-                tokens[i] = MARKS[n : n + 1]
-            found = replace(self, tokens=tuple(tokens), encoder=None)
-            found.__dict__["fingerprint"] = self.fingerprint
-            made[ids] = found
-        return found
+        if len(ids) > len(MARKS):
+            raise ConstraintError(f"{len(ids)} special tokens in one constraint: the most is {len(MARKS)}")
+        return self._with_marks(ids)
+
+    @cached_property
+    def _with_marks(self) -> Callable[[tuple[int, ...]], Vocabulary]:
+        return lru_cache(_MOST_MARKED)(self._mark)
+
+    def _mark(self, ids: tuple[int, ...]) -> Vocabulary:
+        tokens = list(self.tokens)
+        used = np.flatnonzero(np.isin(self.token_bytes, np.frombuffer(MARKS[: len(ids)], np.uint8)))
+        for i in np.unique(np.searchsorted(self.token_offset, used, "right") - 1).tolist():
+            tokens[i] = b""
+        for n, i in enumerate(ids):
+            tokens[i] = MARKS[n : n + 1]
+        return replace(self, tokens=tuple(tokens), encoder=None, unmarked=self)
 
     # ------------------------------------------------------------------------------------------------ text and ids
 

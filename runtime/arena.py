@@ -440,6 +440,7 @@ class Arena:
                 lists = self._share_lists(graph, shared)
                 at = _Places(self._share_common(graph, lists, shared), own)
                 self._write(graph, at, lists, own=True)
+                self._publish()
                 break
             except BaseException as error:
                 self._release(taken, shared)
@@ -457,7 +458,6 @@ class Arena:
         resident = _Resident(own["states"], taken, shared, table, most_need, max(1, most_pushes))
         self._tables[key] = resident
         self._bound()
-        self._publish()
         return resident
 
     def _checked(self, table: TransitionTable) -> tuple[TransitionTable, dict[str, int]]:

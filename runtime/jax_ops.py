@@ -7,6 +7,7 @@ those of `numpy_ops`, the specification.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -64,12 +65,19 @@ jax.tree_util.register_dataclass(
 
 def _given(kind: Any, arrays: Any) -> OnDemandTable:
     """Return a table that is read on demand with its arrays where they are traced, else as they are by then."""
-    rows, start_row = kind
+    kept, start_row = kind
+    rows = kept()
+    assert rows is not None, "whoever has the arrays has the table"
     traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
     return OnDemandTable(rows, start_row, Arrays(*arrays) if traced else None)
 
 
-jax.tree_util.register_pytree_node(OnDemandTable, lambda dev: (tuple(dev.arrays), (dev.rows, dev.start_row)), _given)
+def _taken(dev: OnDemandTable) -> tuple[Any, Any]:
+    """Return the arrays of a table that is read on demand, and what is static: compiled functions keep no table."""
+    return tuple(dev.arrays), (weakref.ref(dev.rows), dev.start_row)
+
+
+jax.tree_util.register_pytree_node(OnDemandTable, _taken, _given)
 
 
 @overload

@@ -296,7 +296,7 @@ def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining:
     check_floating(logits.dtype.kind == "f", logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
-    bits = np.unpackbits(bitmask(dev, state, remaining).astype("<u4").view(np.uint8), axis=1, bitorder="little")
+    bits = unpack(bitmask(dev, state, remaining), dev.vocab_size)
     out = np.full_like(logits, -np.inf)
     for row in range(logits.shape[0]):
         allowed = np.flatnonzero(bits[row])
@@ -424,7 +424,7 @@ def allowed_tokens(
     W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
     remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
     """
-    bits = np.unpackbits(bitmask(dev, state, remaining).astype("<u4").view(np.uint8), axis=1, bitorder="little")
+    bits = unpack(bitmask(dev, state, remaining), dev.vocab_size)
     tokens = np.zeros((state.node.size, width + (dev.eos is not None)), np.int64)
     allowed = np.zeros(tokens.shape, bool)
     for row in range(len(tokens)):

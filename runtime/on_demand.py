@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BudgetError, ConstraintError
-from ..table import LazyTable, Level, TransitionTable
+from ..table import LazyTable, TransitionTable
 from .device_table import (
     Candidates,
     DeviceTable,
@@ -31,7 +31,7 @@ from .device_table import (
     check_sids,
     check_tokens,
 )
-from .matcher import Matcher, _Host, _host
+from .matcher import Matcher, _Host
 
 DEAD = 0  # the row that allows nothing
 MOST_BYTES = 1 << 30  # of masks on a device, and of rows
@@ -273,13 +273,9 @@ class OnDemandTable:
     # what decoders ask of a table
     fixed_length = None
     max_length = None
-    calls = None
     is_trie = False
     is_nested = True
-    has_masks = True
-    levels: ClassVar[tuple[Level, ...]] = ()
     dead = DEAD
-    arena = 0
 
     @property
     def arrays(self) -> Arrays:
@@ -311,10 +307,6 @@ class OnDemandTable:
     def stored(self) -> Stored:
         """What has been reached, and what it takes."""
         return self.rows.stored
-
-    def level(self, depth: int) -> Level:
-        """Return what is static of states at a depth: nothing."""
-        return Level(self.vocab_size, True, True, False)
 
     def keep(self, *states: State) -> None:
         """Forget all states but the start and these, whose numbers stay.
@@ -375,8 +367,7 @@ def read(
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
     check_budgets(table, budgets)
-    host = _host(table, False)
-    rows = Rows(ops, convert, host.size, table.eos, MOST_BYTES)
+    rows = Rows(ops, convert, table.vocab_size, table.eos, MOST_BYTES)
     with rows.adding():
         return OnDemandTable(rows, rows.of(Matcher(table)))
 

@@ -22,7 +22,7 @@ from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from ..bundle import address_of, array_at
-from ..table import NEVER, NestedState, TransitionTable, stray_configuration, stray_state
+from ..table import NEVER, NestedState, TransitionTable, stray_configuration, stray_row, stray_state
 
 Budget = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Team = Callable[[int, int, int], None]
@@ -333,17 +333,18 @@ def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
     # all is counted from 0 by constants: where an index might be negative none of this becomes vector code
     blocks = min(mask.size, row.size >> 5) // _BLOCK
     for b in range(blocks):
-        some = np.uint32(0)
+        some, every = np.uint32(0), np.uint32(0xFFFFFFFF)
         for w in range(_BLOCK):
             some |= mask[_BLOCK * b + w]
+            every &= mask[_BLOCK * b + w]
         if some == 0:  # most of a row that allows little: nothing has to be read
             for j in range(32 * _BLOCK):
                 row[32 * _BLOCK * b + j] = lowest
             continue
-        for w in range(_BLOCK):
+        if every == np.uint32(0xFFFFFFFF):
+            continue
+        for w in range(_BLOCK):  # those that allow all of their tokens too: a processor guesses badly which they are
             word = mask[_BLOCK * b + w]
-            if word == np.uint32(0xFFFFFFFF):
-                continue
             at = 32 * (_BLOCK * b + w)
             # chosen, not skipped: this becomes vector code, 35 times as fast as branches
             for j in range(32):
@@ -751,18 +752,14 @@ def _compose_nested(
     room: Any,
     out: Any,
 ) -> int:
-    """Write masks; return the place of a configuration that is none of the table's, where it stops, or -1."""
+    """Write masks; return the place of a configuration that is none of the table's, or -1."""
     alive = np.zeros(header[_SYMBOLS], np.uint8)
-    rows, sites = header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size
+    stray = stray_row(header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size, node, stack, height)
+    if stray >= 0:
+        return stray
     for i in range(node.size):
-        s, h = node[i], height[i]
-        if not (0 <= s <= rows + 1 and 0 <= h <= (stack.shape[1] if s < rows else 0)):
-            return i
-        for x in range(h):
-            if not 0 <= stack[i, x] < sites:
-                return i
         _mask_row(
-            header, edge_token, code_distance, site_distance, code_room, site_room, s, stack[i, :h], room[i], out[i],
-            alive,
+            header, edge_token, code_distance, site_distance, code_room, site_room, node[i], stack[i, : height[i]],
+            room[i], out[i], alive,
         )  # fmt: skip
     return -1

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ..automata.budget import Budget
 from ..compile.cache import Cache
 from ..compile.grammars import Syntax
-from ..compile.json_schema.source import read
 from ..errors import ConstraintError, SchemaError
 from ..table import TransitionTable
 from .refusals import Refused
@@ -69,10 +68,7 @@ class Constraint:
                 self.source, lazy=False, budget=budget, whitespace=self.whitespace or whitespace, **allow
             )
         if self.kind == "tags":
-            tag = read(self.source) if isinstance(self.source, str) else self.source
-            if not isinstance(tag, dict):
-                raise ConstraintError("/: a structural tag is an object, not true or false")
-            return cache.compile_structural_tag(tag, budget=budget, whitespace=self.whitespace or whitespace)
+            return cache.compile_structural_tag(self.source, budget=budget, whitespace=self.whitespace or whitespace)
         # each tool's schema is a document of its own, so that references within it stay within it
         documents = {f"{_DOCUMENT}{name}": parameters for name, parameters in self.source}
         calls = [

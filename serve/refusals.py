@@ -69,5 +69,5 @@ def _for_clients(message: str) -> str:
         message,
     )
     message = re.sub(r"make it with (?:a larger )?Capacity\((\w+)=[^)]*\)", r"raise the server's --arena \1=", message)
-    message = re.sub(r"[;:] (?:follow it with )?a Matcher[^.;]*", "; this server needs one", message)
+    message = re.sub(r"[;:] a Matcher[^.;]*", "; this server needs one", message)
     return re.sub(r"Drop handles, or raise", "Raise", message)

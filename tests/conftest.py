@@ -11,6 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# the clock decides nothing: a first example may compile kernels, and any may wait for a processor. The same examples
+# each time, unless a seed is given: --hypothesis-seed=random looks for others
+settings.register_profile(
+    "maskwright", deadline=None, derandomize=not any(x.startswith("--hypothesis-seed") for x in sys.argv),
+    database=None, suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+settings.load_profile("maskwright")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes: more threads only get in the way
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

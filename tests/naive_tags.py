@@ -136,8 +136,8 @@ class Naive:
             if first is None:
                 return set()
             stop, _ = first
-            inside = self.ends_of(part, text, at)
-            return {stop for e in ends if text[at:stop].endswith(e) and stop - len(e) in inside}
+            longest = max((e for e in ends if text[at:stop].endswith(e)), key=len)
+            return {stop} if stop - len(longest) in self.ends_of(part, text, at) else set()
         if part["type"] == "triggered_tags":
             return self.free(part, text, at, ends)
         if part["type"] == "or":

@@ -395,6 +395,26 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
     walk("host", made, [table], [0], np.random.default_rng(0), 20)
 
 
+def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    torch_ops.put(made)
+    (mirror,) = made._mirrors.values()
+    free, write = made.stored.free, mirror.write
+
+    def fails(changes):
+        write(changes[: len(changes) // 2])
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror, "write", fails)
+        with pytest.raises(MemoryError):
+            made.add(table)
+    assert made.stored.tables == 0
+    assert made.stored.free == free
+    made.handles = [made.add(table)]
+    walk("torch", made, [table], [0], np.random.default_rng(0), 20)
+
+
 def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
     limits = {"states": 400, "bases": 40, "base_targets": 400, "sites": 30, "lists": 400, "actions": 999}
     made = Arena(vocab, dataclasses.replace(SMALL, **limits))

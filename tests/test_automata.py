@@ -286,10 +286,10 @@ def test_repetitions_inside_repetitions_take_few_more_states_than_the_result():
 def test_a_counted_repetition_takes_time_linear_in_its_count():
     def seconds(count: int) -> float:
         nfa = Nfa()
-        begin = time.perf_counter()
+        begin = time.thread_time()
         dfa = determinize(nfa, nfa.repeat(nfa.symbols([(97, 122)]), 1, count))
         assert dfa.num_states == count + 1
-        return time.perf_counter() - begin
+        return time.thread_time() - begin
 
     seconds(10)  # compiles the kernels
     short = min(seconds(1000) for _ in range(5))

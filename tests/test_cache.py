@@ -13,7 +13,9 @@ import sys
 import threading
 import time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -858,3 +860,19 @@ def test_warming_reads_the_folder_and_is_waited_for(vocab, tmp_path):
     warm.join()
     assert waiting.stats.compilations == 1
     assert waiting.compile_json_schema(number(7)) is table
+
+
+def test_a_structural_tag_is_read_no_deeper_than_its_formats(vocab):
+    deep: Any = "x"
+    for _ in range(3000):
+        deep = [deep]
+    for part in ({"type": "const_string", "value": deep}, {"type": "any_text", "unknown": deep}):
+        said = []
+        for ask in (
+            mw.Cache(vocab).compile_structural_tag,
+            partial(tag_module.compile_structural_tag, vocabulary=vocab),
+        ):
+            with pytest.raises(mw.ConstraintError) as caught:
+                ask({"type": "structural_tag", "format": part})
+            said.append(str(caught.value))
+        assert said[0] == said[1]

@@ -32,6 +32,7 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path):
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
     config = transformers.LlamaConfig(vocab_size=len(tokenizer) + 7, eos_token_id=tokenizer.eos_token_id, **size)
+    pytest.importorskip("torch").manual_seed(0)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "path/to/model")
     tokenizer.save_pretrained(tmp_path / "path/to/model")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

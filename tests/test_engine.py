@@ -215,7 +215,7 @@ def test_tokens_are_told_as_they_are_written(model, vocab, tables):
 def test_a_sequence_without_a_budget_may_be_cut_and_says_so(model, vocab):
     table = mw.compile_regex("[a-z]{30}", vocab)
     engine = Engine(model, mw.Arena(vocab, CAPACITY))
-    request = engine.add([3], table, max_tokens=10)
+    request = engine.add([3], table, max_tokens=10, seed=0)
     engine.run()
     assert request.finished == "length"
     assert len(request.tokens) == 10
@@ -242,6 +242,21 @@ def test_a_request_waits_until_the_arena_has_room(model, vocab, monkeypatch):
     with pytest.raises(mw.ArenaError, match=r"Capacity\(states="):
         engine.add([3], mw.compile_regex("[a-z]{200}x", vocab), max_tokens=300)
     assert not engine.busy
+
+
+def test_what_is_forced_is_kept_where_another_finds_no_room(model, vocab):
+    arena = mw.Arena(vocab, dataclasses.replace(CAPACITY, states=40))
+    held = arena.add(mw.compile_regex("[a-z]{30}", vocab))  # somebody else's
+    engine = Engine(model, arena, rows=2, vocabulary=vocab)
+    read = mw.compile_grammar('start: "(" p\np: "a" p "a" | "b" p "b" | "a" | "b"', vocab)
+    first = engine.add([3], read, max_tokens=6, seed=0)
+    second = engine.add([3], mw.compile_regex("[a-z]{20}", vocab), max_tokens=30, seed=0)
+    with pytest.raises(mw.ArenaError):
+        engine.run()  # once nobody is left for whom to wait
+    assert vocab.decode(first.tokens).startswith(b"(")
+    arena.drop(held)
+    engine.run()
+    assert second.finished == "stop"
 
 
 def test_a_request_can_be_cancelled_at_any_time(model, vocab):

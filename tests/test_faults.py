@@ -59,7 +59,7 @@ while True:
     t.ask(cache, n)
     files = t.files_of(sys.argv[1])
     rng.shuffle(files)
-    for file in files[:1]:  # so that there is always something to be written
+    for file in files[20:21]:  # so that there is always something to be written, and something that is there
         file.unlink(missing_ok=True)
 """
 SOURCES = 60

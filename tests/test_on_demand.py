@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -829,3 +831,37 @@ def test_what_an_engine_cannot_promise_is_refused_before_anything_begins():
     unending = mw.compile_grammar(PALINDROMES, mw.Vocabulary.from_bytes(TOKENS))
     with pytest.raises(ValueError, match=r"Engine\(model, eos=None\)"):
         an_engine(arena=False).add([1], unending, max_tokens=5)
+
+
+def test_what_jax_compiled_keeps_no_table_alive():
+    jax = pytest.importorskip("jax")
+    ops, array = backend("jax")
+    read = jax.jit(lambda dev, state, x: ops.mask_logits(dev, x, state))
+    kept = []
+    for compiled in (False, True):
+        dev = ops.put(mw.compile_grammar(PALINDROMES, SMALL))
+        state, x = ops.start(dev, 2), array(np.zeros((2, V), np.float32))
+        if compiled:
+            read(dev, state, x)
+        else:
+            ops.mask_logits_(dev, x, state)
+        kept.append(weakref.ref(dev.rows))
+        del dev
+    gc.collect()
+    assert [rows() for rows in kept] == [None, None]
+
+
+def test_a_table_that_was_completed_after_all_has_arrays():
+    tried = []
+
+    def around(make):
+        tried.append(1)
+        if len(tried) == 1:
+            raise mw.BudgetError("no time")
+        return make()
+
+    table = mw.compile_grammar('start: "a" start "b" | "ab"', SMALL)
+    table.keep_with(around)
+    assert not table.has_arrays()
+    table.complete()
+    assert table.has_arrays()

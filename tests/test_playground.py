@@ -238,7 +238,6 @@ def test_a_source_has_a_size_and_a_time_and_comes_from_the_cache_the_second_time
     table = service.cache.compile_regex(source, budget=service.limits.budget)
     assert (first["origin"], second["origin"]) == ("compiled", "memory")
     assert first["compile_seconds"] == first["seconds"] == second["compile_seconds"]
-    assert second["seconds"] < first["seconds"]
     assert first["fingerprint"] == table.source
     assert (first["states"], first["edges"], first["bytes"]) == (table.num_states, table.num_edges, table.nbytes)
     assert (first["masks"], first["no_room"]) == (len(table.masks), None)

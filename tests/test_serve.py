@@ -718,7 +718,7 @@ def test_forty_clients_with_all_kinds_of_constraints_get_what_they_asked_for(ser
 
 
 def test_a_full_queue_says_when_to_come_back():
-    with running(limits=Limits(rows=1, max_queue=1), slow=0.01) as one, ThreadPoolExecutor(2) as pool:
+    with running(limits=Limits(rows=1, max_queue=1), slow=0.03) as one, ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(post, one, prompt="a", guided_regex="[a-z]{60}", max_tokens=60) for _ in range(2)]
         wait(lambda: one.open == 2)
         out = post(one, prompt="a", max_tokens=3)
@@ -744,7 +744,7 @@ def test_who_hangs_up_leaves_its_rows_to_others(stream):
                 assert b"200 OK" in connection.recv(1000)
         began = time.monotonic()
         idle(one)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6
         text = httpx.get(f"{one.url}/metrics").text
         assert 'endpoint="completions",outcome="disconnected"} 1.0' in text
 
@@ -873,7 +873,7 @@ def test_a_model_that_rules_all_out_is_a_fault_of_its_own():
 @pytest.mark.parametrize("grace", [20.0, 0.3])
 def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(grace):
     limits = Limits(rows=2, grace_seconds=grace)
-    with running(limits=limits, slow=0.01) as one, ThreadPoolExecutor(2) as pool:
+    with running(limits=limits, slow=0.03) as one, ThreadPoolExecutor(2) as pool:
         asked = [
             pool.submit(post, one, prompt="a", guided_regex="[a-z]{100}", max_tokens=100, stream=stream)
             for stream in (False, True)
@@ -891,7 +891,7 @@ def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(gra
         else:
             assert (whole.status_code, whole.json()["error"]["code"]) == (503, "shutting_down")
             assert '"shutting_down"' in stream.text
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
         one.thread.join(10)
         assert not one.thread.is_alive()
         assert not one.worker._thread.is_alive()
@@ -1007,6 +1007,7 @@ def folder(tmp_path_factory):
         vocab_size=len(tokenizer) + 5, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2, eos_token_id=[tokenizer.eos_token_id, 70], max_position_embeddings=256,
     )  # fmt: skip
+    torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
     model.generation_config.eos_token_id = [tokenizer.eos_token_id, 70]
     model.save_pretrained(path)
@@ -1025,7 +1026,7 @@ def test_a_model_is_loaded_from_its_folder(folder):
     with running(loaded, Limits(max_tokens=200)) as one:
         client = client_of(one)
         out = client.chat.completions.create(
-            model="small", messages=HELLO, response_format=schema_format(CITY), max_tokens=60
+            model="small", messages=HELLO, response_format=schema_format(CITY), max_tokens=60, seed=0
         )
         jsonschema.validate(json.loads(out.choices[0].message.content), CITY)
         ends = set()

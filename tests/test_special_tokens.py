@@ -18,6 +18,7 @@ from maskwright.automata.budget import Budget
 from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Special
 from maskwright.compile.grammar.form import Sequence as Row
 from maskwright.compile.grammars import compile_form
+from maskwright.compile.tags import compile_structural_tag
 
 LONGER = [b"ab", b"ba", b"aab", b"abab"]
 X, Y, T = 257 + len(LONGER), 258 + len(LONGER), 259 + len(LONGER)
@@ -163,4 +164,33 @@ def test_marks_take_the_place_of_tokens_without_changing_the_others(vocab):
     assert vocab.marked(()) is vocab
     assert marked.fingerprint == vocab.fingerprint
     with pytest.raises(mw.ConstraintError, match="the most is 13"):
-        vocab.marked(range(257, 257 + 14))
+        vocab.marked(tuple(range(257, 257 + 14)))
+
+
+def test_those_marked_last_are_kept_and_a_copy_is_the_same_vocabulary(vocab):
+    first = vocab.marked((X,))
+    for i in range(1 + ord("a"), 1 + ord("j")):
+        vocab.marked((i, T))
+    assert vocab.marked((X,)) is not first
+    copied = pickle.loads(pickle.dumps(first))
+    assert copied == first
+    assert copied.fingerprint == vocab.fingerprint
+    assert copied.spelling == first.spelling != vocab.spelling == vocab.fingerprint
+
+
+def test_a_library_on_disk_is_of_tokens_as_they_are_spelt(tmp_path, monkeypatch):
+    """Where a byte that is a mark stands in a token, that token is none while the mark is one."""
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
+    tokens = [b"", *(bytes([b]) for b in range(256)), b'"<\xc0', b'"<']
+    names = {f"<|{i}|>": len(tokens) + i for i in range(13)}
+    vocab = mw.Vocabulary.from_bytes([*tokens, *[b""] * 13], eos=0, special=names)
+    text = {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": {"type": "string"}}}
+    specials = {"type": "or", "elements": [{"type": "token", "token": name} for name in names]}
+    for more in ([], [specials]):
+        elements = [{**text, "end": "<f"}, *more]
+        table = compile_structural_tag({"type": "sequence", "elements": elements}, vocab)
+        for each in (table, table.complete()):
+            matcher = mw.Matcher(each)
+            for byte in b'<f>"a':
+                assert matcher.advance(1 + byte)
+            assert [matcher.copy().advance(token) for token in (257, 258)] == [False, True]

@@ -78,7 +78,7 @@ def by_machine(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
     """Return the table by way of the machine of JSON, also where there is none."""
     meter = Budget().begin()
     reading = read_tags(plain(tag), meter)
-    grammar, marked, _ = spelt(reading.grammar, vocab)
+    grammar, marked = spelt(reading.grammar, vocab)
     return compile_values(grammar, reading.schemas, marked, request(True, whitespace="compact"), meter)
 
 

@@ -227,7 +227,7 @@ class _Explored:
         final = np.where(kept >= 0, number[np.maximum(kept, 0)], codes[np.maximum(-kept, 0)]).astype(np.int32)
         machine.block(final[:, self.network.class_of[:BYTES]])
         machine.accepting = set((1 + np.flatnonzero(accepting[first])).tolist())
-        machine.height, machine.anything = _height(self.whole, inner, {}), False
+        machine.height, machine.anything = _height(self.whole, inner), False
         return machine, int(number[place[0]])
 
 
@@ -244,8 +244,9 @@ def _labels(fragments: list[_Fragment]) -> dict[frozenset[int], int]:
     return label
 
 
-def _height(whole: _Fragment, inner: Mapping[int, _Fragment], known: dict[int, int | None]) -> int | None:
+def _height(whole: _Fragment, inner: Mapping[int, _Fragment]) -> int | None:
     """Return the most calls open at once that are no leaves; None if they recur."""
+    known: dict[int, int] = {}
     todo: list[tuple[_Fragment, bool]] = [(whole, False)]
     open_ones: set[int] = set()
     while todo:
@@ -253,7 +254,7 @@ def _height(whole: _Fragment, inner: Mapping[int, _Fragment], known: dict[int, i
         if done:
             open_ones.discard(id(fragment))
             below = [inner[call] for call in fragment.calls]
-            known[id(fragment)] = max(((known[id(each)] or 0) + bool(each.calls) for each in below), default=0)
+            known[id(fragment)] = max((known[id(each)] + bool(each.calls) for each in below), default=0)
         elif id(fragment) in open_ones:
             return None
         elif id(fragment) not in known:

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from .analysis import called, check_productive, embedding, in_order, least, may_read, nullable_rules, reachable
-from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
+from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Terminal, Text
 
 
 @dataclass(frozen=True)
 class Network:
     """Arrays of a network; C classes of symbols, T states of terminals, Q positions within terminals, N nodes, R rules.
 
-    Symbols are the 256 bytes and the special tokens `specials`, in this order. Rules are numbered so that one that is
+    Symbols are the 256 bytes: special tokens are spelt by some of them. Rules are numbered so that one that is
     called where another begins comes after it, or is in its group. Node 0 ends and does nothing else.
     """
 
-    class_of: NDArray[np.int32]  # (256 + specials,)
+    class_of: NDArray[np.int32]  # (256,)
     transition: NDArray[np.int32]  # (T * C,) the state of the same terminal that a class leads to, or -1
     ends: NDArray[np.uint8]  # (T,) 1 where a terminal may end, 2 where it may go on, 3 for both
     position_state: NDArray[np.int32]  # (Q,) of the terminal
@@ -41,7 +41,6 @@ class Network:
     rule_node: NDArray[np.int32]  # (R,) where a rule begins
     rule_group: NDArray[np.int32]  # (R,) rules that are called where each other begin have the same
     start: int  # the node where the whole begins
-    specials: tuple[str, ...]
     rules: tuple[str, ...]  # names
     embeds: bool  # whether a rule stands within itself, with something before it and something after it
     region_node: NDArray[np.int32]  # where what stands within each region begins
@@ -61,7 +60,7 @@ class _Building:
     atoms: list[list[tuple[int, int]]] = field(default_factory=list)  # (terminal, node)
     calls: list[list[tuple[str, int]]] = field(default_factory=list)
     automata: dict[Any, int] = field(default_factory=dict)  # number of each terminal
-    pieces: list[Text | Special | Dfa] = field(default_factory=list)
+    pieces: list[Text | Dfa] = field(default_factory=list)
     regions: dict[int, Region] = field(default_factory=dict)  # by identity, in order
 
     def node(self) -> int:
@@ -70,7 +69,7 @@ class _Building:
         self.calls.append([])
         return len(self.free) - 1
 
-    def piece(self, key: Any, what: Text | Special | Dfa) -> int:
+    def piece(self, key: Any, what: Text | Dfa) -> int:
         found = self.automata.get(key)
         if found is None:
             found = self.automata[key] = len(self.pieces)
@@ -114,8 +113,6 @@ def build(grammar: Grammar, meter: Meter) -> Network:
                 made.free[begin].append(to)
             if not isinstance(item, Text) or item.data:
                 made.atoms[begin].append((made.terminal(item), space_before(to)))
-        elif isinstance(item, Special):
-            made.atoms[begin].append((made.piece(("special", item.name), item), space_before(to)))
         elif isinstance(item, Rule):
             if item.name not in nonempty:
                 made.free[begin].append(to)
@@ -142,6 +139,7 @@ def build(grammar: Grammar, meter: Meter) -> Network:
             made.atoms[begin].append((made.terminal(item.opener), opened))
             made.atoms[opened].append((made.piece(("opened", id(item)), _NOTHING), space_before(to)))
         else:
+            assert isinstance(item, Repeat), "special tokens are texts by now"
             put_repeat(item, begin, to)
         if len(made.free) & 1023 == 0:
             meter.check(states=len(made.free), doing="reading a grammar")
@@ -195,7 +193,7 @@ def _inlined(rules: Mapping[str, Node], start: str) -> set[str]:
     out = {
         name
         for name, body in rules.items()
-        if name != start and (isinstance(body, (Text, Terminal, Special)) or count.get(name, 0) == 1)
+        if name != start and (isinstance(body, (Text, Terminal)) or count.get(name, 0) == 1)
     }
     # one that comes back to itself through such rules alone stays a rule, and so does every one that is far within
     below = {name: [other for other in called(rules[name]) if other in out] for name in out}
@@ -267,7 +265,7 @@ def _arranged(
 
     names, groups = in_order({name: {other for other, _ in close(begins[name])[1]} for name in begins})
     number_of = {name: i for i, name in enumerate(names)}
-    class_of, first, transition, ends, specials = _terminals(made.pieces)
+    class_of, first, transition, ends = _terminals(made.pieces)
     sizes = np.diff(first)
     at: dict[tuple[int, int], int] = {}  # the first position of each terminal before each node
     used: list[tuple[int, int]] = []
@@ -315,7 +313,6 @@ def _arranged(
         rule_node=np.array([number[begins[name]] for name in names], np.int32),
         rule_group=np.array(groups, np.int32),
         start=number[start],
-        specials=specials,
         rules=tuple(names),
         embeds=embeds,
         region_node=np.array([number[node] for node in regions], np.int32),
@@ -336,10 +333,9 @@ def _marks(made: _Building, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def _terminals(
-    pieces: list[Text | Special | Dfa],
-) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8], tuple[str, ...]]:
-    """Return terminals over common classes: classes, the first state of each, transitions, ends, special tokens."""
-    specials = [piece.name for piece in pieces if isinstance(piece, Special)]
+    pieces: list[Text | Dfa],
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]]:
+    """Return terminals over common classes: classes, the first state of each, transitions, ends."""
     dfas = [piece for piece in pieces if isinstance(piece, Dfa)]
     apart = np.zeros(BYTES, np.int64)  # bytes that stand in texts are classes of their own
     letters = sorted({byte for piece in pieces if isinstance(piece, Text) for byte in piece.data})
@@ -349,8 +345,6 @@ def _terminals(
     for row in symbols:
         _, key = np.unique(key * (int(row.max()) + 1) + row, return_inverse=True)
     classes = int(key.max()) + 1
-    class_of = np.concatenate((key, np.arange(classes, classes + len(specials)))).astype(np.int32)
-    width = classes + len(specials)
     example = np.zeros(classes, np.int64)
     example[key[::-1]] = np.arange(BYTES - 1, -1, -1)
     rows: list[NDArray[np.int32]] = []
@@ -359,22 +353,19 @@ def _terminals(
     for piece in pieces:
         if isinstance(piece, Dfa):
             size = piece.num_states
-            table = np.full((size, width), -1, np.int32)
-            table[:, :classes] = piece.transition[:, piece.class_of[example]]
+            table = piece.transition[:, piece.class_of[example]].astype(np.int32)
             ends.append((piece.accepting + 2 * (table >= 0).any(axis=1)).astype(np.uint8))
         else:
-            symbols_of = (
-                key[np.frombuffer(piece.data, np.uint8)] if isinstance(piece, Text)
-                else np.array([classes + specials.index(piece.name)])
-            )  # fmt: skip
+            symbols_of = key[np.frombuffer(piece.data, np.uint8)]
             size = len(symbols_of) + 1
-            table = np.full((size, width), -1, np.int32)
+            table = np.full((size, classes), -1, np.int32)
             table[np.arange(size - 1), symbols_of] = np.arange(1, size)
             ends.append(np.array([2] * (size - 1) + [1], np.uint8))
         np.add(table, first[-1], out=table, where=table >= 0)
         rows.append(table)
         first.append(first[-1] + size)
     return (
-        class_of, np.array(first, np.int64), np.concatenate(rows).reshape(-1) if rows else np.zeros(0, np.int32),
-        np.concatenate(ends) if ends else np.zeros(0, np.uint8), tuple(specials),
+        key.astype(np.int32), np.array(first, np.int64),
+        np.concatenate(rows).reshape(-1) if rows else np.zeros(0, np.int32),
+        np.concatenate(ends) if ends else np.zeros(0, np.uint8),
     )  # fmt: skip

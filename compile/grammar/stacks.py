@@ -234,11 +234,11 @@ class Stacks:
 
     def enter(self, pairs: list[tuple[int, int]]) -> int:
         """Return the state of some pairs of a node and a frame."""
-        room = self._arrays[_WORK].size
-        while room < len(pairs):
-            room *= 2
-            self._put(_WORK, np.zeros(room, np.int64))
         with self._lock:
+            room = self._arrays[_WORK].size
+            while room < len(pairs):
+                room *= 2
+                self._put(_WORK, np.zeros(room, np.int64))
             return int(self._do(lambda: self._enter(pairs)))
 
     def _enter(self, pairs: list[tuple[int, int]]) -> int:

@@ -34,6 +34,10 @@ from . import form
 from .analysis import check_productive
 from .form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, Terminal, Text
 
+PARTS = ("format", "content", "elements", "tags")
+"""Where formats stand in a format, one or a list of them."""
+SCHEMAS = ("schema", "json_schema")
+"""Where a JSON Schema stands."""
 _START = "\0text"
 _EACH = 1500  # bytes of a state of what looks for texts: a row, and a dict while it is made
 _LOOKING = "making what looks for triggers and ends"
@@ -114,7 +118,7 @@ def _parts_of(value: Any) -> list[Any]:
     """Return the formats that stand in one."""
     if not isinstance(value, Mapping):
         return []
-    parts = [value[key] for key in ("format", "content", "elements", "tags") if key in value]
+    parts = [value[key] for key in PARTS if key in value]
     return [each for part in parts for each in (part if isinstance(part, (list, tuple)) else [part])]
 
 

@@ -21,8 +21,7 @@ NEWLINE, SPACE, TAB = b"\n \t"
 class Layout:
     """Where white space may stand: where json.dumps puts it in any indentation, or exactly these separators.
 
-    after: the bytes that may follow a whole value, where it is a part of a longer text. marked: tokens that are meant
-    as a whole there, though they have bytes.
+    after: the bytes that may follow a whole value, where it is a part of a longer text.
     """
 
     flexible: bool = True
@@ -30,7 +29,6 @@ class Layout:
     colon: bytes = b":"
     ascii: bool = False
     after: bytes = b""
-    marked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

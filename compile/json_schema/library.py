@@ -27,6 +27,7 @@ from .fragments import Fragment, bound
 from .layout import QUOTE, Layout, Places, leaves, nested
 
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
+_MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value
 _KEEPING = threading.Lock()  # held where these change: schemas are compiled, and read, in several threads
 
 
@@ -173,16 +174,22 @@ class Library(Bound):
         return found, symbols
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, layout: Layout) -> Library:
-        """Return the library, made once for each vocabulary and layout."""
-        known: dict[Layout, Library] = vocabulary.__dict__.setdefault("_json_libraries", {})
-        found = known.get(layout)
-        if found is None:
-            found = known[layout] = _build(vocabulary, layout)
+    def of(cls, vocabulary: Vocabulary, layout: Layout, meter: Meter | None = None) -> Library:
+        """Return the library of a vocabulary and a layout; those asked for last are kept.
+
+        meter: of who asks, where the library is not one that all share.
+        """
+        known: OrderedDict[Layout, Library] = vocabulary.__dict__.setdefault("_json_libraries", OrderedDict())
+        found = known.get(layout) or _build(vocabulary, layout, meter)
+        with _KEEPING:
+            known[layout] = found
+            known.move_to_end(layout)
+            while len(known) > _MOST_KEPT:
+                known.popitem(last=False)
         return found
 
 
-def _build(vocabulary: Vocabulary, layout: Layout) -> Library:
+def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Library:
     needed = set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}  # all that UTF-8 uses
     missing = sorted(needed - {t[0] for t in vocabulary.tokens if len(t) == 1})
     if missing:
@@ -196,13 +203,13 @@ def _build(vocabulary: Vocabulary, layout: Layout) -> Library:
     text, text_start = text_of(vocabulary)
     masked = (places.quote, places.body, places.number_start, places.integer_start)  # twins
     name = store.name_of(
-        "json", vocabulary.fingerprint, repr((layout, masked)), machine.rows.tobytes(), machine.calls.tobytes(),
+        "json", vocabulary.spelling, repr((layout, masked)), machine.rows.tobytes(), machine.calls.tobytes(),
         *(array.tobytes() for array in machine.sites),
     )  # fmt: skip
     arrays = store.load(name)
     if arrays is None:
         admit = ADMIT_ANY if set(layout.after) & set(b"tfn") else ADMIT_JSON
-        arrays = bind_rows(machine, vocabulary, text, text_start, masked, admit=admit)
+        arrays = bind_rows(machine, vocabulary, text, text_start, masked, admit=admit, meter=meter)
         store.save(name, arrays)
     return Library(
         **bound_parts(machine, vocabulary, text, text_start, arrays), layout=layout, places=places,

@@ -41,7 +41,7 @@ def compile_values(
         values = [_value_of(contents, where, asked, meter) for contents, where in schemas]
         dfa = _joined(grammar, len(values), meter)
         layout = replace(asked.layout, after=_behind(dfa, len(values)))
-        library = Library.of(vocabulary, layout)
+        library = Library.of(vocabulary, layout, meter if layout.after else None)
         named = [where for _, where in schemas]
         emitter = _Emitter(dfa, values, named, library, meter, lazy=True)
         patient = replace(meter.budget, seconds=math.inf)  # nobody waits for what is never reached

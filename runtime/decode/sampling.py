@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import VocabularyMismatchError
 from ..device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
-from ..on_demand import OnDemandTable, counts_tokens
+from ..on_demand import counts_tokens
 from .beam import Step
 
 _NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many
@@ -115,8 +115,6 @@ def static_width(dev: Any, level: int | None = None) -> int | None:
     """
     if level is not None and (not isinstance(level, Integral) or isinstance(level, bool) or level < 0):
         raise ValueError(f"level={level!r} must be a depth, 0 or more, or None for states of any depth")
-    if isinstance(dev, OnDemandTable):
-        return None
     on_device = isinstance(dev, DeviceTable)
     if dev.is_trie:
         levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]

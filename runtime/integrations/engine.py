@@ -264,9 +264,10 @@ class Engine:
                     try:
                         row.handle = self.arena.add(request.table)
                     except ArenaError:
-                        if not any(other.handle is not None for other in self._rows):
+                        if not any(other.request is not None for other in self._rows):
                             raise
-                        self._refused = asked
+                        if any(other.handle is not None for other in self._rows):
+                            self._refused = asked
                         return forced
                     budget = request.max_tokens if self.arena.budgets else None
                 row.matcher = Matcher(request.table, self.vocabulary, max_tokens=budget)
