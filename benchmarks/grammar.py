@@ -26,6 +26,7 @@ import collections
 import dataclasses
 import functools
 import gc
+import importlib
 import itertools
 import json
 import math
@@ -38,22 +39,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import peers
-from harness import machine, write_json
-from regexes import _code, _held, _table
+from harness import Bar, as_code, grid, machine, save, write_json, write_report
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from maskwright.automata import ops
 from maskwright.automata.dfa import Dfa
 from maskwright.compile.grammar import form, terminals
 from maskwright.compile.grammar.lark import read_lark
-
-matplotlib.use("Agg")
 
 HERE = Path(__file__).parent
 RESULTS, GRAMMARS = HERE / "results", HERE / "grammars"
@@ -438,13 +434,16 @@ def _warm() -> Case:
 def process(name: str) -> Record:
     """Return what an engine takes in this process, which is new: seconds for its vocabulary, and for two grammars."""
     tokenizer = peers.tekken()
+    one, other = cases(["json"]) + cases(["arithmetic"])
+    if name == "xgrammar":  # in others it would do beforehand some of what is timed
+        for case in (one, other):
+            ebnf(case)
+    importlib.import_module(peers.ENGINES[name].package)  # as maskwright has been
     begin = time.perf_counter()
     engine = ENGINES[name](tokenizer)
     setup = time.perf_counter() - begin
-    case = cases(["json"])[0]
-    ebnf(case)
-    _, first = first_mask(engine, case)
-    return {"setup_s": setup, "first_s": first, "second_s": first_mask(engine, cases(["arithmetic"])[0])[1]}
+    first, second = (first_mask(engine, case)[1] for case in (one, other))
+    return {"setup_s": setup, "first_s": first, "second_s": second}
 
 
 def new_process(name: str) -> Record:
@@ -496,7 +495,7 @@ def rows(records: list[Record]) -> list[Record]:
     return out
 
 
-def bars(results: Record) -> list[tuple[str, str, str, bool | None]]:
+def bars(results: Record) -> list[Bar]:
     """Return (what, bar, measured, held) for each claim; `held` is None where something was not measured."""
     by = {(row["engine"], row["grammar"]): row for row in results["grammars"]}
     steps = {(row["engine"], row["way"], row["walk"]): row for row in results["summary"]}
@@ -508,7 +507,7 @@ def bars(results: Record) -> list[tuple[str, str, str, bool | None]]:
     wrong += sum(len(row.get("whole_wrong", ())) + row.get("whole_narrow", 0) for row in mine)
     peers_right = [f"{name} {_right(by, name)}" for name in results["versions"] if name != OURS]
     said = f"{texts - wrong:,} of {texts:,}" + (f"; {', '.join(peers_right)}" if peers_right else "")
-    out: list[tuple[str, str, str, bool | None]] = [("right answers", "all texts", said, not wrong)]
+    out: list[Bar] = [("right answers", "all texts", said, not wrong)]
     for key, what in (("first_ms", "text to first mask, terminals new"), ("again_ms", "the same grammar again")):
         ours, theirs = (_median(by, name, key) for name in (OURS, REFERENCE))
         said = f"{ours:.2f} ms" + (f": {REFERENCE} x {ours / theirs:.2f}" if theirs else "") if ours else ""
@@ -542,30 +541,12 @@ def _median(by: dict[tuple[str, str], Record], engine: str, key: str) -> float |
 
 def report(results: Record, folder: Path) -> None:
     """Write grammar.md and grammar.png, and print the bars."""
-    held = bars(results)
-    shown = Table(title="Grammars, Tekken")
-    for heading in ("what", "bar", "measured", "held"):
-        shown.add_column(heading)
-    for what, bar, measured, kept in held:
-        shown.add_row(what, bar, measured, _held(kept))
-    Console().print(shown)
-    lines = [
-        "# Grammars",
-        "",
+    about = (
         "Made by `python benchmarks/grammar.py` from `grammar.json` beside it. Tekken, 131,072 tokens; "
-        f"{len({row['grammar'] for row in results['grammars']})} grammars, in `benchmarks/grammars/`.",
-        "",
-        f"{results['machine']['processor']}, {results['machine']['cores']} cores; "
-        + ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        "",
-        *_table(["what", "bar", "measured", "held"], [[*row[:3], _held(row[3])] for row in held]),
-        *_grammars(results),
-        *_steps(results),
-        *_processes(results),
-        *_wrong(results),
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "grammar.md").write_text("\n".join(lines))
+        f"{len({row['grammar'] for row in results['grammars']})} grammars, in `benchmarks/grammars/`."
+    )
+    lines = [line for part in (_grammars, _steps, _processes, _wrong) for line in part(results)]
+    write_report(folder / "grammar.md", "Grammars", about, results, bars(results), lines)
     _plot(results, folder / "grammar.png")
 
 
@@ -598,7 +579,7 @@ def _grammars(results: Record) -> list[str]:
         "new to the engine (median); microseconds of mask and commit, second use of the states (median); KiB that it "
         "takes after all texts.",
         "",
-        *_table(
+        *grid(
             ["grammar", "way down", "texts"]
             + [f"{what}, {name}" for what in ("right", "first", "step", "KiB") for name in names],
             [
@@ -611,7 +592,7 @@ def _grammars(results: Record) -> list[str]:
         ),
         "A whole table of maskwright's, as a device needs it:",
         "",
-        *_table(
+        *grid(
             ["grammar", "ms", "KiB", "or why there is none"],
             [
                 [grammar, row.get("whole_ms"), f"{row['whole_bytes'] / 1024:,.0f}" if "whole_bytes" in row else "",
@@ -630,7 +611,7 @@ def _steps(results: Record) -> list[str]:
         "Microseconds of one mask and one commit over all texts, by the way that maskwright takes, at the first and at "
         "the second use of a state, and on a whole table.",
         "",
-        *_table(
+        *grid(
             ["engine", "way down", "use", "steps", "p50", "p90", "p99", "p99.9", "worst"],
             [
                 [row["engine"], kinds.get(row["way"], row["way"]), row["walk"], row["steps"]]
@@ -650,7 +631,7 @@ def _processes(results: Record) -> list[str]:
         "",
         "Seconds to a vocabulary; milliseconds to the first mask of a first grammar (JSON), of a second (arithmetic).",
         "",
-        *_table(
+        *grid(
             ["engine", "vocabulary, s", "first, ms", "second, ms"],
             [
                 [name, row["setup_s"], 1e3 * row["first_s"], 1e3 * row["second_s"]]
@@ -664,14 +645,16 @@ def _wrong(results: Record) -> list[str]:
     lines = ["## What is wrong", "", "One text for each grammar.", ""]
     for name in results["versions"]:
         mine = [row for row in results["grammars"] if row["engine"] == name]
-        table = [[row["grammar"], "refuses the grammar", "", _code(row["refused"])] for row in mine if "refused" in row]
+        table = [
+            [row["grammar"], "refuses the grammar", "", as_code(row["refused"])] for row in mine if "refused" in row
+        ]
         for row, wrong in [(row, [*row["wrong"], *row.get("whole_wrong", ())]) for row in mine]:
             for said, some in _kinds(wrong).items():
                 shortest = min((one["text"] for one in some), key=len)
-                table.append([row["grammar"], said, len(some), _code(shortest) if shortest else "the empty text"])
+                table.append([row["grammar"], said, len(some), as_code(shortest) if shortest else "the empty text"])
         narrow = sum(row["narrow"] for row in mine)
         lines += [f"### {name}", ""]
-        lines += _table(["grammar", "what it does", "texts", "one of them"], table) if table else ["Nothing.", ""]
+        lines += grid(["grammar", "what it does", "texts", "one of them"], table) if table else ["Nothing.", ""]
         if narrow:
             lines += [f"Of {narrow} texts that it takes its masks forbid a token on the way.", ""]
     return lines
@@ -699,12 +682,7 @@ def _plot(results: Record, path: Path) -> None:
                 axes[1].semilogx(row["us"], row["quantiles"], style, label=label, color=colours[name])
     axes[0].set(title="grammar to first mask", xlabel="milliseconds", yticks=range(len(grammars)), yticklabels=grammars)
     axes[1].set(title="mask and commit, one sequence", xlabel="microseconds", ylabel="percent below")
-    for axis in axes:
-        if axis.lines:
-            axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main() -> None:

@@ -19,20 +19,26 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from memory import PeakMemory as PeakMemory
 from memory import peak_memory as peak_memory
+from rich.console import Console
+from rich.table import Table
 
 from maskwright.runtime import jax_ops, torch_ops
 from maskwright.runtime.decode import beam_search
+
+matplotlib.use("Agg")
 
 # ---------------------------------------------------------------------------------------- beam search
 
@@ -290,3 +296,67 @@ def write_json(path: str | os.PathLike[str], results: Any) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     record = {"machine": machine(), "results": results}
     target.write_text(json.dumps(record, indent=1, default=_plain) + "\n")
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a child has taken, in all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---------------------------------------------------------------------------------------- reports
+
+Bar = tuple[str, str, str, bool | None]
+"""A claim: what, its bar, what was measured, and whether it holds; None where something was not measured."""
+
+_BARS = ("what", "bar", "measured", "held")
+
+
+def write_report(
+    path: Path, title: str, about: str, results: Mapping[str, Any], bars: list[Bar], parts: Iterable[str]
+) -> None:
+    """Write a report in Markdown and print its bars: what it is about, what it ran on, its bars, then lines of parts.
+
+    results: with the machine and the engines' versions. Beside it are its numbers, in a file of the same name.
+    """
+    rows = [[*bar[:3], {True: "yes", False: "no", None: "not measured"}[bar[3]]] for bar in bars]
+    shown = Table(*_BARS, title=title)
+    for row in rows:
+        shown.add_row(*row)
+    Console().print(shown)
+    on = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    head = [f"# {title}", "", about, "", f"{on['processor']}, {on['cores']} cores; {versions}", ""]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*head, *grid(_BARS, rows), *parts]))
+
+
+def grid(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Return the lines of a table in Markdown, and an empty one."""
+    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+    return [*lines, *("| " + " | ".join(map(as_cell, row)) + " |" for row in rows), ""]
+
+
+def as_cell(value: Any) -> str:
+    """Return what stands in a cell: numbers with three digits that count, text on one line."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def as_code(text: str, most: int = 100) -> str:
+    """Return text as Markdown code on one line, cut to `most` characters."""
+    text = text if len(text) <= most else text[:most] + "..."
+    return "`" + text.replace("\n", "\\n").replace("\t", "\\t").replace("`", "'") + "`"
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, with a legend on each of its axes that has lines, and let go of it."""
+    for axis in figure.axes:
+        if axis.lines:
+            axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

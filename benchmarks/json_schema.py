@@ -43,17 +43,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import peers
-from harness import machine, write_json
-from regexes import _code, _held, _processor_seconds, _table
+from harness import Bar, as_code, grid, machine, processor_seconds, save, write_json, write_report
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
-
-matplotlib.use("Agg")
 
 RESULTS = Path(__file__).parent / "results"
 OURS, REFERENCE = "maskwright", "llguidance"
@@ -373,10 +368,10 @@ class Apart:
     def _line(self, process: subprocess.Popen[bytes], limit: float) -> Record | str:
         """Return the next answer, or why there is none, with the process ended."""
         assert process.stdout is not None
-        begin, spent = time.monotonic(), _processor_seconds(process.pid)
+        begin, spent = time.monotonic(), processor_seconds(process.pid)
         outcome, line = "timeout", b""
         # processor time is what counts, since other work may share the machine; four times that ends it in any case
-        while _processor_seconds(process.pid) - spent < limit and time.monotonic() - begin < 4 * limit:
+        while processor_seconds(process.pid) - spent < limit and time.monotonic() - begin < 4 * limit:
             if select.select([process.stdout], [], [], 0.5)[0]:
                 some = os.read(process.stdout.fileno(), 1 << 20)
                 line += some
@@ -481,11 +476,11 @@ def faults(records: list[Record]) -> list[Record]:
     ]
 
 
-def bars(rows: list[Record]) -> list[tuple[str, str, str, bool | None]]:
+def bars(rows: list[Record]) -> list[Bar]:
     """Return (what, bar, measured, held) for each claim; `held` is None where something was not measured."""
     totals = {row["engine"]: row for row in rows if row["group"] == "all"}
     mine, theirs = totals.get(OURS), totals.get(REFERENCE)
-    out: list[tuple[str, str, str, bool | None]] = []
+    out: list[Bar] = []
     if mine is None:
         return out
     count = mine["schemas"]
@@ -529,30 +524,15 @@ def bars(rows: list[Record]) -> list[tuple[str, str, str, bool | None]]:
 
 def report(results: Record, folder: Path) -> None:
     """Write json_schema.md and json_schema.png, and print the bars."""
-    rows = bars(results["summary"])
-    shown = Table(title=f"JSON Schema, Tekken, {results['data']}")
-    for heading in ("what", "bar", "measured", "held"):
-        shown.add_column(heading)
-    for what, bar, measured, held in rows:
-        shown.add_row(what, bar, measured, _held(held))
-    Console().print(shown)
-    lines = [
-        "# JSON Schema",
-        "",
+    rows = results["summary"]
+    about = (
         "Made by `python benchmarks/json_schema.py` from `json_schema.json` beside it. Tekken, 131,072 tokens; "
-        f"{results['data']}.",
-        "",
-        f"{results['machine']['processor']}, {results['machine']['cores']} cores; "
-        + ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        "",
-        *_table(["what", "bar", "measured", "held"], [[*row[:3], _held(row[3])] for row in rows]),
-        *_totals(results["summary"]),
-        *_groups(results["summary"]),
-        *_faults(results["faults"], [row["engine"] for row in results["summary"] if row["group"] == "all"]),
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "json_schema.md").write_text("\n".join(lines))
-    _plot(results["summary"], folder / "json_schema.png")
+        f"{results['data']}."
+    )
+    engines = [row["engine"] for row in rows if row["group"] == "all"]
+    lines = [*_totals(rows), *_groups(rows), *_faults(results["faults"], engines)]
+    write_report(folder / "json_schema.md", "JSON Schema", about, results, bars(rows), lines)
+    _plot(rows, folder / "json_schema.png")
 
 
 def _totals(rows: list[Record]) -> list[str]:
@@ -568,22 +548,22 @@ def _totals(rows: list[Record]) -> list[str]:
         "A schema passes if every valid instance is accepted and every invalid one refused. An engine accepts an "
         "instance if it takes every token and its mask then allows EOS.",
         "",
-        *_table(
+        *grid(
             ["engine", "schemas", *OUTCOMES, "setup, s"],
             [[row["engine"], row["schemas"], *(row[key] for key in OUTCOMES), row["setup_s"]] for row in totals],
         ),
         "Milliseconds from a schema to its first mask, in a warm process, the schema new to it:",
         "",
-        *_table(["engine", *names], spread("first_ms")),
+        *grid(["engine", *names], spread("first_ms")),
         "Microseconds of one mask and one commit:",
         "",
-        *_table(["engine", *names], spread("step_us")),
+        *grid(["engine", *names], spread("step_us")),
         "Milliseconds to a whole table, as a device needs it; a matcher on the host does not:",
         "",
-        *_table(["engine", *names], spread("whole_ms")),
+        *grid(["engine", *names], spread("whole_ms")),
         "Bytes of a table beyond those of the schema `true`, which all tables of one vocabulary share:",
         "",
-        *_table(["engine", *names], spread("bytes")),
+        *grid(["engine", *names], spread("bytes")),
     ]
 
 
@@ -600,7 +580,7 @@ def _groups(rows: list[Record]) -> list[str]:
         "",
         "Schemas passed, milliseconds to the first mask (median), microseconds of mask and commit (median).",
         "",
-        *_table(
+        *grid(
             ["group", "schemas", *names, *(f"first, {name}" for name in names), *(f"step, {name}" for name in names)],
             [
                 [
@@ -622,12 +602,12 @@ def _faults(records: list[Record], names: list[str]) -> list[str]:
         mine = [record for record in records if record["engine"] == name]
         lines += [f"### {name}", ""]
         wrong = [[r["id"], r["group"], r["outcome"]] for r in mine if r["outcome"] != "refused"]
-        reasons = collections.Counter(_code(record["error"]) for record in mine if record["outcome"] == "refused")
-        lines += _table(["schema", "group", "what it does"], wrong[:_MOST_SHOWN]) if wrong else []
+        reasons = collections.Counter(as_code(record["error"]) for record in mine if record["outcome"] == "refused")
+        lines += grid(["schema", "group", "what it does"], wrong[:_MOST_SHOWN]) if wrong else []
         if len(wrong) > _MOST_SHOWN:
             lines += [f"And {len(wrong) - _MOST_SHOWN} more.", ""]
         refused = [[count, reason] for reason, count in reasons.most_common(_MOST_SHOWN)]
-        lines += _table(["schemas", "refused, because"], refused) if refused else []
+        lines += grid(["schemas", "refused, because"], refused) if refused else []
         if not mine:
             lines += ["None.", ""]
     return lines
@@ -649,11 +629,7 @@ def _plot(rows: list[Record], path: Path) -> None:
                     row[f"{key}_quantiles"], row["quantiles"], label=row["engine"], color=colours[row["engine"]]
                 )
         axis.set(title=title, xlabel=unit, ylabel="percent below")
-        if axis.lines:
-            axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main() -> None:

@@ -32,23 +32,32 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import peers
 import torch
-from harness import machine, ratios, spread, time_interleaved, write_json
+from harness import (
+    Bar,
+    as_cell,
+    as_code,
+    grid,
+    machine,
+    processor_seconds,
+    ratios,
+    save,
+    spread,
+    time_interleaved,
+    write_json,
+    write_report,
+)
 from patterns import PATTERNS, Pattern, check
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
-
-matplotlib.use("Agg")
 
 RESULTS = Path(__file__).parent / "results"
 BATCH = 64
@@ -135,10 +144,10 @@ class Worker:
     def _line(self, process: subprocess.Popen[bytes], limit: float) -> Record | str:
         """Return the next answer, or why there is none, with the process ended."""
         assert process.stdout is not None
-        begin, spent = time.monotonic(), _processor_seconds(process.pid)
+        begin, spent = time.monotonic(), processor_seconds(process.pid)
         outcome = "timeout"
         # processor time is what counts, since other work may share the machine; four times that ends it in any case
-        while _processor_seconds(process.pid) - spent < limit and time.monotonic() - begin < 4 * limit:
+        while processor_seconds(process.pid) - spent < limit and time.monotonic() - begin < 4 * limit:
             # an answer is written at once to a pipe nothing else reads: once there is something, all of it follows
             if select.select([process.stdout], [], [], 0.5)[0]:
                 line = process.stdout.readline()
@@ -156,12 +165,6 @@ class Worker:
             self.process.kill()
             self.process.communicate()
             self.process = None
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return the processor time that a child has taken, in all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def exact(plan: Plan, earlier: Record) -> Record:
@@ -513,10 +516,10 @@ def right(record: Record, groups: dict[str, str]) -> bool:
     return record["outcome"] == "exact" or (irregular and record["outcome"] == "refused")
 
 
-def bars(results: Record) -> list[tuple[str, str, str, bool | None]]:
+def bars(results: Record) -> list[Bar]:
     """Return (what, bar, measured, held) for each claim; `held` is None where maskwright was not measured."""
     groups = {pattern.name: pattern.group for pattern in PATTERNS}
-    rows: list[tuple[str, str, str, bool | None]] = []
+    rows: list[Bar] = []
 
     def row(what: str, bar: str, measured: str, held: bool | None) -> None:
         rows.append((what, bar, measured, held))
@@ -586,59 +589,15 @@ def bars(results: Record) -> list[tuple[str, str, str, bool | None]]:
 
 def report(results: Record, folder: Path) -> None:
     """Write regex.md and regex.png, and print the bars."""
-    rows = bars(results)
-    shown = Table(title="regular expressions, Tekken")
-    for heading in ("what", "bar", "measured", "held"):
-        shown.add_column(heading)
-    for what, bar, measured, held in rows:
-        shown.add_row(what, bar, measured, _held(held))
-    Console().print(shown)
-    lines = [
-        "# Regular expressions",
-        "",
-        "Made by `python benchmarks/regexes.py` from `regex.json` beside it. Tekken, 131,072 tokens.",
-        "",
-        f"{results['machine']['processor']}, {results['machine']['cores']} cores; "
-        + ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
-        "",
-        *_table(["what", "bar", "measured", "held"], [[*row[:3], _held(row[3])] for row in rows]),
-        *_exactness(results),
-        *_compile_table(results),
-        *_steps_table(results),
-        *_apply_table(results),
-        *_first_table(results),
-        *_wrong(results),
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "regex.md").write_text("\n".join(lines))
+    parts = (_exactness, _compile_table, _steps_table, _apply_table, _first_table, _wrong)
+    about = "Made by `python benchmarks/regexes.py` from `regex.json` beside it. Tekken, 131,072 tokens."
+    lines = [line for part in parts for line in part(results)]
+    write_report(folder / "regex.md", "Regular expressions", about, results, bars(results), lines)
     _plot(results, folder / "regex.png")
-
-
-def _held(held: bool | None) -> str:
-    return {True: "yes", False: "no", None: "not measured"}[held]
 
 
 def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
-
-
-def _table(headings: list[str], rows: Iterable[list[Any]]) -> list[str]:
-    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
-    return [*lines, *("| " + " | ".join(map(_cell, row)) + " |" for row in rows), ""]
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def _code(text: str, most: int = 100) -> str:
-    """Return text as Markdown code on one line, cut to `most` characters."""
-    text = text if len(text) <= most else text[:most] + "..."
-    return "`" + text.replace("\n", "\\n").replace("\t", "\\t").replace("`", "'") + "`"
 
 
 def _engines(results: Record) -> list[str]:
@@ -676,7 +635,7 @@ def _exactness(results: Record) -> list[str]:
         "forbade a token of an accepted text, as where an engine allows only its tokenizer's own way to write what "
         "must follow.",
         "",
-        *_table(
+        *grid(
             [
                 *("engine", "patterns", "number", "exact", "wrongly accepts", "wrongly rejects", "refused"),
                 *("timeout or died", "narrow"),
@@ -697,7 +656,7 @@ def _compile_table(results: Record) -> list[str]:
         for name in names:
             what = outcome.get((name, record["pattern"]), "")
             seconds = record["seconds"].get(name)
-            row.append(f"{_cell(1e3 * seconds)}{'' if what == 'exact' else ' ' + what}" if seconds else what)
+            row.append(f"{as_cell(1e3 * seconds)}{'' if what == 'exact' else ' ' + what}" if seconds else what)
         ratio = record["over_maskwright"].get(REFERENCE)
         rows.append([*row, ratio])
     return [
@@ -706,7 +665,7 @@ def _compile_table(results: Record) -> list[str]:
         "Milliseconds from the pattern to the first mask in a warm process, median of the rounds; in words, what an "
         "engine that is not exact did. The last column is outlines-core's time over maskwright's in the same round.",
         "",
-        *_table(["pattern", "group", *names, "ratio"], rows),
+        *grid(["pattern", "group", *names, "ratio"], rows),
     ]
 
 
@@ -726,7 +685,7 @@ def _steps_table(results: Record) -> list[str]:
         "Microseconds of one mask and one advance along the texts that match. `first` is the first walk over a newly "
         "compiled pattern, `again` the walks after it. Where an engine wrongly rejects, its walk ends.",
         "",
-        *_table(["engine", "patterns", "walk", "steps", "p50", "p90", "p99", "p99.9"], rows),
+        *grid(["engine", "patterns", "walk", "steps", "p50", "p90", "p99", "p99.9"], rows),
     ]
 
 
@@ -748,7 +707,7 @@ def _apply_table(results: Record) -> list[str]:
             ]
         rows = [[r["dtype"], r["method"], r["us"], r["q1"], r["q3"], r["over_llguidance"]] for r in record["times"]]
         lines += [f"{_threads(record['threads'])}:", ""]
-        lines += _table(["type", "method", "us", "q1", "q3", "over llguidance, in place"], rows)
+        lines += grid(["type", "method", "us", "q1", "q3", "over llguidance, in place"], rows)
     return lines
 
 
@@ -758,7 +717,7 @@ def _first_table(results: Record) -> list[str]:
     keys = ("import_s", "vocabulary_s", "compile_s", "import_and_compile_s", "import_and_compile_worst_s")
     rows = [[r["engine"], *(r[k] for k in (*keys, "all_s", "all_worst_s"))] for r in results["first"]["records"]]
     headings = ["engine", "import", "vocabulary", "compile", "import + compile", "worst", "all three", "worst"]
-    return ["## A new process", "", "Seconds; caches are warm.", "", *_table(headings, rows)]
+    return ["## A new process", "", "Seconds; caches are warm.", "", *grid(headings, rows)]
 
 
 def _wrong(results: Record) -> list[str]:
@@ -778,17 +737,17 @@ def _wrong(results: Record) -> list[str]:
                         example = min(r[kind], key=lambda x: len(x["text"]))
                         number = f"{len(r[kind])} of {r['texts']}"
                         verb = kind.replace("_", "ly ").removesuffix("s")
-                        what.append(f"{verb}s {number}, such as {_code(example['text'])} by {example['by']}")
+                        what.append(f"{verb}s {number}, such as {as_code(example['text'])} by {example['by']}")
                 if r["faults"]:
-                    what.append(f"gives up on {len(r['faults'])}: {_code(r['faults'][0]['error'])}")
+                    what.append(f"gives up on {len(r['faults'])}: {as_code(r['faults'][0]['error'])}")
                 rows.append([r["pattern"], groups[r["pattern"]], "; ".join(what)])
             elif r["outcome"] == "refused":
-                rows.append([r["pattern"], groups[r["pattern"]], f"refuses: {_code(_reason(r['error']), 140)}"])
+                rows.append([r["pattern"], groups[r["pattern"]], f"refuses: {as_code(_reason(r['error']), 140)}"])
             else:
                 limit = f" ({r['limit_s']:.0f} s)" if "timeout" in r["outcome"] else ""
                 rows.append([r["pattern"], groups[r["pattern"]], r["outcome"] + limit])
         lines += [f"### {name}", ""]
-        lines += _table(["pattern", "group", "what it does"], rows) if rows else ["None.", ""]
+        lines += grid(["pattern", "group", "what it does"], rows) if rows else ["None.", ""]
     return lines
 
 
@@ -810,7 +769,6 @@ def _plot(results: Record, path: Path) -> None:
             points = [(i, 1e3 * r["seconds"][name]) for i, r in enumerate(records) if name in r["seconds"]]
             axes[0].semilogy(*zip(*points, strict=True), ".", label=name, color=colours[name])
         axes[0].set(title="pattern to first mask", xlabel=f"patterns, by {by}'s time", ylabel="milliseconds")
-        axes[0].legend(fontsize=8)
     if "steps" in results:
         for r in results["steps"]["summary"]:
             if r["kind"] == "usual":
@@ -818,9 +776,7 @@ def _plot(results: Record, path: Path) -> None:
                 label = f"{r['engine']}, {'later walks' if r['walk'] == 'again' else 'first walk'}"
                 axes[1].semilogx(r["quantiles_us"], r["quantiles"], style, label=label, color=colours[r["engine"]])
         axes[1].set(title="mask and advance, one sequence", xlabel="microseconds", ylabel="percent of steps below")
-        axes[1].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    save(figure, path)
 
 
 PARTS: dict[str, Callable[[Plan, Record], Record]] = {

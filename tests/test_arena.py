@@ -474,6 +474,34 @@ def test_nothing_goes_in_vain_where_what_is_held_lies_in_between(vocab):
     assert made.stored.evictions >= 2
 
 
+def test_masks_that_are_there_are_not_wanted_again(vocab):
+    """A table whose masks another has that is held: one that nobody holds goes for its states alone."""
+    schemas = [{"type": "string", "maxLength": n} for n in (8, 9)]
+    roomy = Arena(vocab, SMALL)
+    free = roomy.stored.free
+    roomy.add(mw.compile_json_schema(schemas[0], vocab))
+    first = {name: free[name] - left for name, left in roomy.stored.free.items()}
+    roomy.add(mw.compile_json_schema(schemas[1], vocab))
+    both = {name: free[name] - left for name, left in roomy.stored.free.items()}
+    assert both["masks"] < 2 * first["masks"]
+    made = Arena(vocab, dataclasses.replace(SMALL, masks=both["masks"], states=both["states"] + 5))
+    made.add(mw.compile_json_schema(schemas[0], vocab))
+    made.drop(made.add(mw.compile_choices(["a" * 20], vocab)))
+    made.add(mw.compile_json_schema(schemas[1], vocab))
+    assert made.stored.evictions == 1
+
+
+def test_nothing_goes_in_vain_for_a_table_that_what_is_held_has_no_room_for(vocab):
+    made = Arena(vocab, dataclasses.replace(SMALL, states=100))
+    held = made.add(mw.compile_regex("[a-z]{60}", vocab))
+    made.drop(made.add(mw.compile_regex("[0-9]{20}", vocab)))
+    with pytest.raises(mw.ArenaError, match="no room"):
+        made.add(mw.compile_regex("[A-Z]{60}", vocab))
+    assert (made.stored.tables, made.stored.evictions) == (2, 0)
+    made.drop(held)
+    made.add(mw.compile_regex("[A-Z]{60}", vocab))
+
+
 def test_mistakes_are_named(vocab, arena, tables):
     made = Arena(vocab, SMALL)
     handle = made.add(tables[1])

@@ -876,3 +876,14 @@ def test_a_structural_tag_is_read_no_deeper_than_its_formats(vocab):
                 ask({"type": "structural_tag", "format": part})
             said.append(str(caught.value))
         assert said[0] == said[1]
+
+
+def test_options_of_tags_make_other_tables(vocab):
+    cache = mw.Cache(vocab)
+    tag = {"begin": "<a>", "content": {"type": "json_schema", "json_schema": {"$ref": "a"}}, "end": "</a>"}
+    ways = [{"documents": {"a": {"type": "null"}}}, {"documents": {"a": {"type": "integer"}}},
+            {"documents": {"a": {"type": "null"}}, "allow": ("format",)},
+            {"documents": {"a": {"type": "null"}}, "ascii": True}]  # fmt: skip
+    tables = [cache.compile_structural_tag({"type": "tag", **tag}, **way) for way in ways]
+    assert len(set(map(id, tables))) == len(ways)
+    assert len({table.source for table in tables}) == len(ways)

@@ -154,7 +154,33 @@ KINDS = {
         ["(a)", "(a)!", "(a;(a)!)!", "((a))"],
         ["(a;a)", "(a;a)!!", "a!"],
     ),
-}  # fmt: skip
+    "at an end": (
+        'start: s\ns: "if" s "then" s | "x"',
+        ["x", "ifxthenx", "ififxthenxthenx", "ifxthenifxthenx"],
+        ["ifx", "ifxthen", "ififxthenx"],
+    ),
+    "at a beginning": (
+        'start: s\ns: t "do" s "od" | "x"\nt: s "!"',
+        ["x", "x!dox!doxodod", "x!doxod!doxod"],
+        ["x!dox", "x!"],
+    ),
+    "brackets that are none elsewhere": (
+        'start: e\ne: "(" e ")" | "[" "a" "]" | "[a"',
+        ["[a", "[a]", "([a)", "([a])"],
+        ["[", "([a", "[a]]"],
+    ),
+    "operators of another rule": (
+        'start: e\ne: t | "(" e ")"\nt: e "+" e | "n"',
+        ["n", "n+n", "(n+n)+n", "((n))"],
+        ["(n", "n+", "(n+)"],
+    ),
+    "what ended says what follows": (
+        'start: "1" a "!" | "2" b "!"\na: "(" e ")" | "(" e ";" ")" "p"\nb: "(" e ")" | "(" e ";" ")" "q"\n'
+        'e: "{" e "}" | "x"',
+        ["1(x)!", "2({x})!", "1(x;)p!", "2(x;)q!"],
+        ["1(x;)q!", "2(x;)p!", "1(x;)!"],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -288,3 +314,11 @@ def test_a_device_allows_what_the_host_does(vocab):
             (ops, dev, ops.advance(dev, state, chosen if ops is numpy_ops else torch.from_numpy(chosen)))
             for ops, dev, state in devices
         ]
+
+
+def test_a_bracket_with_which_another_begins_at_once_makes_no_table_where_it_may_be_none(vocab):
+    table = mw.compile_grammar('start: e\ne: NAME | "fn" "(" e ")" e ";"\nNAME: /[a-z]+/', vocab)
+    with pytest.raises(mw.NoTableError, match="no brackets"):
+        table.complete()
+    texts = {b"fn": True, b"fnx": True, b"fn(a)b;": True, b"fn(fn)fn(a)b;;": True, b"fn(a)b": False, b"fn(a);": False}
+    assert {text: table.accepts(spelled(text)) for text in texts} == texts

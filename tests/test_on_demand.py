@@ -6,6 +6,8 @@ import functools
 import gc
 import itertools
 import random
+import sys
+import threading
 import weakref
 from typing import Any
 
@@ -865,3 +867,56 @@ def test_a_table_that_was_completed_after_all_has_arrays():
     assert not table.has_arrays()
     table.complete()
     assert table.has_arrays()
+
+
+def test_threads_share_rows():
+    """Each goes its own ways among rows that the others add at the same time."""
+    table, wrong = grammar(PALINDROMES), []
+    dev = numpy_ops.put(table)
+
+    def walk(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(12):
+            state, matcher = numpy_ops.start(dev, 1), mw.Matcher(table)
+            for token in rng.integers(1, 3, 12).tolist():
+                state = numpy_ops.advance(dev, state, np.array([token]))
+                matcher.advance(token)
+                if not (numpy_ops.bitmask(dev, state)[0] == matcher.mask()).all():
+                    wrong.append((seed, token))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=walk, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
+    places = [key for key in dev.rows._keys if key is not None]
+    assert len(places) == len(set(places)) == dev.stored.rows - 1  # each place once
+
+
+@pytest.mark.parametrize("what", ["masks", "bytes"])
+def test_what_has_to_stay_is_not_asked_about_again(what, monkeypatch):
+    if what == "masks":
+        monkeypatch.setattr(on_demand, "_LEAST", 2)
+        monkeypatch.setattr(on_demand, "_MOST", 2)
+    table = mw.compile_grammar(MANY, LETTERS)
+    dev = numpy_ops.put(table, on_demand=True)
+    states, matchers = [numpy_ops.start(dev, 1)], [mw.Matcher(table)]
+    for i in range(40):
+        for token in range(1, LETTERS.size):
+            ahead = matchers[i].copy()
+            if ahead.advance(token):
+                matchers.append(ahead)
+                states.append(numpy_ops.advance(dev, states[i], np.array([token])))
+    if what == "bytes":
+        dev.rows.most_bytes = dev.stored.taken + 1000
+    assert dev.rows.is_full
+    dev.keep(*states)
+    assert not dev.rows.is_full
+    dev.keep()
+    assert dev.stored.masks == 2  # that of nothing, and the start's

@@ -490,7 +490,9 @@ DEEP = {"type": "array", "items": True}
 for _ in range(150):
     DEEP = {"items": DEEP}
 
+BAD_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}
 REFUSED = [
+    ({"tools": [*TOOLS, BAD_TOOL]}, 400, f"tools[{len(TOOLS)}].function.parameters", "^/properties/x"),
     ({"model": "other"}, 404, "model", "there is no model 'other'"),
     ({"messages": None}, 400, "messages", "valid list"),
     ({"messages": []}, 400, "messages", "at least 1"),

@@ -462,6 +462,16 @@ def nested(levels: int) -> dict[str, Any]:
 
 ANY_TEXT = {"type": "any_text"}
 NUMBER = {"type": "json_schema", "json_schema": {"type": "number"}}
+X: dict[str, Any] = {"type": "token", "token": "<|x|>"}
+BY_TOKEN = {"type": "token_triggered_tags", "tags": [{"begin": X, "content": ANY_TEXT, "end": "</a>"}]}
+WITHIN = {"type": "triggered_tags", "triggers": ["</"], "tags": [{"begin": "</b>", "content": NUMBER, "end": ";"}]}
+
+
+def value_or(schema: Any, text: str) -> dict[str, Any]:
+    either = [{"type": "json_schema", "json_schema": schema}, {"type": "const_string", "value": text}]
+    return {"type": "or", "elements": either}
+
+
 ERRORS: list[tuple[Any, str]] = [
     ('{"type": ', "malformed JSON"),
     ({"type": "structural_tag"}, "/: 'format' is missing"),
@@ -511,6 +521,32 @@ ERRORS: list[tuple[Any, str]] = [
     (
         {"type": "or", "elements": [{"type": "json_schema", "json_schema": {"const": v}} for v in ("a", "b")]},
         "/elements/1/json_schema and /elements/0/json_schema: both values may begin",
+    ),
+    (
+        {**BY_TOKEN, "trigger_tokens": ["<|x|>", "<|y|>"]},
+        "/trigger_tokens: '<\\|y\\|>' must be a trigger and the begin",
+    ),
+    ({**BY_TOKEN, "trigger_tokens": []}, "/trigger_tokens: '<\\|x\\|>' must be a trigger and the begin"),
+    (
+        {**BY_TOKEN, "trigger_tokens": ["<|x|>"], "exclude_tokens": ["<|y|>"]},
+        "/exclude_tokens: free text has no special",
+    ),
+    (a_tagged(WITHIN), "/content/triggers: the end of the tag around, '</a>', never occurs"),
+    (a_tagged({**WITHIN, "triggers": ["</a>"], "tags": [{**WITHIN["tags"][0], "begin": "</a>"}]}),
+     "/content/triggers: '</a>' cannot be a trigger and an end as well"),
+    (a_tagged({"type": "repeat", "content": ANY_TEXT, "min": 2, "max": 1}), "/content/max: at most 1 times"),
+    (a_tagged({**NUMBER, "any_order": True}), "/content/any_order: members are written in the order"),
+    (a_tagged({"type": "regex", "pattern": "a[^\\s\\S]"}), "/content/pattern: the pattern matches nothing"),
+    (
+        {"type": "sequence", "elements": [NUMBER, NUMBER]},
+        "/elements/0/json_schema: the schema allows a number, and nothing",
+    ),
+    (value_or({"const": True}, "tx"), "other text may go on with 't'"),
+    (value_or({"type": "array"}, "[x"), "other text may go on with '\\['"),
+    (value_or({"type": "object"}, "{x"), "other text may go on with '{'"),
+    (
+        {"type": "tag", "begin": {"type": "token", "token": -1}, "content": ANY_TEXT, "end": "x"},
+        "/begin/token: token -1 is outside the vocabulary",
     ),
 ]  # fmt: skip
 
@@ -655,3 +691,28 @@ def test_recursive_schemas_in_tags_are_open_as_deep_as_alone(vocab):
                 assert inside.advance(token) == outside.advance(token)
         tagged.complete()
         alone.complete()
+
+
+def test_rules_of_several_grammars_are_kept_apart(vocab):
+    """Each has a rule called root, and one begins with another of its rules."""
+    contents = [{"type": "grammar", "grammar": 'root ::= "a"'}, {"type": "grammar", "grammar": 'root ::= "b"'},
+                {"type": "grammar", "grammar": 'root ::= "a"\nmain ::= root "b"', "start": "main"}]  # fmt: skip
+    tags = [{"begin": f"<{i}>", "content": each, "end": "</"} for i, each in enumerate(contents)]
+    table = compile_structural_tag({"type": "triggered_tags", "triggers": ["<"], "tags": tags}, vocab)
+    for _ in range(2):
+        inside = {(i, text) for i in range(3) for text in ("a", "b", "ab") if table.accepts(written(f"<{i}>{text}</"))}
+        assert inside == {(0, "a"), (1, "b"), (2, "ab")}
+        table.complete()
+
+
+def test_free_text_is_utf_8(vocab):
+    table = compile_structural_tag({"type": "triggered_tags", "triggers": ["<"], "tags": [
+        {"begin": "<a>", "content": {"type": "any_text"}, "end": "</"}]}, vocab)  # fmt: skip
+    for each in (table, table.complete()):
+        for before in ("", "<a>"):
+            matcher = mw.Matcher(each)
+            assert all(map(matcher.advance, written(before)))
+            assert not any(matcher.copy().advance(1 + byte) for byte in (0x80, 0xC0, 0xFE, 0xFF))
+            assert matcher.advance(1 + 0xC3)
+            assert not matcher.copy().advance(1 + ord("<"))
+            assert matcher.advance(1 + 0xA9)
