@@ -26,9 +26,11 @@ from .link_kernels import (
     Symbols,
     empty_symbols,
     loops_of,
+    mark_tokens,
     more_symbols,
     place,
     place_actions,
+    ranked,
     resolve_sites,
     tokens_of,
     walk_rows,
@@ -219,9 +221,8 @@ class _Bases:
             bits[tokens] = 1
             words = self._words[key] = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
         words = words.copy()
-        np.bitwise_or.at(words, token >> 5, np.uint32(1) << (token & 31).astype(np.uint32))
+        count = mark_tokens(token, code, words, int(code.max(initial=state)) + 1)
         mask = words.tobytes()
-        count = np.bincount(code, minlength=state + 1)
         if state >= 0:
             count[state] += tokens.size
         targets = np.flatnonzero(count)
@@ -230,11 +231,7 @@ class _Bases:
             order = np.argsort(np.append(token, tokens))
             token = np.append(token, tokens)[order]
             code = np.append(code, np.full(tokens.size, state, code.dtype))[order]
-        rank_of = np.empty(count.size, np.int32)
-        rank_of[targets] = np.arange(targets.size)
-        rank = rank_of[code]
-        listed = rank > 0
-        classes = token[listed], rank[listed]
+        classes = ranked(token, code, targets, count.size)
         found = self._lists.setdefault(classes[0].tobytes() + classes[1].tobytes(), len(self._classes))
         if found == len(self._classes):
             self._classes.append(classes)

@@ -23,6 +23,7 @@ from .vocabulary import BEHIND
 _KILL = -(2**31)
 ACTION = 1 << 30  # own code of an action, until the number of states is known
 _AT_ONCE = 1 << 24  # pairs of a site and a symbol, before somebody looks at the clock
+_MANY = 2048  # entries of a row from which on it takes less to look at all tokens in order than to sort them
 _LEFT = -2  # the twin has ended: what is below are its exits
 
 # which remainders that have not been seen before may be gone on with: none, any, those that JSON may go on with
@@ -233,6 +234,30 @@ def tokens_of(
     return out[:count]
 
 
+@njit(cache=True, nogil=True)
+def mark_tokens(token: Any, code: Any, words: Any, codes: int) -> Any:
+    """Set the bits of tokens (n,) in words, and return how many have each code, (codes,)."""
+    count = np.zeros(codes, np.int64)
+    for k in range(token.size):
+        words[token[k] >> 5] |= np.uint32(1) << np.uint32(token[k] & 31)
+        count[code[k]] += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def ranked(token: Any, code: Any, targets: Any, codes: int) -> Any:
+    """Return the tokens whose code is not the first of some targets, and the place of their codes among these."""
+    rank_of = np.empty(codes, np.int32)
+    for rank in range(targets.size):
+        rank_of[targets[rank]] = rank
+    out, rank_out = np.empty(token.size, token.dtype), np.empty(token.size, np.int32)
+    n = 0
+    for k in range(token.size):
+        out[n], rank_out[n] = token[k], rank_of[code[k]]
+        n += rank_of[code[k]] > 0
+    return out[:n].copy(), rank_out[:n].copy()
+
+
 @njit(cache=True, nogil=True, inline="always")
 def _is_of(byte: Any, byte_group: Any, groups: Any) -> Any:
     """Whether a byte is of a character of some groups, as far as it says: bytes behind the first say nothing."""
@@ -262,6 +287,7 @@ def walk_rows(
     height = np.zeros(levels, np.int32)
     twin = np.full(levels, -1, np.int32)
     keys = np.empty(64, np.int64)
+    marked, value_of = np.empty(0, np.uint8), np.empty(0, np.int32)  # by token
     free = np.zeros(levels, np.bool_)
     for number in range(first, order.size):
         s = order[number]
@@ -380,7 +406,10 @@ def walk_rows(
                     i = skip[i]  # from here on exactly what the twin's row, or its exits to this site, say
                     continue
                 state[d + 1], height[d + 1], twin[d + 1] = code, h, other
-                x, stop = token_start[i], token_start[i + 1]
+                below = np.int64(i + 1)
+                if other == DEAD and content[i] & ~loops[code] == 0:  # all that is below leads back here
+                    below = np.int64(skip[i])
+                x, stop = token_start[i], token_start[below]
                 if x < stop:
                     target = code
                     if h:
@@ -396,14 +425,25 @@ def walk_rows(
                         edge_token[edges], edge_code[edges] = token[x], target
                         edges += 1
                         x += 1
-                i += 1
+                i = below
         for pool in range(2):  # by token
             if pool == 0:
                 lo, hi, tokens, values = counters[EDGES], edges, edge_token, edge_code
             else:
                 lo, hi, tokens, values = counters[EXITS], exits, exit_token, exit_symbol
             n = hi - lo
-            if n > 48:
+            if n > _MANY:
+                if not marked.size:
+                    marked, value_of = np.zeros(text_start.size, np.uint8), np.empty(text_start.size, np.int32)
+                for k in range(lo, hi):
+                    marked[tokens[k]], value_of[tokens[k]] = 1, values[k]
+                k, v = lo, 0
+                while k < hi:  # each token once, with nothing to guess
+                    tokens[k], values[k] = v, value_of[v]
+                    k += marked[v]
+                    v += 1
+                marked[:v] = 0
+            elif n > 48:
                 if n > keys.size:
                     keys = np.empty(2 * n, np.int64)
                 for k in range(n):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from naive_grammar import accepts
 from test_grammars import TERMINALS
+from tokenizer_zoo import tekken
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
@@ -322,3 +323,33 @@ def test_a_bracket_with_which_another_begins_at_once_makes_no_table_where_it_may
         table.complete()
     texts = {b"fn": True, b"fnx": True, b"fn(a)b;": True, b"fn(fn)fn(a)b;;": True, b"fn(a)b": False, b"fn(a);": False}
     assert {text: table.accepts(spelled(text)) for text in texts} == texts
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'start: "(" (NAME | "if" start | "in" "!" | "é" start)+ ")"\nNAME: /[a-zà-ÿ_]+/\n%ignore / +/',
+        'start: "<" /[^<>]*x/ start? ">"',
+        'start: "(" (/([a-z][a-z])+/ ";" | /([а-я][а-я])+/ ":" | /[0-9]+/ | start)* ")"',
+        'start: "begin" (start | /[0-9]+/ | /[A-Zß-ü]+/ ";")* "end"',
+    ],
+)
+def test_wide_rows_of_a_real_vocabulary_are_as_they_are_read(source):
+    """Of 131,072 tokens: sets of characters that lead back, from words that may become another, and rows in order."""
+    _, vocab = tekken()
+    read, table = (mw.compile_grammar(source, vocab) for _ in range(2))
+    table.complete()
+    assert table.is_nested
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        one, other = mw.Matcher(read), mw.Matcher(table)
+        for _ in range(25):
+            mask = one.mask()
+            assert (mask == other.mask()).all()
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            allowed = allowed[allowed != vocab.eos]
+            if not allowed.size:
+                break
+            token = int(rng.choice(allowed))
+            assert one.advance(token)
+            assert other.advance(token)
