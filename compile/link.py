@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ _BINDING = "binding a constraint to the vocabulary"
 @dataclass(frozen=True, eq=False)
 class Bound:
     """A machine bound to a vocabulary, on which others are built: its rows but the first, exits, and sites."""
+
+    is_shared: ClassVar[bool] = False  # whether several are
 
     vocabulary: Vocabulary
     machine: Machine
@@ -380,13 +382,14 @@ def link_machine(
     bound = Bound(**bound_parts(machine, vocabulary, text, text_start, arrays))
     top = Machine(machine)
     top.height, top.anything = machine.height, machine.anything
-    return link(bound, top, source, depth, meter, start=start)
+    top.copy(0, start)  # to which nothing leads back
+    if start in machine.accepting:
+        top.accepting.add(0)
+    return link(bound, top, source, depth, meter)
 
 
-def link(
-    library: Bound, machine: Machine, source: str, depth: int, meter: Meter, start: int | None = None
-) -> TransitionTable:
-    """Return the table of a machine built on the library's, whose state 0 is its start, or like a library state."""
+def link(library: Bound, machine: Machine, source: str, depth: int, meter: Meter) -> TransitionTable:
+    """Return the table of a machine built on the library's, whose state 0 is its start."""
     vocabulary = library.vocabulary
     trie = vocabulary.trie
     first, states = library.machine.size, machine.size
@@ -428,8 +431,6 @@ def link(
             total += len(fragment.row_count)
         meter.check(bytes=32 * total, doing=_BINDING)
     twin_state, twin_site = machine.all_twins
-    if start is not None:
-        walked[0] = False
     order = np.flatnonzero(walked).astype(np.int32)
     pools, symbols = _walk(
         machine, order, (twin_state, twin_site), vocabulary, library.text, library.text_start, pools, symbols,
@@ -444,7 +445,7 @@ def link(
     bases = library.lengths if counted else None
     return _table(
         library, machine, fragments, bases, own_wide, order, number, total, pools, symbols, triples, twin_state,
-        twin_site, source, depth, start,
+        twin_site, source, depth,
     )  # fmt: skip
 
 
@@ -613,7 +614,6 @@ def _table(
     own_wide: tuple[NDArray[np.int32], dict[str, NDArray[Any]]] | None,
     order: NDArray[np.int32], number: NDArray[np.int32], states: int, pools: Pools, symbols: Symbols,
     triples: NDArray[np.int32], twin_state: NDArray[np.int32], twin_site: NDArray[np.int32], source: str, depth: int,
-    start: int | None,
 ) -> TransitionTable:  # fmt: skip
     """Put the library's rows and a schema's together: the start, the library, the rest."""
     lib, vocabulary = library.arrays, library.vocabulary
@@ -624,8 +624,6 @@ def _table(
     row_start = np.zeros(states + 1, np.int64)
     row_start[order + 1] = np.diff(pools.edge_start[: order.size + 1])
     row_start[2 : first + 1] = lib["row_count"]
-    if start is not None:
-        row_start[1] = lib["row_count"][start - 1]
     for at, fragment in fragments:
         row_start[at + 1 : at + 1 + len(fragment.row_count)] = fragment.row_count
     np.cumsum(row_start, out=row_start)
@@ -644,10 +642,6 @@ def _table(
     at = int(row_start[1])
     edge_token[at : at + lib["edge_token"].size] = lib["edge_token"]
     edge_target[at : at + lib["edge_token"].size] = lib["edge_code"]
-    if start is not None:
-        at, n = int(lib["row_count"][: start - 1].sum()), int(row_start[1])
-        edge_token[:n] = lib["edge_token"][at : at + n]
-        edge_target[:n] = lib["edge_code"][at : at + n]
     _decode(edge_target, number, states)
     for origin, fragment in fragments:
         at, n = int(row_start[origin]), fragment.edge_target.size
@@ -664,16 +658,11 @@ def _table(
     base_row[number[twinned]] = library.wide[twin_state[twinned]]
     base_push[number[twinned]] = twin_site[twinned]
 
-    if start is not None:
-        accepting[0], base_row[0] = accepting[number[start]], library.wide[start]
-
     exit_counts = np.diff(pools.exit_start[: order.size + 1])
     has = exit_counts > 0
     row_exit = np.full(states, -1, np.int32)
     row_exit[1:first] = lib["row_exit"]
     row_exit[order] = np.where(has, np.cumsum(has) - 1 + lib["exit_start"].size - 1, -1)
-    if start is not None:
-        row_exit[0] = row_exit[number[start]]
     exits = int(pools.exit_start[order.size])
     parts: dict[str, list[NDArray[Any]]] = {
         "masks": [lib["masks"]], "base_mask": [lib["base_mask"]], "base_classes": [lib["base_classes"]],
@@ -769,7 +758,7 @@ def _table(
     for array in arrays.values():
         array.flags.writeable = False
     common = Common()
-    if start is None and sites and first > 1:
+    if library.is_shared and sites and first > 1:
         common = Common(
             first - 1, lib["base_mask"].size, library.machine.num_sites, int(library.actions.counters[ACTIONS])
         )

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ _KEEPING = threading.Lock()  # held where these change: schemas are compiled, an
 @dataclass(frozen=True, eq=False)
 class Library(Bound):
     """What every table of one vocabulary and layout begins with."""
+
+    is_shared: ClassVar[bool] = True
 
     layout: Layout
     places: Places
