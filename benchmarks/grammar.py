@@ -4,8 +4,9 @@ Claims checked here (Tekken, 131,072 tokens; grammars and texts in and outside t
 
 - every text is accepted or refused as it should be;
 - from a grammar to its first mask takes at most 3 times llguidance's time in the median;
-- one mask and one advance on the host take at most 5 microseconds in the median and 20 at the 99th percentile where a
-  grammar is regular or its nesting delimited, and where it is read as it is at most 8 in the median at the second use.
+- one mask and one advance on the host take at most 5 microseconds in the median and 20 at the 99th percentile on the
+  tables of grammars that are regular or whose nesting is delimited, at the first use of a state and at the second;
+- and where a grammar is read as it is, at most 8 in the median at the second use.
 
     python benchmarks/grammar.py                        everything, some minutes
     python benchmarks/grammar.py --quick                few rounds, to see that it runs
@@ -464,14 +465,12 @@ def summary(records: list[Record], names: list[str]) -> list[Record]:
     for name in names:
         for kind in ("all", "table", *WAYS):
             within = {"all": WAYS, "table": WAYS[:2]}.get(kind, (kind,))
-            for which in (*STYLES, "both"):
+            for which in STYLES:
                 steps = [
                     ns / 1e3
                     for record in records
                     if record["engine"] == name and ways.get(record["grammar"], WAYS[2]) in within
-                    for walked, values in record["steps_ns"].items()
-                    if which == walked or (which == "both" and walked in ("first", "again"))
-                    for ns in values
+                    for ns in record["steps_ns"].get(which, ())
                 ]
                 if steps:
                     row: Record = {"engine": name, "way": kind, "walk": which, "steps": len(steps)}
@@ -502,9 +501,10 @@ def bars(results: Record) -> list[Bar]:
     mine = [row for (name, _), row in by.items() if name == OURS]
     if not mine:
         return []
-    texts, wrong = sum(row["texts"] for row in mine), sum(len(row["wrong"]) for row in mine)
-    wrong += sum(row["texts"] for row in mine if "refused" in row) + sum(row["narrow"] for row in mine)
-    wrong += sum(len(row.get("whole_wrong", ())) + row.get("whole_narrow", 0) for row in mine)
+    texts, wrong = sum(row["texts"] for row in mine), sum(row["texts"] for row in mine if "refused" in row)
+    for row in mine:  # a text is wrong as it is read, on the whole table, or both
+        ways = (row["wrong"], row["narrow"]), (row.get("whole_wrong", ()), row.get("whole_narrow", 0))
+        wrong += max(len(others) + narrow for others, narrow in ways)
     peers_right = [f"{name} {_right(by, name)}" for name in results["versions"] if name != OURS]
     said = f"{texts - wrong:,} of {texts:,}" + (f"; {', '.join(peers_right)}" if peers_right else "")
     out: list[Bar] = [("right answers", "all texts", said, not wrong)]
@@ -513,12 +513,15 @@ def bars(results: Record) -> list[Bar]:
         said = f"{ours:.2f} ms" + (f": {REFERENCE} x {ours / theirs:.2f}" if theirs else "") if ours else ""
         held = ours <= BARS["first"] * theirs if ours and theirs else None
         out.append((f"{what}, median", f"{REFERENCE} x {BARS['first']:g}", said, held))
-    for quantile in ("p50", "p99"):
-        walks = [steps.get((OURS, "table", walked)) for walked in ("both", *STYLES)]
-        bar = BARS[f"{quantile}_us"]
-        said = "; ".join(f"{row['walk']} {row[quantile]:.2f}" for row in walks if row)
-        held = walks[0][quantile] <= bar if walks[0] else None
-        out.append((f"mask and advance, regular and delimited, {quantile}", f"{bar:g} us", f"{said} us", held))
+    all_have_tables = all("whole_ms" in row for row in mine if row.get("way") in WAYS[:2])
+    for on, walked in (("tables", ("whole", "whole, again")), ("the same as they are read", ("first", "again"))):
+        walks = [row for walk in walked if (row := steps.get((OURS, "table", walk)))]
+        for quantile in ("p50", "p99"):
+            said = "; ".join(f"{row['walk']} {row[quantile]:.2f}" for row in walks)
+            bar = BARS[f"{quantile}_us"] if on == "tables" else None
+            held = all_have_tables and all(row[quantile] <= bar for row in walks) if bar and walks else None
+            what = f"mask and advance, regular and delimited, {on}, {quantile}"
+            out.append((what, f"{bar:g} us" if bar else "", f"{said} us", held))
     row = steps.get((OURS, WAYS[2], "again"))
     said = f"{row['p50']:.2f} us" if row else ""
     held = row["p50"] <= BARS["read_p50_us"] if row else None
@@ -617,7 +620,6 @@ def _steps(results: Record) -> list[str]:
                 [row["engine"], kinds.get(row["way"], row["way"]), row["walk"], row["steps"]]
                 + [row[f"p{q}"] for q in (50, 90, 99, 99.9, 100)]
                 for row in results["summary"]
-                if row["walk"] != "both"
             ],
         ),
     ]
@@ -677,7 +679,7 @@ def _plot(results: Record, path: Path) -> None:
         points = [(float(np.median(mine[g]["first_ms"])), i) for i, g in enumerate(grammars) if mine[g]["first_ms"]]
         axes[0].semilogx(*zip(*points, strict=True), "o", label=name, color=colours[name]) if points else None
         for row in results["summary"]:
-            if (row["engine"], row["way"]) == (name, "all") and row["walk"] != "both":
+            if (row["engine"], row["way"]) == (name, "all"):
                 style, label = STYLES[row["walk"]], f"{name}, {row['walk']}"
                 axes[1].semilogx(row["us"], row["quantiles"], style, label=label, color=colours[name])
     axes[0].set(title="grammar to first mask", xlabel="milliseconds", yticks=range(len(grammars)), yticklabels=grammars)

@@ -319,7 +319,7 @@ def write_report(
 
     results: with the machine and the engines' versions. Beside it are its numbers, in a file of the same name.
     """
-    rows = [[*bar[:3], {True: "yes", False: "no", None: "not measured"}[bar[3]]] for bar in bars]
+    rows = [[*bar[:3], {True: "yes", False: "no", None: "not measured" if bar[1] else ""}[bar[3]]] for bar in bars]
     shown = Table(*_BARS, title=title)
     for row in rows:
         shown.add_row(*row)

@@ -256,7 +256,7 @@ def test_a_grammar_that_takes_too_long_is_read_no_further():
 
 def test_bars_are_held_against_what_was_measured():
     def record(engine, name, first, us, wrong=(), **more):
-        steps = {"first": [1000 * us], "again": [1000 * us]}
+        steps = {key: [1000 * us] for key in ("first", "again", "whole", "whole, again")}
         found = {"engine": engine, "grammar": name, "texts": 4, "read": 4, "narrow": 0, "wrong": list(wrong)}
         return {**found, "first_ms": [first], "again_ms": [first], "steps_ns": steps, **more}
 
@@ -266,11 +266,14 @@ def test_bars_are_held_against_what_was_measured():
         return [row[3] for row in bench.bars({**results, "summary": bench.summary(records, names)})]
 
     theirs = [record("llguidance", "a", 1.0, 9), record("llguidance", "b", 2.0, 9)]
-    ours = [record("maskwright", "a", 2.0, 4, way="regular"), record("maskwright", "b", 5.0, 7, way="as it is read")]
-    assert held([*ours, *theirs]) == [True] * 6
-    slow = [record("maskwright", "a", 9.0, 30, way="delimited"), record("maskwright", "b", 9.0, 9, way="as it is read")]
-    assert held([*slow, *theirs]) == [True, *[False] * 5]
-    wrong = record("maskwright", "a", 2.0, 4, ({"text": "x", "said": "accepts"},), way="regular")
+    tabled = {"way": "regular", "whole_ms": 1.0}
+    ours = [record("maskwright", "a", 2.0, 4, **tabled), record("maskwright", "b", 5.0, 7, way="as it is read")]
+    assert held([*ours, *theirs]) == [True] * 5 + [None, None, True]
+    slow = [record("maskwright", "a", 9.0, 30, **tabled), record("maskwright", "b", 9.0, 9, way="as it is read")]
+    assert held([*slow, *theirs]) == [True, *[False] * 4, None, None, False]
+    without = record("maskwright", "a", 2.0, 4, way="delimited")  # a table that there ought to be
+    assert held([without, ours[1], *theirs])[3:5] == [False, False]
+    wrong = record("maskwright", "a", 2.0, 4, ({"text": "x", "said": "accepts"},), **tabled)
     assert held([wrong, ours[1], *theirs])[0] is False
     assert held([{**ours[0], "whole_wrong": [{"text": "x", "said": "accepts"}]}, ours[1], *theirs])[0] is False
 
