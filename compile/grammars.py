@@ -165,6 +165,6 @@ def _regular(network: Network, vocabulary: Vocabulary, source: str, meter: Meter
 def automaton(network: Network, meter: Meter) -> Dfa:
     """Return the minimal DFA of a network in which no rule embeds itself. Raises BudgetError."""
     stacks = Stacks(network, NO_TOKENS, meter)
-    cells = stacks.all_states()
+    cells = stacks.all_states(meter)
     class_of: Any = network.class_of[:BYTES].astype(np.uint16)
     return canonical(class_of, cells, stacks.accepting(), meter=meter)

@@ -196,6 +196,21 @@ def test_each_kind_of_bracket_is_found(vocab, name):
         assert not table.accepts(spelled(text.encode())), text
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'start: ("a" | "b")* "a" ("a" | "b")~24',
+        "\n".join(["start: r0", *(f"r{i}: r{i + 1} r{i + 1}" for i in range(40)), 'r40: "a" | ']),
+        "start: e\ne: " + " | ".join(f'"{i}<" e ">{i}"' for i in range(400)) + ' | "x"',
+    ],
+    ids=["regular", "ambiguous", "brackets"],
+)
+def test_what_finds_all_states_keeps_to_the_seconds_of_a_budget(vocab, source):
+    lazy = mw.compile_grammar(source, vocab, budget=Budget(seconds=0.5, states=10**9, bytes=1 << 40))
+    with pytest.raises(mw.BudgetError, match=r"finding all states of a grammar \(budget: seconds=0.5;"):
+        lazy.complete()
+
+
 def test_what_is_within_itself_on_one_side_only_takes_no_brackets(vocab):
     grammar = Grammar({"start": Choice((Sequence((Text(b"("), Rule("start"))), Text(b"a")))}, "start")
     rules = reachable(grammar)

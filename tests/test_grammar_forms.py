@@ -596,3 +596,11 @@ def test_the_naive_recogniser_reads_cycles_left_recursion_and_what_is_ignored() 
     assert members(grammar, [b"a", b"+", b" "], 3) == {b"a", b" a", b"a ", b"  a", b" a ", b"a  ", b"a+a"}
     assert accepts(Grammar({"s": Special("<x>")}, "s"), ["<x>"])
     assert not accepts(Grammar({"s": Rule("s")}, "s"), b"")
+
+
+@pytest.mark.parametrize("rule", ["lark.value", "python.comp_op", "python.augassign_op"])
+def test_rules_of_larks_library_whose_parts_have_other_names_are_imported(rule):
+    """Which of a rule's ways are called what is for the tree: lark.value has one called template_usage."""
+    source = f"%import {rule}\nstart: {rule.rpartition('.')[2]}"
+    Lark(source, parser="earley")
+    assert "start" in read_lark(source).rules

@@ -129,7 +129,7 @@ class _Explored:
 
     def _row(self, state: int) -> NDArray[np.int32]:
         while state >= self.spread:
-            self.spread = self.stacks.spread(self.spread)
+            self.spread = self.stacks.spread(self.spread, self.meter)
         row: NDArray[np.int32] = self.stacks.cells[state]
         return row
 
@@ -211,7 +211,7 @@ class _Explored:
                 site[k, label[ended]] = place[self.after(call, ended)]
         accepting = np.array([self.stacks.accepts(state) for state in states], np.bool_)
         self.meter.check(states=len(states), bytes=1024 * len(states), doing="finding all states of a grammar")
-        merged = _merged(rows, accepting, base, start, site)
+        merged = _merged(rows, accepting, base, start, site, self.meter)
         first = np.unique(merged, return_index=True)[1]  # a state of each class
 
         machine = Machine()
@@ -265,8 +265,9 @@ def _height(whole: _Fragment, inner: Mapping[int, _Fragment]) -> int | None:
 
 
 def _merged(
-    rows: NDArray[np.int64], accepting: NDArray[np.bool_], base: int, start: NDArray[np.int64], site: NDArray[np.int64]
-) -> NDArray[np.int64]:
+    rows: NDArray[np.int64], accepting: NDArray[np.bool_], base: int, start: NDArray[np.int64],
+    site: NDArray[np.int64], meter: Meter,
+) -> NDArray[np.int64]:  # fmt: skip
     """Return the class of each state among those that cannot be told apart (Moore), classes in order of first ones.
 
     rows: (N, C) codes; calls are `base` and below. start, site: of each call, where it goes and where it returns to.
@@ -280,6 +281,7 @@ def _merged(
         if found == count:
             break
         count = found
+        meter.check(states=len(rows), bytes=4 * rows.nbytes, doing="merging states of a grammar")
         seen = np.where(rows >= 0, classes[np.maximum(rows, 0)], rows)
         if start.size:
             told = np.where(site >= 0, classes[np.maximum(site, 0)], -1)

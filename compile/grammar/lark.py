@@ -58,7 +58,10 @@ def read_lark(text: str, start: str = "start", meter: Meter | None = None) -> Gr
         return _Reader(text, Budget().begin() if meter is None else meter).grammar(start)
     except RecursionError:
         raise GrammarError(
-            "parentheses are nested too deep for the interpreter's stack: flatten them", text, 0
+            "parentheses, or terminals within each other, are nested too deep for the interpreter's stack: flatten "
+            "them, or make them rules",
+            text,
+            0,
         ) from None
 
 
@@ -297,7 +300,14 @@ def _import(statement: Any) -> tuple[tuple[str, ...], dict[str, str], Token]:
 
 
 def _symbols(tree: Any) -> Iterator[Any]:
-    return tree.find_pred(lambda t: t.data in ("terminal", "nonterminal"))  # type: ignore[no-any-return]
+    """Yield the symbols of a definition; what an alias calls a part of it is none."""
+    todo = [tree]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, Tree):
+            if each.data in ("terminal", "nonterminal"):
+                yield each
+            todo += each.children[:1] if each.data == "alias" else each.children
 
 
 @lru_cache(maxsize=64)

@@ -58,6 +58,7 @@ _UNSEEN = np.uint64((1 << 64) - 1)  # in place of groups
 ) = range(108, 120)  # fmt: skip
 _SIZE = 120
 _AT_ONCE = 1 << 20  # pairs looked at before somebody looks at the clock
+_ALL = "finding all states of a grammar"
 _PAUSE = 1  # in place of a place in the header
 
 
@@ -122,8 +123,8 @@ class Stacks:
         self._arrays[at] = array
         put(self._header, at, array)
 
-    def _do(self, work: Callable[[], Any]) -> Any:
-        """Return what a kernel does, with as much room as it needs."""
+    def _do(self, work: Callable[[], Any], meter: Meter | None = None) -> Any:
+        """Return what a kernel does, with as much room as it needs; meter: of who waits for more than this."""
         if self._over:
             raise BudgetError(self._over)
         began, self._header[_SPENT] = time.monotonic(), 0
@@ -132,7 +133,9 @@ class Stacks:
             if found > _FULL:
                 return found
             if found == _FULL - _PAUSE:
-                if time.monotonic() - began > self._seconds:
+                if meter is not None:
+                    meter.check(states=self.num_states, bytes=self.nbytes, doing=_ALL)
+                elif time.monotonic() - began > self._seconds:
                     raise BudgetError(
                         f"reading a grammar took more than {self._seconds:g} s for one token or mask, at "
                         f"{self.num_states:,} states: raise Budget(seconds=...), or make the grammar less ambiguous"
@@ -252,17 +255,17 @@ class Stacks:
         part = slice(*self._arrays[_STATE_START][state : state + 2].tolist())
         return self._arrays[_ITEM_POSITION][part], self._arrays[_ITEM_FRAME][part]
 
-    def spread(self, done: int) -> int:
+    def spread(self, done: int, meter: Meter) -> int:
         """Find where all classes lead from states behind the first `done`; return how many are done then."""
         with self._lock:
-            self.meter.check(states=self.num_states, bytes=self.nbytes, doing="finding all states of a grammar")
-            return int(self._do(partial(_spread, self._header, done)))
+            meter.check(states=self.num_states, bytes=self.nbytes, doing=_ALL)
+            return int(self._do(partial(_spread, self._header, done), meter))
 
-    def all_states(self) -> NDArray[np.int32]:
+    def all_states(self, meter: Meter) -> NDArray[np.int32]:
         """Return the cells of all states there are, (S, C), once all have been made. Raises BudgetError."""
         done = 0
         while done < self.num_states:
-            done = self.spread(done)
+            done = self.spread(done, meter)
         return self.cells
 
     @property
