@@ -58,6 +58,7 @@ SLOW = {  # each takes long, and others of the same test, or of nearly the same 
     "test_operations.py::test_candidates_and_select_at_each_level_agree_with_numpy[jax]",
     "test_operations.py::test_large_tables_with_masks_and_tails_agree_with_numpy[jax]",
     "test_operations.py::test_tables_with_indices_of_64_bits_work[jax]",
+    "test_sampling.py::test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities[dtype-numpy]",
     "test_sampling.py::test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities[tempered-numpy]",
     "test_sampling.py::test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities[tempered-torch]",
     "test_sampling.py::test_all_of_it_jits_in_jax_with_the_table_as_an_argument[regex]",
@@ -67,6 +68,7 @@ SLOW = {  # each takes long, and others of the same test, or of nearly the same 
     "test_sorted_matrix.py::test_candidates_and_select_at_each_level_agree_with_the_table[jax-late]",
     "test_sorted_matrix.py::test_decoders_find_with_a_matrix_what_they_find_with_a_table[jax-few tokens]",
     "test_sorted_matrix.py::test_operations_at_all_prefixes_agree_with_the_table[jax-late-True]",
+    "test_speculative.py::test_with_jumps_the_distribution_is_that_of_sampling_with_jumps[record-good-branches3]",
     "test_speculative.py::test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set[False-jax-branches4]",
 }
 
