@@ -139,7 +139,7 @@ def _whole(
 ) -> TransitionTable:
     """Return the table of a grammar: of an automaton, or with calls where the input alone says what is open."""
     alone = form.rules[form.start]
-    if form.ignored is None and not called(alone):
+    if form.ignored is None and not any(called(alone)):
         # such as text with tags: free texts side by side are ambiguous, and may be counted: cheaper in an NFA
         return bind(dfa_of(alone, meter), vocabulary, source=source, meter=meter)
     if not network.embeds:

@@ -67,7 +67,8 @@ def _given(kind: Any, arrays: Any) -> OnDemandTable:
     """Return a table that is read on demand with its arrays where they are traced, else as they are by then."""
     kept, start_row = kind
     rows = kept()
-    assert rows is not None, "whoever has the arrays has the table"
+    if rows is None:
+        raise ReferenceError("the table that these arrays are of is gone: keep what put() returned")
     traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
     return OnDemandTable(rows, start_row, Arrays(*arrays) if traced else None)
 

@@ -623,13 +623,14 @@ def of_schema(name: str) -> mw.TransitionTable:
 def llama() -> Any:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=vocabulary().size, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, eos_token_id=EOS, pad_token_id=EOS, bos_token_id=None,
         initializer_range=0.5,
     )  # fmt: skip
-    return transformers.LlamaForCausalLM(config).eval()
+    with torch.random.fork_rng():  # whoever asks first may have seeded the generator for something else
+        torch.manual_seed(0)
+        return transformers.LlamaForCausalLM(config).eval()
 
 
 def prompt(rows: int = 2) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from naive_tags import SPECIAL, accepts
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
-from maskwright.compile import link
+from maskwright.compile import grammars, link
 from maskwright.compile.grammar.tags import SpecialToken, Tag, TaggedText, plain, read_tags
 from maskwright.compile.json_schema.tagged import compile_values
 from maskwright.compile.schema import request
@@ -716,3 +716,18 @@ def test_free_text_is_utf_8(vocab):
             assert matcher.advance(1 + 0xC3)
             assert not matcher.copy().advance(1 + ord("<"))
             assert matcher.advance(1 + 0xA9)
+
+
+def test_what_no_rule_stands_in_becomes_an_automaton_without_a_network(vocab, monkeypatch):
+    """Sixty times up to thirty letters: an NFA has a state for each, a network a set of places."""
+
+    def fails(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(grammars, "automaton", fails)
+    words = {"type": "regex", "pattern": "[a-z]{1,30}x?"}
+    table = compile_structural_tag({"type": "repeat", "content": words, "min": 3, "max": 60}, vocab).complete()
+    assert table.accepts(written("abc"))
+    assert not table.accepts(written("ab"))
+    with pytest.raises(AssertionError):
+        mw.compile_grammar('start: a a\na: "b" | "c"', vocab).complete()

@@ -43,24 +43,26 @@ MODES: dict[str, dict[str, Any]] = {
 
 @cache
 def llama(size: int, eos: int | tuple[int, ...] = EOS, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
     ends = list(eos) if isinstance(eos, tuple) else eos
     config = LlamaConfig(
         vocab_size=size, num_key_value_heads=2, eos_token_id=ends, pad_token_id=EOS, bos_token_id=None,
         initializer_range=0.5, **SHAPE,
     )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+    with torch.random.fork_rng():  # whoever asks first may have seeded the generator for something else
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).eval()
 
 
 @cache
 def bart(size: int) -> Any:
-    torch.manual_seed(0)
     config = BartConfig(
         vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.5,
         bos_token_id=1, eos_token_id=EOS, pad_token_id=3, decoder_start_token_id=5, forced_eos_token_id=None,
     )  # fmt: skip
-    return BartForConditionalGeneration(config).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return BartForConditionalGeneration(config).eval()
 
 
 @cache

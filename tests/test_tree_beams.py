@@ -44,11 +44,12 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def made(name: str, options: dict[str, Any], seed: int = 0) -> Any:
-    torch.manual_seed(seed)
     head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     config = getattr(transformers, f"{name}Config")(**{k: v for k, v in options.items() if k != "attn_implementation"})
     config._attn_implementation = options.get("attn_implementation", "sdpa")
-    return getattr(transformers, head)(config).eval().double()
+    with torch.random.fork_rng():  # whoever asks first may have seeded the generator for something else
+        torch.manual_seed(seed)
+        return getattr(transformers, head)(config).eval().double()
 
 
 @cache
