@@ -102,6 +102,52 @@ def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab,
     assert with_calls > 20
 
 
+WORDS = [to_dfa(p) for p in ("(?!(be|en)$)[ben]+", "(?!en$)[en]+", "en[be]+", "[be][en]*", "(en)?b", "en")]
+GAPS = [Text(b" "), Terminal(" +", to_dfa(" +")), Text(b";"), Text(b"")]
+
+
+def test_words_that_close_may_be_the_beginning_of_names(vocab):
+    """Random blocks between two words: such as have a table have the one of their reader, and its ends."""
+    with_calls = 0
+    for seed in range(500):
+        rng = random.Random(seed)
+        names = [Terminal("t", rng.choice(WORDS)) for _ in "12"]
+        rules: dict[str, Node] = {}
+        for name in ("start", "x"):
+            inner: list[Node] = [
+                *rng.sample(names, rng.randint(1, 2)),
+                Rule("start"),
+                *rng.sample([Rule("x")], seed % 2),
+            ]
+            before, after, behind = (rng.choice(GAPS) for _ in "123")
+            body = Repeat(Sequence((before, Choice(tuple(inner)))), 0, None)
+            opener, closer = rng.choice([(b"be", b"en"), (b"be", b"en"), (b"(", b"en"), (b"be", b"ene")])
+            rules[name] = Sequence((Text(opener), body, after, Text(closer), *rng.sample([behind], rng.randint(0, 1))))
+        grammar = Grammar(rules, "start")
+        depth = rng.choice([2, 64])
+        read, whole = (compile_form(grammar, vocab, source="t", depth=depth, meter=Budget().begin()) for _ in "12")
+        try:
+            whole.complete()
+        except (mw.NoTableError, mw.ConstraintError):
+            continue
+        with_calls += whole.is_nested
+        for _ in range(6):
+            one, other = mw.Matcher(read), mw.Matcher(whole)
+            text: list[int] = []
+            for _ in range(14):
+                masks = one.mask(), other.mask()
+                assert (masks[0] == masks[1]).all() or (depth == 2 and not (masks[1] & ~masks[0]).any()), (seed, text)
+                assert one.is_accepting == other.is_accepting == accepts(grammar, bytes(i - 1 for i in text))
+                ways = [i for i in allowed(masks[1], 257) if i]
+                assert ways or other.is_accepting
+                if not ways:
+                    break
+                text.append(rng.choice(ways))
+                assert one.advance(text[-1])
+                assert other.advance(text[-1])
+    assert with_calls > 100
+
+
 def test_a_list_between_operators_derives_what_the_rule_did():
     """Rules with themselves at both ends are written as lists; all short texts, against a recogniser of either."""
     texts = [bytes(word) for n in range(5) for word in itertools.product(b"ab+-", repeat=n)]
@@ -139,6 +185,16 @@ KINDS = {
         'start: e\ne: NAME | "fn" (" " NAME)? ":" e ";" | "(" e ")"\nNAME: /[a-z]+/',
         ["fn", "fnord", "fn:fn:a;;", "fn x:(fn:fn;);", "(fnx)"],
         ["fn:a", "fn x", "fnx:a;", "fn:a;;"],
+    ),
+    "a closing word in another": (  # "ends" goes on within what `end` closes, and the text may be over behind it
+        'start: s\ns: "begin" (W (s | NAME))* W "end"\nNAME: /(?!(begin|end)\\b)[a-z]+/\nW: / +/',
+        ["begin end", "begin ends end", "begin begin  endend  end end", "begin begin beg en end beginn end"],
+        ["begin ends", "beginend", "begin end end", "begin begin end"],
+    ),
+    "closing words in each other": (
+        'start: s (" " s)*\ns: "if" (";" s)* ";end" | "if" (";" s)* ";endif" "!" | ";ends"',
+        ["if;end", "if;endif!", "if;if;end;;ends;end", "if;;ends;endif! ;ends", "if;if;endif!;endif! if;end"],
+        ["if;endif", "if;end!", "if;;end", "if;ends"],
     ),
     "any case": (
         'start: e\ne: "case"i " " e* "end"i | "k"',
@@ -348,6 +404,7 @@ def test_a_bracket_with_which_another_begins_at_once_makes_no_table_where_it_may
         'start: "<" /[^<>]*x/ start? ">"',
         'start: "(" (/([a-z][a-z])+/ ";" | /([а-я][а-я])+/ ":" | /[0-9]+/ | start)* ")"',
         'start: "begin" (start | /[0-9]+/ | /[A-Zß-ü]+/ ";")* "end"',
+        'start: "begin" (W (NAME | start))* W "end"\nNAME: /(?!(begin|end)\\b)[a-zà-ÿ]+/\nW: / +/',
     ],
 )
 def test_wide_rows_of_a_real_vocabulary_are_as_they_are_read(source):

@@ -3,8 +3,12 @@
 The states are those of the reader (`stacks`) over what stands outside and inside regions, each as if others were
 single symbols. A state in which nothing but beginnings of regions stand is a call: what stands within all of them is
 read at once, and the site on the stack knows for each set of regions that may have ended where the text goes on. A
-state of nothing but ends is a return. Where either is mixed with something else, the input alone does not say how many
-regions are open, and there is no such machine.
+state of nothing but ends is a return.
+
+Where either is mixed with something else, the next byte has to tell them apart. Beginnings are left to it: it makes
+the call. Ends are taken, as the text may be over: the machine returns to a state behind the call that also knows what
+else there was within, and goes back there, by a call with the same site, if the next byte is of that. Where a byte goes
+on in both ways, the input alone does not say how many regions are open, and there is no such machine.
 """
 
 from __future__ import annotations
@@ -22,7 +26,10 @@ from ...automata.nested import DEAD, RETURN, Machine
 from .network import Network
 from .stacks import NO_TOKENS, Stacks
 
-_PLAIN, _CALL, _RETURN, _UNDECIDED = range(4)
+_PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)
+
+_End = frozenset[int] | int
+"""How a fragment ends: with some regions, or early, in a state from which what stands within may still go on."""
 
 
 class NotDelimitedError(Exception):
@@ -35,7 +42,7 @@ class _Fragment:
 
     start: int  # state
     states: set[int] = field(default_factory=set)
-    ends: dict[frozenset[int], None] = field(default_factory=dict)  # sets of regions that end together, in order
+    ends: dict[_End, None] = field(default_factory=dict)  # in order
     callers: list[tuple[_Fragment, int]] = field(default_factory=list)  # fragment and state of calls
     calls: dict[int, None] = field(default_factory=dict)  # states
 
@@ -49,7 +56,10 @@ def to_machine(network: Network, meter: Meter) -> tuple[Machine, int]:
 
 
 class _Explored:
-    """All states of a network with regions, and which fragments they are in."""
+    """All states of a network with regions, and which fragments they are in.
+
+    Those of the reader are numbered by it. State -1 - k is the k-th of those behind calls that ended early.
+    """
 
     def __init__(self, network: Network, meter: Meter) -> None:
         self.network, self.meter = network, meter
@@ -58,6 +68,8 @@ class _Explored:
         self.kinds: dict[int, int] = {}
         self.fragments: dict[frozenset[int], _Fragment] = {}
         self.returns: dict[tuple[int, frozenset[int]], int] = {}
+        self.early: dict[tuple[int, int], int] = {}  # by call, and the state in which its fragment ended
+        self.early_of: list[tuple[int, int]] = []
         self.whole = _Fragment(0)
         self.todo: list[tuple[_Fragment, int]] = []
         self._reach(self.whole, 0)
@@ -77,9 +89,9 @@ class _Explored:
             kind = _PLAIN
             if marks.any():
                 begins, whole = (marks % 2 == 1).any(), marks.all() and not self.stacks.accepts(state)
-                kind = _RETURN if not begins else _CALL if whole else _UNDECIDED
-                if (begins and (marks[marks > 0] % 2 == 0).any()) or not (begins or whole):
+                if begins and (marks[marks > 0] % 2 == 0).any():
                     raise NotDelimitedError
+                kind = (_CALL if whole else _UNDECIDED) if begins else _RETURN if whole else _EARLY
             self.kinds[state] = kind
         return kind
 
@@ -87,6 +99,11 @@ class _Explored:
         """Return the regions that begin, or end, at a state."""
         marks = self._marks(state)
         return frozenset(((marks[marks > 0] - 1) // 2).tolist())
+
+    def _end(self, state: int) -> _End | None:
+        """Return how a fragment ends where it comes to a state, None if it does not."""
+        kind = self._kind(state)
+        return self._regions(state) if kind == _RETURN else state if kind == _EARLY else None
 
     def _fragment(self, state: int) -> _Fragment:
         """Return the fragment that a call enters."""
@@ -98,68 +115,98 @@ class _Explored:
             self._reach(found, found.start)
         return found
 
-    def after(self, state: int, ended: frozenset[int]) -> int:
-        """Return the state behind a call when some of its regions have ended."""
-        found = self.returns.get((state, ended))
+    def after(self, call: int, end: _End) -> int:
+        """Return the state behind a call by how its fragment has ended."""
+        if isinstance(end, int):
+            found = self.early.get((call, end))
+            if found is None:
+                found = self.early[call, end] = -1 - len(self.early_of)
+                self.early_of.append((call, end))
+            return found
+        found = self.returns.get((call, end))
         if found is None:
-            position, frame = self.stacks.items(state)
-            kept = np.isin((self._marks(state) - 1) // 2, list(ended))
+            position, frame = self.stacks.items(call)
+            kept = np.isin((self._marks(call) - 1) // 2, list(end))
             nodes = self.network.position_node[position[kept]]
             found = self.stacks.enter(list(zip(nodes.tolist(), frame[kept].tolist(), strict=True)))
-            self.returns[state, ended] = found
+            self.returns[call, end] = found
         return found
 
-    def entered(self, state: int) -> tuple[dict[int, int], dict[int, int]]:
-        """Return where each class of symbols leads from an undecided state by its call.
-
-        In the second where that ends with the same symbol, and so leads to a state beside it.
-        """
-        called, passed = {}, {}
-        row, inner = self._row(state), self._row(self._fragment(state).start)
-        for symbol in np.flatnonzero(inner != DEAD).tolist():
-            to = int(inner[symbol])
-            kind = self._kind(to)
-            if row[symbol] != DEAD or kind == _CALL:
-                raise NotDelimitedError
-            if kind == _RETURN:
-                passed[symbol] = self.after(state, self._regions(to))
-            else:
-                called[symbol] = to
-        return called, passed
-
-    def _row(self, state: int) -> NDArray[np.int32]:
+    def row(self, state: int) -> NDArray[np.int32]:
+        """Return where each class of symbols leads without a call that is made late."""
+        if state < 0:
+            call, end = self.early_of[-1 - state]
+            state = self.after(call, self._regions(end))
         while state >= self.spread:
             self.spread = self.stacks.spread(self.spread, self.meter)
         row: NDArray[np.int32] = self.stacks.cells[state]
         return row
 
+    def late(self, state: int) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
+        """Return the calls that classes of symbols make late in a state: the state of each, and where it leads within.
+
+        In the second where that ends with the same symbol, and so leads to a state beside it. A call is late that an
+        undecided state makes, and one that goes back to what has ended early.
+        """
+        called: dict[int, tuple[int, int]] = {}
+        passed: dict[int, int] = {}
+        row = self.row(state)
+
+        def enter(call: int, inner: NDArray[np.int32]) -> None:
+            for symbol in np.flatnonzero(inner != DEAD).tolist():
+                to = int(inner[symbol])
+                if row[symbol] != DEAD or symbol in called or symbol in passed or self._kind(to) == _CALL:
+                    raise NotDelimitedError
+                end = self._end(to)
+                if end is None:
+                    called[symbol] = call, to
+                else:
+                    passed[symbol] = self.after(call, end)
+
+        if state < 0:
+            call, end = self.early_of[-1 - state]
+            enter(call, self.row(end))
+            state = self.after(call, self._regions(end))
+        if self._kind(state) == _UNDECIDED:
+            enter(state, self.row(self._fragment(state).start))
+        return called, passed
+
+    def accepts(self, state: int) -> bool:
+        """Return whether the text may end in a state."""
+        if state < 0:
+            call, end = self.early_of[-1 - state]
+            state = self.after(call, self._regions(end))
+        return self.stacks.accepts(state)
+
     def _reach(self, fragment: _Fragment, state: int) -> None:
         if state in fragment.states:
             return
-        if self._kind(state) not in (_PLAIN, _UNDECIDED):
+        if state >= 0 and self._kind(state) not in (_PLAIN, _UNDECIDED):
             raise NotDelimitedError  # nothing is read between two brackets
         fragment.states.add(state)
         self.todo.append((fragment, state))
 
     def _follow(self, fragment: _Fragment, state: int) -> None:
-        for to in set(self._row(state).tolist()) - {DEAD}:
-            kind = self._kind(to)
-            if kind in (_PLAIN, _UNDECIDED):
-                self._reach(fragment, to)
-            elif kind == _RETURN:
-                ended = self._regions(to)
-                if ended not in fragment.ends:
-                    fragment.ends[ended] = None
-                    for other, call in fragment.callers:
-                        self._reach(other, self.after(call, ended))
-            else:
+        """Reach what a state of a fragment leads to."""
+        for to in set(self.row(state).tolist()) - {DEAD}:
+            if self._kind(to) == _CALL:
                 self._call(fragment, to)
-        if self._kind(state) == _UNDECIDED:
-            called, passed = self.entered(state)
+                continue
+            end = self._end(to)
+            if end is None:
+                self._reach(fragment, to)
+            elif end not in fragment.ends:
+                fragment.ends[end] = None
+                if isinstance(end, int):
+                    self._follow(fragment, end)  # what still goes on
+                for other, call in fragment.callers:
+                    self._reach(other, self.after(call, end))
+        if state < 0 or self._kind(state) == _UNDECIDED:
+            called, passed = self.late(state)
             for to in passed.values():
                 self._reach(fragment, to)
-            if called:
-                self._call(fragment, state)
+            for call in {call for call, _ in called.values()}:
+                self._call(fragment, call)
 
     def _call(self, fragment: _Fragment, state: int) -> None:
         """Note that a fragment makes the call of a state."""
@@ -178,38 +225,39 @@ class _Explored:
         fragments = list({id(each): each for each in (self.whole, *self.fragments.values())}.values())
         label = _labels(fragments)
         states = sorted({state for fragment in fragments for state in fragment.states})
+        place = {state: i for i, state in enumerate(states)}
         inner = {call: self._fragment(call) for fragment in fragments for call in fragment.calls}
         # what is called: by which state, and where it goes
         calls = [(call, inner[call].start) for call in inner if self.kinds[call] == _CALL]
-        entered = {state: self.entered(state) for state in states if self.kinds[state] == _UNDECIDED}
         number_of: dict[Any, int] = {call: k for k, (call, _) in enumerate(calls)}
-        for call, (called, _) in entered.items():
-            for to in set(called.values()):
-                number_of[call, to] = len(calls)
-                calls.append((call, to))
+        late = {state: self.late(state) for state in states if state < 0 or self.kinds[state] == _UNDECIDED}
+        for called, _ in late.values():
+            for each in set(called.values()):
+                if each not in number_of:
+                    number_of[each] = len(calls)
+                    calls.append(each)
         # codes count states from 0, and calls below all labels
         base = RETURN - 1 - max(label.values(), default=0)
-        place = np.full(self.stacks.num_states, -1, np.int64)
-        place[states] = np.arange(len(states))
         code = np.full(self.stacks.num_states + 1, DEAD, np.int64)  # the last is where nothing leads
-        code[states] = np.arange(len(states))
         for state, kind in self.kinds.items():
             if kind == _CALL and state in number_of:
                 code[state] = base - number_of[state]
-            elif kind == _RETURN and self._regions(state) in label:
-                code[state] = RETURN - label[self._regions(state)]
-        rows = code[self.stacks.cells[states]]
-        for call, (called, passed) in entered.items():
-            for symbol, to in called.items():
-                rows[place[call], symbol] = base - number_of[call, to]
+            elif kind in (_RETURN, _EARLY) and (end := self._end(state)) in label:
+                code[state] = RETURN - label[end]
+            elif state in place:
+                code[state] = place[state]
+        rows = code[np.stack([self.row(state) for state in states])]
+        for state, (called, passed) in late.items():
+            for symbol, each in called.items():
+                rows[place[state], symbol] = base - number_of[each]
             for symbol, to in passed.items():
-                rows[place[call], symbol] = place[to]
-        start = place[[to for _, to in calls]] if calls else np.zeros(0, np.int64)
+                rows[place[state], symbol] = place[to]
+        start = np.array([place[to] for _, to in calls], np.int64)
         site = np.full((len(calls), max(label.values(), default=0) + 1), -1, np.int64)
         for k, (call, _) in enumerate(calls):
-            for ended in inner[call].ends:
-                site[k, label[ended]] = place[self.after(call, ended)]
-        accepting = np.array([self.stacks.accepts(state) for state in states], np.bool_)
+            for end in inner[call].ends:
+                site[k, label[end]] = place[self.after(call, end)]
+        accepting = np.array([self.accepts(state) for state in states], np.bool_)
         self.meter.check(states=len(states), bytes=1024 * len(states), doing="finding all states of a grammar")
         merged = _merged(rows, accepting, base, start, site, self.meter)
         first = np.unique(merged, return_index=True)[1]  # a state of each class
@@ -231,13 +279,13 @@ class _Explored:
         return machine, int(number[place[0]])
 
 
-def _labels(fragments: list[_Fragment]) -> dict[frozenset[int], int]:
-    """Return a label for each set of regions that end together, others for those in which one fragment may end."""
-    beside: dict[frozenset[int], set[frozenset[int]]] = {}
+def _labels(fragments: list[_Fragment]) -> dict[_End, int]:
+    """Return a label for each end, others for those in which one fragment may end."""
+    beside: dict[_End, set[_End]] = {}
     for fragment in fragments:
         for ended in fragment.ends:
             beside.setdefault(ended, set()).update(fragment.ends)
-    label: dict[frozenset[int], int] = {}
+    label: dict[_End, int] = {}
     for ended, others in beside.items():
         used = {label[other] for other in others if other in label}
         label[ended] = next(k for k in range(len(used) + 1) if k not in used)
