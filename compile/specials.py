@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..errors import ConstraintError
 from .grammar.analysis import items
@@ -27,8 +27,8 @@ def spelt(grammar: Grammar, vocabulary: Vocabulary) -> tuple[Grammar, Vocabulary
         return grammar, vocabulary
     order = tuple(sorted(set(ids.values())))
     marked = vocabulary.marked(order)
-    marks = {name: Text(MARKS[order.index(i) : order.index(i) + 1]) for name, i in ids.items()}
-    rules = {name: _replaced(body, marks) for name, body in grammar.rules.items()}
+    marks: dict[str, Node] = {name: Text(MARKS[order.index(i) : order.index(i) + 1]) for name, i in ids.items()}
+    rules = {name: replaced(body, marks) for name, body in grammar.rules.items()}
     return Grammar(rules, grammar.start, grammar.ignored, grammar.source, grammar.where), marked
 
 
@@ -63,9 +63,10 @@ def _named(node: Node) -> Iterator[str]:
         todo.extend(reversed(items(each)))
 
 
-def _replaced(node: Node, marks: dict[str, Text]) -> Node:
+def replaced(node: Node, nodes: Mapping[str, Node]) -> Node:
+    """Return a node with others in place of special tokens, by their names."""
     if isinstance(node, Special):
-        return marks.get(node.name, node)
+        return nodes.get(node.name, node)
     if isinstance(node, (Sequence, Choice)):
-        return type(node)(tuple(_replaced(item, marks) for item in node.items))
-    return Repeat(_replaced(node.item, marks), node.low, node.high) if isinstance(node, Repeat) else node
+        return type(node)(tuple(replaced(item, nodes) for item in node.items))
+    return Repeat(replaced(node.item, nodes), node.low, node.high) if isinstance(node, Repeat) else node

@@ -15,7 +15,8 @@ import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile import grammars, link
 from maskwright.compile.grammar.tags import SpecialToken, Tag, TaggedText, plain, read_tags
-from maskwright.compile.json_schema.tagged import compile_values
+from maskwright.compile.grammars import compile_form
+from maskwright.compile.json_schema.tagged import compile_values, value_of, with_rules
 from maskwright.compile.schema import request
 from maskwright.compile.specials import spelt
 from maskwright.compile.tags import compile_structural_tag
@@ -80,6 +81,15 @@ def by_machine(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
     reading = read_tags(plain(tag), meter)
     grammar, marked = spelt(reading.grammar, vocab)
     return compile_values(grammar, reading.schemas, marked, request(True, whitespace="compact"), meter)
+
+
+def by_rules(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
+    """Return the table by way of a grammar in which JSON values are rules, also where there is no need of one."""
+    meter = Budget().begin()
+    reading = read_tags(plain(tag), meter)
+    asked = request(True, whitespace="compact")
+    values = [value_of(contents, where, asked, meter) for contents, where in reading.schemas]
+    return compile_form(with_rules(reading.grammar, values, asked, meter), vocab, source="rules", meter=meter)
 
 
 # ------------------------------------------------------------------------------------------------ random formats
@@ -206,8 +216,7 @@ def test_random_tags_allow_what_looking_for_triggers_and_ends_says(kind, part, v
             continue
         made += 1
         tables = [table]
-        if kind == "plain":
-            tables.append(by_machine(tag, vocab))
+        tables.append((by_machine if kind == "plain" else by_rules)(tag, vocab))
         texts = {a_text(rng, tag) for _ in range(40)}
         tokens = {text: written(text, rng) for text in texts}
         # a token that has bytes is text where it is not named

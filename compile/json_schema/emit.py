@@ -37,10 +37,9 @@ from .skeleton import (
     Step,
     Value,
 )
-from .strings import cut, escaped, partition
+from .strings import cut, escaped, has_spellings, partition
 
 _WRITING = "writing out a schema"
-_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
 _AT_ONCE = 64  # states, before somebody looks at the clock
 _AT_FIRST = 1200  # states of a lazy table that are written before somebody comes to them
 _ANY = -1  # any object or array, as something that is called
@@ -621,7 +620,7 @@ class _Keys:
         if (
             self.language is None
             and any(state.others for state in states)
-            and any(map(self._has_spellings, automaton.keys))
+            and any(has_spellings(key, emitter.library.layout.ascii) for key in automaton.keys)
         ):
             # a key of several spellings is told from those that are not declared by its content
             self.language, _ = partition(automaton.keys, (), emitter.meter)
@@ -643,10 +642,6 @@ class _Keys:
             return self._open(here, behind, behind(other))
         live = any(here.steps[j] is not None for j in range(here.first, here.last))
         return self._closed(here, behind) if live else DEAD
-
-    def _has_spellings(self, key: str) -> bool:
-        """Whether JSON text has several ways to write a key, by escapes that it needs."""
-        return any(c not in _PLAIN and (self.emitter.library.layout.ascii or c < "\x80") for c in key)
 
     def _next(self, here: ObjectState, behind: Callable[[Step], int]) -> Callable[[_Branch], tuple[int, ...]]:
         """Return what tells apart the states of the object that differ in what may come next below a branch."""

@@ -338,6 +338,11 @@ def _grammar(name: str) -> Dfa:
     return to_dfa(_GRAMMARS[name], dialect="ecma")
 
 
+def any_number() -> Dfa:
+    """Return all texts of JSON's numbers."""
+    return _signed(True, True, True)
+
+
 @lru_cache(maxsize=8)
 def _signed(negative: bool, zero: bool, positive: bool) -> Dfa:
     """Return all texts of JSON's grammar for the numbers of some signs."""

@@ -168,6 +168,14 @@ def quoted(word: str, ascii: bool) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def has_spellings(word: str, ascii: bool) -> bool:
+    """Return whether JSON text has several ways to write a string, by escapes that it needs."""
+    return any(c not in _PLAIN and (ascii or c < "\x80") for c in word)
+
+
+_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
+
+
 # ------------------------------------------------------------------------------------------------------- formulas
 
 

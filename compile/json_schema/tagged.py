@@ -1,4 +1,7 @@
-"""Text with JSON values in it, as a machine: an automaton over bytes and values on top of the library."""
+"""Text with JSON values in it, as a machine: an automaton over bytes and values on top of the library.
+
+Where a part of the text is not regular, the values become rules beside its own instead, and the whole is a grammar.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,22 @@ from ...automata.labelled import Labelled
 from ...automata.nested import DEAD, KEEP
 from ...errors import ConstraintError, RegexError, SchemaError
 from ...table import LazyTable, TransitionTable
+from ..grammar.analysis import called
 from ..grammar.form import Grammar
+from ..grammar.network import Network
 from ..grammar.network import build as network_of
 from ..grammar.tags import dfa_of
-from ..grammars import automaton
+from ..grammars import automaton, compile_form
 from ..link import link
 from ..schema import Request, uncollected, wrong_pattern
-from ..specials import VALUE
+from ..specials import VALUE, replaced
 from ..vocabulary import MARKS, Vocabulary
 from .build import build
 from .emit import Emitter
 from .keywords import formula
 from .layout import OPEN_ARRAY, OPEN_OBJECT, QUOTE
 from .library import Library, lazily
+from .rules import Rules
 from .skeleton import Value
 
 
@@ -38,8 +44,11 @@ def compile_values(
 ) -> TransitionTable:
     """Return the table of a grammar without special tokens, but with the JSON values of some schemas."""
     with uncollected():
-        values = [_value_of(contents, where, asked, meter) for contents, where in schemas]
+        values = [value_of(contents, where, asked, meter) for contents, where in schemas]
         dfa = _joined(grammar, len(values), meter)
+        if dfa is None:
+            form = with_rules(grammar, values, asked, meter)
+            return compile_form(form, vocabulary, source=asked.source, depth=asked.depth, meter=meter)
         layout = replace(asked.layout, after=_behind(dfa, len(values)))
         library = Library.of(vocabulary, layout, meter if layout.after else None)
         named = [where for _, where in schemas]
@@ -61,7 +70,7 @@ def compile_values(
     )  # fmt: skip
 
 
-def _value_of(contents: Any, where: str, asked: Request, meter: Meter) -> Value:
+def value_of(contents: Any, where: str, asked: Request, meter: Meter) -> Value:
     """Return the skeleton of a schema; errors say where in the whole it stands."""
     try:
         node = formula(contents, allow=asked.allowed, documents=asked.documents, meter=meter)
@@ -77,20 +86,23 @@ def _value_of(contents: Any, where: str, asked: Request, meter: Meter) -> Value:
         raise SchemaError(message, where + wrong.pointer, wrong.keyword) from error
 
 
-def _joined(grammar: Grammar, values: int, meter: Meter) -> Dfa:
-    """Return the DFA of a grammar over bytes and its JSON values. Raises ConstraintError if a part is not regular."""
+def _joined(grammar: Grammar, values: int, meter: Meter) -> Dfa | None:
+    """Return the DFA of a grammar over bytes and its JSON values, None if a part is not regular."""
     symbols = {f"{VALUE}{j}": BYTES + j for j in range(values)}
+    networks: dict[str, Network] = {}
+    for name in dict.fromkeys(called(grammar.rules[grammar.start])):
+        networks[name] = network_of(Grammar(grammar.rules, name, None, grammar.source, grammar.where), meter)
+        if networks[name].embeds:
+            return None
+    return dfa_of(grammar.rules[grammar.start], meter, symbols, lambda name: automaton(networks[name], meter))
 
-    def rule(name: str) -> Dfa:
-        network = network_of(Grammar(grammar.rules, name, None, grammar.source, grammar.where), meter)
-        if network.embeds:
-            raise ConstraintError(
-                "a grammar that is not regular cannot stand beside JSON Schemas yet: a rule of it stands within itself "
-                "with something on either side; write the schemas as grammars, or compile the two apart"
-            )
-        return automaton(network, meter)
 
-    return dfa_of(grammar.rules[grammar.start], meter, symbols, rule)
+def with_rules(grammar: Grammar, values: Sequence[Value], asked: Request, meter: Meter) -> Grammar:
+    """Return a grammar in which JSON values are rules."""
+    made = Rules(asked.layout, meter)
+    nodes = {f"{VALUE}{j}": made.value(value, 0) for j, value in enumerate(values)}
+    rules = {name: replaced(body, nodes) for name, body in grammar.rules.items()}
+    return Grammar(rules | made.finish(), grammar.start, None, grammar.source, grammar.where)
 
 
 def _behind(dfa: Dfa, values: int) -> bytes:
