@@ -39,7 +39,7 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
 _ALL_CONTROLS = {**_CONTROLS, "a": "\a", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "e": "\x1b"}
 _SIGNS = frozenset("\\\"[]'/?-")  # what stands for itself after a backslash
 _SIGNS_IN_CLASS = frozenset("^$.*+(){}|") | _SIGNS
-_MACROS = frozenset({"TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch"})
+_MACROS = frozenset({"AnyTokens", "ExcludeToken", "TagDispatch", "Token", "TokenSet", "TokenTagDispatch"})
 
 
 def read_ebnf(text: str, start: str = "root", meter: Meter | None = None) -> Grammar:

@@ -43,6 +43,16 @@ _MOST_TEMPLATES = 10_000  # uses of templates with different arguments
 _LONGEST_TEMPLATE = 2_000  # characters in the name of one
 
 _OUTSIDE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:\\/|\\\\|[^/])*?/|(<[^<>\s"]+>)')
+_ADDITIONS = (  # of llguidance's to the notation: what stands before, and from where nothing is known, and what to do
+    (r"", r"%json\b", "%json", "put the schema beside the grammar with compile_structural_tag"),
+    (r"", r"%regex\b", "%regex", "write a pattern between slashes"),
+    (r"", r"%llguidance\b", "%llguidance", "leave the line out"),
+    (r"", r"&", "&, what two patterns share,", "ask for one of them in a lookahead of the other, /(?=..)../"),
+    (r"", r"~", "~, what a pattern leaves,", "exclude it by a lookahead, /(?!..)../"),
+    (r"\[\s*[a-z_]+\s*", r"=", "an attribute of a rule", "leave it out"),
+    (r"", r"\[\s*[a-z_]+\s*[]=,]", "an attribute of a rule", "leave it out"),
+    (r"", r"::", "a rule with parameters", "write a template, rule{parameter}"),
+)
 _JOINS = re.compile(r"[A-Za-z0-9_]")
 
 
@@ -364,6 +374,7 @@ class _Reader:
             return _parsed(text + "\n")
         except UnexpectedCharacters as error:
             position = error.pos_in_stream or 0
+            self._refuse_addition(position)
             shown = self.text[position : position + 1]
             self.fail(f"{shown!r} has no place here", position)
         except UnexpectedToken as error:
@@ -372,9 +383,16 @@ class _Reader:
             shown = repr(str(error.token)) if error.token.type != "$END" else "the end"
             label = f" ({found[0].lower()}{found[1:]})" if found else ""
             position = len(self.text) if error.token.type == "$END" else error.token.start_pos
+            self._refuse_addition(position)
             self.fail(f"{shown} has no place here{label}", position)
         except UnexpectedInput as error:
             self.fail(str(error).split("\n")[0], error.pos_in_stream or 0)
+
+    def _refuse_addition(self, position: int) -> None:
+        """Raise GrammarError if what stands at a place is an addition of llguidance's to Lark's notation."""
+        for before, here, name, instead in _ADDITIONS:
+            if re.search(f"{before}$", self.text[:position]) and re.match(here, self.text[position:]):
+                self.fail(f"{name} is llguidance's addition to Lark's notation and not supported: {instead}", position)
 
     def _without_specials(self) -> str:
         """Return the text with a terminal of the same length in place of each <special token>."""
@@ -593,6 +611,8 @@ class _Reader:
                 pattern = _read(str(token), token.type)
             except (LarkError, ValueError) as error:
                 raise _FaultError(f"{token} is no terminal: {error.args[0]}", token) from None
+            if "l" in pattern.flags:
+                raise _FaultError("the flag l, for a locale's letters, is for patterns over bytes: leave it out", token)
             plain = isinstance(pattern, PatternStr) and _ANY_CASE.issuperset(pattern.flags)
             return pattern, ((pattern.value, bool(pattern.flags)),) if plain else None
         if kind == "range":
