@@ -223,6 +223,10 @@ def _budget_from(usual: Budget) -> Callable[[_Command], _Command]:
     return _all(options)
 
 
+def _tagged(command: _Command) -> _Command:
+    return click.argument("tag", metavar="FILE", type=_FILE_OR_DASH)(_form(command))
+
+
 def _all(options: Any) -> Callable[[_Command], _Command]:
     def add(command: _Command) -> _Command:
         for option in reversed(options):
@@ -361,35 +365,38 @@ def compile_grammar_(
 
 
 @compile_.command("tags")
-@click.argument("tag", metavar="FILE", type=_FILE_OR_DASH)
-@_form
+@_tagged
 @_tokenizer(required=True)
 @_budget
 @_output(_writable, "Where the table is written.")
-def compile_tags_(
-    tag: Path, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
-    documents: tuple[tuple[str, Path], ...], depth: int, tokenizer: Path, size: int | None, eos: int | None,
-    output: Path, **limits: Any,
-) -> None:  # fmt: skip
+def compile_tags_(tag: Path, tokenizer: Path, size: int | None, eos: int | None, output: Path, **options: Any) -> None:
     """Compile the structural tag in FILE, JSON (- for standard input), into a table of free text with such tags in it.
 
-    Its options are those of the JSON in tags.
+    Its options are those of the JSON in tags. Tags with a grammar in them that can only be read as it is, see
+    `maskwright inspect tags`, have no table that a file could hold.
     """
-    text, known = _read_bytes(tag), {uri: path.read_bytes() for uri, path in documents}
-    budget = _limits(limits)
     with _faults_of_tags(tag):
-        contents = plain(text)
-        # reading a tokenizer takes seconds: what is wrong with the tags is said before
-        read_tags(contents, budget.begin())
+        make = _read_tags(
+            tag, **options
+        )  # reading a tokenizer takes seconds: what is wrong with the tags is said before
         vocabulary = _vocabulary(tokenizer, size, eos)
         began = time.perf_counter()
-        table = compile_structural_tag(
-            contents, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
-            depth=depth, budget=budget,
-        )  # fmt: skip
-        if isinstance(table, LazyTable):
-            table.complete()
+        table = make(vocabulary).complete()
     _save(table, output, began, tokenizer)
+
+
+def _read_tags(
+    tag: Path, *, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
+    documents: tuple[tuple[str, Path], ...], depth: int, **limits: Any,
+) -> Callable[[Vocabulary], TransitionTable]:  # fmt: skip
+    """Return what makes the table of a file of tags."""
+    contents, budget = plain(_read_bytes(tag)), _limits(limits)
+    known = {uri: path.read_bytes() for uri, path in documents}
+    read_tags(contents, budget.begin())
+    return lambda vocabulary: compile_structural_tag(
+        contents, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
+        depth=depth, budget=budget,
+    )  # fmt: skip
 
 
 @main.group()
@@ -513,7 +520,7 @@ def _check_few(drawn: int, most: int) -> None:
 
 @main.group(cls=_OfTable)
 def inspect() -> None:
-    """Show what a constraint comes to: inspect FILE for a compiled table, or inspect grammar FILE."""
+    """Show what a constraint comes to: inspect FILE for a compiled table, inspect grammar FILE, inspect tags FILE."""
 
 
 @inspect.command("table")
@@ -540,18 +547,21 @@ def inspect_grammar(
     vocabulary = _if_given(tokenizer, size, eos) or _single_bytes()
     with _faults_of(grammar):
         table = compile_grammar(text, vocabulary, start=start, syntax=syntax, depth=depth, budget=_limits(limits))
-    console = _console()
-    try:
-        if isinstance(table, LazyTable):
-            table.complete()
-    except ConstraintError as error:
-        facts = _facts()
-        facts.add_row("followed by", _way(table))
-        facts.add_row("because", _with_options(str(error)))
-        facts.add_row("source", table.source)
-        console.print(facts)
-    else:
-        _show(table, console)
+    _show_way(table)
+
+
+@inspect.command("tags")
+@_tagged
+@_tokenizer(required=False)
+@_budget
+def inspect_tags(tag: Path, tokenizer: Path | None, size: int | None, eos: int | None, **options: Any) -> None:
+    """Show how the text with tags in FILE is followed, and its table; over single bytes if there is no tokenizer.
+
+    As of a grammar: by a DFA, by calls and returns where JSON or brackets are in it, or, without a table, as it is.
+    """
+    with _faults_of_tags(tag):
+        table = _read_tags(tag, **options)(_if_given(tokenizer, size, eos) or _single_bytes())
+    _show_way(table)
 
 
 @main.command()
@@ -867,6 +877,21 @@ def _feather_schema(source: Path) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------- inspect
+
+
+def _show_way(table: TransitionTable) -> None:
+    """Show a table, or why there is none."""
+    console = _console()
+    try:
+        table.complete()
+    except ConstraintError as error:
+        facts = _facts()
+        facts.add_row("followed by", _way(table))
+        facts.add_row("because", _with_options(str(error)))
+        facts.add_row("source", table.source)
+        console.print(facts)
+    else:
+        _show(table, console)
 
 
 def _show(table: TransitionTable, console: Console) -> None:

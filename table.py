@@ -113,8 +113,7 @@ class _Length:
     def __get__(self, table: TransitionTable | None, owner: type) -> int:
         if table is None:
             return -1  # the field's default
-        if isinstance(table, LazyTable):
-            table.complete()
+        table.complete()
         found: int = table.__dict__["_min_length"]
         if found == -1 and table.is_nested:
             found = table.__dict__["_min_length"] = int(table.distances.code[0, 0])
@@ -352,6 +351,10 @@ class TransitionTable:
         """Bytes of each array, by name."""
         return {name: int(getattr(self, name).nbytes) for name in _ARRAYS}
 
+    def complete(self) -> TransitionTable:
+        """Return this table: its arrays are there, as those of a `LazyTable` are once it is complete."""
+        return self
+
     @property
     def nbytes(self) -> int:
         """Bytes of the table without the map back to input rows, which stays on the host."""
@@ -526,7 +529,7 @@ class TransitionTable:
                 f"a state for {count} rows of this table has node and height ({count},) and stack ({count}, "
                 f"{self.slots}), not {out.node.shape}, {out.height.shape} and {out.stack.shape}"
             )
-        stray = _follow(
+        stray = follow_rows(
             self.row_start, self.edge_token, self.edge_target, self.accepting, self.base_row, self.masks,
             self.base_mask, self.base_classes, self.base_start, self.base_target, self.class_start, self.class_token,
             self.class_id, self.action_state, self.action_start, self.action_push, self.row_exit, self.base_exit,
@@ -1582,7 +1585,7 @@ def stray_row(rows: int, sites: int, node: Any, stack: Any, height: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _follow(
+def follow_rows(
     row_start: Any,
     edge_token: Any,
     edge_target: Any,

@@ -83,7 +83,7 @@ def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> An
                 source[fill[number[t]]] = i
                 label[fill[number[t]]] = k
                 fill[number[t]] += 1
-    block, member, blocks = _refine(source, label, into, ends, K)
+    block, member, blocks = refine(source, label, into, ends, K)
 
     # one row per block, numbered breadth first
     rows = np.full((blocks, K), -1, np.int32)
@@ -211,11 +211,11 @@ def _trim(transition: Any, columns: Any, accepting: Any, start: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _refine(source: Any, label: Any, into: Any, accepting: Any, K: int) -> Any:
+def refine(source: Any, label: Any, into: Any, accepting: Any, K: int) -> Any:
     """Return a block (N,) for each state, the same for two if no word tells them apart, a state of each, their number.
 
-    State t is led to from source[j] by class label[j], below K, for j in into[t] .. into[t + 1]. Every state must lie
-    on a way to an accepting one.
+    State t is led to from source[j] by class label[j], below K, for j in into[t] .. into[t + 1]. If every state lies on
+    a way to an accepting one, these are the fewest blocks.
     """
     N = accepting.size
     # block b is element[first[b] : stop[b]], state s stands at place[s]

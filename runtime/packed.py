@@ -10,19 +10,30 @@ from __future__ import annotations
 
 import os
 import threading
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from ..bundle import address_of, array_at
-from ..table import NEVER, NestedState, TransitionTable, stray_configuration, stray_row, stray_state
+from ..table import (
+    NEVER,
+    NestedState,
+    TransitionTable,
+    follow_rows,
+    stray_configuration,
+    stray_row,
+    stray_state,
+)
 
 Budget = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Team = Callable[[int, int, int], None]
@@ -30,6 +41,7 @@ Team = Callable[[int, int, int], None]
 
 _PARALLEL = 1 << 19  # logits from which on threads pay for being woken
 _BLOCK = 16  # words of a mask that are looked at together
+_LINE = 64  # bytes of a cache line
 
 
 def compose(
@@ -110,6 +122,20 @@ def compose_nested_into(
         raise stray_configuration(table, state, int(stray))
 
 
+def follow(table: TransitionTable, tokens: NDArray[np.int64], state: NestedState) -> NestedState:
+    """Return what `TransitionTable.follow` does of one token a row (n,), with fewer arrays to hand on."""
+    node, stack, height = (np.array(part, kind) for part, kind in zip(state, _STATE_KINDS, strict=True))
+    tokens = np.ascontiguousarray(tokens, np.int64)
+    stray = _follow_one(Bundle.of(table).header, table.edge_token, tokens, node, stack, height)
+    out = NestedState(node, stack, height)
+    if stray >= 0:
+        raise stray_configuration(table, out, int(stray))
+    return out
+
+
+_STATE_KINDS = (np.int64, np.int32, np.int32)
+
+
 def budget_of(table: TransitionTable) -> Budget:
     """Return what kernels need to know of a nested table to keep a budget: distances, and the room they need."""
     found = table.distances
@@ -124,7 +150,7 @@ class Bundle:
     whoever keeps a bundle also keeps; they are read-only.
     """
 
-    __slots__ = ("arrays", "header")
+    __slots__ = ("address", "arrays", "header")
 
     def __init__(self, table: TransitionTable) -> None:
         eos = -1 if table.eos is None else table.eos
@@ -133,6 +159,7 @@ class Bundle:
         numbers = [table.num_rows, eos, table.vocab_size, table.num_symbols, words, table.depth, table.slots]
         numbers += [table.most_need, table.most_pushes]
         self.header = np.array(numbers + [0] * 2 * len(self.arrays), np.int64)
+        self.address = address_of(self.header)
         _write_addresses(self.header, *self.arrays)
 
     def set_most(self, most_need: int, most_pushes: int) -> None:
@@ -162,6 +189,41 @@ def scratch(rows: int, words: int) -> NDArray[np.uint32]:
 _kept = threading.local()
 
 
+class Logits(NamedTuple):
+    """Where logits (n, V') lie, and what is written over those that are not allowed."""
+
+    address: int
+    rows: int
+    columns: int
+    ahead: int  # bytes from one row to the next
+    size: int  # bytes of one
+    lowest: int  # the bits to write
+
+
+def pays(rows: int, columns: int, threads: int) -> bool:
+    """Return whether so many logits are masked by several threads."""
+    return min(threads, rows) > 1 and rows * columns >= _PARALLEL
+
+
+def apply_nested(
+    table: TransitionTable, state: tuple[int, int, int], room: int, logits: Logits, threads: int, team: Team
+) -> int:
+    """Mask logits by the configurations of their rows, in place: `compose_nested` and `apply` of a row at a time.
+
+    The mask is then still in cache, and only addresses are handed on: after a model's pass little of what handing on
+    arrays takes is. state: the addresses of node (n,) int64, stack (n, slots) int32 and height (n,) int32. room: that
+    of the tokens that may still be written (n,) int64, or 0. Returns a row that stands nowhere in the table, where
+    nothing is written, or -1.
+    """
+    order = array("q", (0, *logits, *state, room, Bundle.of(table).address, -1))
+    if room:
+        budget = budget_of(table)
+        order.extend(number for each in budget for number in (address_of(each), len(each)))
+        order.extend(budget[1].shape[1:])
+    team(_nested_part_of(table.edge_token.dtype).address, order.buffer_info()[0], threads)
+    return order[_STRAY]
+
+
 def apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: int, threads: int, team: Team | None = None) -> None:
     """Write the bit pattern `lowest` over every logit (n, V') whose bit in masks (n, words) is not set, in place.
 
@@ -169,16 +231,16 @@ def apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: int, threads:
     else that are used in place of own ones: those that have just written the logits are still awake.
     """
     rows = len(logits)
-    workers = min(threads, rows)
-    if workers < 2 or logits.size < _PARALLEL:
+    if not pays(rows, logits.shape[1], threads):
         _apply(masks, logits, logits.dtype.type(lowest), 0, rows)
         return
     if team is not None:
-        size, at, ahead = logits.itemsize, logits.__array_interface__["data"][0], logits.strides[0]
-        order = (0, rows, masks.shape[1], logits.shape[1], address_of(masks), at, ahead, size, lowest)
-        header = np.array(order, np.int64)
-        team(_part_of().address, address_of(header), threads)  # all of its threads: it would end those left out
+        at = logits.__array_interface__["data"][0]
+        where = Logits(at, rows, logits.shape[1], logits.strides[0], logits.itemsize, lowest)
+        order = array("q", (0, *where, address_of(masks), masks.shape[1]))
+        team(_part_of().address, order.buffer_info()[0], threads)  # all of them: it would end those left out
         return
+    workers = min(threads, rows)
     bounds = [rows * i // workers for i in range(workers + 1)]
     pool = _pool(workers - 1, os.getpid())
     parts = [(masks, logits, logits.dtype.type(lowest), bounds[i], bounds[i + 1]) for i in range(workers)]
@@ -330,6 +392,15 @@ def _apply(masks: Any, logits: Any, lowest: Any, first: int, last: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
+    done = _apply_words(mask, row, lowest)
+    for j in range(32 * done, row.size):
+        if j >> 5 >= mask.size or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
+            row[j] = lowest
+
+
+@njit(cache=True, nogil=True)
+def _apply_blocks(mask: Any, row: Any, lowest: Any) -> Any:
+    """Apply as many words as there are whole blocks of, and return how many these are."""
     # all is counted from 0 by constants: where an index might be negative none of this becomes vector code
     blocks = min(mask.size, row.size >> 5) // _BLOCK
     for b in range(blocks):
@@ -349,9 +420,67 @@ def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
             # chosen, not skipped: this becomes vector code, 35 times as fast as branches
             for j in range(32):
                 row[at + j] = row[at + j] if (word >> np.uint32(j)) & np.uint32(1) else lowest
-    for j in range(32 * _BLOCK * blocks, row.size):
-        if j >> 5 >= mask.size or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
-            row[j] = lowest
+    return _BLOCK * blocks
+
+
+@njit(cache=True, nogil=True)
+def _apply_parts(mask: Any, row: Any, lowest: Any) -> Any:
+    """Do what `_apply_blocks` does, for all whole words, where the processor stores by masks."""
+    words, at, ahead = min(mask.size, row.size >> 5), row.ctypes.data, 32 * row.itemsize
+    for w in range(words):
+        word = np.uint32(~mask[w])
+        if word:
+            _write(at + ahead * w, word, lowest)
+    return words
+
+
+@intrinsic
+def _write_where(typing: Any, address: Any, word: Any, value: Any) -> Any:
+    """Write a value over the i-th of 32 elements at an address for each bit i of a word that is set.
+
+    Nothing is read, and cache lines in which there is no such bit are not fetched.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value, number = arguments[2], ir.IntType(32)
+        size = value.type.width // 8
+        count = _LINE // size
+        many, truth = ir.VectorType(value.type, count), ir.VectorType(ir.IntType(1), count)
+        kind = ir.FunctionType(ir.VoidType(), (many, many.as_pointer(), number, truth))
+        name = f"llvm.masked.store.v{count}i{8 * size}.p0v{count}i{8 * size}"  # newer releases of LLVM shorten it
+        store = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        values = builder.insert_element(ir.Constant(many, ir.Undefined), value, number(0))
+        values = builder.shuffle_vector(values, values, ir.Constant(ir.VectorType(number, count), [0] * count))
+        for first in range(0, 32, count):
+            part = builder.lshr(arguments[1], number(first))
+            part = builder.trunc(part, ir.IntType(count)) if count < 32 else part
+            with builder.if_then(builder.icmp_unsigned("!=", part, part.type(0))):
+                at = builder.inttoptr(builder.add(arguments[0], arguments[0].type(first * size)), many.as_pointer())
+                builder.call(store, (values, at, number(size), builder.bitcast(part, truth)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.uint32, value), generate
+
+
+_write: Any = _write_where  # which kernels call without its first argument
+_apply_words: Any = _apply_parts if get_host_cpu_features().get("avx512bw") else _apply_blocks
+
+
+# What a team is told is one array of numbers: how many rows are taken, then `Logits`, then masks or states and a table.
+_AT, _COUNT, _COLUMNS, _AHEAD, _ITEM, _LOWEST, _MASKS_AT, _MASK_WORDS = range(1, 9)
+_NODE, _STACK, _HEIGHT, _ROOM, _HEADER, _STRAY, _BUDGET = range(7, 14)
+
+
+@njit(cache=True, nogil=True)
+def _apply_to(mask: Any, order: Any, i: Any) -> None:
+    """Apply the mask of row i to logits that are where an order says."""
+    at, columns, lowest = order[_AT] + order[_AHEAD] * i, order[_COLUMNS], order[_LOWEST]
+    if order[_ITEM] == 2:
+        _apply_row(mask, array_at(at, columns, np.int16), np.int16(lowest))
+    elif order[_ITEM] == 4:
+        _apply_row(mask, array_at(at, columns, np.int32), np.int32(lowest))
+    else:
+        _apply_row(mask, array_at(at, columns, np.int64), np.int64(lowest))
 
 
 @lru_cache(maxsize=1)
@@ -362,20 +491,23 @@ def _part_of() -> Any:
 
 def _take_rows(argument: Any) -> None:
     """Take one row after the other that no other thread has taken, and mask it."""
-    header = carray(argument, (9,), np.int64)
-    rows, words, columns, lowest = header[1], header[2], header[3], header[8]
+    order = carray(argument, (_MASK_WORDS + 1,), np.int64)
+    words = order[_MASK_WORDS]
     while True:
-        i = _next(header.ctypes.data)
-        if i >= rows:
+        i = _next(order.ctypes.data)
+        if i >= order[_COUNT]:
             return
-        mask = array_at(header[4] + 4 * words * i, words, np.uint32)
-        at = header[5] + header[6] * i
-        if header[7] == 2:
-            _apply_row(mask, array_at(at, columns, np.int16), np.int16(lowest))
-        elif header[7] == 4:
-            _apply_row(mask, array_at(at, columns, np.int32), np.int32(lowest))
-        else:
-            _apply_row(mask, array_at(at, columns, np.int64), np.int64(lowest))
+        _apply_to(array_at(order[_MASKS_AT] + 4 * words * i, words, np.uint32), order, i)
+
+
+@lru_cache(maxsize=3)
+def _nested_part_of(kind: Any) -> Any:
+    """Return the native function that a team's threads call: see `apply_nested`. kind: the type of tokens."""
+
+    def take(argument: Any) -> None:
+        _compose_rows(carray(argument, (_BUDGET + 10,), np.int64), kind)  # without `room` it ends before the budget
+
+    return cfunc(types.void(types.voidptr), cache=True)(take)
 
 
 @intrinsic
@@ -400,7 +532,7 @@ _BUNDLED = (
     "row_start", "edge_target", "accepting", "base_row", "masks", "base_mask", "base_classes", "base_start",
     "base_target", "class_start", "class_token", "class_id", "action_start", "row_exit", "base_exit", "exit_start",
     "exit_token", "exit_symbol", "site_start", "site_symbol", "site_target", "base_push", "site_leaf", "site_need",
-    "code_need",
+    "code_need", "action_state", "action_push", "edge_token",
 )  # fmt: skip
 NO_BUDGET: Budget = (np.empty((0, 1), np.int64), np.empty((0, 1, 1), np.int64)) * 2
 """In place of what `budget_of` returns where there is none."""
@@ -410,7 +542,8 @@ for _empty in NO_BUDGET:
     _ROW_START, _EDGE_TARGET, _ACCEPTING, _BASE_ROW, _MASKS, _BASE_MASK, _BASE_CLASSES, _BASE_START, _BASE_TARGET,
     _CLASS_START, _CLASS_TOKEN, _CLASS_ID, _ACTION_START, _ROW_EXIT, _BASE_EXIT, _EXIT_START, _EXIT_TOKEN,
     _EXIT_SYMBOL, _SITE_START, _SITE_SYMBOL, _SITE_TARGET, _BASE_PUSH, _SITE_LEAF, _SITE_NEED, _CODE_NEED,
-) = range(25)  # fmt: skip
+    _ACTION_STATE, _ACTION_PUSH, _EDGE_TOKEN,
+) = range(28)  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -448,6 +581,9 @@ def _write_addresses(
     site_leaf: Any,
     site_need: Any,
     code_need: Any,
+    action_state: Any,
+    action_push: Any,
+    edge_token: Any,
 ) -> None:
     """Write the address and the size of each array into a header."""
     at = _ARRAYS
@@ -477,9 +613,53 @@ def _write_addresses(
         (site_leaf.ctypes.data, site_leaf.size),
         (site_need.ctypes.data, site_need.size),
         (code_need.ctypes.data, code_need.size),
+        (action_state.ctypes.data, action_state.size),
+        (action_push.ctypes.data, action_push.size),
+        (edge_token.ctypes.data, edge_token.size),
     ):
         header[at], header[at + 1] = address, size
         at += 2
+
+
+@njit(cache=True, nogil=True)
+def _budget_in(order: Any) -> Any:
+    """Return the `Budget` of an order: addresses and lengths of the arrays, and how many ends; empty without."""
+    if not order[_ROOM]:
+        order = np.zeros(_BUDGET + 10, np.int64)
+    at, ends, others = order[_BUDGET:], max(order[_BUDGET + 8], 1), max(order[_BUDGET + 9], 1)
+    return (
+        array_at(at[0], at[1] * ends, np.int64).reshape((at[1], ends)),
+        array_at(at[2], at[3] * ends * others, np.int64).reshape((at[3], ends, others)),
+        array_at(at[4], at[5] * ends, np.int64).reshape((at[5], ends)),
+        array_at(at[6], at[7] * ends * others, np.int64).reshape((at[7], ends, others)),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _compose_rows(order: Any, kind: Any) -> None:
+    """Take one row after the other that no other thread has taken, compose its mask and apply it."""
+    rows = order[_COUNT]
+    header = array_at(order[_HEADER], _ARRAYS + 2 * len(_BUNDLED), np.int64)
+    node, height = array_at(order[_NODE], rows, np.int64), array_at(order[_HEIGHT], rows, np.int32)
+    stack = array_at(order[_STACK], rows * header[_SLOTS], np.int32).reshape((rows, header[_SLOTS]))
+    # all threads look at all rows, so that none begins where one of them is none of the table's
+    stray = stray_row(header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size, node, stack, height)
+    if stray >= 0:
+        order[_STRAY] = stray
+        return
+    room = array_at(order[_ROOM], rows if order[_ROOM] else 0, np.int64)
+    code_distance, site_distance, code_room, site_room = _budget_in(order)
+    edge_token = _array(header, _EDGE_TOKEN, kind)
+    mask, alive = np.empty(header[_WORDS], np.uint32), np.zeros(header[_SYMBOLS], np.uint8)
+    while True:
+        i = _next(order.ctypes.data)
+        if i >= rows:
+            return
+        _mask_row(
+            header, edge_token, code_distance, site_distance, code_room, site_room, node[i], stack[i, : height[i]],
+            room[i] if room.size else np.int64(NEVER), mask, alive,
+        )  # fmt: skip
+        _apply_to(mask, order, i)
 
 
 @njit(cache=True, nogil=True)
@@ -763,3 +943,26 @@ def _compose_nested(
             room[i], out[i], alive,
         )  # fmt: skip
     return -1
+
+
+@njit(cache=True, nogil=True)
+def _follow_one(header: Any, edge_token: Any, tokens: Any, node: Any, stack: Any, height: Any) -> int:
+    """Follow one token of each row (n,) in place; return a row that stands nowhere in the table, or -1."""
+    masks, words, kind = _array(header, _MASKS, np.uint32), header[_WORDS], edge_token.dtype
+    return follow_rows(
+        _array(header, _ROW_START, np.int32), edge_token, _array(header, _EDGE_TARGET, np.int32),
+        _array(header, _ACCEPTING, np.uint8), _array(header, _BASE_ROW, np.int32),
+        masks.reshape((masks.size // words, words)), _array(header, _BASE_MASK, np.int32),
+        _array(header, _BASE_CLASSES, np.int32), _array(header, _BASE_START, np.int32),
+        _array(header, _BASE_TARGET, np.int32), _array(header, _CLASS_START, np.int32),
+        _array(header, _CLASS_TOKEN, kind), _array(header, _CLASS_ID, np.int32),
+        _array(header, _ACTION_STATE, np.int32), _array(header, _ACTION_START, np.int32),
+        _array(header, _ACTION_PUSH, np.int32), _array(header, _ROW_EXIT, np.int32),
+        _array(header, _BASE_EXIT, np.int32), _array(header, _EXIT_START, np.int32),
+        _array(header, _EXIT_TOKEN, kind), _array(header, _EXIT_SYMBOL, np.int32),
+        _array(header, _SITE_START, np.int32), _array(header, _SITE_SYMBOL, np.int32),
+        _array(header, _SITE_TARGET, np.int32), _array(header, _BASE_PUSH, np.int32),
+        _array(header, _SITE_LEAF, np.uint8), _array(header, _SITE_NEED, np.int32),
+        _array(header, _CODE_NEED, np.int32), header[_DEPTH], header[_SIZE], header[_EOS],
+        tokens.reshape((tokens.size, 1)), node, stack, height,
+    )  # fmt: skip

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..matrix import SortedMatrix
-from ..table import NEVER, NestedState, TransitionTable
+from ..table import NEVER, NestedState, TransitionTable, stray_configuration
 from . import packed
 from .arena import Arena, Handle, starts_of
 from .device_table import (
@@ -403,7 +403,7 @@ def _keep(x: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask.bool(), x, -torch.inf)
     kind = _SAME_SIZE[x.dtype]
     lowest = torch.full((), -torch.inf, dtype=x.dtype).view(kind)
-    return (x.view(kind) ^ lowest).bitwise_and_(mask).bitwise_xor_(lowest).view(x.dtype)
+    return (x.resolve_neg().view(kind) ^ lowest).bitwise_and_(mask).bitwise_xor_(lowest).view(x.dtype)
 
 
 def _eos_allowed(dev: TorchTable, node: Tensor) -> Tensor:
@@ -817,12 +817,12 @@ def _on_host(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> bool
     if dev.host is None:
         return False
     given = state if remaining is None else (*state, remaining)
-    return _plain(*given) and all(x.device.type == "cpu" for x in given)
+    return _plain(*given) and all(x.is_cpu for x in given)
 
 
 def _writable(logits: Tensor) -> bool:
     """Return whether a kernel may write to logits (B, V') on the host, or to a copy of them."""
-    return _plain(logits) and logits.device.type == "cpu" and logits.dtype in _SAME_SIZE and _in_rows(logits)
+    return _plain(logits) and logits.is_cpu and logits.dtype in _SAME_SIZE and _in_rows(logits)
 
 
 def _in_rows(logits: Tensor) -> bool:
@@ -830,7 +830,8 @@ def _in_rows(logits: Tensor) -> bool:
     backward = logits.requires_grad and torch.is_grad_enabled()
     forward = torch.autograd.forward_ad._current_level >= 0
     apart = logits.shape[0] < 2 or logits.stride(0) >= logits.shape[1]
-    return not (backward or forward) and apart and (logits.stride(1) == 1 or logits.shape[1] < 2)
+    as_is = not (logits.is_neg() or logits._is_zerotensor())  # what lies in memory is what they are
+    return as_is and not (backward or forward) and apart and (logits.stride(1) == 1 or logits.shape[1] < 2)
 
 
 def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDArray[np.uint32]) -> None:
@@ -845,7 +846,25 @@ def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDA
 
 def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> Tensor:
     """Mask logits in place by packed masks, writing only what is not allowed."""
-    masks = packed.scratch(len(logits), -(-dev.vocab_size // 32))
+    assert dev.host is not None
+    rows, columns = logits.shape
+    threads = torch.get_num_threads()
+    team = _team() if os.getpid() == _PROCESS else None
+    if team is not None and isinstance(state, NestedState) and packed.pays(rows, columns, threads):
+        # names keep what is converted: kernels are handed addresses
+        node, stack, height = state.node.long(), state.stack.int(), state.height.int()
+        node, stack, height = node.contiguous(), stack.contiguous(), height.contiguous()
+        room = None if remaining is None else remaining.long().contiguous()
+        size = logits.element_size()
+        where = packed.Logits(logits.data_ptr(), rows, columns, size * logits.stride(0), size, _LOWEST[logits.dtype])
+        stray = packed.apply_nested(
+            dev.host, (node.data_ptr(), stack.data_ptr(), height.data_ptr()),
+            0 if room is None else room.data_ptr(), where, threads, team,
+        )  # fmt: skip
+        if stray >= 0:
+            raise stray_configuration(dev.host, _map(Tensor.numpy, state), stray)
+        return logits
+    masks = packed.scratch(rows, -(-dev.vocab_size // 32))
     _packed(dev, state, remaining, masks)
     return _write_lowest(masks, logits)
 
@@ -1037,7 +1056,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     if dev.host is not None and _plain(tokens, *state):
         if not isinstance(state, NestedState):
             return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
-        return NestedState(*map(torch.from_numpy, dev.host.follow(tokens.numpy()[:, None], _map(Tensor.numpy, state))))
+        return NestedState(*map(torch.from_numpy, packed.follow(dev.host, tokens.numpy(), _map(Tensor.numpy, state))))
     if dev.is_trie:
         edge, found = _edge_of(dev, state.node, tokens)
         reached: AnyState = State(torch.where(found, _follow(dev, edge), dev.dead))

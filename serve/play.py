@@ -165,8 +165,7 @@ class Playground:
         before, began = self._service.cache.stats, time.perf_counter()
         table, room = self._table(asked), None
         try:
-            if isinstance(table, LazyTable):
-                table.complete()
+            table.complete()
         except ConstraintError as error:  # a grammar may have no arrays
             room = str(of_constraint(error, "source"))
         seconds, after = time.perf_counter() - began, self._service.cache.stats

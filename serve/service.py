@@ -20,7 +20,7 @@ from ..errors import ArenaError, ConstraintError, SchemaError
 from ..runtime.arena import Arena, Capacity
 from ..runtime.integrations.engine import Engine
 from ..runtime.matcher import Matcher
-from ..table import LazyTable, TransitionTable
+from ..table import TransitionTable
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text
 from .constraints import Constraint, constraint_of
 from .loading import Loaded
@@ -317,8 +317,7 @@ class Service:
     def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
         table = self.table(constraint)
         try:
-            if isinstance(table, LazyTable):
-                table.complete()
+            table.complete()
             self.arena.fits(table)
         except (ArenaError, ConstraintError) as error:  # a grammar may have no arrays
             raise of_constraint(error, constraint.param, "constraint_without_table") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -338,6 +339,24 @@ def test_the_way_down_that_a_grammar_takes_is_inspected(tokenizer, vocab, tmp_pa
 TAGS = """{"type": "structural_tag", "triggers": ["<f"], "structures": [
     {"begin": "<f>", "schema": {"type": "object", "properties": {"a": {"$ref": "u:a"}}}, "end": "</f>"}
 ]}"""
+
+
+def test_the_way_down_that_tags_take_is_inspected(tokenizer, tmp_path):
+    grammar = {"type": "grammar", "syntax": "lark", "grammar": PALINDROMES}
+    for name, content, way in (
+        ("words", {"type": "regex", "pattern": "a+"}, "the states of a DFA (regular)"),
+        ("lists", {"type": "json_schema", "json_schema": {"items": {"type": "null"}}}, "calls and returns (delimited)"),
+        ("palindromes", grammar, "states that are made as texts come to them (as it is read)"),
+    ):
+        tag = {"type": "triggered_tags", "triggers": ["<"], "tags": [{"begin": "<a>", "content": content, "end": "</"}]}
+        tag = {"type": "structural_tag", "format": tag}
+        (tmp_path / name).write_text(json.dumps(tag))
+        assert way in run_well("inspect", "tags", tmp_path / name)
+        shown = run_well("inspect", "tags", tmp_path / name, "--tokenizer", tokenizer, "--eos", 0)
+        assert way in shown
+        assert ("no finite table" in shown) == (name == "palindromes")
+    (tmp_path / "wrong").write_text('{"type": "structural_tag", "format": {"type": "tag", "begin": 1}}')
+    assert "/format" in run("inspect", "tags", tmp_path / "wrong").stderr
 
 
 def test_text_with_tags_is_compiled_as_in_python(tokenizer, vocab, tmp_path):

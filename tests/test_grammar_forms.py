@@ -406,10 +406,12 @@ LARK_ERRORS: list[tuple[str, str, int, int]] = [
     ('start: %regex {"substring_words": "a"}', "%regex is llguidance's addition", 1, 8),
     ('%llguidance {}\nstart: "a"', "%llguidance is llguidance's addition", 1, 1),
     ('start: A & B\nA: "a"\nB: /./', "&, what two patterns share, is llguidance's", 1, 10),
-    ('start: ~"b"', "~, what a pattern leaves, is llguidance's", 1, 8),
+    ('start: ~"b"', "~, all that a pattern leaves, is llguidance's", 1, 8),
     ('start: x[capture="a"]\nx: "b"', "an attribute of a rule is llguidance's", 1, 17),
     ('start: x\nx[stop="a"]: /b/', "an attribute of a rule is llguidance's", 2, 2),
     ('start: x::1\nx: "b"', "a rule with parameters is llguidance's", 1, 9),
+    ("start: @other", "another grammar within one is llguidance's", 1, 8),
+    ('start [a] "x"', "missing colon", 1, 7),
     ("start: /a/l", "the flag l, for a locale's letters", 1, 8),
     ("start: DEC\n%import python.DEC_NUMBER -> DEC", "lookahead may ask for what follows", 2, 9),
 ]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
 
 import maskwright as mw
-from maskwright.runtime import device_table, numpy_ops
+from maskwright.runtime import device_table, numpy_ops, packed
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device_table import State
 from maskwright.table import NEVER, NestedState
@@ -92,13 +92,16 @@ def words_of(mask: Any) -> np.ndarray:
     return out(mask).view(np.uint32)
 
 
-@pytest.fixture(params=["kernels", "gathers", "gathers and searches"])
+@pytest.fixture(params=["kernels", "threads", "gathers", "gathers and searches"])
 def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, by gathers alone as on any device, and with targets of sites searched."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
 
-    if request.param != "kernels":
+    if request.param == "threads":
+        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    elif request.param != "kernels":
         monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
     if request.param == "gathers and searches":
         monkeypatch.setattr(device_table, "_DENSE", 0)
@@ -162,6 +165,61 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
     close(ops.log_mass(dev, into(logits), state), numpy_ops.log_mass(table, logits, expected))
     tokens = rng.integers(-1, table.vocab_size + 1, (20, 4))
     same(ops.contains(dev, into(tokens)), table.contains(tokens))
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_threads_mask_rows_wherever_they_lie(kind, whole, monkeypatch):
+    """Composed and applied by torch's threads: logits between others, states of other types, budgets, stray states."""
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops as ops
+
+    if not whole:  # as where the processor has no stores by masks
+        monkeypatch.setattr(packed, "_PARALLEL", 0)
+    table = compiled("tree")
+    dev = ops.put(table, budgets=True)
+    rng = np.random.default_rng(1)
+    rows = 9 if not whole else 1 + packed._PARALLEL // table.vocab_size
+    expected = numpy_ops.start(table, rows)
+    for _ in range(5):
+        expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
+    assert expected.height.any()
+    state = NestedState(*(torch.tensor(part) for part in expected))
+    others = NestedState(state.node.int(), state.stack.long(), state.height.long().repeat_interleave(2)[::2])
+    taken = []
+    given_ = packed.apply_nested
+    monkeypatch.setattr(packed, "apply_nested", lambda *each: taken.append(1) or given_(*each))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for places in (state, others):
+        for left in (None, torch.arange(rows) % 9):
+            buffer = torch.randn(rows, table.vocab_size + 40).to(getattr(torch, kind))
+            wanted = buffer.clone()
+            legal = bits_of(numpy_ops.bitmask(table, expected, None if left is None else out(left)), table.vocab_size)
+            for i, tokens in enumerate(legal):
+                kept = wanted[i, [3 + token for token in sorted(tokens)]].clone()
+                wanted[i, 3:-5] = -torch.inf
+                wanted[i, [3 + token for token in sorted(tokens)]] = kept
+            logits = buffer[:, 3:-5]
+            assert ops.mask_logits_(dev, logits, places, left) is logits
+            assert torch.equal(buffer, wanted)
+    before = buffer.clone()
+    stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
+    with pytest.raises(ValueError, match="state"):
+        ops.mask_logits_(dev, buffer[:, 3:-5], stray)
+    assert torch.equal(buffer, before)
+    assert len(taken) == 5
+
+
+def test_numbers_that_lie_in_memory_otherwise_are_masked_as_they_are():
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops as ops
+
+    table = compiled("tree")
+    dev = ops.put(table)
+    complex_ones = torch.randn(4, table.vocab_size, dtype=torch.complex64)
+    for logits in (complex_ones.conj().imag, torch._efficientzerotensor((4, table.vocab_size))):
+        masked = ops.mask_logits(dev, logits, ops.start(dev, 4))
+        same(masked, numpy_ops.mask_logits(table, out(logits.clone().resolve_neg() + 0), numpy_ops.start(table, 4)))
 
 
 @some

@@ -578,7 +578,7 @@ def test_arguments_of_another_kind_are_type_errors(vocab):
 def test_formats_stand_within_each_other_as_deep_as_is_said(vocab):
     assert compile_structural_tag(nested(64), vocab).accepts(written("(" * 32 + "a" + ")" * 32))
     within = {"type": "sequence", "elements": []}
-    within["elements"].append(within)  # type: ignore[attr-defined]
+    within["elements"].append(within)
     for compile_it in (
         lambda: compile_structural_tag(within, vocab),
         lambda: mw.Cache(vocab).compile_structural_tag(within),
@@ -634,7 +634,7 @@ def test_names_of_tokens_count_in_what_a_cache_keeps(text, tmp_path):
         named = mw.Vocabulary.from_bytes(words, eos=0, special=names)
         cache = mw.Cache(named, directory=tmp_path)
         for table in (cache.compile_structural_tag(tag), cache.compile_grammar('start: <|t|> "a"')):
-            table.complete()  # type: ignore[attr-defined]
+            table.complete()
             assert [mw.Matcher(table).advance(i) for i in (257, 258)] == [names["<|t|>"] == i for i in (257, 258)]
 
 
@@ -665,7 +665,7 @@ def test_tokens_reach_from_one_value_into_the_next(other, between, whitespace):
     for whole in (False, True):
         table = compile_structural_tag(format_, vocab, whitespace=whitespace)
         if whole:
-            table.complete()  # type: ignore[attr-defined]
+            table.complete()
         rng = random.Random(other)
         for _ in range(40):
             matcher = mw.Matcher(table)

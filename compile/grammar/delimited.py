@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES
+from ...automata.minimize import refine
 from ...automata.nested import DEAD, RETURN, Machine
 from .network import Network
 from .stacks import NO_TOKENS, Stacks
@@ -316,27 +317,29 @@ def _merged(
     rows: NDArray[np.int64], accepting: NDArray[np.bool_], base: int, start: NDArray[np.int64],
     site: NDArray[np.int64], meter: Meter,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Return the class of each state among those that cannot be told apart (Moore), classes in order of first ones.
+    """Return the class of each state among those that cannot be told apart, classes in order of first ones.
 
     rows: (N, C) codes; calls are `base` and below. start, site: of each call, where it goes and where it returns to.
     """
-    classes = accepting.astype(np.int64)
-    count = 0
-    calls = base - rows
-    is_call = rows <= base
-    while True:
-        found = int(classes.max()) + 1
-        if found == count:
-            break
-        count = found
-        meter.check(states=len(rows), bytes=4 * rows.nbytes, doing="merging states of a grammar")
-        seen = np.where(rows >= 0, classes[np.maximum(rows, 0)], rows)
-        if start.size:
-            told = np.where(site >= 0, classes[np.maximum(site, 0)], -1)
-            alike = np.unique(np.column_stack((classes[start], told)), axis=0, return_inverse=True)[1].reshape(-1)
-            seen = np.where(is_call, base - alike[np.where(is_call, calls, 0)], seen)
-        classes = np.unique(np.column_stack((classes, seen)), axis=0, return_inverse=True)[1].reshape(-1)
-    _, first, which = np.unique(classes, return_index=True, return_inverse=True)
+    states, classes = rows.shape
+    calls, labels = site.shape
+    # calls and labels are states as well: a call leads to its start and, by each label, to where it returns
+    target = np.where(rows >= 0, rows, np.where(rows <= base, states + base - rows, states + calls + RETURN - rows))
+    plain, returns = np.nonzero(rows != DEAD), np.nonzero(site >= 0)
+    ends, these = np.arange(labels), np.arange(calls)
+    edges = np.concatenate((
+        (plain[0], plain[1], target[plain]),
+        (states + these, np.full(calls, classes), start),
+        (states + returns[0], classes + 1 + returns[1], site[returns]),
+        (states + calls + ends, classes + 1 + labels + ends, states + calls + ends),  # all labels differ
+    ), axis=1)  # fmt: skip
+    meter.check(states=states, bytes=4 * edges.nbytes, doing="merging states of a grammar")
+    source, label, to = edges[:, np.argsort(edges[2], kind="stable")]
+    total = states + calls + labels
+    into = np.concatenate(([0], np.cumsum(np.bincount(to, minlength=total))))
+    ending = np.concatenate((accepting, np.zeros(calls + labels, np.bool_)))
+    block = refine(source.astype(np.int32), label.astype(np.int32), into, ending, classes + 1 + 2 * labels)[0]
+    _, first, which = np.unique(block[:states], return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
     out: NDArray[np.int64] = order[which.reshape(-1)]
     return out

@@ -43,14 +43,16 @@ _MOST_TEMPLATES = 10_000  # uses of templates with different arguments
 _LONGEST_TEMPLATE = 2_000  # characters in the name of one
 
 _OUTSIDE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:\\/|\\\\|[^/])*?/|(<[^<>\s"]+>)')
+_RULE_SAYS = r"\[\s*(?:capture|lazy|max_tokens|stop|stop_capture|suffix|temperature)\s*"
 _ADDITIONS = (  # of llguidance's to the notation: what stands before, and from where nothing is known, and what to do
     (r"", r"%json\b", "%json", "put the schema beside the grammar with compile_structural_tag"),
     (r"", r"%regex\b", "%regex", "write a pattern between slashes"),
+    (r"", r"%lark\b|@[\w-]", "another grammar within one", "write its rules into this one"),
     (r"", r"%llguidance\b", "%llguidance", "leave the line out"),
-    (r"", r"&", "&, what two patterns share,", "ask for one of them in a lookahead of the other, /(?=..)../"),
-    (r"", r"~", "~, what a pattern leaves,", "exclude it by a lookahead, /(?!..)../"),
-    (r"\[\s*[a-z_]+\s*", r"=", "an attribute of a rule", "leave it out"),
-    (r"", r"\[\s*[a-z_]+\s*[]=,]", "an attribute of a rule", "leave it out"),
+    (r"", r"&", "&, what two patterns share,", "write one pattern of just that"),
+    (r"", r"~", "~, all that a pattern leaves,", r"write a pattern of just that, as /(?!if\b)[a-z]+/"),
+    (_RULE_SAYS, r"=", "an attribute of a rule", "say with rules and patterns what it is for"),
+    (r"", rf"{_RULE_SAYS}[]=,]", "an attribute of a rule", "say with rules and patterns what it is for"),
     (r"", r"::", "a rule with parameters", "write a template, rule{parameter}"),
 )
 _JOINS = re.compile(r"[A-Za-z0-9_]")

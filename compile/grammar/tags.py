@@ -6,7 +6,8 @@ special token of its own, `VALUE` and the number of its schema, since only `comp
 
 Text has one reading. Free text ends with the first trigger that occurs in it, or with the end of the tag that it stands
 in, whichever comes first; of two that end at the same byte the longer one counts. A content of plain text ends where
-the end of its tag first occurs. JSON, and what a grammar derives, end where they end. With `at_least_one` a
+the end of its tag first occurs. JSON, and what a grammar derives, end where they end; where these leave a text several
+readings, as beside a grammar that is not regular, it is allowed if one of them is. With `at_least_one` a
 text begins with a tag, as in XGrammar; with `at_least`, which is ours, there may be free text before.
 """
 
