@@ -267,6 +267,15 @@ def test_what_finds_all_states_keeps_to_the_seconds_of_a_budget(vocab, source):
         lazy.complete()
 
 
+def test_states_that_only_a_long_count_tells_apart_are_merged_quickly(vocab):
+    """Rounds of refinement, one for each character, would take minutes."""
+    grammar = 'start: "(" start ")" | "<" /[a-z]{0,2000}/ ">"'
+    table = mw.compile_grammar(grammar, vocab, budget=Budget(seconds=20)).complete()
+    assert table.is_nested
+    assert table.accepts(spelled(b"((<" + b"x" * 2000 + b">))"))
+    assert not table.accepts(spelled(b"((<" + b"x" * 2001 + b">))"))
+
+
 def test_what_is_within_itself_on_one_side_only_takes_no_brackets(vocab):
     grammar = Grammar({"start": Choice((Sequence((Text(b"("), Rule("start"))), Text(b"a")))}, "start")
     rules = reachable(grammar)
