@@ -25,7 +25,7 @@ from ..regex.lower import to_dfa
 from .fragments import ending_freely
 from .layout import MOST_SPACES, MOST_TABS, QUOTE, Layout, leaves
 from .numbers import any_number
-from .skeleton import ArrayAutomaton, Bounded, Finite, ObjectAutomaton, Regular, Step, Value
+from .skeleton import ArrayAutomaton, Bounded, Finite, ObjectAutomaton, ObjectState, Regular, Step, Value
 from .strings import cut, escaped, has_spellings, partition, quoted
 
 _DOING = "writing a schema as rules"
@@ -45,7 +45,7 @@ class Rules:
         self._ended: dict[Automaton, list[set[int]]] = {}  # the labels with which each may end, by state
         self._languages: dict[Automaton, Labelled | None] = {}
         self._terminals: dict[Any, Terminal] = {}
-        self._kept: list[Labelled] = []  # which are known by their identity
+        self._kept: list[Any] = []  # what is known by its identity
         leaf, places = leaves(layout)
         first, states = places.string
         rows = leaf.rows[first : first + states]
@@ -134,19 +134,34 @@ class Rules:
             return None if item is None else self._step(automaton, item, label)
         state, keys, language = automaton.states[i], automaton.keys, self._language(automaton)
         ways: list[Node] = []
-        for j in range(state.first, state.last):
-            step = state.steps[j]
-            pair = None if step is None else self._pair(automaton, step, label)
-            if pair is not None:
-                several = language is not None and has_spellings(keys[j], self.layout.ascii)
-                key = self._key(language, j) if several and language is not None else Text(self._quoted(keys[j]))
-                ways.append(form.Sequence((key, pair)))
+        declared = self._declared(automaton, state, state.first, label)
+        if declared is not None:
+            ways.append(declared)
         for c, step in state.others.items():
             pair = self._pair(automaton, step, label)
             if pair is not None and language is not None:
                 ways.append(form.Sequence((self._key(language, len(keys) + c), pair)))
-        self.meter.check(states=len(ways), doing=_DOING)
         return Choice(tuple(ways)) if ways else None
+
+    def _declared(self, automaton: ObjectAutomaton, state: ObjectState, first: int, label: int) -> Node | None:
+        """Return the declared members from one on that may come next, which states share that share their steps."""
+        for j in range(first, state.last):
+            step = state.steps[j]
+            pair = None if step is None else self._pair(automaton, step, label)
+            if pair is not None:
+                break
+        else:
+            return None
+
+        def make() -> Node:
+            language, name = self._language(automaton), automaton.keys[j]
+            several = language is not None and has_spellings(name, self.layout.ascii)
+            key = self._key(language, j) if several and language is not None else Text(self._quoted(name))
+            others = self._declared(automaton, state, j + 1, label)
+            return Choice((form.Sequence((key, pair)), *(() if others is None else (others,))))
+
+        self._kept.append(state.steps)
+        return self._rule((automaton, id(state.steps), j, state.last, label), make)
 
     def _pair(self, automaton: Automaton, step: Step, label: int) -> Node | None:
         """Return what stands behind the key of a member."""
