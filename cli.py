@@ -376,9 +376,7 @@ def compile_tags_(tag: Path, tokenizer: Path, size: int | None, eos: int | None,
     `maskwright inspect tags`, have no table that a file could hold.
     """
     with _faults_of_tags(tag):
-        make = _read_tags(
-            tag, **options
-        )  # reading a tokenizer takes seconds: what is wrong with the tags is said before
+        make = _read_tags(tag, **options)  # before a tokenizer, which takes seconds to read
         vocabulary = _vocabulary(tokenizer, size, eos)
         began = time.perf_counter()
         table = make(vocabulary).complete()

@@ -23,6 +23,9 @@ from maskwright.compile.schema import request
 from maskwright.compile.specials import VALUE, Special
 from maskwright.compile.tags import compile_structural_tag
 
+WHOLE = {"recursion", "nested arrays", "a choice by label", "labels of items", "keys by patterns", "at most"}
+"""Pieces whose tables are looked at as well."""
+assert set(PIECES) >= WHOLE
 GRAMMAR = Grammar({"start": Special(f"{VALUE}0")}, "start")
 
 
@@ -64,7 +67,7 @@ def test_schemas_of_all_kinds_are_the_same_as_rules(name, options):
     schema = LONG if name == "strings" else PIECES[name]
     one, other = mw.compile_json_schema(schema, vocab, **options), as_rules(schema, vocab, **options)
     same_along_walks(one, other, vocab, 1)
-    if name in ("recursion", "labels", "keys by patterns"):
+    if name in WHOLE:
         same_along_walks(one, other.complete(), vocab, 2)
 
 
@@ -78,6 +81,17 @@ def test_random_schemas_are_the_same_as_rules(schema, seed):
     except (mw.SchemaError, mw.RegexError, mw.BudgetError):
         return
     same_along_walks(one, other, vocab, seed)
+
+
+@pytest.mark.parametrize(("pattern", "begun"), [("^ab", "ab"), ("^(é|ab).", "abc"), ("", "")])
+def test_where_anything_may_follow_it_has_every_escape(pattern, begun):
+    vocab = vocabulary(1000)
+    schema = {"type": "string", "pattern": pattern}
+    both = [mw.Matcher(table) for table in (mw.compile_json_schema(schema, vocab), as_rules(schema, vocab))]
+    for text in (f'"{begun}', "\\", "u0", "06", "1", "\\ud83d"):
+        for matcher in both:
+            assert all(map(matcher.advance, [1 + byte for byte in text.encode()])), text
+        assert (both[0].mask() == both[1].mask()).all(), text
 
 
 def test_grammars_of_every_kind_stand_beside_schemas():

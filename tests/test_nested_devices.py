@@ -168,18 +168,18 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("whole", [False, True])
-def test_threads_mask_rows_wherever_they_lie(kind, whole, monkeypatch):
+@pytest.mark.parametrize("many", [False, True])
+def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     """Composed and applied by torch's threads: logits between others, states of other types, budgets, stray states."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
 
-    if not whole:  # as where the processor has no stores by masks
+    if not many:
         monkeypatch.setattr(packed, "_PARALLEL", 0)
     table = compiled("tree")
     dev = ops.put(table, budgets=True)
     rng = np.random.default_rng(1)
-    rows = 9 if not whole else 1 + packed._PARALLEL // table.vocab_size
+    rows = 9 if not many else 1 + packed._PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
     for _ in range(5):
         expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
@@ -210,16 +210,36 @@ def test_threads_mask_rows_wherever_they_lie(kind, whole, monkeypatch):
     assert len(taken) == 5
 
 
+@pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64])
+def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**32, (40, 70), np.uint32)
+    words[rng.random(words.shape) < 0.6] = 0
+    words[rng.random(words.shape) < 0.3] = 2**32 - 1
+    words[:4, :32], words[4:8, :32] = 0, 2**32 - 1  # whole blocks too
+    allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    for apply in (packed._apply_blocks, packed._apply_parts):
+        rows = rng.integers(0, 9, (40, 2303)).astype(kind)[:, 3:2243]
+        wanted = np.where(allowed, rows, kind(-7))
+        for mask, row, expected in zip(words, rows, wanted, strict=True):
+            done = 32 * apply(mask, row, kind(-7))
+            assert done >= 32 * 64
+            assert (row[:done] == expected[:done]).all()
+
+
 def test_numbers_that_lie_in_memory_otherwise_are_masked_as_they_are():
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
 
     table = compiled("tree")
     dev = ops.put(table)
-    complex_ones = torch.randn(4, table.vocab_size, dtype=torch.complex64)
-    for logits in (complex_ones.conj().imag, torch._efficientzerotensor((4, table.vocab_size))):
-        masked = ops.mask_logits(dev, logits, ops.start(dev, 4))
-        same(masked, numpy_ops.mask_logits(table, out(logits.clone().resolve_neg() + 0), numpy_ops.start(table, 4)))
+    logits = torch.randn(4, table.vocab_size, dtype=torch.complex64).conj().imag
+    assert logits.is_neg()
+    wanted = numpy_ops.mask_logits(table, logits.resolve_neg().numpy().copy(), numpy_ops.start(table, 4))
+    same(ops.mask_logits(dev, logits, ops.start(dev, 4)).resolve_neg(), wanted)
+    same(ops.mask_logits_(dev, logits, ops.start(dev, 4)).resolve_neg(), wanted)
+    nothing = torch._efficientzerotensor((4, table.vocab_size))
+    same(ops.mask_logits(dev, nothing, ops.start(dev, 4)), np.where(np.isinf(wanted), wanted, 0))
 
 
 @some

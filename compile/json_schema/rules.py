@@ -1,8 +1,8 @@
 """The skeleton of a schema as rules of a grammar: for JSON beside what only a grammar says.
 
 A rule is a value, an object or an array together with the label that it ends with. The texts are those of the machine
-that `emit` writes; but of keys that are not declared, and of strings by a pattern up to where anything may follow, each
-character has only the escapes that it needs.
+that `emit` writes; but of keys that are not declared, each character that may yet make a declared one has only the
+escapes that it needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rules:
         self._ended: dict[Automaton, list[set[int]]] = {}  # the labels with which each may end, by state
         self._languages: dict[Automaton, Labelled | None] = {}
         self._terminals: dict[Any, Terminal] = {}
-        self._kept: list[Any] = []  # what is known by its identity
+        self._kept: dict[int, Any] = {}  # what is known by its identity
         leaf, places = leaves(layout)
         first, states = places.string
         rows = leaf.rows[first : first + states]
@@ -160,7 +160,7 @@ class Rules:
             others = self._declared(automaton, state, j + 1, label)
             return Choice((form.Sequence((key, pair)), *(() if others is None else (others,))))
 
-        self._kept.append(state.steps)
+        self._kept[id(state.steps)] = state.steps
         return self._rule((automaton, id(state.steps), j, state.last, label), make)
 
     def _pair(self, automaton: Automaton, step: Step, label: int) -> Node | None:
@@ -214,7 +214,7 @@ class Rules:
         return found
 
     def _labelled(self, name: str, words: Labelled, label: int, make: Callable[[], Dfa]) -> Terminal:
-        self._kept.append(words)
+        self._kept[id(words)] = words
         return self._terminal((name, id(words), label), make)
 
     def _any_string(self, low: int = 0, high: int | None = None) -> Terminal:
