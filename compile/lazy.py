@@ -30,7 +30,7 @@ _WRITTEN = -1  # in place of a state that has yet to be written
 _ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
 _UNKNOWN = -1  # bytes that a state surely reads, where nobody has looked
 _UNBOUNDED = 1 << 40  # characters, where they are not counted
-_STATES_AT_ONCE = 256  # written together with one that is reached
+_STATES_AT_ONCE = 256
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
@@ -48,7 +48,7 @@ _LEFT = -2  # the base has ended: what is below are its exits
     _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
     _TEXTS, _SETS,
 ) = range(0, 44, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _GROUPS, _WANTED, _FREE_BYTES = range(44, 52)
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _SCRATCH, _GROUPS, _WANTED, _FREE_BYTES = range(44, 53)
 # groups of characters that JSON writes as they are
 _PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -60,6 +60,7 @@ _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 # and classes; the state after which anything may come; the most characters; the addresses of those that must follow,
 # and of what each state reads freely, as far as that is known
 _OF_TEXT = 10
+_OF_LEVEL = 10  # numbers of each level of a walk
 
 
 class Base(NamedTuple):
@@ -131,7 +132,7 @@ class Lazy:
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 6
-        self._header = np.zeros(52, np.int64)
+        self._header = np.zeros(53, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
         for at, array in zip(
@@ -141,7 +142,9 @@ class Lazy:
         ):
             if at >= 0:
                 put(self._header, at, array)
-        self._header[_LEVELS] = max(trie.longest, ends.longest) + 2
+        levels = max(trie.longest, ends.longest) + 2
+        self._scratch = np.empty(levels * (_OF_LEVEL + levels), np.int64)  # under the lock
+        self._header[_LEVELS], self._header[_SCRATCH] = levels, address_of(self._scratch)
         self._header[_SYMBOLS] = remainders.size
         self._header[_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
         self._header[_DEPTH], self._header[_BODY] = depth, body
@@ -297,13 +300,16 @@ class Lazy:
                             base = self.bases[twin]
                             if site >= 0 and frames >= 0 and not self._has_room(site, frames):
                                 base = _EMPTY
-                what, how = (self._header, node, walk, twin, site), (least, room, frames, sites, out)
-                freely = _UNKNOWN if walk and twin < 0 and frames < 0 else 0
-                state, looked, work = _mask(*what, base.addresses, *how, 0, freely)
-                if state == _ASKS:
+                wanted, freely = 0, _UNKNOWN if walk and twin < 0 and frames < 0 else 0
+                while True:
+                    state, looked, work = _mask(
+                        self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, wanted,
+                        freely,
+                    )  # fmt: skip
+                    if state != _ASKS:
+                        break
                     groups, wanted, freely = self._header[_GROUPS:].tolist()
                     base = self._free_mask(groups, freely)  # held, as another table may make room meanwhile
-                    state, looked, work = _mask(*what, base.addresses, *how, wanted, freely)
                 if state == _WRITTEN:
                     break
                 self._reach(state)
@@ -433,8 +439,8 @@ def _code(header: Any, here: Any, byte: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _text_of(header: Any, here: Any) -> Any:
-    """Return the numbers that say which text a state is of."""
+def _text_in(header: Any, here: Any) -> Any:
+    """Return where in the numbers of all texts those of the text are that a state is of."""
     texts = array_at(header[_TEXTS], _OF_TEXT * header[_TEXTS + 1], np.int64)
     low, high = np.int64(0), header[_TEXTS + 1]
     while high - low > 1:
@@ -443,26 +449,49 @@ def _text_of(header: Any, here: Any) -> Any:
             low = middle
         else:
             high = middle
-    return texts[_OF_TEXT * low : _OF_TEXT * (low + 1)]
+    return _OF_TEXT * low
 
 
 @njit(cache=True, nogil=True)
-def _row_of(header: Any, here: Any) -> Any:
-    """Return the addresses of the classes of bytes, of a text's row, and of what must follow; 0 within an escape."""
-    first, classes_at, transitions_at, _, states, classes, _, _, needed_at, _ = _text_of(header, here)
-    q = (here - first) // PHASES
-    if q * PHASES != here - first:
-        return np.int64(0), np.int64(0), np.int64(0)
-    return classes_at, transitions_at + 4 * (q % states) * classes, needed_at
+def _text_of(header: Any, here: Any) -> Any:
+    """Return the numbers that say which text a state is of."""
+    return array_at(header[_TEXTS] + 8 * _text_in(header, here), _OF_TEXT, np.int64)
 
 
 @njit(cache=True, nogil=True)
-def _is_dead(classes_at: Any, row_at: Any, needed_at: Any, byte: Any) -> Any:
-    """Return whether a state of a text, of which `_row_of` says these, surely does not read a byte."""
-    if not (_PLAIN >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1):
+def _is_in(text: Any, here: Any) -> Any:
+    """Return whether a state is of a text, of which the numbers are at an address; 0 is none."""
+    if text == 0:
         return False
+    first, _, _, _, states, _, _, most, _, _ = array_at(text, _OF_TEXT, np.int64)
+    return first <= here < first + PHASES * states * (most + 1 if most >= 0 else 1)
+
+
+@njit(cache=True, nogil=True)
+def _row_of(text: Any, here: Any) -> Any:
+    """Return the address of the transitions of a state of a text, 0 within an escape."""
+    first, _, transitions_at, _, states, classes, _, _, _, _ = array_at(text, _OF_TEXT, np.int64)
+    q = (here - first) // PHASES
+    return transitions_at + 4 * (q % states) * classes if q * PHASES == here - first else np.int64(0)
+
+
+@njit(cache=True, nogil=True)
+def _plain_code(header: Any, text: Any, row_at: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a text that is not within an escape, of which `_row_of` says this, and a byte."""
+    first, classes_at, _, labels_at, states, _, free, most, needed_at, _ = array_at(text, _OF_TEXT, np.int64)
+    if byte == 0x22:
+        label = array_at(labels_at, states, np.int32)[(here - first) // PHASES % states]
+        return np.int64(RETURN - label) if label >= 0 else np.int64(DEAD)
+    if byte < 0x20:
+        return np.int64(DEAD)
+    if byte == 0x5C or (most >= 0 and byte >= 0x80):
+        return _text_code(header, here, byte)
     to = np.int64(array_at(row_at, 256, np.int32)[array_at(classes_at, 256, np.uint16)[byte]])
-    return to < 0 or (needed_at != 0 and array_at(needed_at, to + 1, np.int32)[to] < 0)
+    if to < 0 or (needed_at != 0 and to != free and array_at(needed_at, to + 1, np.int32)[to] < 0):
+        return np.int64(DEAD)
+    if most >= 0:
+        return _text_code(header, here, byte)
+    return header[_BODY] if to == free else first + to * PHASES
 
 
 @njit(cache=True, nogil=True)
@@ -936,6 +965,12 @@ def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: 
 
 
 @njit(cache=True, nogil=True)
+def _is_plain(code: Any) -> Any:
+    """Return whether a code is that of a state, or of none."""
+    return code > 0 or code == DEAD
+
+
+@njit(cache=True, nogil=True)
 def _walk(
     header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
     wanted: Any, freely: Any,
@@ -959,39 +994,60 @@ def _walk(
     characters = array_at(header[_CHARACTERS], header[_CHARACTERS + 1], np.uint64)
     reach = array_at(header[_REACH], header[_REACH + 1], np.int32)
     levels = header[_LEVELS]
-    at, stop = np.empty(levels, np.int64), np.empty(levels, np.int64)
-    state, height, pops = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
-    twin, stack = np.empty(levels, np.int64), np.empty((levels, levels), np.int32)
+    where = header[_SCRATCH]  # this much of each for each level of the trie
+    at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
+    state, height = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
+    pops, twin = array_at(where + 32 * levels, levels, np.int64), array_at(where + 40 * levels, levels, np.int64)
+    pure = array_at(where + 48 * levels, levels, np.int64)  # 1: read freely so far, 2: from the second character on
+    row_at, texts = array_at(where + 56 * levels, levels, np.int64), array_at(where + 64 * levels, levels, np.int64)
+    alike = array_at(where + 72 * levels, levels, np.int64)  # 1 where the stack is what it is in the base
+    stack = array_at(where + 80 * levels, levels * levels, np.int32)
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
-    classes_at, row_at, needed_at = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
-    pure = np.empty(levels, np.int8)  # 1 where all characters so far are read freely, 2 where they are from the second
     part_groups, part_freely = np.uint64(0), np.int64(0)
     d = np.int64(0)
     at[0], stop[0] = 0, child[0]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
-    row_at[0] = 0
+    alike[0] = base_site < 0
+    row_at[0] = texts[0] = 0
     if start >= TEXTS:
-        classes_at[0], row_at[0], needed_at[0] = _row_of(header, start)
+        texts[0] = header[_TEXTS] + 8 * _text_in(header, start)
+        row_at[0] = _row_of(texts[0], start)
     while True:
-        i = at[d]
-        if i == stop[d]:
+        i, last, here, other = at[d], stop[d], state[d], twin[d]
+        if here < STRINGS and other == DEAD:  # most bytes are not read
+            while i < last and rows[here << 8 | byte[i]] == DEAD:
+                i += 1
+        elif here < STRINGS and other >= 0 and alike[d]:  # most are read as the base reads them
+            while (
+                i < last
+                and _is_plain(rows[here << 8 | byte[i]])
+                and (rows[here << 8 | byte[i]] == rows[other << 8 | byte[i]])
+            ):
+                i += 1
+        elif freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
+            while i < last and reach[i] <= freely and characters[i] & wanted == 0:
+                i += 1
+        if i == last:
             if d == 0:
                 break
             d -= 1
             continue
         at[d] = i + 1
         c = np.int64(byte[i])
-        here, other = state[d], twin[d]
+        if pure[d] == 2 and reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0:
+            for x in range(tokens[3 * i], tokens[3 * i + 2]):
+                out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+            continue
         if other >= 0:
             other = np.int64(rows[other << 8 | c])
             if other <= RETURN:
                 other = np.int64(_LEFT)
         if here < STRINGS:
             code = np.int64(rows[here << 8 | c])
-        elif row_at[d] and _is_dead(classes_at[d], row_at[d], needed_at[d], c):  # as most are
-            code = np.int64(DEAD)
+        elif row_at[d]:
+            code = _plain_code(header, texts[d], row_at[d], here, c)
         else:
             code = _code(header, here, c)
         if code == DEAD and other == DEAD:
@@ -999,14 +1055,8 @@ def _walk(
         work += 1
         pure[d + 1] = 0
         if freely and pure[d] == 1:
-            if reach[i] <= freely and characters[i] & wanted == 0:
-                continue
             pure[d + 1] = _goes_on(c, d, ~wanted)
         elif pure[d] == 2:
-            if reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0:
-                for x in range(tokens[3 * i], tokens[3 * i + 2]):
-                    out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
-                continue
             pure[d + 1] = 2 * _goes_on(c, d - 1, part_groups)
         h, p = height[d], pops[d]
         if code == RETURN and h == 0 and p == popped and base_site < 0 and other == _LEFT and base >= 0:
@@ -1018,10 +1068,10 @@ def _walk(
             if h:
                 if not copied:
                     for k in range(h):
-                        stack[d + 1, k] = stack[d, k]
+                        stack[(d + 1) * levels + k] = stack[d * levels + k]
                     copied = True
                 h -= 1
-                site = np.int64(stack[d + 1, h])
+                site = np.int64(stack[(d + 1) * levels + h])
             elif p < real.size:
                 p += 1
                 site = np.int64(real[real.size - p])
@@ -1047,21 +1097,21 @@ def _walk(
             continue
         if not copied:
             for k in range(h):
-                stack[d + 1, k] = stack[d, k]
+                stack[(d + 1) * levels + k] = stack[d * levels + k]
         if code <= CALL:
-            stack[d + 1, h] = calls[2 * (CALL - code)]
+            stack[(d + 1) * levels + h] = calls[2 * (CALL - code)]
             h += 1
             code = np.int64(calls[2 * (CALL - code) + 1])
         if p == popped and base >= 0 and other != DEAD:
             if other == _LEFT:
                 same = h == 0 and code == after_base
             else:
-                same = other == code and ((h == 1 and stack[d + 1, 0] == base_site) or (h == 0 and base_site < 0))
+                same = other == code and (h == 0 if base_site < 0 else h == 1 and stack[(d + 1) * levels] == base_site)
             if same:
                 continue  # from here on exactly what the base, or its exits, say
         x, behind = tokens[3 * i], tokens[3 * i + 1]
         if x < behind:
-            allowed = frames < 0 or _fits(header, stack[d + 1, :h], p, code, real, frames)
+            allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
             while x < behind:
                 bit = one << np.uint32(token[x] & 31)
                 if allowed:
@@ -1074,11 +1124,13 @@ def _walk(
                 part_groups, part_freely, _, _ = _text_freely(header, code)
                 pure[1] = 2 * (part_freely > 0)
             d += 1
-            row_at[d] = 0
+            row_at[d] = texts[d] = 0
             if code >= TEXTS:
-                classes_at[d], row_at[d], needed_at[d] = _row_of(header, code)
+                texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else header[_TEXTS] + 8 * _text_in(header, code)
+                row_at[d] = _row_of(texts[d], code)
             at[d], stop[d] = child[i], child[i + 1]
             state[d], height[d], pops[d], twin[d] = code, h, p, other
+            alike[d] = p == popped and (h == 0 if base_site < 0 else h == 1 and stack[d * levels] == base_site)
     return np.int64(_WRITTEN), looked, work
 
 
