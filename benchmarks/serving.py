@@ -132,8 +132,8 @@ class Ours:
     def mask(self, logits: Any) -> None:
         torch_ops.mask_logits_(self.dev, logits, self.state)
 
-    def commit(self, tokens: list[int]) -> None:
-        self.state = torch_ops.advance(self.dev, self.state, torch.tensor(tokens))
+    def commit(self, tokens: torch.Tensor) -> None:
+        self.state = torch_ops.advance(self.dev, self.state, tokens)
 
 
 class Llguidance:
@@ -160,8 +160,8 @@ class Llguidance:
         self.fill()
         self.lib.apply_token_bitmask_inplace(logits, self.bits)
 
-    def commit(self, tokens: list[int]) -> None:
-        for matcher, token in zip(self.matchers, tokens, strict=True):
+    def commit(self, tokens: torch.Tensor) -> None:
+        for matcher, token in zip(self.matchers, tokens.tolist(), strict=True):
             matcher.consume_token(token)
 
 
@@ -187,8 +187,8 @@ class Xgrammar:
         self.fill()
         self.lib.apply_token_bitmask_inplace(logits, self.bits)
 
-    def commit(self, tokens: list[int]) -> None:
-        self.batch.batch_accept_token(self.matchers, tokens)
+    def commit(self, tokens: torch.Tensor) -> None:
+        self.batch.batch_accept_token(self.matchers, tokens.tolist())
 
 
 def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, steps: int) -> Record:
@@ -233,7 +233,7 @@ def _timed(batch: dict[str, Any], texts: list[list[int]], size: int, kind: torch
         for engine in batch.values():
             engine.reset()
         for t in range(len(texts[0])):
-            tokens = [text[t] for text in texts]
+            tokens = torch.tensor([text[t] for text in texts])  # as drawing from logits leaves them
             for name in _turned(list(batch), t):
                 engine = batch[name]
                 x.copy_(logits)

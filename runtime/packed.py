@@ -40,6 +40,8 @@ Team = Callable[[int, int, int], None]
 """team(function, argument, threads): call the native function at an address with an argument in so many threads."""
 
 _PARALLEL = 1 << 19  # logits from which on threads pay for being woken
+_FEW_ROWS = 16  # whose tokens one thread has followed before another is awake
+_ROWS_AT_ONCE = 8  # whose tokens a thread follows before it looks for more
 _BLOCK = 16  # words of a mask that are looked at together
 _LINE = 64  # bytes of a cache line
 
@@ -122,18 +124,27 @@ def compose_nested_into(
         raise stray_configuration(table, state, int(stray))
 
 
-def follow(table: TransitionTable, tokens: NDArray[np.int64], state: NestedState) -> NestedState:
-    """Return what `TransitionTable.follow` does of one token a row (n,), with fewer arrays to hand on."""
-    node, stack, height = (np.array(part, kind) for part, kind in zip(state, _STATE_KINDS, strict=True))
-    tokens = np.ascontiguousarray(tokens, np.int64)
-    stray = _follow_one(Bundle.of(table).header, table.edge_token, tokens, node, stack, height)
-    out = NestedState(node, stack, height)
-    if stray >= 0:
-        raise stray_configuration(table, out, int(stray))
-    return out
+def follow(
+    table: TransitionTable,
+    tokens: int,
+    state: tuple[int, int, int],
+    out: tuple[int, int, int],
+    rows: int,
+    threads: int,
+    team: Team | None,
+) -> int:
+    """Write what `TransitionTable.follow` returns of one token a row, with addresses alone to hand on.
 
-
-_STATE_KINDS = (np.int64, np.int32, np.int32)
+    tokens: (n,) int64. state, out: node (n,) int64, stack (n, slots) int32 and height (n,) int32, at addresses, which
+    do not overlap. Returns a row that stands nowhere in the table, after which nothing in `out` means anything, or -1.
+    """
+    order = array("q", (0, rows, tokens, *state, *out, Bundle.of(table).address, -1))
+    part = _follow_part_of(table.edge_token.dtype)
+    if team is None or rows < _FEW_ROWS:
+        part.ctypes(order.buffer_info()[0])
+    else:
+        team(part.address, order.buffer_info()[0], threads)
+    return order[-1]
 
 
 def budget_of(table: TransitionTable) -> Budget:
@@ -506,6 +517,16 @@ def _nested_part_of(kind: Any) -> Any:
 
     def take(argument: Any) -> None:
         _compose_rows(carray(argument, (_BUDGET + 10,), np.int64), kind)  # without `room` it ends before the budget
+
+    return cfunc(types.void(types.voidptr), cache=True)(take)
+
+
+@lru_cache(maxsize=3)
+def _follow_part_of(kind: Any) -> Any:
+    """Return the native function that a team's threads call: see `follow`. kind: the type of tokens."""
+
+    def take(argument: Any) -> None:
+        _follow_each(carray(argument, (11,), np.int64), kind)
 
     return cfunc(types.void(types.voidptr), cache=True)(take)
 
@@ -946,23 +967,37 @@ def _compose_nested(
 
 
 @njit(cache=True, nogil=True)
-def _follow_one(header: Any, edge_token: Any, tokens: Any, node: Any, stack: Any, height: Any) -> int:
-    """Follow one token of each row (n,) in place; return a row that stands nowhere in the table, or -1."""
-    masks, words, kind = _array(header, _MASKS, np.uint32), header[_WORDS], edge_token.dtype
-    return follow_rows(
-        _array(header, _ROW_START, np.int32), edge_token, _array(header, _EDGE_TARGET, np.int32),
-        _array(header, _ACCEPTING, np.uint8), _array(header, _BASE_ROW, np.int32),
-        masks.reshape((masks.size // words, words)), _array(header, _BASE_MASK, np.int32),
-        _array(header, _BASE_CLASSES, np.int32), _array(header, _BASE_START, np.int32),
-        _array(header, _BASE_TARGET, np.int32), _array(header, _CLASS_START, np.int32),
-        _array(header, _CLASS_TOKEN, kind), _array(header, _CLASS_ID, np.int32),
-        _array(header, _ACTION_STATE, np.int32), _array(header, _ACTION_START, np.int32),
-        _array(header, _ACTION_PUSH, np.int32), _array(header, _ROW_EXIT, np.int32),
-        _array(header, _BASE_EXIT, np.int32), _array(header, _EXIT_START, np.int32),
-        _array(header, _EXIT_TOKEN, kind), _array(header, _EXIT_SYMBOL, np.int32),
-        _array(header, _SITE_START, np.int32), _array(header, _SITE_SYMBOL, np.int32),
-        _array(header, _SITE_TARGET, np.int32), _array(header, _BASE_PUSH, np.int32),
-        _array(header, _SITE_LEAF, np.uint8), _array(header, _SITE_NEED, np.int32),
-        _array(header, _CODE_NEED, np.int32), header[_DEPTH], header[_SIZE], header[_EOS],
-        tokens.reshape((tokens.size, 1)), node, stack, height,
-    )  # fmt: skip
+def _follow_each(order: Any, kind: Any) -> None:
+    """Take some rows after the others that no other thread has taken, and follow their tokens."""
+    _, rows, tokens_at, node_at, stack_at, height_at, to_node, to_stack, to_height, header_at, _ = order
+    header = array_at(header_at, _ARRAYS + 2 * len(_BUNDLED), np.int64)
+    masks, words, slots = _array(header, _MASKS, np.uint32), header[_WORDS], header[_SLOTS]
+    masks = masks.reshape((masks.size // words, words))
+    while True:
+        i = _next(order.ctypes.data) * _ROWS_AT_ONCE
+        if i >= rows:
+            return
+        n = min(_ROWS_AT_ONCE, rows - i)
+        node, stack = array_at(to_node + 8 * i, n, np.int64), array_at(to_stack + 4 * slots * i, n * slots, np.int32)
+        height = array_at(to_height + 4 * i, n, np.int32)
+        node[:], height[:] = array_at(node_at + 8 * i, n, np.int64), array_at(height_at + 4 * i, n, np.int32)
+        stack[:] = array_at(stack_at + 4 * slots * i, n * slots, np.int32)
+        stray = follow_rows(
+            _array(header, _ROW_START, np.int32), _array(header, _EDGE_TOKEN, kind),
+            _array(header, _EDGE_TARGET, np.int32), _array(header, _ACCEPTING, np.uint8),
+            _array(header, _BASE_ROW, np.int32), masks, _array(header, _BASE_MASK, np.int32),
+            _array(header, _BASE_CLASSES, np.int32), _array(header, _BASE_START, np.int32),
+            _array(header, _BASE_TARGET, np.int32), _array(header, _CLASS_START, np.int32),
+            _array(header, _CLASS_TOKEN, kind), _array(header, _CLASS_ID, np.int32),
+            _array(header, _ACTION_STATE, np.int32), _array(header, _ACTION_START, np.int32),
+            _array(header, _ACTION_PUSH, np.int32), _array(header, _ROW_EXIT, np.int32),
+            _array(header, _BASE_EXIT, np.int32), _array(header, _EXIT_START, np.int32),
+            _array(header, _EXIT_TOKEN, kind), _array(header, _EXIT_SYMBOL, np.int32),
+            _array(header, _SITE_START, np.int32), _array(header, _SITE_SYMBOL, np.int32),
+            _array(header, _SITE_TARGET, np.int32), _array(header, _BASE_PUSH, np.int32),
+            _array(header, _SITE_LEAF, np.uint8), _array(header, _SITE_NEED, np.int32),
+            _array(header, _CODE_NEED, np.int32), header[_DEPTH], header[_SIZE], header[_EOS],
+            array_at(tokens_at + 8 * i, n, np.int64).reshape((n, 1)), node, stack.reshape((n, slots)), height,
+        )  # fmt: skip
+        if stray >= 0:
+            order[-1] = i + stray

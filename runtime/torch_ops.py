@@ -851,22 +851,47 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     threads = torch.get_num_threads()
     team = _team() if os.getpid() == _PROCESS else None
     if team is not None and isinstance(state, NestedState) and packed.pays(rows, columns, threads):
-        # names keep what is converted: kernels are handed addresses
-        node, stack, height = state.node.long(), state.stack.int(), state.height.int()
-        node, stack, height = node.contiguous(), stack.contiguous(), height.contiguous()
+        given = _in_memory(state)  # names keep what is converted: kernels are handed addresses
         room = None if remaining is None else remaining.long().contiguous()
         size = logits.element_size()
         where = packed.Logits(logits.data_ptr(), rows, columns, size * logits.stride(0), size, _LOWEST[logits.dtype])
         stray = packed.apply_nested(
-            dev.host, (node.data_ptr(), stack.data_ptr(), height.data_ptr()),
-            0 if room is None else room.data_ptr(), where, threads, team,
-        )  # fmt: skip
+            dev.host, _addresses(given), 0 if room is None else room.data_ptr(), where, threads, team
+        )
         if stray >= 0:
             raise stray_configuration(dev.host, _map(Tensor.numpy, state), stray)
         return logits
     masks = packed.scratch(rows, -(-dev.vocab_size // 32))
     _packed(dev, state, remaining, masks)
     return _write_lowest(masks, logits)
+
+
+def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) -> NestedState:
+    """Follow one token of each row (n,) int64."""
+    given, tokens = _in_memory(state), tokens.contiguous()
+    out = NestedState(*map(torch.empty_like, given))
+    team = _team() if os.getpid() == _PROCESS else None
+    stray = packed.follow(
+        table,
+        tokens.data_ptr(),
+        _addresses(given),
+        _addresses(out),
+        tokens.shape[0],
+        torch.get_num_threads(),
+        team,
+    )
+    if stray >= 0:
+        raise stray_configuration(table, _map(Tensor.numpy, state), stray)
+    return out
+
+
+def _in_memory(state: NestedState) -> NestedState:
+    """Return a state as kernels read it: node int64, the others int32, each in one piece."""
+    return NestedState(state.node.long().contiguous(), state.stack.int().contiguous(), state.height.int().contiguous())
+
+
+def _addresses(state: NestedState) -> tuple[int, int, int]:
+    return state.node.data_ptr(), state.stack.data_ptr(), state.height.data_ptr()
 
 
 def _write_lowest(masks: NDArray[np.uint32], logits: Tensor) -> Tensor:
@@ -1056,7 +1081,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     if dev.host is not None and _plain(tokens, *state):
         if not isinstance(state, NestedState):
             return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
-        return NestedState(*map(torch.from_numpy, packed.follow(dev.host, tokens.numpy(), _map(Tensor.numpy, state))))
+        return _follow_on_host(dev.host, state, tokens)
     if dev.is_trie:
         edge, found = _edge_of(dev, state.node, tokens)
         reached: AnyState = State(torch.where(found, _follow(dev, edge), dev.dead))
