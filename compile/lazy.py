@@ -30,7 +30,7 @@ _WRITTEN = -1  # in place of a state that has yet to be written
 _ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
 _UNKNOWN = -1  # bytes that a state surely reads, where nobody has looked
 _UNBOUNDED = 1 << 40  # characters, where they are not counted
-_STATES_AT_ONCE = 256
+_STATES_AT_ONCE = 256  # written together with one that is reached
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
@@ -142,9 +142,7 @@ class Lazy:
         ):
             if at >= 0:
                 put(self._header, at, array)
-        levels = max(trie.longest, ends.longest) + 2
-        self._scratch = np.empty(levels * (_OF_LEVEL + levels), np.int64)  # under the lock
-        self._header[_LEVELS], self._header[_SCRATCH] = levels, address_of(self._scratch)
+        self._levels = self._header[_LEVELS] = max(trie.longest, ends.longest) + 2
         self._header[_SYMBOLS] = remainders.size
         self._header[_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
         self._header[_DEPTH], self._header[_BODY] = depth, body
@@ -300,6 +298,7 @@ class Lazy:
                             base = self.bases[twin]
                             if site >= 0 and frames >= 0 and not self._has_room(site, frames):
                                 base = _EMPTY
+                self._header[_SCRATCH] = _scratch(self._levels)
                 wanted, freely = 0, _UNKNOWN if walk and twin < 0 and frames < 0 else 0
                 while True:
                     state, looked, work = _mask(
@@ -427,6 +426,18 @@ class Lazy:
 
 def _at(needed: NDArray[np.int32], which: int) -> int:
     return int(needed[which]) if which < needed.size else 0
+
+
+_kept = threading.local()
+
+
+def _scratch(levels: int) -> int:
+    """Return the address of this thread's room for a walk of so many levels: to ask for it takes as long as walking."""
+    found: tuple[int, int, NDArray[np.int64]] | None = getattr(_kept, "scratch", None)
+    if found is None or found[0] < levels:
+        room = np.empty(levels * _OF_LEVEL + levels * levels // 2 + 1, np.int64)
+        found = _kept.scratch = levels, address_of(room), room
+    return found[1]
 
 
 _EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)
@@ -1016,7 +1027,10 @@ def _walk(
         row_at[0] = _row_of(texts[0], start)
     while True:
         i, last, here, other = at[d], stop[d], state[d], twin[d]
-        if here < STRINGS and other == DEAD:  # most bytes are not read
+        if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
+            while i < last and reach[i] <= freely and characters[i] & wanted == 0:
+                i += 1
+        elif here < STRINGS and other == DEAD:  # most bytes are not read
             while i < last and rows[here << 8 | byte[i]] == DEAD:
                 i += 1
         elif here < STRINGS and other >= 0 and alike[d]:  # most are read as the base reads them
@@ -1025,9 +1039,6 @@ def _walk(
                 and _is_plain(rows[here << 8 | byte[i]])
                 and (rows[here << 8 | byte[i]] == rows[other << 8 | byte[i]])
             ):
-                i += 1
-        elif freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
-            while i < last and reach[i] <= freely and characters[i] & wanted == 0:
                 i += 1
         if i == last:
             if d == 0:
