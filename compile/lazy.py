@@ -35,10 +35,9 @@ _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
 _MOST_BYTES = 32  # of a token that are known to be read
-_FINE = 8  # up to so many their number is kept, beyond that it is a multiple: few masks are worth more than exact ones
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
 _MOST_SETS = 256  # of groups that states read freely, kept
-_MOST_MASKS = 64  # kept of what is read freely
+_MOST_MASKS = 256  # kept of what is read freely
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _LEFT = -2  # the base has ended: what is below are its exits
 
@@ -153,6 +152,7 @@ class Lazy:
         # most all tokens are still within the bound: below 0 where some states are dead, too
         self._slack: list[tuple[int, int, bool, int]] = []
         self._free_masks = free_masks
+        self._characters = vocabulary.characters
         self._free_of: dict[int, NDArray[np.int16]] = {}  # which of `_free_sets` each state of some contents reads
         self._free_sets = np.zeros(2 * _MOST_SETS, np.int64)  # groups of characters, and those wanted beside
         put(self._header, _SETS, self._free_sets)
@@ -354,7 +354,7 @@ class Lazy:
             if len(known) >= _MOST_MASKS:
                 known.clear()
             mask = np.zeros(-(-self.vocabulary.size // 32), np.uint32)
-            _write_free(self._header, np.uint64(groups), most, mask)
+            _write_free(*self._characters, np.uint64(groups), most, mask)
             found = known[groups, most] = Base.of(mask, *(np.empty(0, np.int32),) * 3)
         return found
 
@@ -922,38 +922,18 @@ def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _write_free(header: Any, groups: Any, most: Any, out: Any) -> None:
+def _write_free(characters: Any, length: Any, groups: Any, most: Any, out: Any) -> None:
     """Set the bits of the tokens of at most `most` bytes whose characters are all of some groups, not of UNCLEAN."""
-    byte = array_at(header[_BYTE], header[_BYTE + 1], np.uint8)
-    child = array_at(header[_CHILD], header[_CHILD + 1], np.int32)
-    tokens = array_at(header[_TOKENS], header[_TOKENS + 1], np.int32)
-    token = array_at(header[_TOKEN], header[_TOKEN + 1], np.int32)
-    characters = array_at(header[_CHARACTERS], header[_CHARACTERS + 1], np.uint64)
-    reach = array_at(header[_REACH], header[_REACH + 1], np.int32)
-    levels = header[_LEVELS]
-    at, stop, phase = np.empty(levels, np.int64), np.empty(levels, np.int64), np.zeros(levels, np.int64)
-    one = np.uint32(1)
-    d = 0
-    at[0], stop[0] = 0, child[0]
-    while d >= 0:
-        i = at[d]
-        if i == stop[d]:
-            d -= 1
-            continue
-        at[d] = i + 1
-        whole = reach[i] <= most and characters[i] & ~groups == 0
-        low, high = _bytes_of(phase[d])
-        if phase[d]:  # within a character, of which a token may have the first bytes alone
-            reads = low <= byte[i] <= high
-        else:
-            reads = BYTE_GROUP[byte[i]] != UNCLEAN and (groups >> np.uint64(BYTE_GROUP[byte[i]])) & np.uint64(1) != 0
-        if whole or (d < most and reads):
-            for x in range(tokens[3 * i], tokens[3 * i + 2 if whole else 3 * i + 1]):
-                out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
-            if not whole:
-                phase[d + 1] = _follow(byte[i], phase[d])
-                d += 1
-                at[d], stop[d] = child[i], child[i + 1]
+    read = np.empty(32 * out.size, np.uint8)
+    read[length.size :] = 0
+    others = ~groups
+    for t in range(length.size):  # without branches: this becomes vector code
+        read[t] = (length[t] <= most) & (characters[t] & others == 0)
+    for w in range(out.size):
+        word = np.uint32(0)
+        for t in range(32):
+            word |= np.uint32(read[32 * w + t]) << np.uint32(t)
+        out[w] = word
 
 
 @njit(cache=True, nogil=True)
@@ -1161,7 +1141,7 @@ def _mask(
             return unwritten, np.int64(0), np.int64(0)
         if surely:
             header[_GROUPS], header[_WANTED] = np.int64(groups), np.int64(others)
-            header[_FREE_BYTES] = surely if surely <= _FINE else surely // _FINE * _FINE
+            header[_FREE_BYTES] = surely
             return np.int64(_ASKS), np.int64(0), np.int64(0)
     mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
     if words:

@@ -374,6 +374,19 @@ class Vocabulary:
         return TokenTrie(byte, skip, depth, height, content, token_start, order, root_start, int(longest))
 
     @cached_property
+    def characters(self) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
+        """The groups of the characters that each token (V,) begins, as bits, and its bytes; all bits if it has none.
+
+        See `BYTE_GROUP`; one that is not UTF-8 has `UNCLEAN` as well, one that ends inside a character has not.
+        """
+        trie = self.trie
+        count = np.diff(trie.token_start)
+        groups, length = np.full(self.size, ~np.uint64(0)), np.zeros(self.size, np.uint16)
+        groups[trie.token] = np.repeat(_begun(trie.byte, trie.depth, BYTE_GROUP), count)
+        length[trie.token] = np.repeat(trie.depth, count)
+        return groups, length
+
+    @cached_property
     def spells_all_bytes(self) -> bool:
         """Whether each of the 256 bytes is a token, so that any bytes can be written."""
         return {token for token in self.tokens if len(token) == 1} == {bytes([b]) for b in range(256)}
@@ -593,17 +606,15 @@ def _build(order: Any, token_bytes: Any, token_offset: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any, whole: bool) -> Any:
-    """Return the groups of all characters that tokens have from each node on (M,), as bits.
+def _phases(byte: Any, depth: Any) -> Any:
+    """Return where each node (M,) is in a character of UTF-8.
 
-    One below which a token is not UTF-8 has `UNCLEAN` as well. whole: and so has one below which a token ends inside a
-    character, while a node inside a character has it alone.
+    0: behind one. 1 to 3: so many continuation bytes are to come. 4 to 7: special ones are. 8: it is not UTF-8.
     """
     nodes = byte.size
     deepest: Any = 0
     for i in range(nodes):
         deepest = max(deepest, np.int64(depth[i]))
-    # after each node: 0 between characters, 1 to 3 continuation bytes to come, 4 to 7 special ones, 8 not UTF-8
     phase = np.zeros(nodes, np.uint8)
     path = np.zeros(deepest + 1, np.uint8)
     for i in range(nodes):
@@ -642,6 +653,34 @@ def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any, whole: bo
             after = 2
         path[depth[i]] = after
         phase[i] = after
+    return phase
+
+
+@njit(cache=True, nogil=True)
+def _begun(byte: Any, depth: Any, byte_group: Any) -> Any:
+    """Return the groups of all characters that begin on the way to each node (M,), as bits; `UNCLEAN` if not UTF-8."""
+    phase, out = _phases(byte, depth), np.empty(byte.size, np.uint64)
+    path = np.zeros(np.int64(depth.max()) + 1 if depth.size else 1, np.uint64)
+    for i in range(byte.size):
+        own = np.uint64(0)
+        if phase[i] == 8:
+            own = np.uint64(1) << np.uint64(UNCLEAN)
+        elif byte[i] < 0x80 or byte[i] >= 0xC2:
+            own = np.uint64(1) << np.uint64(byte_group[byte[i]])
+        out[i] = path[depth[i]] = path[depth[i] - 1] | own
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any, whole: bool) -> Any:
+    """Return the groups of all characters that tokens have from each node on (M,), as bits.
+
+    One below which a token is not UTF-8 has `UNCLEAN` as well. whole: and so has one below which a token ends inside a
+    character, while a node inside a character has it alone.
+    """
+    phase = _phases(byte, depth)
+    nodes, deepest = byte.size, np.int64(depth.max()) if depth.size else np.int64(0)
+    path = np.zeros(deepest + 1, np.uint8)
     out = np.empty(nodes, np.uint64)
     below = np.zeros(deepest + 2, np.uint64)  # by depth: what the nodes seen last have in common with their parent
     unclean = np.uint64(1) << np.uint64(UNCLEAN)

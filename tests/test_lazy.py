@@ -21,6 +21,7 @@ from test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tokenizer_zoo import tekken
 
 import maskwright as mw
+from maskwright.automata import nested
 from maskwright.automata.nested import Machine
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 
@@ -209,6 +210,33 @@ def test_what_nobody_comes_to_is_not_written():
     matcher = mw.Matcher(lazy)
     assert matcher.accepts(list(b"".join(bytes([b + 1]) for b in b'{"key7":{"a3":1}}')))
     assert lazy.automaton.machine.size < complete.num_states / 3
+
+
+@pytest.mark.parametrize("many", [-1, 1 << 30])
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [(MANY, b'{"key7":{"a3":"abc"}}'), ({"items": {"type": "integer", "multipleOf": 997}}, b"[997,1994]")],
+)
+def test_rows_left_for_later_do_not_depend_on_what_was_in_memory(schema, text, many, monkeypatch):
+    class Used:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def empty(self, shape, kind):
+            return np.full(shape, 7, kind)
+
+    vocab = vocabulary()
+    _, complete = tables(schema, vocab)  # and all kernels are compiled
+    monkeypatch.setattr(nested, "_MANY", many)
+    monkeypatch.setattr(nested, "np", Used())
+    lazy = mw.compile_json_schema(schema, vocab)
+    assert lazy.automaton.machine.pending or lazy.automaton.machine.parts
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for byte in text:
+        assert (a.mask() == b.mask()).all()
+        assert a.advance(byte + 1)
+        assert b.advance(byte + 1)
+    assert a.is_accepting
 
 
 def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):

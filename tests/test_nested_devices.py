@@ -210,6 +210,42 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     assert len(taken) == 5
 
 
+@pytest.mark.parametrize("rows", [1, 15, 16, 203])
+def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
+    """By one thread or by torch's: states of other types, tokens apart, stray states, none of which is changed."""
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops as ops
+
+    table = compiled("tree")
+    dev = ops.put(table)
+    rng = np.random.default_rng(rows)
+    teams = []
+    team = ops._team()
+    if team is not None:
+        monkeypatch.setattr(ops, "_team", lambda: lambda *each: teams.append(1) or team(*each))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    expected = numpy_ops.start(table, rows)
+    state = NestedState(*(torch.tensor(part) for part in expected))
+    for step in range(40):
+        tokens = some_tokens(rng, table, expected)
+        given_ = state
+        if step % 2:
+            given_ = NestedState(state.node.int(), state.stack.long(), state.height.long().repeat_interleave(2)[::2])
+        before = [part.clone() for part in given_]
+        expected = numpy_ops.advance(table, expected, tokens)
+        state = ops.advance(dev, given_, torch.tensor(tokens).repeat_interleave(2)[::2])
+        assert all(torch.equal(*pair) for pair in zip(before, given_, strict=True))
+        for part, wanted in zip(state, expected, strict=True):
+            assert np.array_equal(out(part), wanted)
+        if step % 5 == 4:
+            expected = numpy_ops.start(table, rows)
+            state = NestedState(*(torch.tensor(part) for part in expected))
+    assert len(teams) == (40 if team is not None and rows >= packed._FEW_ROWS else 0)
+    stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
+    with pytest.raises(ValueError, match="state"):
+        ops.advance(dev, stray, torch.ones(rows, dtype=torch.long))
+
+
 @pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64])
 def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
     rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import functools
 import json
 import operator
@@ -455,6 +456,35 @@ def test_content_says_which_characters_lie_below_a_node() -> None:
             assert int(trie.content[node]) >> UNCLEAN
         else:
             assert int(trie.content[node]) == expected
+
+
+def test_characters_of_tokens_are_those_that_begin_in_them() -> None:
+    _, vocab = zoo.mistral_sentencepiece()
+    odd = [
+        b"",
+        b"\xc3",
+        b"a\xe2\x82",
+        b"\x82a",
+        b"\xe2(",
+        b"\xc3\xa9\xf0\x9f\x98\x80",
+        b"\xed\xa0\x80",
+        b"\xf5",
+        b"a\x00\xff",
+    ]
+    for each in (vocab, Vocabulary.from_bytes(odd)):
+        groups, length = each.characters
+        assert (groups[length == 0] == 2**64 - 1).all()
+        for token, text in enumerate(each.tokens):
+            if not length[token]:
+                continue
+            assert length[token] == len(text)
+            try:
+                codecs.getincrementaldecoder("utf-8")().decode(text)  # which may end inside a character
+            except UnicodeDecodeError:
+                assert int(groups[token]) >> UNCLEAN, text
+            else:
+                begun = {1 << int(BYTE_GROUP[b]) for b in text if b < 0x80 or b >= 0xC0}
+                assert int(groups[token]) == sum(begun), text
 
 
 def test_a_real_vocabulary_is_ready_in_a_fraction_of_a_second() -> None:
