@@ -872,13 +872,7 @@ def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) 
     out = NestedState(*map(torch.empty_like, given))
     team = _team() if os.getpid() == _PROCESS else None
     stray = packed.follow(
-        table,
-        tokens.data_ptr(),
-        _addresses(given),
-        _addresses(out),
-        tokens.shape[0],
-        torch.get_num_threads(),
-        team,
+        table, tokens.data_ptr(), _addresses(given), _addresses(out), tokens.shape[0], torch.get_num_threads(), team
     )
     if stray >= 0:
         raise stray_configuration(table, _map(Tensor.numpy, state), stray)
