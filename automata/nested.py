@@ -404,7 +404,7 @@ def needs(machine: Machine, most: int, *, hope: bool = True) -> tuple[NDArray[np
 _NEARBY = 64  # of those left for later that are written when nothing else is left to write
 _TEXT = 48  # states that a text is worth, as work
 _PART = 64  # states of a DFA that are written at a time
-_MANY = 4096  # rows left for later, of those
+_MANY = 4096  # such states from which on rows come clear from the system
 _ROOM = 1 << 14  # rows of a machine that grows; what is not written takes no memory
 
 

@@ -60,6 +60,7 @@ _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 # and of what each state reads freely, as far as that is known
 _OF_TEXT = 10
 _OF_LEVEL = 10  # numbers of each level of a walk
+_MOST_LEVELS = 1024  # for which room is kept: 2 MB
 
 
 class Base(NamedTuple):
@@ -298,7 +299,8 @@ class Lazy:
                             base = self.bases[twin]
                             if site >= 0 and frames >= 0 and not self._has_room(site, frames):
                                 base = _EMPTY
-                self._header[_SCRATCH] = _scratch(self._levels)
+                scratch = _scratch(self._levels)  # held for as long as its address is used
+                self._header[_SCRATCH] = scratch[1]
                 wanted, freely = 0, _UNKNOWN if walk and twin < 0 and frames < 0 else 0
                 while True:
                     state, looked, work = _mask(
@@ -431,13 +433,15 @@ def _at(needed: NDArray[np.int32], which: int) -> int:
 _kept = threading.local()
 
 
-def _scratch(levels: int) -> int:
-    """Return the address of this thread's room for a walk of so many levels: to ask for it takes as long as walking."""
+def _scratch(levels: int) -> tuple[int, int, NDArray[np.int64]]:
+    """Return for how many levels, the address of, and the room for a walk in this thread, kept unless it is large."""
     found: tuple[int, int, NDArray[np.int64]] | None = getattr(_kept, "scratch", None)
     if found is None or found[0] < levels:
         room = np.empty(levels * _OF_LEVEL + levels * levels // 2 + 1, np.int64)
-        found = _kept.scratch = levels, address_of(room), room
-    return found[1]
+        found = levels, address_of(room), room
+        if levels <= _MOST_LEVELS:
+            _kept.scratch = found
+    return found
 
 
 _EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)

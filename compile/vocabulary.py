@@ -384,6 +384,7 @@ class Vocabulary:
         groups, length = np.full(self.size, ~np.uint64(0)), np.zeros(self.size, np.uint16)
         groups[trie.token] = np.repeat(_begun(trie.byte, trie.depth, BYTE_GROUP), count)
         length[trie.token] = np.repeat(trie.depth, count)
+        groups.flags.writeable = length.flags.writeable = False
         return groups, length
 
     @cached_property

@@ -144,7 +144,6 @@ class _Host(ABC):
     """
 
     nowhere: Any = None  # where a token leads that is not allowed
-    parts = 1  # of a place: a tuple of so many, or else one number
 
     def __init__(self, table: Constraint) -> None:
         self.table: Any = table
@@ -318,7 +317,6 @@ class _NestedHost(_TableHost):
     then the number of their visits is.
     """
 
-    parts = 2
     often = 6  # visits from which on the mask of a configuration is kept
     kept = 0  # masks
 
@@ -640,8 +638,6 @@ class _MatrixHost(_Host):
     A place is the rows that begin with the tokens so far, and how many tokens these are: (low, high, depth).
     """
 
-    parts = 3
-
     def __init__(self, matrix: SortedMatrix) -> None:
         super().__init__(matrix)
         self.columns = [_view(column) for column in matrix.columns]
@@ -769,9 +765,7 @@ class Matcher:
         if max_tokens is not None:
             self._host.budgets()
         self._place = self._host.start()
-        # The parts of the place before each token: tuples, as they are taken one by one and stay, would have the
-        # garbage collector go over all there is every 700 tokens
-        self._history: list[Any] = []
+        self._history: list[Any] = []  # the place before each token
         self._tokens: list[int] = []
 
     @property
@@ -807,7 +801,7 @@ class Matcher:
     @property
     def num_tokens(self) -> int:
         """How many tokens have been taken, EOS among them."""
-        return len(self._tokens)
+        return len(self._history)
 
     @property
     def is_accepting(self) -> bool:
@@ -828,7 +822,7 @@ class Matcher:
         """How many more tokens may be written; None without `max_tokens`."""
         if self._max_tokens is None:
             return None
-        return max(0, self._max_tokens - len(self._tokens))
+        return max(0, self._max_tokens - len(self._history))
 
     def mask(self) -> NDArray[np.uint32]:
         """Return the tokens allowed next, EOS included where accepting: uint32 (ceil(V / 32),).
@@ -837,7 +831,7 @@ class Matcher:
         """
         if self._max_tokens is None:
             return self._host.mask(self._place)
-        room = self._max_tokens - len(self._tokens)
+        room = self._max_tokens - len(self._history)
         if room > self._host.farthest(self._place):
             return self._host.mask(self._place)
         return self._host.made(self._place, room)
@@ -856,36 +850,31 @@ class Matcher:
         if following == host.nowhere:
             return False
         if self._max_tokens is not None and token != host.eos:
-            room = self._max_tokens - len(self._tokens) - 1
+            room = self._max_tokens - len(self._history) - 1
             if host.distance(following) > room:
                 return False
-        if host.parts == 1:
-            self._history.append(place)
-        else:
-            self._history += place
+        self._history.append(place)
         self._tokens.append(token)
         self._place = following
         return True
 
     def accepts(self, tokens: Iterable[int]) -> bool:
         """Return whether the sequence would be complete after these tokens; the matcher stays as it is."""
-        before = len(self._tokens)
+        before = len(self._history)
         try:
             return all(self.advance(token) for token in tokens) and self.is_accepting
         finally:
-            self.rollback(len(self._tokens) - before)
+            self.rollback(len(self._history) - before)
 
     def rollback(self, n: int) -> None:
         """Take back the last n tokens, EOS among them. Raises ValueError if there are not as many."""
         n = operator.index(n)
-        if not 0 <= n <= len(self._tokens):
-            raise ValueError(f"cannot take back {n} tokens: {len(self._tokens)} have been taken")
+        if not 0 <= n <= len(self._history):
+            raise ValueError(f"cannot take back {n} tokens: {len(self._history)} have been taken")
         if n:
-            parts = self._host.parts
-            first = (len(self._tokens) - n) * parts
-            place = self._history[first : first + parts]
-            self._place = place[0] if parts == 1 else tuple(place)
-            del self._history[first:], self._tokens[-n:]
+            self._place = self._history[-n]
+            del self._history[-n:]
+            del self._tokens[-n:]
 
     def reset(self) -> None:
         """Go back to the start."""
