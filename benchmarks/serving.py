@@ -33,6 +33,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import load
@@ -45,12 +46,17 @@ from rich.progress import track
 
 import maskwright as mw
 from maskwright.runtime import torch_ops
+from maskwright.runtime.decode import sample
+from maskwright.runtime.packed_draw import Filters
 from maskwright.serve.loading import TINY, tiny
 
 RESULTS = Path(__file__).parent / "results"
 ROWS, KEPT = 64, 1000
 SERVED, REQUESTS, CLIENTS, ANSWER = 100, 100, 32, 64  # schemas, of each, and tokens at most
 PARTS = ("cache", "step", "arena", "server")
+MEASURED = ("fill", "commit", "step", "greedy", "sampled", "added to greedy", "added to sampled")
+"""What is timed of a step: masks alone; taking tokens; masking in place and taking tokens; masks, drawing the best or
+at temperature 1, and taking tokens; how much longer that is than drawing without any constraint."""
 BARS = {"hit_us": 20.0, "compilations": 10, "step_ratio": 5.0, "arena_bytes": 512e6}
 Record = dict[str, Any]
 
@@ -132,6 +138,9 @@ class Ours:
     def mask(self, logits: Any) -> None:
         torch_ops.mask_logits_(self.dev, logits, self.state)
 
+    def draw(self, logits: torch.Tensor, temperature: float) -> Any:
+        return sample(self.dev, logits, self.state, None, ops=torch_ops, temperature=temperature, log_mass=False)
+
     def commit(self, tokens: torch.Tensor) -> None:
         self.state = torch_ops.advance(self.dev, self.state, tokens)
 
@@ -160,6 +169,10 @@ class Llguidance:
         self.fill()
         self.lib.apply_token_bitmask_inplace(logits, self.bits)
 
+    def draw(self, logits: torch.Tensor, temperature: float) -> Any:
+        self.mask(logits)
+        return draw_any(logits, temperature)
+
     def commit(self, tokens: torch.Tensor) -> None:
         for matcher, token in zip(self.matchers, tokens.tolist(), strict=True):
             matcher.consume_token(token)
@@ -187,8 +200,19 @@ class Xgrammar:
         self.fill()
         self.lib.apply_token_bitmask_inplace(logits, self.bits)
 
+    def draw(self, logits: torch.Tensor, temperature: float) -> Any:
+        self.mask(logits)
+        return draw_any(logits, temperature)
+
     def commit(self, tokens: torch.Tensor) -> None:
         self.batch.batch_accept_token(self.matchers, tokens.tolist())
+
+
+def draw_any(logits: torch.Tensor, temperature: float) -> Any:
+    """Return tokens drawn from all that are not -inf, by the kernel that draws from masks: the quickest there is."""
+    every = torch.full((len(logits), -(-logits.shape[1] // 32)), -1, dtype=torch.int32)
+    uniforms = torch.rand(len(logits), 2)
+    return torch_ops.draw_packed(every, logits, uniforms, Filters.of([(temperature, None, None, None)]), mass=False)
 
 
 def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, steps: int) -> Record:
@@ -219,8 +243,20 @@ def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, 
         "xgrammar": Xgrammar(engines["xgrammar"], [each[2] for each in chosen], vocab.size),
     }
     out: Record = {"rows": len(chosen), "steps": steps, "torch_threads": torch.get_num_threads()}
+    out["draw"] = _drawing(batch["maskwright"], torch.randn(len(chosen), vocab.size))
     for kind in (torch.float32, torch.bfloat16):
         out[str(kind).removeprefix("torch.")] = _timed(batch, [each[3] for each in chosen], vocab.size, kind)
+    return out
+
+
+def _drawing(engine: Ours, logits: torch.Tensor) -> Record:
+    """Return what drawing takes by the kernel, and by array operations alone."""
+    out: Record = {}
+    for name, options in (("best", {"temperature": 0}), ("temperature 1", {}), ("top_p 0.9", {"top_p": 0.9})):
+        draw = partial(sample, engine.dev, logits, engine.state, None, ops=torch_ops, **options)
+        out[name] = {"kernel_us": statistics.median(microseconds(draw) for _ in range(10))}
+        with patch.object(torch_ops, "draw", return_value=None):
+            out[name]["operations_us"] = statistics.median(microseconds(draw) for _ in range(5))
     return out
 
 
@@ -228,7 +264,7 @@ def _timed(batch: dict[str, Any], texts: list[list[int]], size: int, kind: torch
     """Return what steps along texts take of each engine, on logits of a type."""
     logits = torch.randn(len(texts), size).to(kind)
     x = torch.empty_like(logits)
-    times: dict[str, dict[str, list[float]]] = {name: {"step": [], "fill": [], "commit": []} for name in batch}
+    times: dict[str, dict[str, list[float]]] = {name: {part: [] for part in MEASURED} for name in batch}
     for pass_ in range(5):  # the first warms caches that engines keep; the others count
         for engine in batch.values():
             engine.reset()
@@ -238,10 +274,19 @@ def _timed(batch: dict[str, Any], texts: list[list[int]], size: int, kind: torch
                 engine = batch[name]
                 x.copy_(logits)
                 mask = microseconds(partial(engine.mask, x))
+                drawn = []
+                for temperature in (0.0, 1.0):
+                    x.copy_(logits)
+                    free = microseconds(partial(draw_any, x, temperature))
+                    x.copy_(logits)
+                    drawn.append((free, microseconds(partial(engine.draw, x, temperature))))
                 fill = microseconds(engine.fill)
                 commit = microseconds(partial(engine.commit, tokens))
                 if pass_:
-                    for part, value in (("fill", fill), ("commit", commit), ("step", mask + commit)):
+                    (_, best), (_, sampled) = drawn
+                    added = [commit + value - free for free, value in drawn]
+                    values = fill, commit, mask + commit, best + commit, sampled + commit, *added
+                    for part, value in zip(MEASURED, values, strict=True):
                         times[name][part].append(value)
     # what writing -inf over all logits takes, which no engine can do without where little is allowed
     over = [microseconds(partial(x.fill_, -torch.inf)) for _ in range(100) if x.copy_(logits) is x]
@@ -249,8 +294,13 @@ def _timed(batch: dict[str, Any], texts: list[list[int]], size: int, kind: torch
     for name, parts in times.items():
         out[name] = {part: percentiles(values) for part, values in parts.items()}
         if name != "maskwright":
-            ratios = [b / a for a, b in zip(times["maskwright"]["step"], parts["step"], strict=True)]
-            out[name]["times_ours"] = statistics.median(ratios)
+            for part in MEASURED[2:]:
+                ours = times["maskwright"][part]
+                if part.startswith("added"):  # a single difference of two times may be as good as nothing, or less
+                    ratio = out[name][part]["p50"] / max(out["maskwright"][part]["p50"], 1.0)
+                else:
+                    ratio = statistics.median(b / a for a, b in zip(ours, parts[part], strict=True))
+                out[name][part]["times_ours"] = ratio
     return out
 
 
@@ -474,16 +524,22 @@ def report(results: Record) -> str:
         row(f"{part['threads']} threads ask for 10 new schemas", "10 compilations", str(part["compilations"]))
     if "step" in results:
         part = results["step"]
-        for kind, name in itertools.product(("float32", "bfloat16"), ("maskwright", "llguidance", "xgrammar")):
-            engine = part[kind][name]
-            ratio = engine.get("times_ours")
-            shown = "" if ratio is None else f", **{ratio:.1f} times ours**"
+        for kind, which in itertools.product(("float32", "bfloat16"), MEASURED[2:]):
+            what, bar = _SHOWN[which]
+            shown = f"{part[kind]['maskwright'][which]['p50']:,.0f} us"
+            for name in ("llguidance", "xgrammar"):
+                engine, ratio = part[kind][name][which], part[kind][name][which]["times_ours"]
+                times = f"{ratio:.1f}" if ratio < 1000 else "over 1,000"
+                shown += f"; {name} {engine['p50']:,.0f}, **{times} times ours**"
+            row(f"{what}, {kind}", bar, shown)
+        for name, each in part["draw"].items():
             row(
-                f"one step, {part['rows']} rows with as many schemas, {kind}, {name}",
-                "" if ratio is None else "5 times ours",
-                f"p50 {engine['step']['p50']:,.0f} us{shown} (masks alone {engine['fill']['p50']:,.0f}, tokens "
-                f"{engine['commit']['p50']:,.0f})",
+                f"drawing a token of each row, {name}, log P(allowed) with it", "",
+                f"{each['kernel_us'] / 1e3:.1f} ms; by array operations {each['operations_us'] / 1e3:,.0f}",
             )  # fmt: skip
+        for which, what in (("fill", "masks alone"), ("commit", "taking tokens alone")):
+            each = (f"{name} {part['float32'][name][which]['p50']:,.0f}" for name in ("llguidance", "xgrammar"))
+            row(what, "", "; ".join((f"{part['float32']['maskwright'][which]['p50']:,.0f} us", *each)))
         for kind in ("float32", "bfloat16"):
             row(f"-inf over as many logits, {kind}: `Tensor.fill_`", "", f"{part[kind]['write_us']['p50']:,.0f} us")
     if "arena" in results:
@@ -517,6 +573,15 @@ def report(results: Record) -> str:
                 f"{each['latency_ms']['p99']:,.0f} ms",
             )  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+_SHOWN = {
+    "step": (f"{ROWS} rows with as many schemas, logits masked in place and tokens taken", "5 times ours"),
+    "greedy": ("the same by drawing from masks, the best token; peers: masked, then drawn by the same kernel", ""),
+    "sampled": ("the same, drawn at temperature 1", ""),
+    "added to greedy": ("what that takes beyond drawing the best without any constraint", "5 times ours"),
+    "added to sampled": ("beyond drawing at temperature 1 without any", "5 times ours"),
+}
 
 
 def main() -> None:

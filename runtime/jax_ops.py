@@ -740,6 +740,10 @@ def mask_logits_(dev: DeviceTable, logits: Array, state: AnyState, remaining: Ar
 _mask_donated = jax.jit(mask_logits, donate_argnums=1)
 
 
+def draw(*_: Any) -> None:
+    """Return None: drawing takes array operations, which XLA fuses."""
+
+
 @by_kind
 def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.

@@ -226,13 +226,19 @@ def apply_nested(
     of the tokens that may still be written (n,) int64, or 0. Returns a row that stands nowhere in the table, where
     nothing is written, or -1.
     """
+    order = order_of(table, state, room, logits)
+    team(_nested_part_of(table.edge_token.dtype).address, order.buffer_info()[0], threads)
+    return order[_STRAY]
+
+
+def order_of(table: TransitionTable, state: tuple[int, int, int], room: int, logits: Logits) -> array[int]:
+    """Return what threads are told that compose masks; see `apply_nested`."""
     order = array("q", (0, *logits, *state, room, Bundle.of(table).address, -1))
     if room:
         budget = budget_of(table)
         order.extend(number for each in budget for number in (address_of(each), len(each)))
         order.extend(budget[1].shape[1:])
-    team(_nested_part_of(table.edge_token.dtype).address, order.buffer_info()[0], threads)
-    return order[_STRAY]
+    return order
 
 
 def apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: int, threads: int, team: Team | None = None) -> None:
@@ -480,6 +486,7 @@ _apply_words: Any = _apply_parts if get_host_cpu_features().get("avx512bw") else
 # What a team is told is one array of numbers: how many rows are taken, then `Logits`, then masks or states and a table.
 _AT, _COUNT, _COLUMNS, _AHEAD, _ITEM, _LOWEST, _MASKS_AT, _MASK_WORDS = range(1, 9)
 _NODE, _STACK, _HEIGHT, _ROOM, _HEADER, _STRAY, _BUDGET = range(7, 14)
+LONGEST = _BUDGET + 10  # of an order; one without `room` ends before the budget
 
 
 @njit(cache=True, nogil=True)
@@ -505,7 +512,7 @@ def _take_rows(argument: Any) -> None:
     order = carray(argument, (_MASK_WORDS + 1,), np.int64)
     words = order[_MASK_WORDS]
     while True:
-        i = _next(order.ctypes.data)
+        i = next_row(order.ctypes.data)
         if i >= order[_COUNT]:
             return
         _apply_to(array_at(order[_MASKS_AT] + 4 * words * i, words, np.uint32), order, i)
@@ -516,7 +523,7 @@ def _nested_part_of(kind: Any) -> Any:
     """Return the native function that a team's threads call: see `apply_nested`. kind: the type of tokens."""
 
     def take(argument: Any) -> None:
-        _compose_rows(carray(argument, (_BUDGET + 10,), np.int64), kind)  # without `room` it ends before the budget
+        _compose_rows(carray(argument, (LONGEST,), np.int64), kind)
 
     return cfunc(types.void(types.voidptr), cache=True)(take)
 
@@ -543,7 +550,7 @@ def _count(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-_next: Any = _count  # which kernels call without its first argument
+next_row: Any = _count  # which kernels call without its first argument
 
 
 # ---------------------------------------------------------------------------------------------- tables with calls
@@ -646,7 +653,7 @@ def _write_addresses(
 def _budget_in(order: Any) -> Any:
     """Return the `Budget` of an order: addresses and lengths of the arrays, and how many ends; empty without."""
     if not order[_ROOM]:
-        order = np.zeros(_BUDGET + 10, np.int64)
+        order = np.zeros(LONGEST, np.int64)
     at, ends, others = order[_BUDGET:], max(order[_BUDGET + 8], 1), max(order[_BUDGET + 9], 1)
     return (
         array_at(at[0], at[1] * ends, np.int64).reshape((at[1], ends)),
@@ -657,29 +664,49 @@ def _budget_in(order: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _compose_rows(order: Any, kind: Any) -> None:
-    """Take one row after the other that no other thread has taken, compose its mask and apply it."""
-    rows = order[_COUNT]
-    header = array_at(order[_HEADER], _ARRAYS + 2 * len(_BUNDLED), np.int64)
+def stray_in(order: Any) -> Any:
+    """Return a row that stands nowhere in the table of an order of `apply_nested`, or -1."""
+    rows, header = order[_COUNT], array_at(order[_HEADER], _ARRAYS + 2 * len(_BUNDLED), np.int64)
     node, height = array_at(order[_NODE], rows, np.int64), array_at(order[_HEIGHT], rows, np.int32)
     stack = array_at(order[_STACK], rows * header[_SLOTS], np.int32).reshape((rows, header[_SLOTS]))
-    # all threads look at all rows, so that none begins where one of them is none of the table's
-    stray = stray_row(header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size, node, stack, height)
-    if stray >= 0:
-        order[_STRAY] = stray
-        return
+    return stray_row(header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size, node, stack, height)
+
+
+@njit(cache=True, nogil=True)
+def compose_row(order: Any, kind: Any, i: Any, mask: Any, alive: Any) -> None:
+    """Write the mask of row i of an order; alive: room for all symbols, cleared. kind: the type of tokens."""
+    rows, header = order[_COUNT], array_at(order[_HEADER], _ARRAYS + 2 * len(_BUNDLED), np.int64)
+    node, height = array_at(order[_NODE], rows, np.int64), array_at(order[_HEIGHT], rows, np.int32)
+    stack = array_at(order[_STACK], rows * header[_SLOTS], np.int32).reshape((rows, header[_SLOTS]))
     room = array_at(order[_ROOM], rows if order[_ROOM] else 0, np.int64)
     code_distance, site_distance, code_room, site_room = _budget_in(order)
-    edge_token = _array(header, _EDGE_TOKEN, kind)
-    mask, alive = np.empty(header[_WORDS], np.uint32), np.zeros(header[_SYMBOLS], np.uint8)
+    _mask_row(
+        header, _array(header, _EDGE_TOKEN, kind), code_distance, site_distance, code_room, site_room, node[i],
+        stack[i, : height[i]], room[i] if room.size else np.int64(NEVER), mask, alive,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def sizes(order: Any) -> Any:
+    """Return how many words the masks of an order have, and how many symbols its table."""
+    header = array_at(order[_HEADER], _ARRAYS, np.int64)
+    return header[_WORDS], header[_SYMBOLS]
+
+
+@njit(cache=True, nogil=True)
+def _compose_rows(order: Any, kind: Any) -> None:
+    """Take one row after the other that no other thread has taken, compose its mask and apply it."""
+    stray = stray_in(order)
+    if stray >= 0:  # all threads look at all rows, so that none begins where one of them is none of the table's
+        order[_STRAY] = stray
+        return
+    words, symbols = sizes(order)
+    mask, alive = np.empty(words, np.uint32), np.zeros(symbols, np.uint8)
     while True:
-        i = _next(order.ctypes.data)
-        if i >= rows:
+        i = next_row(order.ctypes.data)
+        if i >= order[_COUNT]:
             return
-        _mask_row(
-            header, edge_token, code_distance, site_distance, code_room, site_room, node[i], stack[i, : height[i]],
-            room[i] if room.size else np.int64(NEVER), mask, alive,
-        )  # fmt: skip
+        compose_row(order, kind, i, mask, alive)
         _apply_to(mask, order, i)
 
 
@@ -974,7 +1001,7 @@ def _follow_each(order: Any, kind: Any) -> None:
     masks, words, slots = _array(header, _MASKS, np.uint32), header[_WORDS], header[_SLOTS]
     masks = masks.reshape((masks.size // words, words))
     while True:
-        i = _next(order.ctypes.data) * _ROWS_AT_ONCE
+        i = next_row(order.ctypes.data) * _ROWS_AT_ONCE
         if i >= rows:
             return
         n = min(_ROWS_AT_ONCE, rows - i)

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..matrix import SortedMatrix
 from ..table import NEVER, NestedState, TransitionTable, stray_configuration
-from . import packed
+from . import packed, packed_draw
 from .arena import Arena, Handle, starts_of
 from .device_table import (
     AnyState,
@@ -853,10 +853,8 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     if team is not None and isinstance(state, NestedState) and packed.pays(rows, columns, threads):
         given = _in_memory(state)  # names keep what is converted: kernels are handed addresses
         room = None if remaining is None else remaining.long().contiguous()
-        size = logits.element_size()
-        where = packed.Logits(logits.data_ptr(), rows, columns, size * logits.stride(0), size, _LOWEST[logits.dtype])
         stray = packed.apply_nested(
-            dev.host, _addresses(given), 0 if room is None else room.data_ptr(), where, threads, team
+            dev.host, _addresses(given), 0 if room is None else room.data_ptr(), _where(logits), threads, team
         )
         if stray >= 0:
             raise stray_configuration(dev.host, _map(Tensor.numpy, state), stray)
@@ -864,6 +862,12 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     masks = packed.scratch(rows, -(-dev.vocab_size // 32))
     _packed(dev, state, remaining, masks)
     return _write_lowest(masks, logits)
+
+
+def _where(logits: Tensor) -> packed.Logits:
+    """Return where logits (n, V') lie."""
+    (rows, columns), size = logits.shape, logits.element_size()
+    return packed.Logits(logits.data_ptr(), rows, columns, size * logits.stride(0), size, _LOWEST[logits.dtype])
 
 
 def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) -> NestedState:
@@ -942,6 +946,86 @@ def _noted(logits: Tensor) -> Tensor:
     if not logits.is_inference():
         torch.autograd.graph.increment_version(logits)
     return logits
+
+
+def draw(
+    dev: TorchTable | OnDemandTable | DeviceMatrix,
+    logits: Tensor,
+    state: AnyState,
+    uniforms: Callable[[], Tensor],
+    filters: tuple[float, int | None, float | None, float | None],
+    remaining: Tensor | None,
+    mass: bool,
+) -> tuple[Tensor | None, ...] | None:
+    """Return tokens, log-probabilities, log-mass and which are valid, as `decode.sample` does, in one pass of a kernel.
+
+    Logits on the host alone are drawn from in this way, and none is written; elsewhere, while tracing, of other types
+    and for a matrix None is returned: then it takes array operations. uniforms() returns (n, 2).
+    """
+    if isinstance(dev, DeviceMatrix) or not can_draw(logits, *state, *(() if remaining is None else (remaining,))):
+        return None
+    numbers = None if filters[0] == 0 else uniforms()
+    if numbers is not None and not (_plain(numbers) and numbers.is_cpu):
+        return None
+    asked = packed_draw.Filters.of([filters])
+    if isinstance(dev, TorchTable) and isinstance(state, NestedState) and _on_host(dev, state, remaining):
+        drawn = _draw_nested(dev, logits, state, numbers, asked, remaining, mass)
+    else:
+        drawn = draw_packed(bitmask(cast(TorchTable, dev), state, remaining), logits, numbers, asked, mass)
+    tokens, log_probs, log_mass, valid = map(torch.from_numpy, drawn)
+    return tokens, log_probs, log_mass if mass else None, valid
+
+
+def _draw_nested(
+    dev: TorchTable,
+    logits: Tensor,
+    state: NestedState,
+    uniforms: Tensor | None,
+    filters: packed_draw.Filters,
+    remaining: Tensor | None,
+    mass: bool,
+) -> packed_draw.Drawn:
+    """Draw from what configurations of a nested table allow, each of whose masks is composed when it is needed."""
+    assert dev.host is not None
+    _check_masking(dev, logits, state, remaining)
+    given = _in_memory(state)  # names keep what is converted: kernels are handed addresses
+    room = None if remaining is None else remaining.long().contiguous()
+    where = _where(logits)
+    order = packed.order_of(dev.host, _addresses(given), 0 if room is None else room.data_ptr(), where)
+    drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.edge_token.dtype)
+    if isinstance(drawn, int):
+        raise stray_configuration(dev.host, _map(Tensor.numpy, state), drawn)
+    return drawn
+
+
+def can_draw(logits: Tensor, *others: Tensor) -> bool:
+    """Return whether a kernel may draw from logits (n, V') where they are, given others."""
+    return (
+        _plain(logits, *others)
+        and str(logits.dtype).removeprefix("torch.") in packed_draw.FLOATS
+        and all(x.is_cpu for x in (logits, *others))
+        and _in_rows(logits)
+    )
+
+
+def draw_packed(
+    masks: Tensor, logits: Tensor, uniforms: Tensor | None, filters: packed_draw.Filters, mass: bool = True
+) -> packed_draw.Drawn:
+    """Return a token for each row of logits (n, V'), of which `can_draw` holds, among what masks (n, words) allow.
+
+    uniforms: (n, 2) in [0, 1), None where the best is taken of all. mass: whether log P(allowed) is wanted.
+    """
+    drawn = _drawn(masks.contiguous().numpy().view(np.uint32), logits, uniforms, filters, mass)
+    assert not isinstance(drawn, int), "there is no table to stray from"
+    return drawn
+
+
+def _drawn(masks: Any, logits: Tensor, uniforms: Tensor | None, *options: Any) -> packed_draw.Drawn | int:
+    numbers = np.zeros((logits.shape[0], 2)) if uniforms is None else uniforms.double().contiguous().numpy()
+    kind, where = str(logits.dtype).removeprefix("torch."), _where(logits)
+    filters, mass, *tokens = options
+    team = _team() if os.getpid() == _PROCESS else None
+    return packed_draw.draw(masks, where, kind, filters, numbers, mass, torch.get_num_threads(), team, *tokens)
 
 
 @by_kind

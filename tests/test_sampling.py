@@ -452,6 +452,90 @@ def test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities(name, s
         assert low <= counts[token] <= (grid * of_block[block] + 1.01) * (grid * share + 1.01)
 
 
+FILTERS = [
+    (0.0, None, None, None),
+    (1.0, None, None, None),
+    (0.7, 40, None, None),
+    (1.0, None, 0.9, None),
+    (2.5, 300, 0.6, 0.02),
+    (0.3, 10**6, 1, 0.3),
+]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+def test_the_kernel_draws_what_array_operations_draw(kind):
+    """Rows of many widths, masks from none to all, each row with filters of its own, by threads and without."""
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+    from maskwright.runtime.packed_draw import Filters
+
+    rng = np.random.default_rng(4)
+    same = seen = 0
+    for columns in (1, 31, 255, 256, 1024, 1025, 3000, 40_000):
+        rows = 24
+        words = -(-columns // 32)
+        logits = torch.from_numpy(rng.normal(size=(rows, columns)) * rng.choice([0.5, 4, 30], (rows, 1)))
+        logits = logits.to(getattr(torch, kind))
+        logits[0] = torch.round(logits[0])  # many are equal
+        logits[1, rng.integers(0, columns, columns // 3)] = -torch.inf
+        logits[2, -1] = torch.nan
+        logits[3, 0] = torch.inf
+        logits[4] = -torch.inf
+        logits[5, 0] = -torch.nan
+        allowed = rng.random((rows, columns)) < rng.choice([0.02, 0.5, 1.0], (rows, 1))
+        allowed[6] = False
+        logits[7, 0], allowed[7, 0] = 60_000.0, False  # all of the mass, and not allowed
+        masks = torch_ops.pack(torch.from_numpy(allowed))
+        assert masks.shape[1] == words
+        uniforms = torch.from_numpy(rng.random((rows, 2)).astype(np.float32))
+        asked = [FILTERS[i] for i in rng.integers(0, len(FILTERS), rows)]
+        assert torch_ops.can_draw(logits, masks)
+        found = torch_ops.draw_packed(masks, logits, uniforms, Filters.of(asked))
+        quick = torch_ops.draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
+        assert (quick.valid == found.valid).all()
+        assert np.isnan(quick.log_mass[quick.valid]).all()
+        np.testing.assert_allclose(quick.log_probs, found.log_probs, rtol=1e-4, atol=1e-5)
+        for i, filters in enumerate(asked):
+            x = (logits[i : i + 1].float() / (filters[0] or 1.0)).clone()
+            log_z = torch.logsumexp(x, -1)
+            x[0, torch.from_numpy(~allowed[i])] = -torch.inf
+            options = sampling._Filters(*filters)
+            at, log_probs, total, valid = sampling._choose(
+                torch_ops, x, uniforms[i : i + 1], options, torch.isfinite(log_z)
+            )
+            assert found.valid[i] == bool(valid)
+            if not found.valid[i]:
+                assert found.tokens[i] == -1
+                assert found.log_probs[i] == found.log_mass[i] == -np.inf
+                continue
+            token = int(found.tokens[i])
+            assert allowed[i, token]
+            np.testing.assert_allclose(found.log_mass[i], float(total - log_z), rtol=1e-4, atol=2e-5)
+            seen, same = seen + 1, same + (token == int(at))
+            if token == int(at):
+                np.testing.assert_allclose(found.log_probs[i], float(log_probs), rtol=1e-4, atol=2e-5)
+            else:  # a share that rounding puts on the other side: another token of the same block, or beside it
+                assert filters[0] > 0
+            if filters[0] == 0:
+                assert x[0, token] == x[0].max()
+    assert same > 0.97 * seen
+
+
+def test_the_kernel_exponentiates_as_well_as_float32_can():
+    from maskwright.runtime import packed_draw
+
+    x = -np.abs(np.random.default_rng(0).normal(size=64 * packed_draw.BLOCK) * 40).astype(np.float32)
+    x[:4] = 0, -87, -87.1, -np.inf
+    found = np.empty_like(x)
+    for at in range(0, x.size, packed_draw.BLOCK):
+        packed_draw._weigh(x[at : at + packed_draw.BLOCK], np.float32(0), found[at : at + packed_draw.BLOCK])
+    wanted = np.where(x < -87, 0, np.exp(x.astype(np.float64)))
+    np.testing.assert_allclose(found, wanted, rtol=3e-7)
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    halves = np.array([packed_draw._half(np.int64(each)) for each in bits])
+    np.testing.assert_array_equal(halves.astype(np.float32), bits.view(np.float16).astype(np.float32))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_of_probability_zero_is_drawn_at_either_end_of_the_uniform_numbers(name):
     ops, into = backend(name)

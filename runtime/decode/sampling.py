@@ -29,7 +29,7 @@ class Sample(NamedTuple):
 
     tokens: Any  # (N,) -1 where not valid, which `advance` takes to the dead state
     log_probs: Any  # (N,) under the distribution they were drawn from, after all filters
-    log_mass: Any  # (N,) log P(allowed) under the model's softmax; None where only allowed logits were given
+    log_mass: Any  # (N,) log P(allowed) under the model's softmax; None if only allowed logits were given, or not asked
     valid: Any  # bool (N,)
 
 
@@ -66,6 +66,7 @@ def sample(
     min_p: float | None = None,
     remaining: Any = None,
     level: int | None = None,
+    log_mass: bool = True,
 ) -> Sample:
     """Return a token for each row (N,), drawn from the softmax of the allowed logits alone.
 
@@ -76,6 +77,7 @@ def sample(
     temperature 0: the best allowed token, at log-probability 0; log_mass is then at temperature 1.
     remaining: (N,) budgets, as in `mask_logits`. level: a depth of a trie at which all states are: then only as many
     logits as a state there can allow are looked at, and where a state is of another depth some are left out.
+    log_mass: False where nobody reads it: on a CPU that is a third of the time.
 
     random: a numpy Generator, a torch.Generator on the device (None for torch's own: `torch.compile` takes no other)
     or a JAX key; or uniform numbers in [0, 1), (N, 2), and then this is a pure function of them.
@@ -88,24 +90,34 @@ def sample(
     _check_dev(dev)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
+    width = static_width(dev, level)
+    if width is not None and _NARROW * width > logits.shape[1]:
+        width = None
+    if width is None:
+
+        def uniforms() -> Any:
+            return _uniform(ops, random, (logits.shape[0], 2), ops.zeros((1, 1), like=logits))
+
+        drawn = ops.draw(dev, logits, state, uniforms, filters, remaining, log_mass)
+        if drawn is not None:
+            return Sample(*drawn)
     zero = ops.zeros((1, 1), like=logits)
     scale = zero + (filters.temperature or 1.0)
     check_floating(scale.dtype == zero.dtype, logits.dtype)
     # in at least 32 bits; what is neither wide nor tempered is not copied
     x = logits if scale.dtype == logits.dtype and filters.temperature in (0.0, 1.0) else logits / scale
     log_z = ops.logsumexp(x)
-    width = static_width(dev, level)
     tokens = None
-    if width is not None and _NARROW * width <= logits.shape[1]:
+    if width is not None:
         tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
         x = ops.where(allowed, ops.take(x, tokens), -float("inf"))
     else:
         x = ops.mask_logits(dev, x, state, remaining)
     at, log_probs, mass, valid = _choose(ops, x, random, filters, _finite(log_z))
-    log_mass = ops.where(valid, mass - ops.where(valid, log_z, 0.0), -float("inf"))
-    log_mass = ops.where(log_mass > 0, 0.0, log_mass)  # by rounding
+    share = ops.where(valid, mass - ops.where(valid, log_z, 0.0), -float("inf"))
+    share = ops.where(share > 0, 0.0, share)  # by rounding
     found = at if tokens is None else ops.take(tokens, at[:, None])[:, 0]
-    return Sample(ops.where(valid, found, -1), log_probs, log_mass, valid)
+    return Sample(ops.where(valid, found, -1), log_probs, share if log_mass else None, valid)
 
 
 def static_width(dev: Any, level: int | None = None) -> int | None:

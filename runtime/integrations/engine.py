@@ -26,6 +26,7 @@ from ..decode.sampling import _choose, _Filters, _filters, _finite
 from ..device_table import State
 from ..matcher import Matcher, Spelling
 from ..on_demand import DEAD, OnDemandTable, has_lengths
+from ..packed_draw import Filters
 from .reader import TransformersReader
 
 Finished = Literal["stop", "length", "cancelled", "no distribution", "budget"]
@@ -359,46 +360,60 @@ class Engine:
     def _drawn(self, logits: Tensor, ready: list[int]) -> tuple[list[int], list[float]]:
         """Return a token for each row that is ready, -1 where there is no distribution, and its log-probability."""
         requests = [cast(Request, self._rows[at].request) for at in ready]
-        index = torch.tensor(ready, device=self.device)
-        x = logits.float() if logits.dtype != torch.float64 else logits
-        temperatures = torch.tensor([each.filters.temperature or 1.0 for each in requests], device=self.device)
-        x = x[index] / temperatures.to(x.dtype)[:, None]
+        masks = self._masks(requests, ready, logits.shape[1])
+        x = logits if len(ready) == len(self._rows) else logits[torch.tensor(ready, device=self.device)]
+        uniforms = torch.tensor(np.array([each.random.random(2) for each in requests]), device=self.device)
+        asked = [each.filters for each in requests]
+        given = () if masks is None else (masks,)
+        if torch_ops.can_draw(x, *given):
+            every = torch.full((len(x), -(-x.shape[1] // 32)), -1, dtype=torch.int32) if masks is None else masks
+            drawn = torch_ops.draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
+            return drawn.tokens.tolist(), drawn.log_probs.tolist()
+        x = x.float() if x.dtype != torch.float64 else x
+        temperatures = torch.tensor([each.temperature or 1.0 for each in asked], device=self.device)
+        x = x / temperatures.to(x.dtype)[:, None]
         sound = _finite(torch_ops.logsumexp(x))
-        read = [i for i, at in enumerate(ready) if requests[i].table is not None and self._rows[at].handle is None]
-        if read:
-            assert self._reached is not None, "add() has seen to it"
-            which = torch.tensor(read, device=self.device)
-            nodes = torch.tensor([self._rows[ready[i]].node for i in read], device=self.device)
-            masked = torch_ops.mask_logits_(cast(Any, self._reached), x[which], State(nodes))
-            x = masked if len(read) == len(ready) else x.index_copy_(0, which, masked)
-        constrained = [self._rows[at].handle is not None for at in ready]
-        if any(constrained):
-            assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
-            every = all(constrained)
-            which = torch.tensor([i for i, has in enumerate(constrained) if has], device=self.device)
-            some = index if every else index[which]
-            state = NestedState(*(array[some] for array in self._state))
-            remaining = None
-            if self.arena is not None and self.arena.budgets:
-                left = [
-                    each.max_tokens - len(each.tokens) for each, has in zip(requests, constrained, strict=True) if has
-                ]
-                remaining = torch.tensor(left, device=self.device)
-            masked = torch_ops.mask_logits_(self._dev, x if every else x[which], state, remaining)  # of our own
-            x = masked if every else x.index_copy_(0, which, masked)
-        uniforms = torch.tensor(
-            np.array([each.random.random(2) for each in requests]), dtype=x.dtype, device=self.device
-        )
+        if masks is not None:
+            x = torch_ops.keep_packed(x, masks, x.shape[1], in_place=True)
         found = torch.full((len(ready),), -1, device=self.device)
         log_probs = torch.zeros(len(ready), dtype=x.dtype, device=self.device)
-        for filters in {each.filters for each in requests}:  # few: most requests leave them alone
-            rows = [i for i, each in enumerate(requests) if each.filters == filters]
+        for filters in set(asked):  # few: most requests leave them alone
+            rows = [i for i, each in enumerate(asked) if each == filters]
             part = torch.tensor(rows, device=self.device)
-            at, own, _, valid = _choose(torch_ops, x[part], uniforms[part], filters, sound[part])
+            at, own, _, valid = _choose(torch_ops, x[part], uniforms[part].to(x.dtype), filters, sound[part])
             found[part] = torch.where(valid, at, -1)
             log_probs[part] = own
         both = torch.stack([found.to(torch.float64), log_probs.to(torch.float64)]).tolist()  # the one read
         return [int(token) for token in both[0]], both[1]
+
+    def _masks(self, requests: list[Request], ready: list[int], columns: int) -> Tensor | None:
+        """Return the packed masks (n, ceil(columns / 32)) of rows that are ready, None where all have no constraint."""
+        in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
+        read = [i for i, at in enumerate(ready) if requests[i].table is not None and self._rows[at].handle is None]
+        parts = []
+        if read:
+            assert self._reached is not None, "add() has seen to it"
+            nodes = torch.tensor([self._rows[ready[i]].node for i in read], device=self.device)
+            parts.append((read, torch_ops.bitmask(cast(Any, self._reached), State(nodes))))
+        if in_arena:
+            assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
+            index = torch.tensor([ready[i] for i in in_arena], device=self.device)
+            state = NestedState(*(array[index] for array in self._state))
+            remaining = None
+            if self.arena is not None and self.arena.budgets:
+                left = [requests[i].max_tokens - len(requests[i].tokens) for i in in_arena]
+                remaining = torch.tensor(left, device=self.device)
+            parts.append((in_arena, torch_ops.bitmask(self._dev, state, remaining)))
+        words = -(-columns // 32)
+        if not parts:
+            return None
+        rows, masks = parts[0]
+        if len(rows) == len(ready) and masks.shape[1] == words:
+            return masks
+        out = torch.full((len(ready), words), -1, dtype=torch.int32, device=self.device)
+        for rows, masks in parts:  # what no token stands for is not allowed
+            out[torch.tensor(rows, device=self.device)] = torch.nn.functional.pad(masks, (0, words - masks.shape[1]))
+        return out
 
     def _take(self, at: int, token: int, log_prob: float, out: Written) -> list[int]:
         """Write a drawn token of a row and what is forced behind it; return what its state has to follow."""
