@@ -5,8 +5,8 @@ Claims checked here (Tekken, 131,072 tokens; the schemas of `json_schema.py --da
 - a schema that is in the cache, among 1,000, is found in under 20 microseconds;
 - 64 threads that ask for 10 new schemas cause 10 compilations;
 - in one step for 64 rows with 64 different schemas masks and advance cost at most a fifth of what llguidance's parallel
-  batch fill, application and commits cost, and of xgrammar's, in one process: both where logits are masked in place, and
-  where tokens are drawn from masks, as what that takes beyond drawing without any constraint;
+  batch fill, application and commits cost, and of xgrammar's, in one process: where logits are masked in place, and
+  where tokens are drawn from masks, by what that takes beyond drawing without any constraint;
 - an arena with 1,000 of the schemas takes less than 512 MB;
 - 100 schemas, 100 requests each, from 32 clients of `maskwright serve`: every answer is complete and valid.
 
@@ -214,7 +214,7 @@ def draw_any(logits: torch.Tensor, temperature: float) -> Any:
     """Return tokens drawn from all that are not -inf, by the kernel that draws from masks: the quickest there is."""
     every = torch.full((len(logits), -(-logits.shape[1] // 32)), -1, dtype=torch.int32)
     uniforms = torch.rand(len(logits), 2)
-    return torch_ops.draw_packed(every, logits, uniforms, Filters.of([(temperature, None, None, None)]), mass=False)
+    return torch_ops._draw_packed(every, logits, uniforms, Filters.of([(temperature, None, None, None)]), mass=False)
 
 
 def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, steps: int) -> Record:

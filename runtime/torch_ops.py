@@ -962,7 +962,7 @@ def draw(
     Logits on the host alone are drawn from in this way, and none is written; elsewhere, while tracing, of other types
     and for a matrix None is returned: then it takes array operations. uniforms() returns (n, 2).
     """
-    if isinstance(dev, DeviceMatrix) or not can_draw(logits, *state, *(() if remaining is None else (remaining,))):
+    if isinstance(dev, DeviceMatrix) or not _can_draw(logits, *state, *(() if remaining is None else (remaining,))):
         return None
     numbers = None if filters[0] == 0 else uniforms()
     if numbers is not None and not (_plain(numbers) and numbers.is_cpu):
@@ -971,7 +971,7 @@ def draw(
     if isinstance(dev, TorchTable) and isinstance(state, NestedState) and _on_host(dev, state, remaining):
         drawn = _draw_nested(dev, logits, state, numbers, asked, remaining, mass)
     else:
-        drawn = draw_packed(bitmask(cast(TorchTable, dev), state, remaining), logits, numbers, asked, mass)
+        drawn = _draw_packed(bitmask(cast(TorchTable, dev), state, remaining), logits, numbers, asked, mass)
     tokens, log_probs, log_mass, valid = map(torch.from_numpy, drawn)
     return tokens, log_probs, log_mass if mass else None, valid
 
@@ -998,7 +998,7 @@ def _draw_nested(
     return drawn
 
 
-def can_draw(logits: Tensor, *others: Tensor) -> bool:
+def _can_draw(logits: Tensor, *others: Tensor) -> bool:
     """Return whether a kernel may draw from logits (n, V') where they are, given others."""
     return (
         _plain(logits, *others)
@@ -1008,10 +1008,10 @@ def can_draw(logits: Tensor, *others: Tensor) -> bool:
     )
 
 
-def draw_packed(
+def _draw_packed(
     masks: Tensor, logits: Tensor, uniforms: Tensor | None, filters: packed_draw.Filters, mass: bool = True
 ) -> packed_draw.Drawn:
-    """Return a token for each row of logits (n, V'), of which `can_draw` holds, among what masks (n, words) allow.
+    """Return a token for each row of logits (n, V'), of which `_can_draw` holds, among what masks (n, words) allow.
 
     uniforms: (n, 2) in [0, 1), None where the best is taken of all. mass: whether log P(allowed) is wanted.
     """

@@ -489,9 +489,9 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
         assert masks.shape[1] == words
         uniforms = torch.from_numpy(rng.random((rows, 2)).astype(np.float32))
         asked = [FILTERS[i] for i in rng.integers(0, len(FILTERS), rows)]
-        assert torch_ops.can_draw(logits, masks)
-        found = torch_ops.draw_packed(masks, logits, uniforms, Filters.of(asked))
-        quick = torch_ops.draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
+        assert torch_ops._can_draw(logits, masks)
+        found = torch_ops._draw_packed(masks, logits, uniforms, Filters.of(asked))
+        quick = torch_ops._draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
         assert (quick.valid == found.valid).all()
         assert np.isnan(quick.log_mass[quick.valid]).all()
         np.testing.assert_allclose(quick.log_probs, found.log_probs, rtol=1e-4, atol=1e-5)

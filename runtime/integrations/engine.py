@@ -365,9 +365,9 @@ class Engine:
         uniforms = torch.tensor(np.array([each.random.random(2) for each in requests]), device=self.device)
         asked = [each.filters for each in requests]
         given = () if masks is None else (masks,)
-        if torch_ops.can_draw(x, *given):
+        if torch_ops._can_draw(x, *given):
             every = torch.full((len(x), -(-x.shape[1] // 32)), -1, dtype=torch.int32) if masks is None else masks
-            drawn = torch_ops.draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
+            drawn = torch_ops._draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
             return drawn.tokens.tolist(), drawn.log_probs.tolist()
         x = x.float() if x.dtype != torch.float64 else x
         temperatures = torch.tensor([each.temperature or 1.0 for each in asked], device=self.device)
