@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 _WRITTEN = -1  # in place of a state that has yet to be written
 _ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
-_UNKNOWN = -1  # bytes that a state surely reads, where nobody has looked
+_UNKNOWN = -(1 << 40)  # bytes that a state surely reads, where nobody has looked
 _UNBOUNDED = 1 << 40  # characters, where they are not counted
-_STATES_AT_ONCE = 256  # written together with one that is reached
+_STATES_AT_ONCE = 64  # written together with one that is reached
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
@@ -349,14 +349,15 @@ class Lazy:
         return self._body if alike[q] else -1
 
     def _free_mask(self, groups: int, most: int) -> Base:
-        """Return the tokens of at most so many bytes whose characters are all of some groups."""
+        """Return the tokens of at most so many bytes, or -most characters, that are all of some groups."""
         known = self._free_masks
         found = known.get((groups, most))
         if found is None:
             if len(known) >= _MOST_MASKS:
                 known.clear()
             mask = np.zeros(-(-self.vocabulary.size // 32), np.uint32)
-            _write_free(*self._characters, np.uint64(groups), most, mask)
+            characters, length, begun = self._characters
+            _write_free(characters, begun if most < 0 else length, np.uint64(groups), abs(most), mask)
             found = known[groups, most] = Base.of(mask, *(np.empty(0, np.int32),) * 3)
         return found
 
@@ -811,7 +812,8 @@ def _content_ahead(
     """Return how many bytes, _MOST_BYTES at most, a state of a content reads of any characters of some groups.
 
     And the groups of all other characters that are read up to there; and which groups not to ask for to see more. And
-    how many states in the queue it comes to, 8 for each of the content, 0 if there may be more.
+    how many states in the queue it comes to, 8 for each of the content, 0 if there may be more. Where the first is
+    below 0, it reads as many characters of these groups, whatever they are, and no more: they are counted.
     """
     one, width = np.uint64(1), transition.size // label.size
     # the bytes read before each state; the group of the last character, or the one begun
@@ -862,6 +864,8 @@ def _content_ahead(
                 return np.int64(0), wanted, lacking, 0
             sure = min(sure, read)
             dropped |= one << np.uint64(came) if 2 * _size_of(lacking) > asked else lacking
+    if at == size and needed.size and most == left + 1 and sure == _MOST_BYTES:
+        return -most, wanted, dropped, 0
     return min(most, sure), wanted, dropped, size if at == size and min(most, sure) == _MOST_BYTES else 0
 
 
@@ -927,7 +931,7 @@ def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _write_free(characters: Any, length: Any, groups: Any, most: Any, out: Any) -> None:
-    """Set the bits of the tokens of at most `most` bytes whose characters are all of some groups, not of UNCLEAN."""
+    """Set the bits of the tokens of a length of at most `most` whose characters are all of some groups, not UNCLEAN."""
     read = np.empty(32 * out.size, np.uint8)
     read[length.size :] = 0
     others = ~groups
@@ -974,8 +978,8 @@ def _walk(
 
     ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
     state whose tokens are in `out`, -1 for none: what reads like it stays as it is. wanted, freely: tokens of so many
-    bytes that have no characters of the groups wanted are in `out`, if they are read. Returns (a state that must be
-    written first, or -1; sites looked at; nodes).
+    bytes, or of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are
+    read. Returns (a state that must be written first, or -1; sites looked at; nodes).
     """
     rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
     calls = array_at(header[_CALLS], header[_CALLS + 1], np.int32)
@@ -1012,7 +1016,7 @@ def _walk(
     while True:
         i, last, here, other = at[d], stop[d], state[d], twin[d]
         if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
-            while i < last and reach[i] <= freely and characters[i] & wanted == 0:
+            while i < last and (freely < 0 or reach[i] <= freely) and characters[i] & wanted == 0:
                 i += 1
         elif here < STRINGS and other == DEAD:  # most bytes are not read
             while i < last and rows[here << 8 | byte[i]] == DEAD:
@@ -1117,6 +1121,7 @@ def _walk(
         if child[i] < child[i + 1]:
             if d == 0 and freely and not pure[1] and code >= TEXTS and tokens[3 * i + 2] - tokens[3 * i] >= _PART:
                 part_groups, part_freely, _, _ = _text_freely(header, code)
+                part_freely = abs(part_freely)  # characters have a byte at least
                 pure[1] = 2 * (part_freely > 0)
             d += 1
             row_at[d] = texts[d] = 0
@@ -1136,8 +1141,9 @@ def _mask(
 ) -> Any:  # fmt: skip
     """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work).
 
-    wanted, freely: tokens of so many bytes that have no characters of the groups wanted are read as the base says. If
-    nobody knows how many, and where they may be some, they are found, and the mask is asked for.
+    wanted, freely: tokens of so many bytes that have no characters of the groups wanted are read as the base says, and
+    tokens of any length where that is below 0, as only how many characters they have decides. If nobody knows how
+    many, and where they may be some, they are found, and the mask is asked for.
     """
     if freely == _UNKNOWN:
         groups, surely, others, unwritten = _row_freely(header, node) if node < TEXTS else _text_freely(header, node)
@@ -1147,6 +1153,7 @@ def _mask(
             header[_GROUPS], header[_WANTED] = np.int64(groups), np.int64(others)
             header[_FREE_BYTES] = surely
             return np.int64(_ASKS), np.int64(0), np.int64(0)
+        freely = 0
     mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
     if words:
         out[:] = array_at(mask_at, words, np.uint32)

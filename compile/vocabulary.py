@@ -374,18 +374,20 @@ class Vocabulary:
         return TokenTrie(byte, skip, depth, height, content, token_start, order, root_start, int(longest))
 
     @cached_property
-    def characters(self) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
-        """The groups of the characters that each token (V,) begins, as bits, and its bytes; all bits if it has none.
+    def characters(self) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.uint16]]:
+        """The groups of the characters that each token (V,) begins, as bits; its bytes; how many characters it begins.
 
-        See `BYTE_GROUP`; one that is not UTF-8 has `UNCLEAN` as well, one that ends inside a character has not.
+        All bits for one without bytes. See `BYTE_GROUP`; one that is not UTF-8 has `UNCLEAN` as well, one that ends
+        inside a character has not.
         """
         trie = self.trie
         count = np.diff(trie.token_start)
         groups, length = np.full(self.size, ~np.uint64(0)), np.zeros(self.size, np.uint16)
-        groups[trie.token] = np.repeat(_begun(trie.byte, trie.depth, BYTE_GROUP), count)
-        length[trie.token] = np.repeat(trie.depth, count)
-        groups.flags.writeable = length.flags.writeable = False
-        return groups, length
+        begun, first = np.zeros(self.size, np.uint16), _begun(trie.byte, trie.depth, BYTE_GROUP)
+        for whole, part in ((groups, first[0]), (begun, first[1]), (length, trie.depth)):
+            whole[trie.token] = np.repeat(part, count)
+            whole.flags.writeable = False
+        return groups, length, begun
 
     @cached_property
     def spells_all_bytes(self) -> bool:
@@ -659,9 +661,13 @@ def _phases(byte: Any, depth: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _begun(byte: Any, depth: Any, byte_group: Any) -> Any:
-    """Return the groups of all characters that begin on the way to each node (M,), as bits; `UNCLEAN` if not UTF-8."""
-    phase, out = _phases(byte, depth), np.empty(byte.size, np.uint64)
-    path = np.zeros(np.int64(depth.max()) + 1 if depth.size else 1, np.uint64)
+    """Return the groups of all characters that begin on the way to each node (M,), as bits, and how many these are.
+
+    `UNCLEAN` is set if it is not UTF-8.
+    """
+    phase, out, number = _phases(byte, depth), np.empty(byte.size, np.uint64), np.empty(byte.size, np.uint16)
+    levels = np.int64(depth.max()) + 1 if depth.size else 1
+    path, count = np.zeros(levels, np.uint64), np.zeros(levels, np.uint16)
     for i in range(byte.size):
         own = np.uint64(0)
         if phase[i] == 8:
@@ -669,7 +675,8 @@ def _begun(byte: Any, depth: Any, byte_group: Any) -> Any:
         elif byte[i] < 0x80 or byte[i] >= 0xC2:
             own = np.uint64(1) << np.uint64(byte_group[byte[i]])
         out[i] = path[depth[i]] = path[depth[i] - 1] | own
-    return out
+        number[i] = count[depth[i]] = count[depth[i] - 1] + (own != 0)
+    return out, number
 
 
 @njit(cache=True, nogil=True)

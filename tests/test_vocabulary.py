@@ -472,7 +472,7 @@ def test_characters_of_tokens_are_those_that_begin_in_them() -> None:
         b"a\x00\xff",
     ]
     for each in (vocab, Vocabulary.from_bytes(odd)):
-        groups, length = each.characters
+        groups, length, number = each.characters
         assert (groups[length == 0] == 2**64 - 1).all()
         for token, text in enumerate(each.tokens):
             if not length[token]:
@@ -485,6 +485,7 @@ def test_characters_of_tokens_are_those_that_begin_in_them() -> None:
             else:
                 begun = {1 << int(BYTE_GROUP[b]) for b in text if b < 0x80 or b >= 0xC0}
                 assert int(groups[token]) == sum(begun), text
+                assert number[token] == sum(b < 0x80 or b >= 0xC0 for b in text), text
 
 
 def test_a_real_vocabulary_is_ready_in_a_fraction_of_a_second() -> None:
