@@ -813,7 +813,8 @@ def _content_ahead(
 
     And the groups of all other characters that are read up to there; and which groups not to ask for to see more. And
     how many states in the queue it comes to, 8 for each of the content, 0 if there may be more. Where the first is
-    below 0, it reads as many characters of these groups, whatever they are, and no more: they are counted.
+    below 0, it reads as many characters of these groups, whatever they are, and no more: they are counted, or the
+    content is as long everywhere.
     """
     one, width = np.uint64(1), transition.size // label.size
     # the bytes read before each state; the group of the last character, or the one begun
@@ -822,10 +823,11 @@ def _content_ahead(
     queue[0], level[0], last[0] = start << 3, 0, -1
     size, at, most, sure = 1, 0, np.int64(_MOST_BYTES), np.int64(_MOST_BYTES)
     wanted, dropped, asked = np.uint64(0), np.uint64(0), _size_of(groups)
+    ends, even = np.int64(0), True  # the bytes after which no state reads any more, where all those before read all
     while at < size and level[at] < most:
         q, phase, read, came = queue[at] >> 3, queue[at] & 7, level[at], last[at]
         at += 1
-        lacking = np.uint64(0)
+        lacking, reads = np.uint64(0), False
         if phase == 0:
             if label[q] >= 0:
                 wanted |= one << np.uint64(BYTE_GROUP[0x22])
@@ -842,28 +844,38 @@ def _content_ahead(
             if not _lives(needed, left, to):
                 lacking |= bit
                 continue
+            reads = True
             if to == free:  # which reads all
                 wanted |= (_PLAIN & ~groups) | _OTHERS
+                even = False
                 continue
             if needed.size:  # each byte may begin a character
                 most = min(most, left - needed[to] + 1)
             state = to << 3 | after[phase, k]
+            even = even and after[phase, k] == 0  # a byte is a character
             slot = (state * 0x9E3779B1) & (slots.size - 1)
-            while slots[slot] >= 0 and slots[slot] != state:
+            while slots[slot] >= 0 and queue[slots[slot]] != state:
                 slot = (slot + 1) & (slots.size - 1)
-            if slots[slot] == state:
+            if slots[slot] >= 0:
+                even = even and level[slots[slot]] == read + 1
                 continue
-            slots[slot] = state
+            slots[slot] = size
             if size == _MOST_AHEAD:
                 most = min(most, read)
                 break
             queue[size], level[size], last[size] = state, read + 1, name
             size += 1
+        if reads:
+            even = even and not lacking and not ends
+        else:
+            even, ends = even and (not ends or ends == read), read
         if lacking:
             if came < 0:  # the start does not read them
                 return np.int64(0), wanted, lacking, 0
             sure = min(sure, read)
             dropped |= one << np.uint64(came) if 2 * _size_of(lacking) > asked else lacking
+    if at == size and even and ends:
+        return -ends, wanted, np.uint64(0), 0
     if at == size and needed.size and most == left + 1 and sure == _MOST_BYTES:
         return -most, wanted, dropped, 0
     return min(most, sure), wanted, dropped, size if at == size and min(most, sure) == _MOST_BYTES else 0

@@ -170,17 +170,22 @@ COUNTED = [
     r'^"*\\*\n?$',
     "^(a{3})*$", "^[^,]*(,[^,]*){2}$", r"^\d{4}-\d\d-[0-9T:.]*$", "^([^abc]|a)*b[^x]{2,5}$", r"[^\x20-\x7f]",
     r"^\S+ (\S+ )*$",
+    "^[A-Za-z0-9]{15}$", "^[0-9a-z]{8}-[0-9a-z]{4}$", "^([a-z]{3}|[A-Z]{5})$", "^[a-zé]{4}$", "^[^,]{3}$",
+    "^([a-z]{2}[0-9]){3}$", "^[a-z]{2,4}$", "^[ -~]{7}$", "^([a-z]{6})*$", "^[a-z]{5}[0-9]?é?$",
+    "^([a-z]{4}|[a-y]{9})$", "^[a-z]{4}([0-9][a-z]{4})?$",
 ]  # fmt: skip
 TOKENS = [
     b"", *(bytes([b]) for b in range(256)), b"ab", b"abc", b'"a', b'a"', b'", "', b"aab ab", b"\xc3\xa9\xc3", b"\\u00",
     b"\\n", b'\\"', b"  ", b"12-", b'{"', b'"}', b"a, b", b"zzzzzz", b'","', b"\xf0\x9f", b"\xc3\xa9" * 3, b"2024-01-",
+    *(bytes(range(97, 97 + n)) for n in range(4, 18)), *(bytes(range(65, 65 + n)) for n in range(2, 8)),
+    b"abcd-ef", b"ab1cd2",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(2 * TIMES))
 def test_characters_that_are_counted_beside_a_pattern_bound_it_as_their_product_does(seed):
     vocab, rng = mw.Vocabulary.from_bytes(TOKENS, eos=0), random.Random(seed)
-    for _ in range(30):
+    for _ in range(40):
         pattern = rng.choice(COUNTED)
         schema = {"type": "string", "pattern": pattern}
         if rng.random() < 0.8:
