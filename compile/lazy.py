@@ -866,7 +866,7 @@ def _content_ahead(
             queue[size], level[size], last[size] = state, read + 1, name
             size += 1
         if reads:
-            even = even and not lacking and not ends
+            even = even and not lacking
         else:
             even, ends = even and (not ends or ends == read), read
         if lacking:

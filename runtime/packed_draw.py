@@ -38,6 +38,8 @@ _C2, _C3, _C4, _C5, _C6 = (np.float32(1 / math.factorial(n)) for n in range(2, 7
 _NEAR = np.float32(40)  # below the best of all within which weights are taken of that, too: they are not subnormal
 _DIGIT = 11  # bits of a key that a pass of the radix search looks at
 _NOTHING = np.float32(-np.inf)
+_HOTTEST = float(np.finfo(np.float32).max)  # temperature: all weights are alike long before
+_ALL = 1 << 62  # tokens
 
 
 class Filters(NamedTuple):
@@ -53,8 +55,8 @@ class Filters(NamedTuple):
         """Return the temperature, top_k, top_p and min_p of each row, None where there is none."""
         temperature, top_k, top_p, min_p = zip(*asked, strict=True)
         return Filters(
-            np.array(temperature, np.float32),
-            np.array([k or 0 for k in top_k], np.int64),
+            np.array([min(t, _HOTTEST) for t in temperature], np.float32),
+            np.array([min(k or 0, _ALL) for k in top_k], np.int64),
             np.array([1 if p is None else p for p in top_p], np.float32),
             np.array([p or 0 for p in min_p], np.float32),
         )
@@ -165,11 +167,11 @@ def _read(at: Any, kind: Any, first: Any, count: Any, temperature: Any, x: Any) 
         else:
             for j in range(count):
                 x[j] = _half(np.int64(halves[j])) + np.float32(0)
+    if temperature != 1:  # dividing takes longer than all else
+        for j in range(count):
+            x[j] = x[j] / temperature + np.float32(0)
     for j in range(count, BLOCK):
         x[j] = _NOTHING
-    if temperature != 1:  # dividing takes longer than all else
-        for j in range(BLOCK):
-            x[j] = x[j] / temperature + np.float32(0)
 
 
 @njit(cache=True, nogil=True)
@@ -403,16 +405,16 @@ def _pick(
     Of wide rows `first` is the share at which a block is, and `second` that of the block's own.
     """
     whole = columns <= WHOLE
-    goal, running, block, likeliest = (second if whole else first) * kept, 0.0, np.int64(-1), np.int64(0)
+    goal, running, block, last = (second if whole else first) * kept, 0.0, np.int64(-1), np.int64(0)
     for b in range(sums.size):
-        if sums[b] > sums[likeliest]:
-            likeliest = np.int64(b)
-        if sums[b] > 0 and running + sums[b] > goal:
-            block = np.int64(b)
-            break
-        running += sums[b]
+        if sums[b] > 0:
+            last = np.int64(b)
+            if running + sums[b] > goal:
+                block = last
+                break
+            running += sums[b]
     if block < 0:  # by rounding
-        block, running = likeliest, 0.0
+        block, goal = last, np.inf
     if not whole:
         goal, running = second * sums[block], 0.0
     _allowed(mask, block, bits)
@@ -422,11 +424,10 @@ def _pick(
     found = np.int64(0)
     for j in range(BLOCK):
         running += weights[j]
-        if weights[j] > 0 and running > goal:
-            found = np.int64(j)
-            break
-        if weights[j] > weights[found]:
-            found = np.int64(j)
+        if weights[j] > 0:
+            found = np.int64(j)  # the last of all, by rounding
+            if running > goal:
+                break
     return BLOCK * block + found, x[found]
 
 

@@ -1021,7 +1021,7 @@ def _draw_packed(
 
 
 def _drawn(masks: Any, logits: Tensor, uniforms: Tensor | None, *options: Any) -> packed_draw.Drawn | int:
-    numbers = np.zeros((logits.shape[0], 2)) if uniforms is None else uniforms.double().contiguous().numpy()
+    numbers = np.zeros((logits.shape[0], 2)) if uniforms is None else uniforms.detach().double().contiguous().numpy()
     kind, where = str(logits.dtype).removeprefix("torch."), _where(logits)
     filters, mass, *tokens = options
     team = _team() if os.getpid() == _PROCESS else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
+import functools
 import json
 import math
 import random
@@ -118,6 +120,52 @@ def test_each_request_is_written_as_it_would_be_alone(with_vocabulary, model, vo
             assert is_member(vocab, options["table"], request)
     assert shared.arena.stored.held == 0
     assert len({request.finished for request in requests}) == 2
+
+
+def counted(calls, name, work, *args, **options):
+    calls[name] += 1
+    return work(*args, **options)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_kernel_writes_what_array_operations_write(mixed, model, vocab, tables, monkeypatch):
+    """Rows with and without a constraint, each with filters of its own; the kernel reads 32 bits."""
+    narrow = copy.deepcopy(model).float()
+    grammar = mw.compile_grammar('start: "a" start "a" | "b" start "b" | "ab"', vocab)
+    kinds = [*tables, grammar] if mixed else tables[1:]
+    written = []
+    for by_kernel in (True, False):
+        drawn = collections.Counter()
+        for name in ("_draw_packed", "_draw_nested"):
+            counting = functools.partial(counted, drawn, name, getattr(torch_ops, name))
+            monkeypatch.setattr(torch_ops, name, counting)
+        if not by_kernel:
+            monkeypatch.setattr(torch_ops, "_can_draw", lambda *_: False)
+        arena = mw.Arena(vocab, CAPACITY, budgets=not mixed)
+        engine = Engine(narrow, arena, rows=4, vocabulary=vocab)
+        requests = [engine.add(**options) for options in asked(kinds, 24, seed=5)]
+        engine.run()
+        written.append([(request.tokens, request.finished) for request in requests])
+        for request, other in zip(requests, asked(kinds, 24, seed=5), strict=True):
+            if request.finished == "stop" and other["table"] is not None:
+                assert is_member(vocab, other["table"], request)
+        monkeypatch.undo()
+        assert bool(drawn["_draw_nested"]) == (by_kernel and not mixed) or mixed
+        assert bool(drawn["_draw_packed"]) == (by_kernel and mixed)
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("wanted", [1, 2, -1])
+def test_a_model_of_fewer_outputs_than_there_are_tokens_is_refused(kind, wanted, model, vocab, tables):
+    config = copy.deepcopy(model.config)
+    config.vocab_size = vocab.size - 1
+    narrow = transformers.LlamaForCausalLM(config).to(kind).eval()
+    table = mw.compile_grammar('start: "a" start "a" | "ab"', vocab) if wanted < 0 else tables[wanted]
+    engine = Engine(narrow, mw.Arena(vocab, CAPACITY), rows=2, vocabulary=vocab)
+    engine.add([3, 4], table, max_tokens=30, jump=False)
+    with pytest.raises(mw.VocabularyMismatchError):
+        engine.run()
 
 
 def test_without_a_constraint_it_is_what_the_model_generates(model, vocab):

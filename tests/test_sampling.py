@@ -459,6 +459,7 @@ FILTERS = [
     (1.0, None, 0.9, None),
     (2.5, 300, 0.6, 0.02),
     (0.3, 10**6, 1, 0.3),
+    (1e39, 1 << 70, None, None),
 ]
 
 
@@ -519,6 +520,24 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
             if filters[0] == 0:
                 assert x[0, token] == x[0].max()
     assert same > 0.97 * seen
+
+
+def test_the_kernel_takes_one_of_the_last_tokens_where_a_share_rounds_to_all():
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+    from maskwright.runtime.packed_draw import Filters
+
+    rng = np.random.default_rng(0)
+    for columns in (200, 256, 1024, 5000):
+        allowed = rng.random((200, columns)) < 0.5
+        allowed[:, 0] = True
+        masks = torch_ops.pack(torch.from_numpy(allowed))
+        logits = torch.from_numpy(rng.normal(size=(200, columns)).astype(np.float32))
+        uniforms = torch.full((200, 2), 1.0, dtype=torch.float64, requires_grad=True)
+        found = torch_ops._draw_packed(masks, logits, uniforms, Filters.of([(1.0, None, None, None)]))
+        last = columns - 1 - allowed[:, ::-1].argmax(1)
+        assert (found.tokens >= last - 8).all()
+        assert np.take_along_axis(allowed, found.tokens[:, None], 1).all()
 
 
 def test_the_kernel_exponentiates_as_well_as_float32_can():

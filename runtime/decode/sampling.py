@@ -77,7 +77,7 @@ def sample(
     temperature 0: the best allowed token, at log-probability 0; log_mass is then at temperature 1.
     remaining: (N,) budgets, as in `mask_logits`. level: a depth of a trie at which all states are: then only as many
     logits as a state there can allow are looked at, and where a state is of another depth some are left out.
-    log_mass: False where nobody reads it: on a CPU that is a third of the time.
+    log_mass: False where nobody reads it: a kernel on a CPU then exponentiates nothing that is not drawn from.
 
     random: a numpy Generator, a torch.Generator on the device (None for torch's own: `torch.compile` takes no other)
     or a JAX key; or uniform numbers in [0, 1), (N, 2), and then this is a pure function of them.

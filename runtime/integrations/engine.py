@@ -23,7 +23,7 @@ from ..arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
-from ..device_table import State
+from ..device_table import State, check_logits
 from ..matcher import Matcher, Spelling
 from ..on_demand import DEAD, OnDemandTable, has_lengths
 from ..packed_draw import Filters
@@ -360,12 +360,17 @@ class Engine:
     def _drawn(self, logits: Tensor, ready: list[int]) -> tuple[list[int], list[float]]:
         """Return a token for each row that is ready, -1 where there is no distribution, and its log-probability."""
         requests = [cast(Request, self._rows[at].request) for at in ready]
-        masks = self._masks(requests, ready, logits.shape[1])
         x = logits if len(ready) == len(self._rows) else logits[torch.tensor(ready, device=self.device)]
         uniforms = torch.tensor(np.array([each.random.random(2) for each in requests]), device=self.device)
         asked = [each.filters for each in requests]
-        given = () if masks is None else (masks,)
-        if torch_ops._can_draw(x, *given):
+        in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
+        if len(in_arena) == len(ready) and torch_ops._can_draw(x):
+            dev, state, remaining = self._states(requests, ready, in_arena)
+            if dev.host is not None:  # each mask is composed when its row is drawn from
+                drawn = torch_ops._draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
+                return drawn.tokens.tolist(), drawn.log_probs.tolist()
+        masks = self._masks(requests, ready, in_arena, x)
+        if torch_ops._can_draw(x, *(() if masks is None else (masks,))):
             every = torch.full((len(x), -(-x.shape[1] // 32)), -1, dtype=torch.int32) if masks is None else masks
             drawn = torch_ops._draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
             return drawn.tokens.tolist(), drawn.log_probs.tolist()
@@ -386,27 +391,34 @@ class Engine:
         both = torch.stack([found.to(torch.float64), log_probs.to(torch.float64)]).tolist()  # the one read
         return [int(token) for token in both[0]], both[1]
 
-    def _masks(self, requests: list[Request], ready: list[int], columns: int) -> Tensor | None:
-        """Return the packed masks (n, ceil(columns / 32)) of rows that are ready, None where all have no constraint."""
-        in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
+    def _states(
+        self, requests: list[Request], ready: list[int], in_arena: list[int]
+    ) -> tuple[torch_ops.TorchTable, NestedState, Tensor | None]:
+        """Return the arena's arrays, and for rows with a table in it their states and how much they may still write."""
+        assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
+        index = torch.tensor([ready[i] for i in in_arena], device=self.device)
+        remaining = None
+        if self.arena is not None and self.arena.budgets:
+            left = [requests[i].max_tokens - len(requests[i].tokens) for i in in_arena]
+            remaining = torch.tensor(left, device=self.device)
+        return self._dev, NestedState(*(array[index] for array in self._state)), remaining
+
+    def _masks(self, requests: list[Request], ready: list[int], in_arena: list[int], logits: Tensor) -> Tensor | None:
+        """Return the packed masks (n, ceil(V' / 32)) of rows of logits (n, V'), None where all have no constraint."""
         read = [i for i, at in enumerate(ready) if requests[i].table is not None and self._rows[at].handle is None]
         parts = []
         if read:
             assert self._reached is not None, "add() has seen to it"
+            check_logits(self._reached.vocab_size, logits.shape)
             nodes = torch.tensor([self._rows[ready[i]].node for i in read], device=self.device)
             parts.append((read, torch_ops.bitmask(cast(Any, self._reached), State(nodes))))
         if in_arena:
-            assert self._dev is not None and self._state is not None, "add() has seen to it"  # noqa: PT018
-            index = torch.tensor([ready[i] for i in in_arena], device=self.device)
-            state = NestedState(*(array[index] for array in self._state))
-            remaining = None
-            if self.arena is not None and self.arena.budgets:
-                left = [requests[i].max_tokens - len(requests[i].tokens) for i in in_arena]
-                remaining = torch.tensor(left, device=self.device)
-            parts.append((in_arena, torch_ops.bitmask(self._dev, state, remaining)))
-        words = -(-columns // 32)
+            dev, state, remaining = self._states(requests, ready, in_arena)
+            check_logits(dev.vocab_size, logits.shape)
+            parts.append((in_arena, torch_ops.bitmask(dev, state, remaining)))
         if not parts:
             return None
+        words = -(-logits.shape[1] // 32)
         rows, masks = parts[0]
         if len(rows) == len(ready) and masks.shape[1] == words:
             return masks
