@@ -30,7 +30,8 @@ _WRITTEN = -1  # in place of a state that has yet to be written
 _ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
 _UNKNOWN = -(1 << 40)  # bytes that a state surely reads, where nobody has looked
 _UNBOUNDED = 1 << 40  # characters, where they are not counted
-_STATES_AT_ONCE = 64  # written together with one that is reached
+_STATES_AT_FIRST = 256  # written together with the first that is reached, as a schema is compiled
+_STATES_AT_ONCE = 64  # and with any other: somebody waits for a mask
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
@@ -128,6 +129,7 @@ class Lazy:
         self._counted, self._find_limits = counted, limits
         self._lock = threading.RLock()
         self._needs: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+        self._at_once = _STATES_AT_FIRST
         self._over = ""  # which limit of the budget was reached: nothing more is written then
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
@@ -241,7 +243,9 @@ class Lazy:
     def _reach(self, state: int) -> None:
         """Write the row of a state that was left for later, and of others that texts may come to."""
         room = max(0, self.meter.budget.states - self.machine.size) // 8
-        self._grow(lambda: self.machine.reach(state, min(room, _STATES_AT_ONCE)))
+        most = min(room, self._at_once)
+        self._at_once = _STATES_AT_ONCE
+        self._grow(lambda: self.machine.reach(state, most))
 
     @property
     def nbytes(self) -> int:
