@@ -865,7 +865,7 @@ def _content_ahead(
                 continue
             slots[slot] = size
             if size == _MOST_AHEAD:
-                most = min(most, read)
+                most, even = min(most, read), False  # what comes after it is not looked at
                 break
             queue[size], level[size], last[size] = state, read + 1, name
             size += 1

@@ -468,8 +468,9 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
     """Rows of many widths, masks from none to all, each row with filters of its own, by threads and without."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
-    from maskwright.runtime.packed_draw import Filters
+    from maskwright.runtime.packed_draw import BLOCK, WHOLE, Filters
 
+    assert (WHOLE, BLOCK) == (sampling._WHOLE, sampling._BLOCK)  # or equal uniform numbers draw other tokens
     rng = np.random.default_rng(4)
     same = seen = 0
     for columns in (1, 31, 255, 256, 1024, 1025, 3000, 40_000):
