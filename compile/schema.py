@@ -39,7 +39,8 @@ def compile_json_schema(
 
     schema: a dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
     else 2020-12. Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions.
-    Members are written in the order of the schema, each declared key at most once, other keys after them.
+    Members are written in the order of the schema, each declared key at most once, other keys after them; of these one
+    may come again, and its last value counts.
 
     whitespace: "flexible" for what json.dumps writes in any indentation, "compact" for none, or the two separators
     that stand between items and after keys, such as (", ", ": ").

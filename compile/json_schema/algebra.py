@@ -265,12 +265,16 @@ class Required(Node):
 
 
 class MemberCount(Node):
-    """Objects of low .. high members, high None for no bound."""
+    """Objects of low .. high members, high None for no bound: MemberCount(low, high, path).
+
+    path: of the keyword that says so, for the refusal of what no automaton counts; None where that is not refused.
+    """
 
     __slots__ = ()
     kind = OBJECT
     low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
     high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
+    path: tuple[Any, ...] | None = property(lambda self: self.args[2])  # type: ignore[assignment]
 
 
 class Names(Node):
@@ -388,6 +392,8 @@ def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> No
 def replaced(nodes: Iterable[Node], by: Any, known: dict[Node, Node] | None = None) -> tuple[Node, ...]:
     """Return formulas in which some atoms are replaced: by `by.get(atom)`, where that is not None.
 
+    A negated atom becomes the negation of that, or `by.get(Not(atom))`.
+
     known: what became of formulas by the same replacement, for what they have in common.
     """
     known = {} if known is None else known
@@ -416,6 +422,9 @@ def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
             known[node] = found
         return found
     if shape is Not:
+        part = by.get(node)
+        if part is not None:
+            return part  # type: ignore[no-any-return]
         part = by.get(node.args[0])
         return node if part is None else negate(part)
     part = by.get(node)

@@ -59,11 +59,11 @@ def is_never(node: Node) -> bool:
 
 def counted(node: Node) -> Node:
     """Return what is left of an ItemCount or MemberCount after one more."""
-    low, high = node.args
+    low, high, *path = node.args
     low, high = max(low - 1, 0), None if high is None else high - 1
     if high is not None and high < low:
         return NEVER
-    return type(node)(low, high) if low or high is not None else ANY
+    return type(node)(low, high, *path) if low or high is not None else ANY
 
 
 def closes(node: Node) -> bool:

@@ -54,7 +54,7 @@ from .literals import check_text, number, one_of, values_of
 from .site import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, Site
 from .source import pointer, quoted, read
 
-ALLOWED = frozenset({"uniqueItems", "format"})
+ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
 """Keywords that can be accepted by name as approximations: where not exact, they are then not enforced."""
 
 _MOST_VALUES = 12  # values that items may have for uniqueItems to be exact: automata remember which were seen
@@ -350,7 +350,17 @@ def member_count(site: Site, _: Any) -> Node | None:
     low, high = site.counts("minProperties", "maxProperties")
     if high is not None and low > high:
         return Kinds(EVERYTHING & ~OBJECT)
-    return MemberCount(low, high) if low or high is not None else None
+    counts: list[Node] = []
+    if low:
+        counts.append(MemberCount(low, None, _counting(site, "minProperties", low)))
+    if high is not None:
+        counts.append(MemberCount(0, high, _counting(site, "maxProperties", high + 1)))
+    return all_of(counts) if counts else None
+
+
+def _counting(site: Site, keyword: str, least: int) -> tuple[Any, ...] | None:
+    """Return the path of a keyword that may ask for so many members at least; None where they can be counted."""
+    return None if least < 2 or keyword in site.compiler.allow else (site.path, keyword)
 
 
 def property_names(site: Site, value: Any) -> Node | None:

@@ -12,6 +12,7 @@ from . import strings
 from .algebra import (
     ANY,
     NEVER,
+    OBJECT,
     STRING,
     All,
     Kinds,
@@ -32,12 +33,14 @@ from .algebra import (
 )
 from .cases import Case, closes, counted, is_any, is_never
 from .skeleton import ObjectAutomaton, ObjectState, Step
+from .source import inexact
 
 if TYPE_CHECKING:
     from .build import Builder
 
 _FINDING = "finding the states of an object"
 _NO_STEPS: Mapping[int, Step] = {}
+_TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 _Left = tuple[Node, ...]  # what is left of each formula
 _Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a member's value, and what is left of it then
 _EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
@@ -50,6 +53,17 @@ def objects(builder: Builder, parts: tuple[Node, ...]) -> ObjectAutomaton | None
         if record is not None:
             return _record(builder, record)
     return _Derivatives(builder, parts).automaton
+
+
+class _Lacks(Node):
+    """What is left of Not(members) after an undeclared member that failed: _Lacks(members, letter).
+
+    The key may come again, with a value that passes, and a reader has only that. So this is Not(members) still, unless
+    no key of the same class comes any more.
+    """
+
+    __slots__ = ()
+    kind = OBJECT
 
 
 class _Letters:
@@ -277,6 +291,7 @@ class _Derivatives:
         self._absent: list[dict[Node, Node]] = [{} for _ in keys]
         self._tables: dict[tuple[_Left, int], _Table] = {}
         self._tests: dict[_Left, _Tests] = {}
+        self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
         self._states: dict[tuple[int, _Left, int], int] = {}
         self._found: list[tuple[int, _Left, int]] = []
         self._num_steps = 0
@@ -380,6 +395,9 @@ class _Derivatives:
                 step = self._step(table, letter)
                 if step is not None:
                     table.others[letter - self._end] = step
+            if self._counts and table.others:
+                for node in table.left:
+                    _check_counts(node)
         return table.others
 
     def _step(self, table: _Table, letter: int) -> Step | None:
@@ -430,10 +448,10 @@ class _Derivatives:
                 pattern.append((rest,))
             else:
                 return self._by_several_tests(tests, letter)
-        key = tuple(pattern)
+        key = (letter if letter >= self._end else -1, *pattern)
         alike = tests.alike.get(key)
         if alike is None:
-            alike = tests.alike[key] = _alike(tests, key)
+            alike = tests.alike[key] = _alike(tests, *key)
         return [
             (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
             for outcome, left in alike
@@ -445,7 +463,13 @@ class _Derivatives:
         for atom, row in tests.atoms:
             if atom not in by:
                 inside, rest = row[letter] or self._after(atom, letter, row)
-                by[atom] = rest if inside is ANY else all_of([cases.test(inside), rest])
+                test = ANY if inside is ANY else cases.test(inside)
+                if type(atom) is _Lacks:
+                    by[atom] = _either(test, _lasting(atom, letter, rest, True), _lasting(atom, letter, rest, False))
+                else:
+                    by[atom] = all_of([test, rest])
+                    if letter >= self._end and type(test) is not Kinds:
+                        by[Not(atom)] = _either(test, negate(rest), _Lacks(rest, letter))
         return cases.expand(replaced(tests.left, by, known))
 
     def _after(self, atom: Any, letter: int, row: _Row) -> tuple[Node, Node]:
@@ -462,6 +486,8 @@ class _Derivatives:
             found = ANY, counted(atom)
         elif shape is Names:
             found = ANY if self._letters.named(atom.args[0], letter) else NEVER, atom
+        elif shape is _Lacks:
+            found = self._after(atom.args[0], letter, self._row(atom.args[0]))
         else:
             raise TypeError(f"not a formula about objects: {atom!r}")
         row[letter] = found
@@ -577,22 +603,59 @@ class _Derivatives:
         return found
 
 
-def _alike(tests: _Tests, becomes: tuple[Any, ...]) -> list[tuple[int, _Left]]:
+def _alike(tests: _Tests, letter: int, *becomes: Any) -> list[tuple[int, _Left]]:
     """Return what is left where a value passes the only test, and where it fails it.
 
-    becomes: what is left of each atom, in a tuple if that is under the test.
+    letter: of an undeclared key, -1 for any declared one. becomes: what is left of each atom, in a tuple if that is
+    under the test.
     """
     passing: dict[Node, Node] = {}
     failing: dict[Node, Node] = {}
     for (atom, _), rest in zip(tests.atoms, becomes, strict=True):
-        if type(rest) is tuple:
+        if type(atom) is _Lacks:
+            tested, inside = (True, rest[0]) if type(rest) is tuple else (False, rest)
+            passing[atom] = failing[atom] = _lasting(atom, letter, inside, not is_never(inside))
+            if tested:
+                failing[atom] = _lasting(atom, letter, inside, False)
+        elif type(rest) is tuple:
             passing[atom], failing[atom] = rest[0], NEVER
+            if letter >= 0:
+                failing[Not(atom)] = _Lacks(rest[0], letter)
         elif rest is not atom:
             passing[atom] = failing[atom] = rest
     passed = replaced(tests.left, passing)
     failed = passed if passing == failing else replaced(tests.left, failing)
     found = [(_EITHER, passed)] if passed == failed else [(_PASSED, passed), (_FAILED, failed)]
     return [case for case in found if not all(map(is_never, case[1]))]
+
+
+def _either(test: Node, passed: Node, failed: Node) -> Node:
+    return any_of([all_of([test, passed]), all_of([negate(test), failed])])
+
+
+def _lasting(atom: _Lacks, letter: int, rest: Node, passed: bool) -> Node:
+    """Return what is left of an atom after a value that passed its test, or one that did not.
+
+    rest: what is left of its Members; NEVER if any value fails, as the key alone does then.
+    """
+    if is_never(rest):
+        return ANY
+    if not passed:
+        return _Lacks(rest, letter)
+    return negate(rest) if atom.args[1] == letter else _Lacks(rest, atom.args[1])
+
+
+def _check_counts(node: Any) -> None:
+    """Raise SchemaError where a formula asks for more members than an automaton can tell apart: two or more."""
+    shape = type(node)
+    count = node.args[0] if shape is Not else node
+    if type(count) is MemberCount:
+        low, high, path = count.args
+        if path is not None and (low > 1 if shape is not Not else high is not None and high > 0):
+            raise inexact(path, _TWICE, "that")
+    elif shape is All or shape is Some:
+        for part in node.args:
+            _check_counts(part)
 
 
 def _places(keys: int) -> Iterator[int]:

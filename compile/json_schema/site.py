@@ -32,7 +32,7 @@ from .dialects import DIALECTS, Dialect
 from .disjoint import Disjoint
 from .documents import Documents, Scope, Target
 from .literals import number
-from .source import Path, pointer, shown
+from .source import Path, inexact, pointer, shown
 
 HUGEST = 10**18  # the largest count with a meaning
 _DEEPEST = 24  # levels of members and items that are compiled at once
@@ -390,12 +390,7 @@ class Site:
 
     def refused(self, keyword: str, why: str, approximation: str) -> SchemaError:
         """Return the error for what cannot be enforced exactly."""
-        return SchemaError(
-            f'"{keyword}" cannot be enforced exactly here: {why}. '
-            f'Pass allow=["{keyword}"] to accept {approximation}, or take it out',
-            pointer((self.path, keyword)),
-            keyword,
-        )
+        return inexact((self.path, keyword), why, approximation)
 
 
 def _is_reference(schema: dict[str, Any], scope: Scope) -> bool:

@@ -26,6 +26,17 @@ def pointer(path: Path) -> str:
     return path + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
+def inexact(path: tuple[Any, ...], why: str, approximation: str) -> SchemaError:
+    """Return the error for a keyword, by its path, that cannot be enforced exactly."""
+    keyword = path[1]
+    return SchemaError(
+        f'"{keyword}" cannot be enforced exactly here: {why}. '
+        f'Pass allow=["{keyword}"] to accept {approximation}, or take it out',
+        pointer(path),
+        keyword,
+    )
+
+
 # -------------------------------------------------------------------------------------------------------- reading
 
 
