@@ -11,6 +11,7 @@ be left for later: its row is written when somebody reaches it.
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
@@ -79,7 +80,6 @@ class Machine:
         self.parts: list[tuple[int, int, NDArray[Any], NDArray[Any]]] = []  # DFAs written by and by
         self._part_start: list[int] = []
         self._holes: list[tuple[int, int]] = []  # of them not flushed yet
-        self._are_clear = False  # rows that nobody has written
         self.twins: dict[int, tuple[int, int]] = {}  # library state and site, of rows nearly the library's
         self.height: int | None = 0  # most calls of its own open at once, leaves aside; None if they recur
         self.anything = True  # whether it calls the library's any object or any array
@@ -287,16 +287,15 @@ class Machine:
             or self._chains or self._copies or self._late or self._reached
         ):  # fmt: skip
             return
+        grows = bool(self.pending or self.parts)
         if self.size > len(self._rows):
-            room = self.size if not self.pending and not self.parts else max(2 * self.size, _ROOM)
-            # the system has memory that is clear where many rows stay as they are: else to clear all of what was used
-            # before, 16 MB that the machine may never need, takes up to 30 ms
-            self._are_clear = sum(stop - first for first, stop, *_ in self.parts) > _MANY
-            rows = (np.zeros if self._are_clear else np.empty)((room, 256), np.int32)
+            rows = _growing_rows(2 * self.size) if grows else np.zeros((self.size, 256), np.int32)
             rows[: self._flushed_states] = self._rows[: self._flushed_states]
-            twins = np.full((2, room), -1, np.int32)
+            self._rows = rows
+        if self.size > self._twins.shape[1]:
+            twins = np.full((2, 2 * self.size if grows else self.size), -1, np.int32)
             twins[:, : self._flushed_states] = self._twins[:, : self._flushed_states]
-            self._rows, self._twins = rows, twins
+            self._twins = twins
         self._calls = _longer(self._calls, self._flushed_calls, self.num_calls, bool(self.pending))
         if self._site_start:
             start, states, leaf = self._sites
@@ -324,7 +323,7 @@ class Machine:
             np.frombuffer(bytes(self.bytes), np.uint8), _table(self._copies, 2), _table(self._late, 4),
         )  # fmt: skip
         fresh = np.array(self._reached, np.int32)
-        place = self._flushed_states, self.size, np.array(holes, np.int32).reshape(-1, 2), not self._are_clear, fresh
+        place = self._flushed_states, self.size, np.array(holes, np.int32).reshape(-1, 2), fresh
         arguments: tuple[Any, ...] = self._rows, self._calls, *self._sites[:2], *place, *pieces
         _fill_rows(*(*arguments, 0))
         if self._dfas:
@@ -404,8 +403,20 @@ def needs(machine: Machine, most: int, *, hope: bool = True) -> tuple[NDArray[np
 _NEARBY = 64  # of those left for later that are written when nothing else is left to write
 _TEXT = 48  # states that a text is worth, as work
 _PART = 64  # states of a DFA that are written at a time
-_MANY = 4096  # such states from which on rows come clear from the system
-_ROOM = 1 << 14  # rows of a machine that grows; what is not written takes no memory
+_ROOM = 1 << 16  # rows of a machine that grows, where those that are not written take no memory
+
+
+def _growing_rows(least: int) -> NDArray[np.int32]:
+    """Return rows of UNWRITTEN, `least` or more, that take memory as they are written.
+
+    numpy asks for pages of 2 MB where an array is large. The first row in each takes 5 ms then, to clear the page.
+    """
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):  # not Linux
+        return np.zeros((least, 256), np.int32)
+    count = max(least, _ROOM)
+    memory = mmap.mmap(-1, 1024 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int32).reshape(count, 256)
 
 
 def _table(flat: Sequence[int], width: int) -> NDArray[np.int32]:
@@ -430,7 +441,6 @@ def _fill_rows(
     first: int,
     stop: int,
     holes: Any,
-    clear: bool,
     reached: Any,
     blocks: Any,
     enters: Any,
@@ -441,17 +451,12 @@ def _fill_rows(
     late: Any,
     again: int,
 ) -> None:
-    """Write rows first .. stop, holes aside, and those reached, and calls; again: what lies in DFAs stays.
-
-    clear: holes have to be.
-    """
+    """Write rows first .. stop, holes aside, and those reached, and calls; again: what lies in DFAs stays."""
     if not again:
         at = np.int64(first)
         for i in range(len(holes)):
             rows[at : holes[i, 0]] = DEAD
             at = np.int64(holes[i, 0] + holes[i, 1])
-            if clear:
-                rows[holes[i, 0] : at] = UNWRITTEN
         rows[at:stop] = DEAD
         for i in range(reached.size):
             rows[reached[i]] = DEAD

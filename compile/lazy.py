@@ -174,8 +174,8 @@ class Lazy:
             if array is not before:
                 put(self._header, at, array)
         if arrays[0] is not self._arrays[0]:
-            flat, twins = arrays[0].reshape(-1), arrays[5]
-            self.rows, self._twins = flat.data, twins.data
+            self.rows = arrays[0].reshape(-1).data
+        self._twins = arrays[5].data
         self._arrays = arrays
         self._header[_SITE_LEAF + 1] = m.num_sites
         if len(m.strings) > self._strings.shape[1]:

@@ -54,12 +54,21 @@ def numbered(class_of: NDArray[Any], codes: NDArray[Any], vocabulary: Vocabulary
     return out
 
 
-_RANGES = (  # of characters beyond ASCII: each byte takes all values from that of the first to that of the last
-    (b"\xc2\x80", b"\xdf\xbf"), (b"\xe0\xa0\x80", b"\xe0\xbf\xbf"), (b"\xe1\x80\x80", b"\xec\xbf\xbf"),
-    (b"\xed\x80\x80", b"\xed\x9f\xbf"), (b"\xee\x80\x80", b"\xef\xbf\xbf"),
-    (b"\xf0\x90\x80\x80", b"\xf0\xbf\xbf\xbf"), (b"\xf1\x80\x80\x80", b"\xf3\xbf\xbf\xbf"),
-    (b"\xf4\x80\x80\x80", b"\xf4\x8f\xbf\xbf"),
-)  # fmt: skip
+# characters: each byte takes all values from that of the first to that of the last
+_RANGES = np.array(
+    [
+        [*low.ljust(4, b"\0"), *high.ljust(4, b"\0")]
+        for low, high in (
+            (b"\x00", b"\x7f"), (b"\xc2\x80", b"\xdf\xbf"), (b"\xe0\xa0\x80", b"\xe0\xbf\xbf"),
+            (b"\xe1\x80\x80", b"\xec\xbf\xbf"), (b"\xed\x80\x80", b"\xed\x9f\xbf"),
+            (b"\xee\x80\x80", b"\xef\xbf\xbf"), (b"\xf0\x90\x80\x80", b"\xf0\xbf\xbf\xbf"),
+            (b"\xf1\x80\x80\x80", b"\xf3\xbf\xbf\xbf"), (b"\xf4\x80\x80\x80", b"\xf4\x8f\xbf\xbf"),
+        )
+    ],
+    np.int64,
+).reshape(-1, 2, 4)  # fmt: skip
+_ESCAPED = np.array([*range(0x20), 0x22, 0x5C])  # characters that JSON writes as escapes
+_PLAIN = np.array([c for c in range(0x20, 0x80) if c not in (0x22, 0x5C)])
 
 
 def free_state(content: Labelled) -> int:
@@ -73,24 +82,73 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
     Without those where a loop comes before it, as rows before it differ from it in many tokens then; and where rows
     before it are neither narrow nor like those of any string: they are better shared.
     """
-    own = np.arange(len(transition))[:, None]
-    loops = np.flatnonzero((transition[:, np.unique(class_of[:128])] == own).all(axis=1)).tolist()
-    return [
-        state
-        for state in loops
-        if all(_comes_back(class_of, transition, state, low, high) for low, high in _RANGES)
-        and _come_narrowly(class_of, transition, state)
-    ]
+    found: list[int] = _free_states(class_of, transition).tolist()
+    return found
 
 
-def _come_narrowly(class_of: NDArray[Any], transition: NDArray[Any], free: int) -> bool:
+@njit(cache=True, nogil=True)
+def _free_states(class_of: Any, transition: Any) -> Any:
+    states = transition.shape[0]
+    found, count = np.empty(states, np.int64), 0
+    for state in range(states):
+        if (
+            transition[state, class_of[0]] == state  # few do even this
+            and _reads_any_text(class_of, transition, state)
+            and _come_narrowly(class_of, transition, state)
+        ):
+            found[count] = state
+            count += 1
+    return found[:count]
+
+
+@njit(cache=True, nogil=True)
+def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
+    """Return whether all characters lead from a state back to it."""
+    states = transition.shape[0]
+    here, after, seen = np.empty(states, np.int64), np.empty(states, np.int64), np.zeros(states, np.bool_)
+    for r in range(_RANGES.shape[0]):
+        here[0], count = state, 1
+        for k in range(4):
+            first, last = _RANGES[r, 0, k], _RANGES[r, 1, k]
+            if last == 0:  # shorter characters have no more bytes
+                break
+            reached = 0
+            for x in range(count):
+                for byte in range(first, last + 1):
+                    t = np.int64(transition[here[x], class_of[byte]])
+                    if t < 0:
+                        return False
+                    if not seen[t]:
+                        seen[t] = True
+                        after[reached] = t
+                        reached += 1
+            here, after, count = after, here, reached
+            for x in range(count):
+                seen[here[x]] = False
+        if count != 1 or here[0] != state:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _come_narrowly(class_of: Any, transition: Any, free: Any) -> bool:
     """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it."""
-    before = np.ones(len(transition), np.bool_)
+    before = np.ones(transition.shape[0], np.bool_)
     if not _ends_only_in(transition, free, before):
         return False
-    plain = transition[before][:, class_of[_PLAIN]]
-    escapes = (transition[before][:, class_of[_ESCAPED]] >= 0).any(axis=1)
-    return not ((plain >= 0).sum(axis=1) + escapes - (plain == free).sum(axis=1) > 48).any()
+    for s in range(before.size):
+        if before[s]:
+            differs = 0
+            for byte in _PLAIN:
+                t = transition[s, class_of[byte]]
+                differs += t >= 0 and t != free
+            for byte in _ESCAPED:
+                if transition[s, class_of[byte]] >= 0:
+                    differs += 1
+                    break
+            if differs > 48:
+                return False
+    return True
 
 
 def ending_freely(
@@ -116,10 +174,6 @@ def ending_freely(
     written = np.ones(len(codes), np.bool_)
     _ends_only_in(codes, state, written)
     return state, written
-
-
-_ESCAPED = np.array([*range(0x20), 0x22, 0x5C])  # characters that JSON writes as escapes
-_PLAIN = np.array([c for c in range(0x20, 0x80) if c not in (0x22, 0x5C)])
 
 
 @njit(cache=True, nogil=True)
@@ -160,17 +214,6 @@ def _ends_only_in(transition: Any, free: Any, before: Any) -> bool:
                     count += 1
         at += 1
     return count == total
-
-
-def _comes_back(class_of: NDArray[Any], transition: NDArray[Any], state: int, low: bytes, high: bytes) -> bool:
-    """Return whether all characters from one to another, whose bytes take all values between, lead back to a state."""
-    here = {state}
-    for first, last in zip(low, high, strict=True):
-        classes = np.unique(class_of[first : last + 1])
-        here = {int(transition[s, c]) for s in here for c in classes}
-        if -1 in here:
-            return False
-    return here == {state}
 
 
 def bound(
