@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..automata.budget import Budget
@@ -42,7 +42,7 @@ class Constraint:
     source: Any  # a schema, a pattern, a list of texts, a grammar, a structural tag, or the tools that may be called
     param: str
     whitespace: Literal["flexible", "compact"] | None = None  # of JSON, if not the server's
-    allow: tuple[str, ...] = ()  # keywords of a schema that need not be enforced
+    allow: tuple[str, ...] = ()  # keywords of its schemas that need not be enforced
     syntax: Syntax | None = None  # of a grammar, as its text looks if None
     start: str | None = None  # the rule that a grammar begins with, if not the usual one
     most: int | None = None  # calls in free text, if not any number
@@ -62,13 +62,13 @@ class Constraint:
         if self.kind == "grammar":
             syntax = self.syntax or syntax_of(self.source)
             return cache.compile_grammar(self.source, start=self.start, syntax=syntax, budget=budget)
+        options: dict[str, Any] = {"budget": budget, "whitespace": self.whitespace or whitespace}
+        if self.allow:
+            options["allow"] = self.allow
         if self.kind == "schema":
-            allow = {"allow": self.allow} if self.allow else {}
-            return cache.compile_json_schema(
-                self.source, lazy=False, budget=budget, whitespace=self.whitespace or whitespace, **allow
-            )
+            return cache.compile_json_schema(self.source, lazy=False, **options)
         if self.kind == "tags":
-            return cache.compile_structural_tag(self.source, budget=budget, whitespace=self.whitespace or whitespace)
+            return cache.compile_structural_tag(self.source, **options)
         # each tool's schema is a document of its own, so that references within it stay within it
         documents = {f"{_DOCUMENT}{name}": parameters for name, parameters in self.source}
         calls = [
@@ -81,17 +81,17 @@ class Constraint:
             for name, _ in self.source
         ]
         call = {"anyOf": calls}
+        options |= {"whitespace": SEPARATORS, "documents": documents}
         if self.kind == "calls":
-            text = _with_calls(call, self.most)
-            return cache.compile_structural_tag(text, budget=budget, whitespace=SEPARATORS, documents=documents)
-        return cache.compile_json_schema(call, lazy=False, budget=budget, whitespace=SEPARATORS, documents=documents)
+            return cache.compile_structural_tag(_with_calls(call, self.most), **options)
+        return cache.compile_json_schema(call, lazy=False, **options)
 
     def locate(self, error: SchemaError, cache: Cache, budget: Budget) -> tuple[ConstraintError, str]:
         """Return an error of compiling, and where in the request its schema stands: of several tools, which one's."""
         if self.kind in ("call", "calls"):
             for at, (_, parameters) in enumerate(self.source):
                 try:
-                    cache.compile_json_schema(parameters, budget=budget, whitespace=SEPARATORS)
+                    cache.compile_json_schema(parameters, budget=budget, whitespace=SEPARATORS, allow=self.allow)
                 except ConstraintError as own:
                     return own, f"tools[{at}].function.parameters"
         return error, self.param
@@ -146,6 +146,10 @@ def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
         raise Refused(
             f"stop would cut what {found[0].param} says is to be complete: leave one of them out", param="stop"
         )
+    if asked.allow:
+        if not found or found[0].kind in ("regex", "choices", "grammar"):
+            raise Refused("it is about keywords of a schema, and there is none: leave it out", param="allow")
+        return replace(found[0], allow=tuple(asked.allow))
     return found[0] if found else None
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..compile.grammars import Syntax
+from ..compile.json_schema.keywords import ALLOWED
 
 MOST_CHOICES = 128
 _COLDEST = 1e-4  # logits divided by less leave float32
@@ -32,6 +33,13 @@ def _texts(value: list[str]) -> list[str]:
     if not all(value):
         raise ValueError("an empty text would stop everything: remove it")
     return value
+
+
+def _keywords(value: list[str]) -> list[str]:
+    unknown = sorted(set(value) - ALLOWED)
+    if unknown:
+        raise ValueError(f"{unknown[0][:40]!r} is none of what need not be enforced: {', '.join(sorted(ALLOWED))}")
+    return sorted(set(value))
 
 
 class _Model(BaseModel):
@@ -135,6 +143,7 @@ class _Request(_Model):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
+    allow: Annotated[list[str], AfterValidator(_keywords)] | None = None  # of schemas, which need not be enforced
     # annotations: nothing that is written depends on them
     user: str | None = None
     metadata: dict[str, Any] | None = None

@@ -75,6 +75,10 @@ OLDER = {
     "structures": [{"begin": "e", "schema": {"const": {"a": None}}, "end": "."}],
     "triggers": ["e"],
 }
+DISTINCT = {
+    "type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 3, "maxItems": 3,
+    "uniqueItems": True,
+}  # fmt: skip
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = "[a-z]{700}"
 
@@ -176,6 +180,8 @@ def test_a_json_object_is_one(client):
         ({"structured_outputs": {"regex": "x+y"}}, lambda text: re.fullmatch("x+y", text)),
         ({"structured_outputs": {"choice": ["a", "ab", ""]}}, lambda text: text in ("a", "ab", "")),
         ({"structured_outputs": {"json": {"const": 1.5}}}, lambda text: text == "1.5"),
+        ({"guided_json": DISTINCT, "allow": ["uniqueItems"]}, lambda text: len(json.loads(text)) == 3),
+        ({"structured_outputs": {"json": DISTINCT}, "allow": ["uniqueItems"]}, lambda text: len(json.loads(text)) == 3),
         ({"structured_outputs": {"json_object": True}}, lambda text: isinstance(json.loads(text), dict)),
         ({"guided_grammar": LIST}, lambda text: re.fullmatch("( *[a-c]+ *,){0,2} *[a-c]+ *;? *", text)),
         (
@@ -538,6 +544,12 @@ REFUSED = [
     ({"guided_json": "[]"}, 400, "guided_json", "a schema is an object"),
     ({"guided_json": {"$ref": "http://example.org/x"}}, 400, "guided_json", "example.org"),
     ({"guided_json": {"pattern": "(a"}}, 400, "guided_json", "^/pattern"),
+    ({"guided_json": DISTINCT}, 400, "guided_json", '^/uniqueItems: .*Pass allow=."uniqueItems".'),
+    ({"guided_json": DISTINCT, "allow": ["minProperties"]}, 400, "guided_json", "^/uniqueItems: "),
+    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", "'pattern' is none of .*: format, maxProperties"),
+    ({"guided_json": DISTINCT, "allow": "uniqueItems"}, 400, "allow", "list"),
+    ({"guided_regex": "a", "allow": ["uniqueItems"]}, 400, "allow", "there is none"),
+    ({"allow": ["uniqueItems"]}, 400, "allow", "there is none"),
     ({"guided_regex": "(a"}, 400, "guided_regex", "never closed"),
     ({"guided_regex": "a" * 300_000}, 400, "guided_regex", "max-schema-bytes"),
     ({"guided_regex": "[^\\s\\S]"}, 400, "guided_regex", "matches nothing"),
@@ -581,6 +593,24 @@ def test_what_cannot_be_done_is_refused_by_name(service, fields, status, param, 
     error = out.json()["error"]
     assert (out.status_code, error["param"], error["type"]) == (status, param, "invalid_request_error")
     assert re.search(said, error["message"])
+
+
+@pytest.mark.parametrize("choice", ["required", "auto", {"type": "function", "function": {"name": "pick"}}])
+def test_arguments_of_tools_may_have_what_is_not_enforced_by_name(client, choice):
+    parameters = {"properties": {"numbers": DISTINCT}, "required": ["numbers"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "pick", "parameters": parameters}}]
+    options = {"tools": tools, "tool_choice": choice, "max_tokens": 80}
+    with pytest.raises(openai.BadRequestError) as found:
+        chat(client, **options)
+    assert found.value.body["pointer"] == "/properties/numbers/uniqueItems"
+    assert found.value.body["param"] == "tools[0].function.parameters"
+    for seed in range(3):
+        message = chat(client, **options, seed=seed, extra_body={"allow": ["uniqueItems"]}).choices[0].message
+        assert message.tool_calls or choice == "auto"
+        for call in message.tool_calls or ():
+            numbers = json.loads(call.function.arguments)["numbers"]
+            assert len(numbers) == 3
+            assert all(0 <= number <= 99 for number in numbers)
 
 
 def test_an_error_of_a_schema_has_its_json_pointer(client):
