@@ -31,6 +31,7 @@ import json
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -394,13 +395,14 @@ def server(schemas: list[Any], wanted: int, each: int) -> Record:
             asked = {"model": TINY, "prompt": "Answer: ", "max_tokens": tokens, "seed": seed}
             return asked if schema is None else {**asked, "structured_outputs": {"json": schema}}
 
-        client, taken, refused = load.Client(port), [], 0
+        client, taken, refused = load.Client(port), [], Counter[str]()
         for schema in schemas:
             if _odd(schema):
                 continue
-            status, _ = client.post("/v1/completions", body(schema, ANSWER, 0))
+            status, said = client.post("/v1/completions", body(schema, ANSWER, 0))
             taken += [schema] if status == 200 else []
-            refused += status != 200
+            if status != 200:
+                refused[str(said["error"]["code"])] += 1
             if len(taken) == wanted:
                 break
         order = np.random.default_rng(0).permutation(len(taken) * each).tolist()
@@ -435,7 +437,7 @@ def server(schemas: list[Any], wanted: int, each: int) -> Record:
         }  # fmt: skip
 
     return {
-        "schemas": len(taken), "refused": refused, "clients": CLIENTS, "max_tokens": ANSWER,
+        "schemas": len(taken), "refused": dict(refused.most_common()), "clients": CLIENTS, "max_tokens": ANSWER,
         "failed": sum(reply.status != 200 for reply in replies),
         "invalid": len(invalid), "examples": invalid[:5],
         "incomplete": sum(
@@ -554,6 +556,8 @@ def report(results: Record) -> str:
             "all valid and complete",
             f"{part['failed']} failed, {part['incomplete']} incomplete, {part['invalid']} invalid",
         )
+        why = ", ".join(f"{count} {code}" for code, count in part["refused"].items())
+        row("schemas that it refused before it had so many", "", f"{sum(part['refused'].values())}: {why}")
         for name, each in (("constrained", held), ("the same server unconstrained, as many tokens", free)):
             row(
                 name, "",

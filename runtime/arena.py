@@ -56,7 +56,7 @@ class Capacity:
     symbols: int = 1 << 13
     pops: int = 8  # frames that one token leaves
     depth: int = 64
-    ends: int = 4  # ways to end that budgets tell apart
+    ends: int = 9  # ways to end that budgets tell apart
 
     def __post_init__(self) -> None:
         for limit in dataclasses.fields(self):
