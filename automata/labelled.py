@@ -43,6 +43,26 @@ class Labelled(NamedTuple):
                 return -1
         return int(self.label[state])
 
+    def words(self, label: int, most: int) -> list[bytes] | None:
+        """Return all words with a label, the shortest first; None if they are more than `most`."""
+        live = self.label == label
+        before = -1
+        while before != (before := int(live.sum())):
+            live |= ((self.transition >= 0) & live[self.transition]).any(axis=1)
+        found: list[bytes] = []
+        here = [(b"", 0)] if live[0] else []
+        while here:
+            found += [word for word, state in here if self.label[state] == label]
+            following: list[tuple[bytes, int]] = []
+            for word, state in here:
+                targets = self.transition[state, self.class_of]
+                ways = np.flatnonzero((targets >= 0) & live[targets]).tolist()
+                following += [(word + bytes([byte]), int(targets[byte])) for byte in ways]
+                if len(found) + len(following) > most:  # each begins a word at least
+                    return None
+            here = following
+        return found
+
 
 def relabelled(dfa: Dfa, label: int) -> Labelled:
     """Return the words of a language that has some, all with one label."""

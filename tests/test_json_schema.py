@@ -321,6 +321,35 @@ TEXTS = [
             b'{"\xf0\x9f\x98a": 1}',
         ],
     ),
+    # a key that is not declared may come twice: what is to fail fails at last, and nothing counts such keys
+    (
+        {"type": "object", "not": {"additionalProperties": {"type": "string"}}},
+        {},
+        ['{"a": 1}', '{"a": "", "b": 1}', '{"a": "", "a": 1}', '{"b": 1, "a": 2}'],
+        ["{}", '{"a": ""}', '{"a": 1, "a": ""}', '{"a": 1, "b": ""}'],
+    ),
+    (
+        {
+            "type": "object",
+            "patternProperties": {"^a": {"type": "string"}},
+            "not": {"patternProperties": {"^a": {"maxLength": 1}, "^b": {"type": "null"}}},
+        },
+        {},
+        ['{"a": "xy"}', '{"a": "", "a": "xy"}', '{"a": "xy", "c": 1}', '{"b": 1, "a": ""}', '{"a": "xy", "b": null}'],
+        ["{}", '{"a": ""}', '{"a": "xy", "a": ""}', '{"b": 1, "b": null}', '{"b": null, "c": 1}'],
+    ),
+    (
+        {"type": "object", "propertyNames": {"enum": ["b", "a", "é"]}, "minProperties": 2, "maxProperties": 2},
+        {},
+        ['{"b": 1, "a": 2}', '{"b": 1, "é": 2}', '{"a": 1, "é": 2}'],
+        ['{"b": 1}', '{"a": 1, "a": 2}', '{"b": 1, "a": 2, "é": 3}', '{"b": 1, "c": 2}', '{"é": 1, "\\u00e9": 2}'],
+    ),
+    (
+        {"patternProperties": {"^[a-f]$": {"type": "null"}}, "additionalProperties": False, "minProperties": 3},
+        {},
+        ['{"a": null, "c": null, "f": null}'],
+        ['{"a": null, "c": null}', '{"a": null, "a": null, "c": null}', '{"a": null, "c": null, "g": null}'],
+    ),
     # keys come in the order of the schema, others after them, and none that is declared comes twice in any spelling
     (
         OPEN,
@@ -829,6 +858,13 @@ BAD = [
     ({"pattern": r"(a)\1"}, {}, SchemaError, "back-reference"),
     ({"uniqueItems": True}, {}, SchemaError, '/uniqueItems: "uniqueItems" cannot be enforced exactly here'),
     ({"minProperties": 2}, {}, SchemaError, '/minProperties: "minProperties" cannot be enforced exactly here'),
+    ({"not": {"maxProperties": 1}}, {}, SchemaError, '/not/maxProperties: "maxProperties" cannot be enforced'),
+    (
+        {"items": {"minProperties": 2, "propertyNames": {"pattern": "^.$"}}},
+        {},
+        SchemaError,
+        '/items/minProperties: "minProperties" cannot be enforced exactly here: keys that "properties" does not ',
+    ),
 ]
 
 

@@ -24,6 +24,7 @@ from .algebra import (
     Pattern,
     Required,
     Some,
+    Words,
     all_of,
     any_of,
     atoms,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _FINDING = "finding the states of an object"
 _NO_STEPS: Mapping[int, Step] = {}
+_FEW = 64  # undeclared keys of a class that are declared where members are counted
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 _Left = tuple[Node, ...]  # what is left of each formula
 _Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a member's value, and what is left of it then
@@ -95,6 +97,15 @@ class _Letters:
         if languages:
             self.language, self._classes = strings.partition(keys, self._languages, builder.meter)
         self.num = len(keys) + len(self._classes)
+
+    def few(self) -> list[str]:
+        """Return undeclared keys of classes that have few, those that the schema lists in its order."""
+        words: set[str] = set()
+        for letter in range(len(self.keys), self.num if self.language is not None else 0):
+            assert self.language is not None
+            words.update(word.decode() for word in self.language.words(letter, _FEW) or ())
+        listed = [word for atom in atoms(*self._names) if type(atom) is Words for word in atom.args[0] if word in words]
+        return [*dict.fromkeys(listed + sorted(words))]
 
     def _holds(self, language: int, letter: int) -> bool:
         if letter < len(self.keys):
@@ -276,6 +287,11 @@ class _Derivatives:
         self._builder = builder
         keys, members, names = _mentioned(parts)
         self._letters = _Letters(builder, keys, members, names)
+        self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
+        few = self._letters.few() if self._counts else []
+        if few:  # declared, they are counted
+            keys = (*keys, *few)
+            self._letters = _Letters(builder, keys, members, names)
         self._end = len(keys)
         self._place = self._letters.place
         self._reach = {one: self._letters.reach(one) for one in members}
@@ -291,7 +307,6 @@ class _Derivatives:
         self._absent: list[dict[Node, Node]] = [{} for _ in keys]
         self._tables: dict[tuple[_Left, int], _Table] = {}
         self._tests: dict[_Left, _Tests] = {}
-        self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
         self._states: dict[tuple[int, _Left, int], int] = {}
         self._found: list[tuple[int, _Left, int]] = []
         self._num_steps = 0
