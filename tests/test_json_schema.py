@@ -335,8 +335,8 @@ TEXTS = [
             "not": {"patternProperties": {"^a": {"maxLength": 1}, "^b": {"type": "null"}}},
         },
         {},
-        ['{"a": "xy"}', '{"a": "", "a": "xy"}', '{"a": "xy", "c": 1}', '{"b": 1, "a": ""}', '{"a": "xy", "b": null}'],
-        ["{}", '{"a": ""}', '{"a": "xy", "a": ""}', '{"b": 1, "b": null}', '{"b": null, "c": 1}'],
+        ['{"a": "xy"}', '{"a": "", "a": "xy"}', '{"a": "xy", "c": 1}', '{"a": "", "b": 1}', '{"b": null, "a": "xy"}'],
+        ["{}", '{"a": ""}', '{"a": "xy", "a": ""}', '{"b": 1, "b": null}', '{"b": null, "c": 1}', '{"b": 1, "a": ""}'],
     ),
     (
         {"type": "object", "propertyNames": {"enum": ["b", "a", "é"]}, "minProperties": 2, "maxProperties": 2},

@@ -32,7 +32,7 @@ from .algebra import (
     replaced,
     restrict,
 )
-from .cases import Case, closes, counted, is_any, is_never
+from .cases import Case, Test, closes, counted, is_any, is_never
 from .skeleton import ObjectAutomaton, ObjectState, Step
 from .source import inexact
 
@@ -58,10 +58,10 @@ def objects(builder: Builder, parts: tuple[Node, ...]) -> ObjectAutomaton | None
 
 
 class _Lacks(Node):
-    """What is left of Not(members) after an undeclared member that failed: _Lacks(members, letter).
+    """What is left of Not(members) after an undeclared member that failed: _Lacks(members).
 
-    The key may come again, with a value that passes, and a reader has only that. So this is Not(members) still, unless
-    no key of the same class comes any more.
+    The key may come again, with a value that passes, and a reader has only that. So after any undeclared member that is
+    asked something and passes it is Not(members) again.
     """
 
     __slots__ = ()
@@ -463,7 +463,7 @@ class _Derivatives:
                 pattern.append((rest,))
             else:
                 return self._by_several_tests(tests, letter)
-        key = (letter if letter >= self._end else -1, *pattern)
+        key = (letter >= self._end, *pattern)
         alike = tests.alike.get(key)
         if alike is None:
             alike = tests.alike[key] = _alike(tests, *key)
@@ -480,11 +480,12 @@ class _Derivatives:
                 inside, rest = row[letter] or self._after(atom, letter, row)
                 test = ANY if inside is ANY else cases.test(inside)
                 if type(atom) is _Lacks:
-                    by[atom] = _either(test, _lasting(atom, letter, rest, True), _lasting(atom, letter, rest, False))
+                    rest = NEVER if is_never(test) else rest
+                    by[atom] = _either(test, _lacking(rest, type(test) is Test), _lacking(rest, False))
                 else:
                     by[atom] = all_of([test, rest])
                     if letter >= self._end and type(test) is not Kinds:
-                        by[Not(atom)] = _either(test, negate(rest), _Lacks(rest, letter))
+                        by[Not(atom)] = _either(test, negate(rest), _Lacks(rest))
         return cases.expand(replaced(tests.left, by, known))
 
     def _after(self, atom: Any, letter: int, row: _Row) -> tuple[Node, Node]:
@@ -618,24 +619,21 @@ class _Derivatives:
         return found
 
 
-def _alike(tests: _Tests, letter: int, *becomes: Any) -> list[tuple[int, _Left]]:
+def _alike(tests: _Tests, is_undeclared: bool, *becomes: Any) -> list[tuple[int, _Left]]:
     """Return what is left where a value passes the only test, and where it fails it.
 
-    letter: of an undeclared key, -1 for any declared one. becomes: what is left of each atom, in a tuple if that is
-    under the test.
+    is_undeclared: whether the key is. becomes: what is left of each atom, in a tuple if that is under the test.
     """
     passing: dict[Node, Node] = {}
     failing: dict[Node, Node] = {}
     for (atom, _), rest in zip(tests.atoms, becomes, strict=True):
         if type(atom) is _Lacks:
             tested, inside = (True, rest[0]) if type(rest) is tuple else (False, rest)
-            passing[atom] = failing[atom] = _lasting(atom, letter, inside, not is_never(inside))
-            if tested:
-                failing[atom] = _lasting(atom, letter, inside, False)
+            passing[atom], failing[atom] = _lacking(inside, tested), _lacking(inside, False)
         elif type(rest) is tuple:
             passing[atom], failing[atom] = rest[0], NEVER
-            if letter >= 0:
-                failing[Not(atom)] = _Lacks(rest[0], letter)
+            if is_undeclared:
+                failing[Not(atom)] = _Lacks(rest[0])
         elif rest is not atom:
             passing[atom] = failing[atom] = rest
     passed = replaced(tests.left, passing)
@@ -648,16 +646,14 @@ def _either(test: Node, passed: Node, failed: Node) -> Node:
     return any_of([all_of([test, passed]), all_of([negate(test), failed])])
 
 
-def _lasting(atom: _Lacks, letter: int, rest: Node, passed: bool) -> Node:
-    """Return what is left of an atom after a value that passed its test, or one that did not.
+def _lacking(rest: Node, passed: bool) -> Node:
+    """Return what is left of a `_Lacks` after a member that passed its test, or after one that failed or has none.
 
     rest: what is left of its Members; NEVER if any value fails, as the key alone does then.
     """
     if is_never(rest):
         return ANY
-    if not passed:
-        return _Lacks(rest, letter)
-    return negate(rest) if atom.args[1] == letter else _Lacks(rest, atom.args[1])
+    return negate(rest) if passed else _Lacks(rest)
 
 
 def _check_counts(node: Any) -> None:
