@@ -94,10 +94,11 @@ class Meter:
             self._stop("bytes", _size(bytes), f"bytes={budget.bytes:,}", doing)
         self.states = max(self.states, states)
         self.bytes = max(self.bytes, bytes)
-        if self.seconds > budget.seconds:
+        seconds = self.seconds
+        if seconds > budget.seconds:
             self._stop("seconds", f"more than {budget.seconds:g} s", f"seconds={budget.seconds:g}", doing)
-        if self.seconds + ahead / 2 > budget.seconds:
-            self._stop("seconds", f"about {self.seconds + ahead:.0f} s", f"seconds={budget.seconds:g}", doing)
+        if seconds + ahead / 2 > budget.seconds:
+            self._stop("seconds", f"about {seconds + ahead:.0f} s", f"seconds={budget.seconds:g}", doing)
 
     def _stop(self, limit: str, need: str, shown: str, doing: str) -> None:
         raise BudgetError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -63,7 +63,7 @@ class Emitter:
         self.roots, self.library, self.meter, self.lazy = roots, library, meter, lazy
         self.machine = Machine(library.machine)
         self.writer = Writer(self.machine, library.places, library.layout)
-        self.uses: Counter[int] = Counter()
+        self.uses: defaultdict[int, int] = defaultdict(int)
         self.found: list[ObjectAutomaton | ArrayAutomaton] = []  # all there are
         self.fragments: dict[int, int] = {}  # first state of each object and array that is called
         self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
@@ -107,9 +107,9 @@ class Emitter:
         below: dict[int, set[int]] = {}  # objects and arrays within each, _ANY for those of the library
         top: set[int] = set()
         for root in self.roots:
-            opened = _brackets(root)
-            uses.update(set(opened))
-            top.update(opened)
+            top.update(_brackets(root))
+            for name in set(_brackets(root)):
+                uses[name] += 1
         while todo:
             value = todo.pop()
             for automaton in (value.object, value.array):
@@ -118,12 +118,15 @@ class Emitter:
                 inside = below[id(automaton)] = set()
                 self.found.append(automaton)
                 for step in all_steps(automaton):
-                    opened = _brackets(step.value)
-                    uses.update(opened)
-                    inside.update(opened)
-                    if id(step.value) not in seen:
-                        seen.add(id(step.value))
-                        todo.append(step.value)
+                    value = step.value
+                    for opened in (value.object, value.array):
+                        if opened is not None:
+                            name = _ANY if opened.free >= 0 else id(opened)
+                            uses[name] += 1
+                            inside.add(name)
+                    if id(value) not in seen:
+                        seen.add(id(value))
+                        todo.append(value)
         self.machine.anything = _ANY in top or any(_ANY in inside for inside in below.values())
         self.machine.height = self._height(top, below)
 
@@ -559,12 +562,14 @@ def all_steps(automaton: ObjectAutomaton | ArrayAutomaton) -> Iterable[Step]:
     if isinstance(automaton, ArrayAutomaton):
         steps = {id(state.item): state.item for state in automaton.states if state.item is not None}
     else:
-        known: set[int] = set()
+        known: set[int] = set()  # of what states share
         for state in automaton.states:
             if id(state.steps) not in known:
                 known.add(id(state.steps))
                 steps |= {id(step): step for step in state.steps if step is not None}
-            steps |= {id(step): step for step in state.others.values()}
+            if id(state.others) not in known:
+                known.add(id(state.others))
+                steps |= {id(step): step for step in state.others.values()}
     return steps.values()
 
 

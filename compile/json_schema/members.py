@@ -312,8 +312,9 @@ class _Derivatives:
         self._num_steps = 0
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
         self._state(0, parts, 0)
-        for place, left, foreign in self._found:  # which grows meanwhile
-            builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
+        for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
+            if not i & 7:
+                builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
             self.automaton.states.append(self._make(place, left, foreign))
 
     def _state(self, place: int, left: _Left, foreign: int) -> int:
