@@ -533,6 +533,19 @@ def report(results: Record) -> str:
             each = (f"{name} {part['float32'][name][which]['p50']:,.0f}" for name in ("llguidance", "xgrammar"))
             row(what, "", "; ".join((f"{part['float32']['maskwright'][which]['p50']:,.0f} us", *each)))
         for kind in ("float32", "bfloat16"):
+            medians = {
+                name: {which: part[kind][name][which]["p50"] for which in ("fill", "commit", "step")}
+                for name in ("maskwright", "llguidance", "xgrammar")
+            }
+            own = medians.pop("maskwright")
+            ours = own["fill"] + own["commit"]
+            peers_take = {name: each["step"] - each["commit"] for name, each in medians.items()}
+            shown = (f"{name} {took:,.0f}, **{took / ours:.1f} times ours**" for name, took in peers_take.items())
+            row(
+                f"masks and taking tokens, no logit written; peers: masks made and applied, {kind}", "5 times ours",
+                "; ".join((f"{ours:,.0f} us", *shown)),
+            )  # fmt: skip
+        for kind in ("float32", "bfloat16"):
             row(f"-inf over as many logits, {kind}: `Tensor.fill_`", "", f"{part[kind]['write_us']['p50']:,.0f} us")
     if "arena" in results:
         part = results["arena"]

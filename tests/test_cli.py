@@ -599,7 +599,7 @@ TEXT_ERRORS = [
     ((*TO_JSON, *TO_TABLE), "Pass --allow uniqueItems to accept equal items"),
     ((*TO_JSON, "--allow", "uniqueItems", *TO_TABLE), "pass it, --document https://example.com/place FILE"),
     ((*AWAY, *TO_TABLE), 'Error: https://example.com/place#/properties/tags/uniqueItems: "unique'),
-    ((*TO_JSON, *TO_TABLE, "--allow", "pattern"), "'pattern' is not one of 'format', 'uniqueItems'"),
+    ((*TO_JSON, *TO_TABLE, "--allow", "pattern"), "'pattern' is not one of 'format', 'maxProperties', 'minProperties'"),
     ((*TO_JSON, *TO_TABLE, "--separators", ";", ":"), "--separators must be a comma and a colon with white space"),
     ((*TO_JSON, *TO_TABLE, "--depth", "0"), "0 is not in the range 1<=x<=65536"),
     ((*TO_JSON, *TO_TABLE, "--budget-seconds", "0"), "raise it with --budget-seconds, or"),
