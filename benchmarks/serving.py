@@ -540,10 +540,10 @@ def report(results: Record) -> str:
             own = medians.pop("maskwright")
             ours = own["fill"] + own["commit"]
             peers_take = {name: each["step"] - each["commit"] for name, each in medians.items()}
-            shown = (f"{name} {took:,.0f}, **{took / ours:.1f} times ours**" for name, took in peers_take.items())
+            compared = (f"{name} {took:,.0f}, **{took / ours:.1f} times ours**" for name, took in peers_take.items())
             row(
                 f"masks and taking tokens, no logit written; peers: masks made and applied, {kind}", "5 times ours",
-                "; ".join((f"{ours:,.0f} us", *shown)),
+                "; ".join((f"{ours:,.0f} us", *compared)),
             )  # fmt: skip
         for kind in ("float32", "bfloat16"):
             row(f"-inf over as many logits, {kind}: `Tensor.fill_`", "", f"{part[kind]['write_us']['p50']:,.0f} us")
