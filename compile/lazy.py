@@ -35,7 +35,8 @@ _STATES_AT_ONCE = 64  # and with any other: somebody waits for a mask
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
-_MOST_BYTES = 32  # of a token that are known to be read
+_MOST_BYTES = 32  # of a token that are known to be read, where it is not known that all are
+_ALL_BYTES = 1 << 20  # of any token
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
 _MOST_SETS = 256  # of groups that states read freely, kept
 _MOST_MASKS = 256  # kept of what is read freely
@@ -455,12 +456,14 @@ _EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)
 @njit(cache=True, nogil=True)
 def _code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state that has no row, and a byte."""
-    return _string_code(header, here, byte) if here < TEXTS else _text_code(header, here, byte)
+    if here < TEXTS:
+        return _string_code(header, here, byte)
+    return _text_code(header, _text_in(header, here), here, byte)
 
 
 @njit(cache=True, nogil=True)
 def _text_in(header: Any, here: Any) -> Any:
-    """Return where in the numbers of all texts those of the text are that a state is of."""
+    """Return the address of the numbers that say which text a state is of."""
     texts = array_at(header[_TEXTS], _OF_TEXT * header[_TEXTS + 1], np.int64)
     low, high = np.int64(0), header[_TEXTS + 1]
     while high - low > 1:
@@ -469,13 +472,7 @@ def _text_in(header: Any, here: Any) -> Any:
             low = middle
         else:
             high = middle
-    return _OF_TEXT * low
-
-
-@njit(cache=True, nogil=True)
-def _text_of(header: Any, here: Any) -> Any:
-    """Return the numbers that say which text a state is of."""
-    return array_at(header[_TEXTS] + 8 * _text_in(header, here), _OF_TEXT, np.int64)
+    return header[_TEXTS] + 8 * _OF_TEXT * low
 
 
 @njit(cache=True, nogil=True)
@@ -505,24 +502,24 @@ def _plain_code(header: Any, text: Any, row_at: Any, here: Any, byte: Any) -> An
     if byte < 0x20:
         return np.int64(DEAD)
     if byte == 0x5C or (most >= 0 and byte >= 0x80):
-        return _text_code(header, here, byte)
+        return _text_code(header, text, here, byte)
     to = np.int64(array_at(row_at, 256, np.int32)[array_at(classes_at, 256, np.uint16)[byte]])
     if to < 0 or (needed_at != 0 and to != free and array_at(needed_at, to + 1, np.int32)[to] < 0):
         return np.int64(DEAD)
     if most >= 0:
-        return _text_code(header, here, byte)
+        return _text_code(header, text, here, byte)
     return header[_BODY] if to == free else first + to * PHASES
 
 
 @njit(cache=True, nogil=True)
-def _text_at(header: Any, here: Any) -> Any:
-    """Return what a text has: its first state, arrays, flat, and free state; and where in it a state is.
+def _text_at(text: Any, here: Any) -> Any:
+    """Return what a text at an address has: its first state, arrays, flat, and free state; and where in it a state is.
 
     That is: the state of the content, how many characters may begin after one more, and how many it has at most. And
     what is known of what its states read freely.
     """
-    first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at, known_at = _text_of(
-        header, here
+    first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at, known_at = array_at(
+        text, _OF_TEXT, np.int64
     )
     q, left = (here - first) // PHASES, np.int64(_UNBOUNDED)
     if most >= 0:
@@ -536,9 +533,9 @@ def _text_at(header: Any, here: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _text_code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a string by its content, and a byte."""
-    first, class_of, transition, label, needed, free, q, left, most, _ = _text_at(header, here)
+def _text_code(header: Any, text: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a string by its content, of which the numbers are at an address, and a byte."""
+    first, class_of, transition, label, needed, free, q, left, most, _ = _text_at(text, here)
     classes = transition.size // label.size
     row = transition[q * classes : (q + 1) * classes]
     phase = (here - first) % PHASES
@@ -597,10 +594,13 @@ def _text_code(header: Any, here: Any, byte: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left: Any) -> Any:
     """Return whether a row of a content reads one of some characters, after which so many may be left."""
-    some = False
+    last = -1
     for c in range(low, high + 1):
-        some = some or _lives(needed, left, row[class_of[c]])
-    return some
+        if class_of[c] != last:  # which many in a row have in common
+            last = class_of[c]
+            if _lives(needed, left, row[last]):
+                return True
+    return False
 
 
 @njit(cache=True, nogil=True)
@@ -816,9 +816,9 @@ def _content_ahead(
     """Return how many bytes, _MOST_BYTES at most, a state of a content reads of any characters of some groups.
 
     And the groups of all other characters that are read up to there; and which groups not to ask for to see more. And
-    how many states in the queue it comes to, 8 for each of the content, 0 if there may be more. Where the first is
-    below 0, it reads as many characters of these groups, whatever they are, and no more: they are counted, or the
-    content is as long everywhere.
+    how many states in the queue it comes to, 8 for each of the content, 0 if there may be more; if there are none, it
+    reads _ALL_BYTES. Where the first is below 0, it reads as many characters of these groups, whatever they are, and no
+    more: they are counted, or the content is as long everywhere.
     """
     one, width = np.uint64(1), transition.size // label.size
     # the bytes read before each state; the group of the last character, or the one begun
@@ -882,20 +882,22 @@ def _content_ahead(
         return -ends, wanted, np.uint64(0), 0
     if at == size and needed.size and most == left + 1 and sure == _MOST_BYTES:
         return -most, wanted, dropped, 0
-    return min(most, sure), wanted, dropped, size if at == size and min(most, sure) == _MOST_BYTES else 0
+    if at == size and left == _UNBOUNDED and min(most, sure) == _MOST_BYTES:
+        return np.int64(_ALL_BYTES), wanted, dropped, size
+    return min(most, sure), wanted, dropped, 0
 
 
 @njit(cache=True, nogil=True)
 def _text_freely(header: Any, here: Any) -> Any:
     """Return the same of a state of a text."""
-    first, class_of, transition, label, needed, free, q, left, _, known = _text_at(header, here)
+    first, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, here), here)
     nothing = np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
     if (here - first) % PHASES:
         return nothing
     sets = array_at(header[_SETS], 2 * _MOST_SETS, np.int64)
     if known.size and known[q] >= 0:
         at = 2 * known[q]
-        return np.uint64(sets[at]), np.int64(_MOST_BYTES), np.uint64(sets[at + 1]), np.int64(_WRITTEN)
+        return np.uint64(sets[at]), np.int64(_ALL_BYTES), np.uint64(sets[at + 1]), np.int64(_WRITTEN)
     width, read = transition.size // label.size, 0
     for b in range(0x20, 0x7F):
         read += _lives(needed, left, transition[q * width + class_of[b]])
@@ -1027,7 +1029,7 @@ def _walk(
     alike[0] = base_site < 0
     row_at[0] = texts[0] = 0
     if start >= TEXTS:
-        texts[0] = header[_TEXTS] + 8 * _text_in(header, start)
+        texts[0] = _text_in(header, start)
         row_at[0] = _row_of(texts[0], start)
     while True:
         i, last, here, other = at[d], stop[d], state[d], twin[d]
@@ -1063,8 +1065,10 @@ def _walk(
             code = np.int64(rows[here << 8 | c])
         elif row_at[d]:
             code = _plain_code(header, texts[d], row_at[d], here, c)
+        elif texts[d]:
+            code = _text_code(header, texts[d], here, c)
         else:
-            code = _code(header, here, c)
+            code = _string_code(header, here, c)
         if code == DEAD and other == DEAD:
             continue
         work += 1
@@ -1142,7 +1146,7 @@ def _walk(
             d += 1
             row_at[d] = texts[d] = 0
             if code >= TEXTS:
-                texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else header[_TEXTS] + 8 * _text_in(header, code)
+                texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else _text_in(header, code)
                 row_at[d] = _row_of(texts[d], code)
             at[d], stop[d] = child[i], child[i + 1]
             state[d], height[d], pops[d], twin[d] = code, h, p, other

@@ -179,7 +179,7 @@ TOKENS = [
     b"", *(bytes([b]) for b in range(256)), b"ab", b"abc", b'"a', b'a"', b'", "', b"aab ab", b"\xc3\xa9\xc3", b"\\u00",
     b"\\n", b'\\"', b"  ", b"12-", b'{"', b'"}', b"a, b", b"zzzzzz", b'","', b"\xf0\x9f", b"\xc3\xa9" * 3, b"2024-01-",
     *(bytes(range(97, 97 + n)) for n in range(4, 18)), *(bytes(range(65, 65 + n)) for n in range(2, 8)),
-    b"abcd-ef", b"ab1cd2",
+    b"abcd-ef", b"ab1cd2", *(run * n for run in (b"a", b"z") for n in (31, 32, 33, 48, 70)), b"z" * 40 + b'",',
 ]  # fmt: skip
 
 
