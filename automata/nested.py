@@ -22,7 +22,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 UNWRITTEN = 0  # in rows that are left for later: nothing leads to state 0, the start of the whole
-STRINGS = 1 << 28  # from here on states are those of counted strings, which have no rows: see `Machine.string`
+KEYS = 1 << 27  # from here on states are those of tries of keys, which have no rows: see `Machine.keys`
+STRINGS = 1 << 28  # from here on those of counted strings: see `Machine.string`
 TEXTS = 3 << 28  # and from here on those of strings by their content: see `Machine.text`
 PHASES = 9  # states of a text for each of its content
 DEAD = -1
@@ -51,6 +52,12 @@ class Content(NamedTuple):
     def positions(self) -> int:
         """Numbers of characters that are told apart."""
         return self.most + 1 if self.most >= 0 else 1
+
+
+# of a state of a trie: the byte that leads to it; its first child; the next child of its parent, by rising bytes; the
+# library's state that reads all other bytes; the label with which a string ends here; and where an escape leads
+KEY_BYTE, KEY_CHILD, KEY_NEXT, KEY_LIKE, KEY_LABEL, KEY_ESCAPE = range(6)
+OF_KEY = 6
 
 
 class Machine:
@@ -90,6 +97,9 @@ class Machine:
         self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
         self._next_string, self._next_text = STRINGS, TEXTS
         self.texts: list[Content] = []
+        self.num_keys = 0  # states of tries
+        self._tries: list[tuple[int, bytes, list[int], int, int]] = []  # first state, keys, their ends, string, escape
+        self._keys = np.zeros((0, OF_KEY), np.int32)
         self._flushed_sites = self._flushed_calls = 0
         self._flushed_states = 1
         self._rows = np.full((1, 256), DEAD, np.int32)
@@ -232,6 +242,19 @@ class Machine:
         self.texts.append(content._replace(first=first))
         return first
 
+    def keys(self, words: Sequence[bytes], string: int, escape: int) -> int:
+        """Add the trie of some keys in a string, after its quote, without rows, and return the first state.
+
+        Only what is lazy reads it. words: distinct, without quotes and escapes; word j ends by label j + 1, any other
+        string by label 0. string: the library's state that reads these; escape: its state after an escape that comes
+        before a key can be told from the words.
+        """
+        first = KEYS + self.num_keys
+        ends = np.cumsum([len(word) for word in words])
+        self.num_keys += int(ends[-1]) + 1  # at most: beginnings are shared
+        self._tries.append((first - KEYS, b"".join(words), ends.tolist(), string, escape))
+        return first
+
     # ---------------------------------------------------------------------------------------------- later
 
     def reach(self, state: int, most: int) -> None:
@@ -254,9 +277,9 @@ class Machine:
 
     def _write(self, todo: list[int], most: int) -> int:
         """Write some states and, up to about `most`, what they lead to; return how many these were, at least 1."""
-        before = self.size + _TEXT * len(self.texts)
+        before = self._work()
         for each in todo:  # which grows meanwhile
-            if self.size + _TEXT * len(self.texts) - before > most:
+            if self._work() - before > most:
                 break
             write = self.pending.pop(each, None)
             if write is None:
@@ -276,7 +299,11 @@ class Machine:
             if each == todo[-1]:  # a text seldom comes to one state alone of those that were left
                 others = [other for other in islice(reversed(self.pending), _NEARBY) if other not in self._alone]
                 todo.extend(others)
-        return max(self.size + _TEXT * len(self.texts) - before, 1)
+        return max(self._work() - before, 1)
+
+    def _work(self) -> int:
+        """Return how much work all that there is was, in states."""
+        return self.size + _TEXT * len(self.texts) + (len(self._site_states) + self.num_keys) // _OF_SITE
 
     # ---------------------------------------------------------------------------------------------- arrays
 
@@ -284,10 +311,16 @@ class Machine:
         """Write all pieces that were added into the arrays."""
         if not (
             self.size > self._flushed_states or self._blocks or self._site_start or self._enters or self._edges
-            or self._chains or self._copies or self._late or self._reached
+            or self._chains or self._copies or self._late or self._reached or self._tries
         ):  # fmt: skip
             return
         grows = bool(self.pending or self.parts)
+        if self._tries:
+            self._keys = _longer(self._keys, self._tries[0][0], self.num_keys, bool(self.pending))
+            for first, words, ends, string, escape in self._tries:
+                letters, bounds = np.frombuffer(words, np.uint8), np.array(ends, np.int64)
+                _fill_trie(self._keys, first, letters, bounds, self._rows, string, escape)
+            self._tries = []
         if self.size > len(self._rows):
             rows = _growing_rows(2 * self.size) if grows else np.zeros((self.size, 256), np.int32)
             rows[: self._flushed_states] = self._rows[: self._flushed_states]
@@ -346,8 +379,8 @@ class Machine:
         self.bytes.clear()
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Return rows, calls, the three of `sites`, and `all_twins` in one, each with room behind what is flushed."""
-        return self._rows, self._calls, *self._sites, self._twins
+        """Return rows, calls, the three of `sites`, `all_twins` in one, and keys, with room behind what is flushed."""
+        return self._rows, self._calls, *self._sites, self._twins, self._keys
 
     @property
     def rows(self) -> NDArray[np.int32]:
@@ -402,6 +435,7 @@ def needs(machine: Machine, most: int, *, hope: bool = True) -> tuple[NDArray[np
 
 _NEARBY = 64  # of those left for later that are written when nothing else is left to write
 _TEXT = 48  # states that a text is worth, as work
+_OF_SITE = 16  # states of a site, or of a trie, that are worth one with a row
 _PART = 64  # states of a DFA that are written at a time
 _ROOM = 1 << 16  # rows of a machine that grows, where those that are not written take no memory
 
@@ -486,6 +520,34 @@ def _fill_rows(
     for i in range(len(late)):
         for b in range(late[i, 1], late[i, 2] + 1):
             rows[late[i, 0], b] = late[i, 3]
+
+
+@njit(cache=True, nogil=True)
+def _fill_trie(keys: Any, first: int, words: Any, ends: Any, rows: Any, string: int, escape: int) -> None:
+    """Write the states of a trie from `first` on; see `Machine.keys`."""
+    keys[first, KEY_BYTE], keys[first, KEY_CHILD], keys[first, KEY_NEXT] = 0, -1, -1
+    keys[first, KEY_LIKE], keys[first, KEY_LABEL], keys[first, KEY_ESCAPE] = string, 0, escape
+    used, at = first + 1, 0
+    for j in range(ends.size):
+        here = np.int64(first)
+        while at < ends[j]:
+            byte = np.int32(words[at])
+            before, after = np.int64(-1), np.int64(keys[here, KEY_CHILD])
+            while after >= 0 and keys[after, KEY_BYTE] < byte:
+                before, after = after, np.int64(keys[after, KEY_NEXT])
+            if after < 0 or keys[after, KEY_BYTE] != byte:
+                keys[used, KEY_BYTE], keys[used, KEY_CHILD], keys[used, KEY_NEXT] = byte, -1, after
+                keys[used, KEY_LIKE], keys[used, KEY_LABEL] = rows[keys[here, KEY_LIKE], byte], 0
+                keys[used, KEY_ESCAPE] = escape
+                if before < 0:
+                    keys[here, KEY_CHILD] = used
+                else:
+                    keys[before, KEY_NEXT] = used
+                after = np.int64(used)
+                used += 1
+            here = after
+            at += 1
+        keys[here, KEY_LABEL] = j + 1
 
 
 @njit(cache=True, nogil=True)

@@ -18,7 +18,26 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
-from ..automata.nested import CALL, DEAD, KEEP, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN, Content, Machine
+from ..automata.nested import (
+    CALL,
+    DEAD,
+    KEEP,
+    KEY_BYTE,
+    KEY_CHILD,
+    KEY_ESCAPE,
+    KEY_LABEL,
+    KEY_LIKE,
+    KEY_NEXT,
+    KEYS,
+    OF_KEY,
+    PHASES,
+    RETURN,
+    STRINGS,
+    TEXTS,
+    UNWRITTEN,
+    Content,
+    Machine,
+)
 from ..bundle import address_of, array_at, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH
@@ -45,11 +64,11 @@ _LEFT = -2  # the base has ended: what is below are its exits
 
 # places in the header: of arrays, two each, and of numbers
 (
-    _ROWS, _CALLS, _SITE_START, _SITE_STATES, _SITE_LEAF, _TWINS, _STRING_ROWS, _STRINGS, _NEED_STATE, _NEED_SITE,
-    _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
+    _ROWS, _CALLS, _SITE_START, _SITE_STATES, _SITE_LEAF, _TWINS, _KEYS, _STRING_ROWS, _STRINGS, _NEED_STATE,
+    _NEED_SITE, _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
     _TEXTS, _SETS,
-) = range(0, 44, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _SCRATCH, _GROUPS, _WANTED, _FREE_BYTES = range(44, 53)
+) = range(0, 46, 2)  # fmt: skip
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _SCRATCH, _GROUPS, _WANTED, _FREE_BYTES = range(46, 55)
 # groups of characters that JSON writes as they are
 _PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -134,8 +153,8 @@ class Lazy:
         self._over = ""  # which limit of the budget was reached: nothing more is written then
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
-        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 6
-        self._header = np.zeros(53, np.int64)
+        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 7
+        self._header = np.zeros(55, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
         for at, array in zip(
@@ -168,15 +187,17 @@ class Lazy:
     def _take(self) -> None:
         """Take what the machine has now."""
         m = self.machine
-        self.meter.check(states=m.size, bytes=1024 * m.size, doing="reading a constraint as it is")
+        self.meter.check(
+            states=m.size, bytes=1024 * m.size + 4 * OF_KEY * m.num_keys, doing="reading a constraint as it is"
+        )
         m.flush()
         arrays = m.arrays()
-        for at, array, before in zip(range(_ROWS, _TWINS + 2, 2), arrays, self._arrays, strict=True):
+        for at, array, before in zip(range(_ROWS, _KEYS + 2, 2), arrays, self._arrays, strict=True):
             if array is not before:
                 put(self._header, at, array)
         if arrays[0] is not self._arrays[0]:
             self.rows = arrays[0].reshape(-1).data
-        self._twins = arrays[5].data
+        self._twins, self._keys = arrays[5].data, arrays[6].data
         self._arrays = arrays
         self._header[_SITE_LEAF + 1] = m.num_sites
         if len(m.strings) > self._strings.shape[1]:
@@ -255,9 +276,9 @@ class Lazy:
         What a state of its own is made from, formulas and steps, takes about as much as its row.
         """
         contents = (text.transition.nbytes + text.needed.nbytes for text in self.machine.texts)
-        rows, *others, twins = self._arrays  # whose room behind what is there takes no memory yet
+        rows, *others, twins, keys = self._arrays  # whose room behind what is there takes no memory yet
         written = (2 * self.machine.size - self.machine.first) * (rows[0].nbytes + twins[:, 0].nbytes)
-        return int(written) + sum(array.nbytes for array in others) + sum(contents)
+        return int(written) + keys.nbytes + sum(array.nbytes for array in others) + sum(contents)
 
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
@@ -298,6 +319,9 @@ class Lazy:
                         base = _EMPTY
                         if node >= TEXTS:
                             twin = self._twin_of(node)
+                        elif node >= KEYS:
+                            like = self._keys[node - KEYS, KEY_LIKE]
+                            twin = like if like == self._body else -1
                         elif node >= self.machine.first:
                             twin, site = self._twins[0, node], self._twins[1, node]
                         if twin >= 0:
@@ -306,7 +330,8 @@ class Lazy:
                                 base = _EMPTY
                 scratch = _scratch(self._levels)  # held for as long as its address is used
                 self._header[_SCRATCH] = scratch[1]
-                wanted, freely = 0, _UNKNOWN if walk and twin < 0 and frames < 0 else 0
+                asks = walk and twin < 0 and frames < 0 and not KEYS <= node < STRINGS
+                wanted, freely = 0, _UNKNOWN if asks else 0
                 while True:
                     state, looked, work = _mask(
                         self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, wanted,
@@ -387,36 +412,41 @@ class Lazy:
             return None
         with self._lock:
             self._check()
-            rows = self.rows
-            for byte in text:
-                while True:
-                    code = rows[node << 8 | byte] if node < STRINGS else int(_code(self._header, node, byte))
+            rows, at, size = self.rows, 0, len(text)
+            while at < size:
+                if node < KEYS:
+                    code = rows[node << 8 | text[at]]
                     if code > 0:
                         node = code
-                        break
-                    if code == DEAD:
-                        return None
-                    if code <= CALL:
-                        site, node = self._arrays[1][CALL - code].tolist()
-                        stack = push(stack, site)
-                        break
-                    if code == UNWRITTEN:
-                        self._reach(node)
-                        rows = self.rows
+                        at += 1
                         continue
-                    if stack.below is None:
-                        return None
-                    label = RETURN - code if code > KEEP else KEEP - code
-                    start, states = self._arrays[2:4]
-                    at = int(start[stack.site]) + label
-                    if at >= start[stack.site + 1]:
-                        return None
-                    node = int(states[at])
-                    stack = stack.below
-                    if node < 0:
-                        return None
-                    if code > KEEP:
-                        break
+                else:
+                    node, at, code = _read(self._header, node, text, at)
+                    if code > 0:
+                        continue
+                if code == DEAD:
+                    return None
+                if code <= CALL:
+                    site, node = self._arrays[1][CALL - code].tolist()
+                    stack = push(stack, site)
+                    at += 1
+                    continue
+                if code == UNWRITTEN:
+                    self._reach(node)
+                    rows = self.rows
+                    continue
+                if stack.below is None:
+                    return None
+                label = RETURN - code if code > KEEP else KEEP - code
+                start, states = self._arrays[2:4]
+                place = int(start[stack.site]) + label
+                if place >= start[stack.site + 1]:
+                    return None
+                node = int(states[place])
+                stack = stack.below
+                if node < 0:
+                    return None
+                at += code > KEEP
         return node, stack
 
     def fits(self, node: int, stack: Any) -> bool:
@@ -456,9 +486,64 @@ _EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)
 @njit(cache=True, nogil=True)
 def _code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state that has no row, and a byte."""
+    if here < STRINGS:
+        return _key_code(header, here, byte)
     if here < TEXTS:
         return _string_code(header, here, byte)
     return _text_code(header, _text_in(header, here), here, byte)
+
+
+@njit(cache=True, nogil=True)
+def _key_code(header: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a trie of keys and a byte."""
+    keys = array_at(header[_KEYS], header[_KEYS + 1], np.int32)
+    at = OF_KEY * (here - KEYS)
+    like = np.int64(keys[at + KEY_LIKE])
+    if like == header[_BODY]:
+        if byte == 0x22:
+            return np.int64(RETURN - keys[at + KEY_LABEL])
+        if byte == 0x5C:
+            return np.int64(keys[at + KEY_ESCAPE])
+    child = np.int64(keys[at + KEY_CHILD])
+    while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < byte:
+        child = np.int64(keys[OF_KEY * child + KEY_NEXT])
+    if child >= 0 and keys[OF_KEY * child + KEY_BYTE] == byte:
+        return KEYS + child
+    return np.int64(array_at(header[_ROWS], header[_ROWS + 1], np.int32)[like << 8 | byte])
+
+
+@njit(cache=True, nogil=True)
+def _other_key(header: Any, here: Any, other: Any, byte: Any, i: Any, last: Any) -> Any:
+    """Return the next node, from i to last, whose byte a state of a trie reads not as another does, or `last`."""
+    keys = array_at(header[_KEYS], header[_KEYS + 1], np.int32)
+    at = OF_KEY * (here - KEYS)
+    if keys[at + KEY_LIKE] != other:
+        return i
+    child = np.int64(keys[at + KEY_CHILD])
+    ends = keys[at + KEY_LIKE] == header[_BODY]
+    while i < last:
+        b = byte[i]
+        while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < b:
+            child = np.int64(keys[OF_KEY * child + KEY_NEXT])
+        if (child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b) or (ends and (b == 0x22 or b == 0x5C)):
+            break
+        i += 1
+    return i
+
+
+@njit(cache=True, nogil=True)
+def _read(header: Any, node: int, text: Any, at: int) -> Any:
+    """Read bytes of a text from a place on, for as long as states have no rows.
+
+    Returns (state, place, code): the code of the byte there if it does not lead to a state, else a number above 0.
+    """
+    here, place = np.int64(node), np.int64(at)
+    while place < len(text) and here >= KEYS:
+        code = np.int64(_code(header, here, text[place]))
+        if code <= 0:
+            return here, place, code
+        here, place = code, place + 1
+    return here, place, np.int64(1)
 
 
 @njit(cache=True, nogil=True)
@@ -630,7 +715,7 @@ def _string_code(header: Any, here: Any, byte: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _any_code(header: Any, rows: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state and a byte."""
-    return np.int64(rows[here << 8 | byte]) if here < STRINGS else _code(header, here, byte)
+    return np.int64(rows[here << 8 | byte]) if here < KEYS else _code(header, here, byte)
 
 
 @njit(cache=True, nogil=True)
@@ -1036,16 +1121,18 @@ def _walk(
         if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
             while i < last and (freely < 0 or reach[i] <= freely) and characters[i] & wanted == 0:
                 i += 1
-        elif here < STRINGS and other == DEAD:  # most bytes are not read
+        elif here < KEYS and other == DEAD:  # most bytes are not read
             while i < last and rows[here << 8 | byte[i]] == DEAD:
                 i += 1
-        elif here < STRINGS and other >= 0 and alike[d]:  # most are read as the base reads them
+        elif here < KEYS and other >= 0 and alike[d]:  # most are read as the base reads them
             while (
                 i < last
                 and _is_plain(rows[here << 8 | byte[i]])
                 and (rows[here << 8 | byte[i]] == rows[other << 8 | byte[i]])
             ):
                 i += 1
+        elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
+            i = _other_key(header, here, other, byte, i, last)
         if i == last:
             if d == 0:
                 break
@@ -1061,14 +1148,14 @@ def _walk(
             other = np.int64(rows[other << 8 | c])
             if other <= RETURN:
                 other = np.int64(_LEFT)
-        if here < STRINGS:
+        if here < KEYS:
             code = np.int64(rows[here << 8 | c])
         elif row_at[d]:
             code = _plain_code(header, texts[d], row_at[d], here, c)
         elif texts[d]:
             code = _text_code(header, texts[d], here, c)
         else:
-            code = _string_code(header, here, c)
+            code = _code(header, here, c)
         if code == DEAD and other == DEAD:
             continue
         work += 1
@@ -1108,7 +1195,7 @@ def _walk(
             elif code > KEEP:
                 code = here
             else:
-                code = np.int64(rows[here << 8 | c]) if here < STRINGS else _code(header, here, c)
+                code = np.int64(rows[here << 8 | c]) if here < KEYS else _code(header, here, c)
         if code == DEAD:
             if other != DEAD:  # the base might allow what is below, by a token or by an exit
                 for x in range(tokens[3 * i], tokens[3 * i + 2]):

@@ -631,6 +631,8 @@ class _Keys:
             self.language, _ = partition(automaton.keys, (), emitter.meter)
         self.is_shared = all(state.steps is states[0].steps for state in states)  # one list of steps for all states
         self.made: dict[Any, int] = {}
+        self.first: int | None = None  # of the trie without rows
+        self.behind: list[int] = []  # the states behind keys, as far as they have been asked for
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
         self.contents: list[Labelled] = []  # kept, as they are known by their identity
@@ -640,9 +642,11 @@ class _Keys:
         """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere."""
         if self.language is not None:
             return self._by_language(self.language, here, behind)
+        other = here.others.get(0)
+        if other is not None and self._are_plain():
+            return self._without_rows(here, behind, behind(other))
         if self.trie is None:
             self.trie = _trie([self.emitter._quoted(key)[1:] for key in self.automaton.keys])
-        other = here.others.get(0)
         if other is not None:
             return self._open(here, behind, behind(other))
         live = any(here.steps[j] is not None for j in range(here.first, here.last))
@@ -714,6 +718,33 @@ class _Keys:
                 if target != DEAD:
                     m.edge(state, branch.label[0], target)
         return root
+
+    def _are_plain(self) -> bool:
+        """Return whether keys are read as they are: where the table is lazy, and none has an escape."""
+        emitter = self.emitter
+        return emitter.lazy and not (emitter.library.layout.ascii and not all(map(str.isascii, self.automaton.keys)))
+
+    def _without_rows(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
+        """Return the code that reads a key that may come next, or any that is not declared, then `other`.
+
+        In a trie that serves all states of the object: whatever was begun may still become an undeclared key.
+        """
+        m, keys, places = self.emitter.machine, self.automaton.keys, self.emitter.library.places
+        if self.first is None:
+            escape = places.key_escape if all(map(str.isascii, keys)) else places.escape
+            self.first = m.keys([key.encode() for key in keys], places.body, escape) if keys else places.body
+            self.behind = [DEAD] * len(keys)
+        first, last, known = here.first, here.last, self.behind
+        if not self.is_shared:
+            targets = [self._target(here, j, behind) for j in range(first, last)]
+        else:
+            for j in range(first, last):
+                step = here.steps[j]
+                if known[j] == DEAD and step is not None:
+                    known[j] = behind(step)
+            targets = known[first:last]
+        site = (other, *(DEAD,) * first, *targets, *(DEAD,) * (len(keys) - last))
+        return m.call(m.site(site, True), self.first)
 
     def _open(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
         """Return the state that reads a key that may come next, or any that is not declared, then `other`."""
