@@ -687,14 +687,32 @@ class Automaton(Protocol):
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
 
-    def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
-        """Write the tokens that a configuration allows; return how much of the stack they depend on, and if to keep."""
+    def mask(
+        self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]
+    ) -> tuple[int, bool | NotedMask]:
+        """Write the tokens that a configuration allows; return how much of the stack they depend on.
+
+        And the mask in few words, if it has that form, or whether it is worth being kept as it is.
+        """
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state and stack that a token leads to, None if it is not allowed."""
 
     def fits(self, node: int, stack: Any) -> bool:
         """Return whether there is room to leave all that is open."""
+
+
+class NotedMask(Protocol):
+    """A mask in few words."""
+
+    visits: int  # so far
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+
+    def write(self, out: NDArray[np.uint32]) -> None:
+        """Write the mask into out (ceil(V / 32),)."""
 
 
 class LazyTable(TransitionTable):

@@ -40,7 +40,7 @@ from ..automata.nested import (
 )
 from ..bundle import address_of, array_at, put
 from ..errors import BudgetError, TableError
-from ..table import MOST_DEPTH
+from ..table import MOST_DEPTH, NotedMask
 from .vocabulary import BYTE_GROUP, IS_SIGN, UNCLEAN, Vocabulary
 
 T = TypeVar("T")
@@ -82,6 +82,9 @@ _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 _OF_TEXT = 10
 _OF_LEVEL = 10  # numbers of each level of a walk
 _MOST_LEVELS = 1024  # for which room is kept: 2 MB
+_MOST_NOTED = 256  # words in which a mask may differ from its base to be noted by them
+_NOTED_BYTES = 250  # that a noted mask takes besides these
+_IN_A_ROW = 8  # words that are compared at once
 
 
 class Base(NamedTuple):
@@ -104,6 +107,27 @@ class Base(NamedTuple):
         arrays = mask, exit_token, exit_symbol, exit_characters
         where = [address_of(array) for array in arrays]
         return Base(*arrays, (where[0], mask.size, *where[1:], exit_token.size, exit_characters.size))
+
+
+class Noted:
+    """A mask by the words in which it differs from that of a base."""
+
+    __slots__ = ("_base", "_words", "visits")
+
+    def __init__(self, base: Base, words: NDArray[np.uint32]) -> None:
+        self._base = base
+        self._words = words  # place, word; as often as there are any
+        self.visits = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes, its base aside, which many share."""
+        return _NOTED_BYTES + self._words.nbytes
+
+    def write(self, out: NDArray[np.uint32]) -> None:
+        """Write the mask into out (ceil(V / 32),)."""
+        at, words, *_ = self._base.addresses
+        _restore(at, words, self._words, out)
 
 
 class Counted(NamedTuple):
@@ -297,15 +321,19 @@ class Lazy:
             self._needs = needs
         return self._needs
 
-    def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
+    def mask(
+        self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]
+    ) -> tuple[int, bool | NotedMask]:
         """Write the tokens that a configuration allows, EOS included, into out (ceil(V / 32),).
 
         sites: of the frames that are open, the outermost first. frames: how many of these are no leaves, where they
         may run out, else -1. Returns how many sites the mask depends on from the top, one more if it depends on there
-        being no more, and whether it was much work.
+        being no more; and the mask by the words in which it differs from a base, or if these are too many, whether it
+        was much work.
         """
         with self._lock:
-            self._check()
+            if self._torn:
+                self._check()
             if frames >= 0:
                 self._limits()
             while True:
@@ -333,7 +361,7 @@ class Lazy:
                 asks = walk and twin < 0 and frames < 0 and not KEYS <= node < STRINGS
                 wanted, freely = 0, _UNKNOWN if asks else 0
                 while True:
-                    state, looked, work = _mask(
+                    state, looked, work, differ = _mask(
                         self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, wanted,
                         freely,
                     )  # fmt: skip
@@ -349,6 +377,9 @@ class Lazy:
                 eos = self.vocabulary.eos
                 if eos is not None and not sites.size:
                     out[eos >> 5] |= np.uint32(1 << (eos & 31))
+                    differ = -1
+            if differ >= 0:
+                return looked, Noted(base, scratch[3][: 2 * differ].copy())
         return looked, work > _ENOUGH
 
     def alike(self, node: int) -> int:
@@ -469,12 +500,18 @@ def _at(needed: NDArray[np.int32], which: int) -> int:
 _kept = threading.local()
 
 
-def _scratch(levels: int) -> tuple[int, int, NDArray[np.int64]]:
-    """Return for how many levels, the address of, and the room for a walk in this thread, kept unless it is large."""
-    found: tuple[int, int, NDArray[np.int64]] | None = getattr(_kept, "scratch", None)
+_Scratch = tuple[int, int, NDArray[np.int64], NDArray[np.uint32]]
+
+
+def _scratch(levels: int) -> _Scratch:
+    """Return for how many levels, the address of, and the room for a walk in this thread, kept unless it is large.
+
+    Before that address is room for the words in which a mask differs from its base, the last of these.
+    """
+    found: _Scratch | None = getattr(_kept, "scratch", None)
     if found is None or found[0] < levels:
-        room = np.empty(levels * _OF_LEVEL + levels * levels // 2 + 1, np.int64)
-        found = levels, address_of(room), room
+        room = np.empty(_MOST_NOTED + levels * _OF_LEVEL + levels * levels // 2 + 1, np.int64)
+        found = levels, address_of(room) + 8 * _MOST_NOTED, room, room[:_MOST_NOTED].view(np.uint32)
         if levels <= _MOST_LEVELS:
             _kept.scratch = found
     return found
@@ -1242,11 +1279,57 @@ def _walk(
 
 
 @njit(cache=True, nogil=True)
+def _difference(header: Any, base_at: Any, words: Any, out: Any) -> Any:
+    """Write the words in which a mask differs from a base, or has a bit if that has none, before the scratch.
+
+    Returns how many these are, -1 if they are too many.
+    """
+    noted = array_at(header[_SCRATCH] - 8 * _MOST_NOTED, 2 * _MOST_NOTED, np.uint32)
+    base = array_at(base_at if words else header[_SCRATCH], words, np.uint32)
+    # unsigned numbers, as numba looks at the sign of every other index, and makes no vector code then
+    row, one, size = np.uint64(_IN_A_ROW), np.uint64(1), np.uint64(out.size)
+    count, at, zero = np.uint64(0), np.uint64(0), np.uint32(0)
+    while at < size:
+        differs = zero
+        if at + row > size:
+            row, differs = size - at, np.uint32(1)
+        elif words:
+            for k in range(_IN_A_ROW):
+                differs |= out[at + np.uint64(k)] ^ base[at + np.uint64(k)]
+        else:
+            for k in range(_IN_A_ROW):
+                differs |= out[at + np.uint64(k)]
+        stop = at + row
+        while differs and at < stop:
+            if out[at] != (base[at] if words else zero):
+                if count == np.uint64(_MOST_NOTED):
+                    return np.int64(-1)
+                noted[count + count], noted[count + count + one] = np.uint32(at), out[at]
+                count += one
+            at += one
+        at = stop
+    return np.int64(count)
+
+
+@njit(cache=True, nogil=True)
+def _restore(base_at: int, words: int, noted: Any, out: Any) -> None:
+    """Write a mask by the words in which it differs from a base."""
+    if words:
+        out[:] = array_at(base_at, words, np.uint32)
+    else:
+        out[:] = np.uint32(0)
+    for x in range(0, noted.size, 2):
+        out[noted[x]] = noted[x + 1]
+
+
+@njit(cache=True, nogil=True)
 def _mask(
     header: Any, node: int, walk: bool, twin: int, site: int, base: Any, least: int, room: int, frames: int, real: Any,
     out: Any, wanted: int, freely: int,
 ) -> Any:  # fmt: skip
-    """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work).
+    """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work; words).
+
+    words: in which it differs from its base, which are in the scratch then; -1 if they are too many.
 
     wanted, freely: tokens of so many bytes that have no characters of the groups wanted are read as the base says, and
     tokens of any length where that is below 0, as only how many characters they have decides. If nobody knows how
@@ -1255,11 +1338,11 @@ def _mask(
     if freely == _UNKNOWN:
         groups, surely, others, unwritten = _row_freely(header, node) if node < TEXTS else _text_freely(header, node)
         if unwritten != _WRITTEN:
-            return unwritten, np.int64(0), np.int64(0)
+            return unwritten, np.int64(0), np.int64(0), np.int64(-1)
         if surely:
             header[_GROUPS], header[_WANTED] = np.int64(groups), np.int64(others)
             header[_FREE_BYTES] = surely
-            return np.int64(_ASKS), np.int64(0), np.int64(0)
+            return np.int64(_ASKS), np.int64(0), np.int64(0), np.int64(-1)
         freely = 0
     mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
     if words:
@@ -1282,7 +1365,7 @@ def _mask(
                 np.uint64(0), np.int64(0),
             )  # fmt: skip
             if state != _WRITTEN:
-                return state, looked, work
+                return state, looked, work, np.int64(-1)
             nothing = header[_NOTHING]
             if nothing >= 0 and (frames < 0 or _fits(header, real[:0], popped, start, real, frames)):
                 alive[nothing >> 5] |= one << np.uint32(nothing & 31)
@@ -1297,5 +1380,7 @@ def _mask(
             header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
             np.uint64(wanted), np.int64(freely),
         )  # fmt: skip
-        return state, max(looked, seen), work + nodes
-    return np.int64(_WRITTEN), looked, work
+        if state != _WRITTEN:
+            return state, looked, work, np.int64(-1)
+        looked, work = max(looked, seen), work + nodes
+    return np.int64(_WRITTEN), looked, work, _difference(header, mask_at, words, out)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import VocabularyMismatchError
 from ..matrix import Constraint, SortedMatrix
-from ..table import NEVER, Automaton, LazyTable, TransitionTable
+from ..table import NEVER, Automaton, LazyTable, NotedMask, TransitionTable
 from . import packed
 
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each constraint
@@ -319,6 +319,7 @@ class _NestedHost(_TableHost):
 
     often = 6  # visits from which on the mask of a configuration is kept
     kept = 0  # masks
+    noted = 0  # bytes of masks that are noted in few words
 
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
@@ -342,7 +343,7 @@ class _NestedHost(_TableHost):
     @property
     def nbytes(self) -> int:
         """Bytes of the masks made so far."""
-        return (4 * self.words + _MASK_BYTES) * self.kept + _ENTRY_BYTES * len(self.composed)
+        return (4 * self.words + _MASK_BYTES) * self.kept + self.noted + _ENTRY_BYTES * len(self.composed)
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
@@ -437,7 +438,7 @@ class _NestedHost(_TableHost):
         _spares[self.words].append(spare)
         return shown
 
-    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool]:
+    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
         """Write the mask of a place; return how many sites it depends on, and whether it was much work."""
         array = stack.array
         sites = stack.sites() if array is None else array
@@ -446,17 +447,31 @@ class _NestedHost(_TableHost):
     def keep(self, key: Any, stack: _Stack, looked: int, visits: Any) -> None:
         """Note the visits of a mask, or the mask, by as many sites as it depends on; the bottom counts as one."""
         with self.lock:  # matchers of several threads may be making room at once
-            for old in self.oldest():
-                self.kept -= self.composed.pop(old).__class__ is np.ndarray
+            composed = self.composed
+            if len(composed) >= self.most:
+                for old in self.oldest():
+                    self._count(composed.pop(old), -1)
             at: _Stack | None = stack
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
-                self.composed[key] = _DEEPER
+                known = composed.get(key)
+                if known is not _DEEPER:
+                    self._count(known, -1)
+                    composed[key] = _DEEPER
                 key = (key, at.site)
                 at = at.below
-            self.kept += visits.__class__ is np.ndarray
-            self.kept -= self.composed.get(key).__class__ is np.ndarray
-            self.composed[key] = visits
+            if key in composed:
+                self._count(composed[key], -1)
+            composed[key] = visits
+            self._count(visits, 1)
+
+    def _count(self, known: Any, times: int) -> None:
+        """Count what is kept of a mask from now on, or no longer."""
+        shape = known.__class__
+        if shape is np.ndarray:
+            self.kept += times * (known is not _DEEPER)
+        elif known is not None and shape is not int:
+            self.noted += times * known.nbytes
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
@@ -565,10 +580,14 @@ class _NestedHost(_TableHost):
 
 
 class _LazyHost(_NestedHost):
-    """What all matchers of a lazy table share that has not been worked out: states are those of its machine."""
+    """What all matchers of a lazy table share that has not been worked out: states are those of its machine.
+
+    A mask is noted in few words where the machine says them, so that it need not be found again, and kept in whole on
+    the second visit: many have none, and 16 KB of new memory take about as long as finding a mask.
+    """
 
     table: LazyTable
-    often = 2  # a mask costs more
+    often = 2
 
     def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
         self.table, self.machine = table, machine
@@ -586,15 +605,60 @@ class _LazyHost(_NestedHost):
     def mask(self, place: _Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
         node, stack = place
-        return super().mask((self.machine.alike(node), stack) if self.strings <= node < _AFTER_EOS else place)
+        if self.strings <= node < _AFTER_EOS:
+            node = self.machine.alike(node)
+        key: Any = node + stack.variant
+        keyed = self.composed
+        found: Any = keyed.get(key)
+        at: Any = stack
+        while found is _DEEPER:
+            key = (key, at.site)
+            at = at.below
+            found = keyed.get(key)
+        shape = found.__class__
+        if shape is np.ndarray:
+            return found  # type: ignore[no-any-return]
+        spare = _spare(self.words)
+        mask, shown = spare
+        keeps: Any = None
+        if found is None or shape is int:
+            looked, said = self.write(node, stack, mask)
+            if said is True:
+                keeps = mask.copy()
+            elif said is not False:
+                keeps = said
+            else:
+                keeps = 1 if found is None else mask.copy()
+            self.keep(node + stack.variant, stack, looked, keeps)
+        else:
+            found.write(mask)
+            found.visits += 1
+            if found.visits >= self.often:
+                keeps = mask.copy()
+                self.instead(key, keeps)
+        if keeps.__class__ is np.ndarray:
+            keeps.flags.writeable = False
+        _spares[self.words].append(spare)
+        return shown
 
-    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool]:
-        """Write the mask of a place; return how many sites it depends on, and whether it was much work."""
+    def instead(self, key: Any, kept: NDArray[np.uint32]) -> None:
+        """Keep a mask in place of what was noted of it, if anything still is."""
+        with self.lock:
+            known = self.composed.get(key)
+            if known is not None and known is not _DEEPER:
+                self._count(known, -1)
+                self._count(kept, 1)
+                self.composed[key] = kept
+
+    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
+        """Write the mask of a place; return how many sites it depends on, and it in few words or whether to keep it."""
         if node == _AFTER_EOS:
             mask[:] = 0
             mask[self.eos >> 5] |= np.uint32(1 << (self.eos & 31))
             return 0, False
-        return self.machine.mask(node, stack.sites(), stack.frames if stack.variant else -1, mask)
+        array = stack.array
+        sites = stack.sites() if array is None else array
+        return self.machine.mask(node, sites, stack.frames if stack.variant else -1, mask)
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only."""

@@ -24,6 +24,7 @@ import maskwright as mw
 from maskwright.automata import nested
 from maskwright.automata.nested import Machine
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
+from maskwright.runtime import matcher as matcher_module
 
 LAYOUTS = ({}, {"whitespace": "compact"}, {"whitespace": (", ", ": ")}, {"ascii": True})
 RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -140,12 +141,14 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
 
 
 @pytest.mark.parametrize(
-    "keys", [{"pattern": "^(?!a)"}, {"pattern": "^(?!a)", "maxLength": 6}, {"maxLength": 6}], ids=str
+    "keys", [{"pattern": "^(?!a)"}, {"pattern": "^(?!a)", "maxLength": 6}, {"maxLength": 6}, True], ids=str
 )
-def test_keys_are_spelt_alike_in_both(keys):
+@pytest.mark.parametrize("declared", [["é", "éa"], ["a", "ab", "abc", ""], ["😀", "é", "b"], []], ids=str)
+@pytest.mark.parametrize("ascii", [False, True])
+def test_keys_are_spelt_alike_in_both(keys, declared, ascii):
     vocab = vocabulary(1000)
-    schema = {"type": "object", "propertyNames": keys, "properties": {"é": {"type": "null"}, "éa": {"type": "null"}}}
-    lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab))
+    schema = {"type": "object", "propertyNames": keys, "properties": {key: {"type": "null"} for key in declared}}
+    lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab, ascii=ascii))
     for key in (
         r"\u00e9",
         "é",
@@ -158,6 +161,12 @@ def test_keys_are_spelt_alike_in_both(keys):
         r"\u0061",
         "bcdefgh",
         r"\"\\\"",
+        "",
+        "ab",
+        r"a\u0062",
+        r"\ud83d\ude00",
+        "😀😀",
+        "abd",
     ):
         text = [1 + b for b in f'{{"{key}": null}}'.encode()]
         assert lazy.accepts(text) == complete.accepts(text), key
@@ -208,6 +217,29 @@ MANY = {
         f"key{i}": {"type": "object", "properties": {f"a{j}": {"minLength": j} for j in range(20)}} for i in range(200)
     },
 }
+
+
+def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
+    _, vocab = tekken()
+    lazy, complete = tables(LONG, vocab)
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    host, held = a._host, []
+    for most in (host.most, 40):
+        host.most = most
+        for _ in range(4):
+            for token in vocab.encode('{"any": "so, it", "some": "\u00e9 abc", "word": "abc", "mail": "a@b.c"}'):
+                mask = a.mask()
+                assert (mask == b.mask()).all()
+                held.append((mask, mask.copy()))
+                assert a.advance(token)
+                assert b.advance(token)
+            assert a.is_accepting
+            a.reset()
+            b.reset()
+    assert all((mask == copied).all() for mask, copied in held)
+    known = [each for each in host.composed.values() if each is not matcher_module._DEEPER]
+    assert host.kept == sum(isinstance(each, np.ndarray) for each in known) > 0
+    assert host.noted == sum(each.nbytes for each in known if not isinstance(each, (int, np.ndarray)))
 
 
 MEMBERS = json.dumps({key: {"a3": "abc"} for key in MANY["properties"]}, separators=(",", ":")).encode()
