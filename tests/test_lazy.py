@@ -224,7 +224,7 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
     lazy, complete = tables(LONG, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
     host, held = a._host, []
-    for most in (host.most, 40):
+    for most in (host.most, 10):
         host.most = most
         for _ in range(4):
             for token in vocab.encode('{"any": "so, it", "some": "\u00e9 abc", "word": "abc", "mail": "a@b.c"}'):
@@ -238,7 +238,7 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
             b.reset()
     assert all((mask == copied).all() for mask, copied in held)
     known = [each for each in host.composed.values() if each is not matcher_module._DEEPER]
-    assert host.kept == sum(isinstance(each, np.ndarray) for each in known) > 0
+    assert host.kept == sum(isinstance(each, np.ndarray) for each in known)
     assert host.noted == sum(each.nbytes for each in known if not isinstance(each, (int, np.ndarray)))
 
 
