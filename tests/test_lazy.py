@@ -224,10 +224,13 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
     lazy, complete = tables(LONG, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
     host, held = a._host, []
-    for most in (host.most, 10):
+    for most, text in (
+        (host.most, '{"any": "so, it", "some": "\u00e9 abc", "word": "abc", "mail": "a@b.c"}'),
+        (10, '{"any": "of few", "few": "abc", "beginning": "abc", "many": "value 12"}'),
+    ):
         host.most = most
         for _ in range(4):
-            for token in vocab.encode('{"any": "so, it", "some": "\u00e9 abc", "word": "abc", "mail": "a@b.c"}'):
+            for token in vocab.encode(text):
                 mask = a.mask()
                 assert (mask == b.mask()).all()
                 held.append((mask, mask.copy()))
