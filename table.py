@@ -705,8 +705,6 @@ class Automaton(Protocol):
 class NotedMask(Protocol):
     """A mask in few words."""
 
-    visits: int  # so far
-
     @property
     def nbytes(self) -> int:
         """Bytes that it takes."""

@@ -112,12 +112,11 @@ class Base(NamedTuple):
 class Noted:
     """A mask by the words in which it differs from that of a base."""
 
-    __slots__ = ("_base", "_words", "visits")
+    __slots__ = ("_base", "_words")
 
     def __init__(self, base: Base, words: NDArray[np.uint32]) -> None:
         self._base = base
         self._words = words  # place, word; as often as there are any
-        self.visits = 1
 
     @property
     def nbytes(self) -> int:

@@ -137,6 +137,13 @@ def _spare(words: int) -> _Spare:
     return _new_spare(words)
 
 
+def _whole(mask: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return a copy of a mask that is read-only, before anybody else has it."""
+    kept = mask.copy()
+    kept.flags.writeable = False
+    return kept
+
+
 class _Host(ABC):
     """What all matchers of one constraint share, and all that they ask of it; it is kept with the constraint.
 
@@ -428,9 +435,7 @@ class _NestedHost(_TableHost):
         mask, shown = spare
         looked, costly = self.write(node, stack, mask)
         if costly or visits >= self.often:
-            kept = mask.copy()
-            kept.flags.writeable = False
-            self.keep(node + stack.variant, stack, looked, kept)
+            self.keep(node + stack.variant, stack, looked, _whole(mask))
         elif visits == 1:
             self.keep(node + stack.variant, stack, looked, visits)
         else:
@@ -587,7 +592,6 @@ class _LazyHost(_NestedHost):
     """
 
     table: LazyTable
-    often = 2
 
     def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
         self.table, self.machine = table, machine
@@ -620,24 +624,17 @@ class _LazyHost(_NestedHost):
             return found  # type: ignore[no-any-return]
         spare = _spare(self.words)
         mask, shown = spare
-        keeps: Any = None
         if found is None or shape is int:
             looked, said = self.write(node, stack, mask)
-            if said is True:
-                keeps = mask.copy()
-            elif said is not False:
-                keeps = said
-            else:
-                keeps = 1 if found is None else mask.copy()
+            keeps: Any = said
+            if said is True or (said is False and found is not None):
+                keeps = _whole(mask)
+            elif said is False:
+                keeps = 1
             self.keep(node + stack.variant, stack, looked, keeps)
         else:
             found.write(mask)
-            found.visits += 1
-            if found.visits >= self.often:
-                keeps = mask.copy()
-                self.instead(key, keeps)
-        if keeps.__class__ is np.ndarray:
-            keeps.flags.writeable = False
+            self.instead(key, _whole(mask))
         _spares[self.words].append(spare)
         return shown
 
