@@ -378,6 +378,12 @@ class Machine:
         self._blocks, self._enters, self._edges, self._chains, self._copies, self._late = [], [], [], [], [], []
         self.bytes.clear()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that rows, tries and what sites lead to take, or will when they are flushed."""
+        leads = self._used_site_states + len(self._site_states)
+        return 1024 * self.size + 4 * (OF_KEY * self.num_keys + leads)
+
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Return rows, calls, the three of `sites`, `all_twins` in one, and keys, with room behind what is flushed."""
         return self._rows, self._calls, *self._sites, self._twins, self._keys

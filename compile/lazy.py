@@ -210,9 +210,7 @@ class Lazy:
     def _take(self) -> None:
         """Take what the machine has now."""
         m = self.machine
-        self.meter.check(
-            states=m.size, bytes=1024 * m.size + 4 * OF_KEY * m.num_keys, doing="reading a constraint as it is"
-        )
+        self.meter.check(states=m.size, bytes=m.nbytes, doing="reading a constraint as it is")
         m.flush()
         arrays = m.arrays()
         for at, array, before in zip(range(_ROWS, _KEYS + 2, 2), arrays, self._arrays, strict=True):

@@ -42,6 +42,7 @@ from .strings import cut, escaped, has_spellings, partition
 _WRITING = "writing out a schema"
 _AT_ONCE = 64  # states, before somebody looks at the clock
 _AT_FIRST = 1200  # states of a lazy table that are written before somebody comes to them
+_MOST_KEYS = 1024  # of an object: each of its sites has an entry for each
 _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
 
@@ -720,9 +721,11 @@ class _Keys:
         return root
 
     def _are_plain(self) -> bool:
-        """Return whether keys are read as they are: where the table is lazy, and none has an escape."""
-        emitter = self.emitter
-        return emitter.lazy and not (emitter.library.layout.ascii and not all(map(str.isascii, self.automaton.keys)))
+        """Return whether keys are read as they are: where the table is lazy, they are not too many, and have no escapes."""
+        emitter, keys = self.emitter, self.automaton.keys
+        if not emitter.lazy or len(keys) > _MOST_KEYS:
+            return False
+        return not emitter.library.layout.ascii or all(map(str.isascii, keys))
 
     def _without_rows(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
         """Return the code that reads a key that may come next, or any that is not declared, then `other`.
