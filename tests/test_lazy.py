@@ -23,6 +23,7 @@ from tokenizer_zoo import tekken
 import maskwright as mw
 from maskwright.automata import nested
 from maskwright.automata.nested import Machine
+from maskwright.compile.json_schema import emit
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 from maskwright.runtime import matcher as matcher_module
 
@@ -145,7 +146,9 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
 )
 @pytest.mark.parametrize("declared", [["é", "éa"], ["a", "ab", "abc", ""], ["😀", "é", "b"], []], ids=str)
 @pytest.mark.parametrize("ascii", [False, True])
-def test_keys_are_spelt_alike_in_both(keys, declared, ascii):
+@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+def test_keys_are_spelt_alike_in_both(keys, declared, ascii, most, monkeypatch):
+    monkeypatch.setattr(emit, "_MOST_KEYS", most)
     vocab = vocabulary(1000)
     schema = {"type": "object", "propertyNames": keys, "properties": {key: {"type": "null"} for key in declared}}
     lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab, ascii=ascii))

@@ -644,7 +644,7 @@ class _Keys:
         if self.language is not None:
             return self._by_language(self.language, here, behind)
         other = here.others.get(0)
-        if other is not None and self._are_plain():
+        if other is not None and self.emitter.lazy and len(self.automaton.keys) <= _MOST_KEYS:
             return self._without_rows(here, behind, behind(other))
         if self.trie is None:
             self.trie = _trie([self.emitter._quoted(key)[1:] for key in self.automaton.keys])
@@ -720,17 +720,11 @@ class _Keys:
                     m.edge(state, branch.label[0], target)
         return root
 
-    def _are_plain(self) -> bool:
-        """Return whether keys are read as they are: where the table is lazy, they are not too many, and have no escapes."""
-        emitter, keys = self.emitter, self.automaton.keys
-        if not emitter.lazy or len(keys) > _MOST_KEYS:
-            return False
-        return not emitter.library.layout.ascii or all(map(str.isascii, keys))
-
     def _without_rows(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
         """Return the code that reads a key that may come next, or any that is not declared, then `other`.
 
-        In a trie that serves all states of the object: whatever was begun may still become an undeclared key.
+        In a trie that serves all states of the object: whatever was begun may still become an undeclared key. None of
+        these keys has an escape, as it would have several spellings then, and an automaton.
         """
         m, keys, places = self.emitter.machine, self.automaton.keys, self.emitter.library.places
         if self.first is None:
