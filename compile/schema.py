@@ -123,7 +123,7 @@ def compile_request(
             root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
             if not lazy:
                 return link(library, emit(root, library, meter), source, depth, meter)
-            emitter = Emitter((root,), library, meter, lazy=True)
+            emitter = Emitter((root,), library, meter, depth)
             emitter.begin(patient.begin())
             reader = lazily(library, emitter, depth, patient.begin())
     except RegexError as error:

@@ -123,7 +123,9 @@ def test_near_the_depth_the_same_is_refused(depth):
         "$ref": "#/$defs/e",
         "$defs": {"e": {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/e"}}]}},
     }
-    for schema in (TREE, either, True, {"items": {"items": True}}, lists):
+    keys = {"additionalProperties": {"$ref": "#/$defs/k"}, "$defs": {"k": {"properties": {"a": {"$ref": "#/$defs/k"}}}}}
+    keys["$defs"]["k"]["type"] = "object"
+    for schema in (TREE, either, True, {"items": {"items": True}}, lists, keys):
         try:
             lazy, complete = tables(schema, vocab, depth=depth)
         except SchemaError:

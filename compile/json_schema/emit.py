@@ -57,11 +57,13 @@ def emit(root: Value, library: Library, meter: Meter) -> Machine:
 class Emitter:
     """Writes the machine of a skeleton, by and by where it is `lazy`: what stands behind a key or bracket, later.
 
-    roots: the values that stand at the top, as often as they do. Here that is one, which is the whole text.
+    roots: the values that stand at the top, as often as they do. Here that is one, which is the whole text. depth: the
+    most frames of what is lazy; None where it is not.
     """
 
-    def __init__(self, roots: Sequence[Value], library: Library, meter: Meter, lazy: bool = False) -> None:
-        self.roots, self.library, self.meter, self.lazy = roots, library, meter, lazy
+    def __init__(self, roots: Sequence[Value], library: Library, meter: Meter, depth: int | None = None) -> None:
+        self.roots, self.library, self.meter = roots, library, meter
+        self.lazy = depth is not None
         self.machine = Machine(library.machine)
         self.writer = Writer(self.machine, library.places, library.layout)
         self.uses: defaultdict[int, int] = defaultdict(int)
@@ -70,6 +72,8 @@ class Emitter:
         self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
         self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._count()
+        height = self.machine.height
+        self.fits = depth is not None and height is not None and height <= depth  # whatever the schema may open
         self._whole()
 
     def _whole(self) -> None:
@@ -153,10 +157,10 @@ class Emitter:
                     todo.append((other, False))
         return max((heights[other] + (other == _ANY or uses[other] > 1) for other in top), default=0)
 
-    def frames_bound(self, depth: int) -> int | None:
-        """Return how many frames suffice to leave whatever may be open; None where `depth` is never reached."""
+    def frames_bound(self) -> int | None:
+        """Return how many frames suffice to leave whatever may be open; None where the depth is never reached."""
         m = self.machine
-        if m.height is not None and m.height <= depth:
+        if self.fits:
             return 0 if m.anything else None
         left: list[tuple[Any, list[int]]] = [
             (automaton, list(range(len(automaton.states)))) for automaton in self.found
@@ -644,7 +648,8 @@ class _Keys:
         if self.language is not None:
             return self._by_language(self.language, here, behind)
         other = here.others.get(0)
-        if other is not None and self.emitter.lazy and len(self.automaton.keys) <= _MOST_KEYS:
+        # near the depth, which keys there is room for would have to be known of each state of a trie
+        if other is not None and self.emitter.fits and len(self.automaton.keys) <= _MOST_KEYS:
             return self._without_rows(here, behind, behind(other))
         if self.trie is None:
             self.trie = _trie([self.emitter._quoted(key)[1:] for key in self.automaton.keys])

@@ -244,7 +244,7 @@ def _numbers(places: Places) -> tuple[tuple[Labelled, int, tuple[int, int]], ...
 def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
     """Return what reads the machine of an emitter that is lazy, as it is."""
     machine = emitter.machine
-    bound = emitter.frames_bound(depth)
+    bound = emitter.frames_bound()
 
     def limits() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         if bound == 0:

@@ -52,7 +52,7 @@ def compile_values(
         layout = replace(asked.layout, after=_behind(dfa, len(values)))
         library = Library.of(vocabulary, layout, meter if layout.after else None)
         named = [where for _, where in schemas]
-        emitter = _Emitter(dfa, values, named, library, meter, lazy=True)
+        emitter = _Emitter(dfa, values, named, library, meter, asked.depth)
         patient = replace(meter.budget, seconds=math.inf)  # nobody waits for what is never reached
         emitter.begin(patient.begin())
         reader = lazily(library, emitter, asked.depth, patient.begin())
@@ -133,7 +133,7 @@ class _Emitter(Emitter):
 
     def __init__(
         self, dfa: Dfa, values: Sequence[Value], where: Sequence[str], library: Library, meter: Meter,
-        lazy: bool = False,
+        depth: int | None = None,
     ) -> None:  # fmt: skip
         self.dfa, self.values, self.where = dfa, values, where
         self.places = [
@@ -141,7 +141,7 @@ class _Emitter(Emitter):
             for j in range(len(values))
             for s in np.flatnonzero(dfa.transition[:, dfa.class_of[BYTES + j]] >= 0).tolist()
         ]
-        super().__init__([values[place.value] for place in self.places], library, meter, lazy)
+        super().__init__([values[place.value] for place in self.places], library, meter, depth)
 
     def _whole(self) -> None:
         m, dfa = self.machine, self.dfa
