@@ -1199,7 +1199,8 @@ def _walk(
         elif pure[d] == 2:
             pure[d + 1] = 2 * _goes_on(c, d - 1, part_groups)
         h, p = height[d], pops[d]
-        if code == RETURN and h == 0 and p == popped and base_site < 0 and other == _LEFT and base >= 0:
+        leaves = other == _LEFT and twin[d] >= 0  # by this very byte: later the base says no more
+        if code == RETURN and h == 0 and p == popped and base_site < 0 and leaves:
             continue  # both end here, in one frame: an exit of the base
         copied = False
         while code <= UNWRITTEN and code > CALL and code != DEAD:
@@ -1244,7 +1245,7 @@ def _walk(
             code = np.int64(calls[2 * (CALL - code) + 1])
         if p == popped and base >= 0 and other != DEAD:
             if other == _LEFT:
-                same = h == 0 and code == after_base
+                same = leaves and h == 0 and code == after_base
             else:
                 same = other == code and (h == 0 if base_site < 0 else h == 1 and stack[(d + 1) * levels] == base_site)
             if same:

@@ -401,7 +401,7 @@ def walk_rows(
                 if other != DEAD and (
                     (other == code and h == 1 and stack[d + 1, 0] == base_site)
                     or (other == code and h == 0 and base_site < 0)
-                    or (other == _LEFT and h == 0 and code == after_base)
+                    or (other == _LEFT and twin[d] >= 0 and h == 0 and code == after_base)  # by this very byte
                 ):
                     i = skip[i]  # from here on exactly what the twin's row, or its exits to this site, say
                     continue

@@ -224,6 +224,22 @@ MANY = {
 }
 
 
+@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("token", [b'":1,""', b'":{},""', b'":1,"b"', b'":1,"a', b'":"","z":""', b'":1,"b":1'])
+def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, most, monkeypatch):
+    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), token], eos=0)
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "string"}}
+    for table in tables(schema, vocab):
+        by_token, by_byte = (mw.Matcher(table) for _ in range(2))
+        for byte in b'{"a':
+            assert by_token.advance(byte + 1)
+            assert by_byte.advance(byte + 1)
+        allowed = all(by_byte.advance(byte + 1) for byte in token)
+        assert (257 in tokens_of(by_token.mask())) == allowed == (token != b'":1,"b":1')
+        assert by_token.advance(257) == allowed
+
+
 def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
     _, vocab = tekken()
     lazy, complete = tables(LONG, vocab)
