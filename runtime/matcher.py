@@ -420,26 +420,31 @@ class _NestedHost(_TableHost):
         node, stack = place
         key: Any = node + stack.variant
         keyed = self.composed
-        found = keyed.get(key)
+        found: Any = keyed.get(key)
         at: _Stack | None = stack
         while found is _DEEPER:
             assert at is not None, "the mask of an empty stack depends on nothing else"
             key = (key, at.site)
             at = at.below
             found = keyed.get(key)
-        if found.__class__ is np.ndarray:
+        shape = found.__class__
+        if shape is np.ndarray:
             kept: NDArray[np.uint32] = found
             return kept
-        visits = 1 if found is None else found + 1
         spare = _spare(self.words)
         mask, shown = spare
-        looked, costly = self.write(node, stack, mask)
-        if costly or visits >= self.often:
-            self.keep(node + stack.variant, stack, looked, _whole(mask))
-        elif visits == 1:
-            self.keep(node + stack.variant, stack, looked, visits)
+        if found is None or shape is int:
+            visits = 1 if found is None else found + 1
+            looked, said = self.write(node, stack, mask)
+            if said is True or (said is False and visits >= self.often):
+                self.keep(node + stack.variant, stack, looked, _whole(mask))
+            elif said is not False or visits == 1:
+                self.keep(node + stack.variant, stack, looked, said or visits)
+            else:
+                keyed[key] = visits
         else:
-            self.composed[key] = visits
+            found.write(mask)
+            self.instead(key, _whole(mask))
         _spares[self.words].append(spare)
         return shown
 
@@ -449,8 +454,17 @@ class _NestedHost(_TableHost):
         sites = stack.sites() if array is None else array
         return packed.mask_one(self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, mask), False
 
-    def keep(self, key: Any, stack: _Stack, looked: int, visits: Any) -> None:
-        """Note the visits of a mask, or the mask, by as many sites as it depends on; the bottom counts as one."""
+    def instead(self, key: Any, kept: NDArray[np.uint32]) -> None:
+        """Keep a mask in place of what was noted of it, if anything still is."""
+        with self.lock:
+            known = self.composed.get(key)
+            if known is not None and known is not _DEEPER:
+                self._count(known, -1)
+                self._count(kept, 1)
+                self.composed[key] = kept
+
+    def keep(self, key: Any, stack: _Stack, looked: int, known: Any) -> None:
+        """Keep a mask, what is noted of it or its visits by as many sites as it depends on; the bottom is one."""
         with self.lock:  # matchers of several threads may be making room at once
             composed = self.composed
             if len(composed) >= self.most:
@@ -459,16 +473,16 @@ class _NestedHost(_TableHost):
             at: _Stack | None = stack
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
-                known = composed.get(key)
-                if known is not _DEEPER:
-                    self._count(known, -1)
+                before = composed.get(key)
+                if before is not _DEEPER:
+                    self._count(before, -1)
                     composed[key] = _DEEPER
                 key = (key, at.site)
                 at = at.below
             if key in composed:
                 self._count(composed[key], -1)
-            composed[key] = visits
-            self._count(visits, 1)
+            composed[key] = known
+            self._count(known, 1)
 
     def _count(self, known: Any, times: int) -> None:
         """Count what is kept of a mask from now on, or no longer."""
@@ -587,11 +601,12 @@ class _NestedHost(_TableHost):
 class _LazyHost(_NestedHost):
     """What all matchers of a lazy table share that has not been worked out: states are those of its machine.
 
-    A mask is noted in few words where the machine says them, so that it need not be found again, and kept in whole on
-    the second visit: many have none, and 16 KB of new memory take about as long as finding a mask.
+    Finding a mask costs more here, so it is noted in few words where the machine says them, and kept in whole on the
+    second visit: many have none, and 16 KB of new memory take about as long as finding a mask.
     """
 
     table: LazyTable
+    often = 2
 
     def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
         self.table, self.machine = table, machine
@@ -607,45 +622,9 @@ class _LazyHost(_NestedHost):
         self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
 
     def mask(self, place: _Place) -> NDArray[np.uint32]:
-        """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
+        """Return the mask of a place, read-only; what differs in the states of a string alone has one mask."""
         node, stack = place
-        if self.strings <= node < _AFTER_EOS:
-            node = self.machine.alike(node)
-        key: Any = node + stack.variant
-        keyed = self.composed
-        found: Any = keyed.get(key)
-        at: Any = stack
-        while found is _DEEPER:
-            key = (key, at.site)
-            at = at.below
-            found = keyed.get(key)
-        shape = found.__class__
-        if shape is np.ndarray:
-            return found  # type: ignore[no-any-return]
-        spare = _spare(self.words)
-        mask, shown = spare
-        if found is None or shape is int:
-            looked, said = self.write(node, stack, mask)
-            keeps: Any = said
-            if said is True or (said is False and found is not None):
-                keeps = _whole(mask)
-            elif said is False:
-                keeps = 1
-            self.keep(node + stack.variant, stack, looked, keeps)
-        else:
-            found.write(mask)
-            self.instead(key, _whole(mask))
-        _spares[self.words].append(spare)
-        return shown
-
-    def instead(self, key: Any, kept: NDArray[np.uint32]) -> None:
-        """Keep a mask in place of what was noted of it, if anything still is."""
-        with self.lock:
-            known = self.composed.get(key)
-            if known is not None and known is not _DEEPER:
-                self._count(known, -1)
-                self._count(kept, 1)
-                self.composed[key] = kept
+        return super().mask((self.machine.alike(node), stack) if self.strings <= node < _AFTER_EOS else place)
 
     def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
         """Write the mask of a place; return how many sites it depends on, and it in few words or whether to keep it."""
