@@ -68,7 +68,7 @@ _LEFT = -2  # the base has ended: what is below are its exits
     _NEED_SITE, _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
     _TEXTS, _SETS,
 ) = range(0, 46, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _DEPTH, _SCRATCH, _GROUPS, _WANTED, _FREE_BYTES = range(46, 55)
+_LEVELS, _SYMBOLS, _NOTHING, _BODY, _BODY_GROUPS, _DEPTH, _SCRATCH, _GROUPS, _WANTED, _FREE_BYTES = range(46, 56)
 # groups of characters that JSON writes as they are
 _PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -177,7 +177,7 @@ class Lazy:
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 7
-        self._header = np.zeros(55, np.int64)
+        self._header = np.zeros(56, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
         for at, array in zip(
@@ -206,6 +206,8 @@ class Lazy:
         self._freed: dict[int, NDArray[np.bool_]] = {}  # of texts, which states are mostly left for any string
         self._body = body
         self._take()
+        rows = self._arrays[0].reshape(-1)
+        self._header[_BODY_GROUPS] = np.uint64(_groups_read(self._header, rows, body, _PLAIN)).astype(np.int64)
 
     def _take(self) -> None:
         """Take what the machine has now."""
@@ -1134,7 +1136,8 @@ def _walk(
     at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
     state, height = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
     pops, twin = array_at(where + 32 * levels, levels, np.int64), array_at(where + 40 * levels, levels, np.int64)
-    pure = array_at(where + 48 * levels, levels, np.int64)  # 1: read freely so far, 2: from the second character on
+    # 1: read freely so far, 2: from the second character on, 3: in any string from here on
+    pure = array_at(where + 48 * levels, levels, np.int64)
     row_at, texts = array_at(where + 56 * levels, levels, np.int64), array_at(where + 64 * levels, levels, np.int64)
     alike = array_at(where + 72 * levels, levels, np.int64)  # 1 where the stack is what it is in the base
     stack = array_at(where + 80 * levels, levels * levels, np.int32)
@@ -1142,6 +1145,7 @@ def _walk(
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
     part_groups, part_freely = np.uint64(0), np.int64(0)
+    body, body_groups = header[_BODY] if frames < 0 and not ends else np.int64(-1), np.uint64(header[_BODY_GROUPS])
     d = np.int64(0)
     at[0], stop[0] = 0, child[0]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
@@ -1174,7 +1178,10 @@ def _walk(
             continue
         at[d] = i + 1
         c = np.int64(byte[i])
-        if pure[d] == 2 and reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0:
+        if (
+            (pure[d] == 2 and reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0)
+            or (pure[d] == 3 and characters[i] & ~body_groups == 0)
+        ):  # fmt: skip
             for x in range(tokens[3 * i], tokens[3 * i + 2]):
                 out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
             continue
@@ -1266,6 +1273,8 @@ def _walk(
                 part_freely = abs(part_freely)  # characters have a byte at least
                 pure[1] = 2 * (part_freely > 0)
             d += 1
+            if code == body and pure[d] != 1:
+                pure[d] = 3
             row_at[d] = texts[d] = 0
             if code >= TEXTS:
                 texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else _text_in(header, code)

@@ -428,23 +428,26 @@ class _NestedHost(_TableHost):
             at = at.below
             found = keyed.get(key)
         shape = found.__class__
+        kept: NDArray[np.uint32]
         if shape is np.ndarray:
-            kept: NDArray[np.uint32] = found
+            kept = found
             return kept
+        if found is not None and shape is not int:
+            kept = np.empty(self.words, np.uint32)
+            found.write(kept)
+            kept.flags.writeable = False
+            self.instead(key, kept)
+            return kept
+        visits = 1 if found is None else found + 1
         spare = _spare(self.words)
         mask, shown = spare
-        if found is None or shape is int:
-            visits = 1 if found is None else found + 1
-            looked, said = self.write(node, stack, mask)
-            if said is True or (said is False and visits >= self.often):
-                self.keep(node + stack.variant, stack, looked, _whole(mask))
-            elif said is not False or visits == 1:
-                self.keep(node + stack.variant, stack, looked, said or visits)
-            else:
-                keyed[key] = visits
+        looked, said = self.write(node, stack, mask)
+        if said is True or (said is False and visits >= self.often):
+            self.keep(node + stack.variant, stack, looked, _whole(mask))
+        elif said is not False or visits == 1:
+            self.keep(node + stack.variant, stack, looked, said or visits)
         else:
-            found.write(mask)
-            self.instead(key, _whole(mask))
+            keyed[key] = visits
         _spares[self.words].append(spare)
         return shown
 
