@@ -7,6 +7,7 @@ that of a table, some microseconds for most states, and some hundred where a tex
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
@@ -22,14 +22,8 @@ from ..automata.nested import (
     CALL,
     DEAD,
     KEEP,
-    KEY_BYTE,
-    KEY_CHILD,
-    KEY_ESCAPE,
-    KEY_LABEL,
     KEY_LIKE,
-    KEY_NEXT,
     KEYS,
-    OF_KEY,
     PHASES,
     RETURN,
     STRINGS,
@@ -38,53 +32,66 @@ from ..automata.nested import (
     Content,
     Machine,
 )
-from ..bundle import address_of, array_at, put
+from ..bundle import address_of, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH, NotedMask
-from .vocabulary import BYTE_GROUP, IS_SIGN, UNCLEAN, Vocabulary
+from .lazy_kernels import (
+    ASKS,
+    AT_BODY,
+    AT_BODY_GROUPS,
+    AT_BYTE,
+    AT_CHARACTERS,
+    AT_CHILD,
+    AT_DEPTH,
+    AT_END_BYTE,
+    AT_END_CHILD,
+    AT_END_TOKENS,
+    AT_GROUPS,
+    AT_KEYS,
+    AT_LEVELS,
+    AT_NEED_SITE,
+    AT_NEED_STATE,
+    AT_NOTHING,
+    AT_REACH,
+    AT_ROWS,
+    AT_SCRATCH,
+    AT_SETS,
+    AT_SITE_LEAF,
+    AT_STRING_ROWS,
+    AT_STRINGS,
+    AT_SYMBOL,
+    AT_SYMBOLS,
+    AT_TEXTS,
+    AT_TOKEN,
+    AT_TOKENS,
+    HEADER,
+    MOST_NOTED,
+    MOST_SETS,
+    OF_LEVEL,
+    OF_TEXT,
+    PLAIN,
+    UNKNOWN,
+    WRITTEN,
+    groups_read,
+    read,
+    restore,
+    text_freely,
+    write_free,
+    write_mask,
+    write_text,
+)
+from .vocabulary import BYTE_GROUP, Vocabulary
 
 T = TypeVar("T")
 
-_WRITTEN = -1  # in place of a state that has yet to be written
-_ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
-_UNKNOWN = -(1 << 40)  # bytes that a state surely reads, where nobody has looked
-_UNBOUNDED = 1 << 40  # characters, where they are not counted
 _STATES_AT_FIRST = 256  # written together with the first that is reached, as a schema is compiled
 _STATES_AT_ONCE = 64  # and with any other: somebody waits for a mask
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
-_MANY = 24  # bytes that a state reads from which on it is worth knowing which characters it reads freely
-_MOST_AHEAD = 1024  # states looked at to know that
-_MOST_BYTES = 32  # of a token that are known to be read, where it is not known that all are
-_ALL_BYTES = 1 << 20  # of any token
-_MOST_TRIES = 8  # to leave out the characters that keep others from being read
-_MOST_SETS = 256  # of groups that states read freely, kept
 _MOST_MASKS = 256  # kept of what is read freely
-_PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
-_LEFT = -2  # the base has ended: what is below are its exits
-
-# places in the header: of arrays, two each, and of numbers
-(
-    _ROWS, _CALLS, _SITE_START, _SITE_STATES, _SITE_LEAF, _TWINS, _KEYS, _STRING_ROWS, _STRINGS, _NEED_STATE,
-    _NEED_SITE, _BYTE, _CHILD, _TOKENS, _TOKEN, _CHARACTERS, _REACH, _END_BYTE, _END_CHILD, _END_TOKENS, _SYMBOL,
-    _TEXTS, _SETS,
-) = range(0, 46, 2)  # fmt: skip
-_LEVELS, _SYMBOLS, _NOTHING, _BODY, _BODY_GROUPS, _DEPTH, _SCRATCH, _GROUPS, _WANTED, _FREE_BYTES = range(46, 56)
-# groups of characters that JSON writes as they are
-_PLAIN = np.uint64(
-    sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
-)
-_PLAIN &= ~np.uint64(1 << UNCLEAN)
-# and of those others that strings may have: the quote, the escape, and DEL, which is in a group with controls
-_OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
-# numbers that say what a text is: its first state; the addresses of classes, transitions and labels; how many states
-# and classes; the state after which anything may come; the most characters; the addresses of those that must follow,
-# and of what each state reads freely, as far as that is known
-_OF_TEXT = 10
-_OF_LEVEL = 10  # numbers of each level of a walk
+_MOST_KEPT = 16 << 20  # bytes of what is known of contents
+_ARRAYS = ("class_of", "transition", "label", "needed")  # of a content
 _MOST_LEVELS = 1024  # for which room is kept: 2 MB
-_MOST_NOTED = 256  # words in which a mask may differ from its base to be noted by them
 _NOTED_BYTES = 250  # that a noted mask takes besides these
-_IN_A_ROW = 8  # words that are compared at once
 
 
 class Base(NamedTuple):
@@ -94,19 +101,79 @@ class Base(NamedTuple):
     exit_token: NDArray[np.int32]
     exit_symbol: NDArray[np.int32]
     exit_characters: NDArray[np.int32]  # read before the end; empty where their number is no matter
-    addresses: tuple[int, ...]  # of the four, that of the mask with its size, and the sizes of the second and the last
+    exit_label: NDArray[np.int32]  # rising; empty where all are 0
+    addresses: tuple[int, ...]  # of the five, that of the mask with its size, and the sizes of all exits
 
     @staticmethod
-    def of(
-        mask: NDArray[np.uint32],
-        exit_token: NDArray[np.int32],
-        exit_symbol: NDArray[np.int32],
-        exit_characters: NDArray[np.int32],
-    ) -> Base:
-        """Return the base of contiguous arrays."""
-        arrays = mask, exit_token, exit_symbol, exit_characters
-        where = [address_of(array) for array in arrays]
-        return Base(*arrays, (where[0], mask.size, *where[1:], exit_token.size, exit_characters.size))
+    def of(mask: NDArray[np.uint32], *exits: NDArray[np.int32]) -> Base:
+        """Return the base of contiguous arrays, those of exits as far as there are any."""
+        exits += (_NONE,) * (4 - len(exits))
+        token, symbol, characters, label = exits
+        where = [address_of(array) for array in (mask, token, symbol, characters, label)]
+        sizes = token.size, characters.size, label.size
+        return Base(mask, token, symbol, characters, label, (where[0], mask.size, *where[1:], *sizes))
+
+
+class Known:
+    """What all tables of a library know of its vocabulary, and of what strings may have in them.
+
+    string: the base of any string.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, string: Base) -> None:
+        self._characters = vocabulary.characters
+        self._free: dict[tuple[int, int], Base] = {}
+        self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
+        self._contents: dict[tuple[Any, ...], list[tuple[int, Content]]] = {}  # by what is soon looked at
+        self._bytes = 0
+        self._next = itertools.count()
+        # what is left of each token behind the end of a string, where something reads that, else -1
+        self.symbol_of = np.full(vocabulary.size, -1, np.int32)
+        self.symbol_of[string.exit_token] = string.exit_symbol
+        self.most_exits = string.exit_token.size
+        self.room = 2 * int(np.count_nonzero(self._characters[0] >> np.uint64(BYTE_GROUP[0x22]) & np.uint64(1))) + 2
+
+    def free(self, groups: int, most: int) -> Base:
+        """Return the tokens of at most so many bytes, or -most characters, that are all of some groups."""
+        found = self._free.get((groups, most))
+        if found is None:
+            if len(self._free) >= _MOST_MASKS:
+                self._free.clear()
+            mask = np.zeros(-(-self.symbol_of.size // 32), np.uint32)
+            characters, length, begun = self._characters
+            write_free(characters, begun if most < 0 else length, np.uint64(groups), abs(most), mask)
+            found = self._free[groups, most] = Base.of(mask)
+        return found
+
+    def number(self, content: Content) -> int:
+        """Return a number that is the same for contents that are, from whichever schema."""
+        step = max(1, len(content.label) // 8)
+        same = content.transition.shape, content.free, content.most, content.transition[::step].tobytes()
+        alike = self._contents.setdefault(same, [])
+        for number, other in alike:
+            if all(np.array_equal(getattr(content, name), getattr(other, name)) for name in _ARRAYS):
+                return number
+        number = next(self._next)
+        alike.append((number, content))
+        self._count(sum(getattr(content, name).nbytes for name in _ARRAYS))
+        return number
+
+    def text(self, content: int, state: int) -> Base | None:
+        """Return what a state of a content allows, if that is known."""
+        return self._texts.get((content, state))
+
+    def keep(self, content: int, state: int, base: Base) -> None:
+        """Keep what a state of a content allows."""
+        self._count(base.mask.nbytes + 3 * self.symbol_of.itemsize * self.most_exits)
+        self._texts[content, state] = base
+
+    def _count(self, more: int) -> None:
+        """Count what is kept, and let all of it go where that is too much."""
+        self._bytes += more
+        if self._bytes > _MOST_KEPT:
+            self._texts.clear()
+            self._contents.clear()
+            self._bytes = more
 
 
 class Noted:
@@ -126,7 +193,7 @@ class Noted:
     def write(self, out: NDArray[np.uint32]) -> None:
         """Write the mask into out (ceil(V / 32),)."""
         at, words, *_ = self._base.addresses
-        _restore(at, words, self._words, out)
+        restore(at, words, self._words, out)
 
 
 class Counted(NamedTuple):
@@ -146,9 +213,8 @@ class Lazy:
 
     bases: what is known of a library's states, by state. remainders: what may be left of a token where a fragment ends
     in its middle, by symbol. body: the state of any string. counted: makes what strings of bounded length take, once
-    one is met. limits: finds how many frames each state and each site needs, 0 beyond. free_masks: the tokens of so
-    many bytes at most whose characters are all of some groups, kept for all tables of the library. bound: frames below
-    the depth where that begins to matter, None where it never does.
+    one is met. limits: finds how many frames each state and each site needs, 0 beyond. known: what all tables of
+    the library know. bound: frames below the depth where that begins to matter, None where it never does.
     """
 
     def __init__(
@@ -160,7 +226,7 @@ class Lazy:
         body: int,
         counted: Callable[[], Counted],
         limits: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]],
-        free_masks: dict[tuple[int, int], Base],
+        known: Known,
         depth: int,
         bound: int | None,
         meter: Meter,
@@ -177,37 +243,36 @@ class Lazy:
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 7
-        self._header = np.zeros(56, np.int64)
+        self._header = np.zeros(HEADER, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
-        for at, array in zip(
-            (_BYTE, _CHILD, _TOKENS, _CHARACTERS, _REACH, _TOKEN, _END_BYTE, _END_CHILD, _END_TOKENS, -1, -1, _SYMBOL),
-            self._kept,
-            strict=True,
-        ):
+        places = (
+            AT_BYTE, AT_CHILD, AT_TOKENS, AT_CHARACTERS, AT_REACH, AT_TOKEN, AT_END_BYTE, AT_END_CHILD, AT_END_TOKENS,
+            -1, -1, AT_SYMBOL,
+        )  # fmt: skip
+        for at, array in zip(places, self._kept, strict=True):
             if at >= 0:
                 put(self._header, at, array)
-        self._levels = self._header[_LEVELS] = max(trie.longest, ends.longest) + 2
-        self._header[_SYMBOLS] = remainders.size
-        self._header[_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
-        self._header[_DEPTH], self._header[_BODY] = depth, body
-        self._texts = np.zeros(_OF_TEXT, np.int64)
+        self._levels = self._header[AT_LEVELS] = max(trie.longest, ends.longest) + 2
+        self._header[AT_SYMBOLS] = remainders.size
+        self._header[AT_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
+        self._header[AT_DEPTH], self._header[AT_BODY] = depth, body
+        self._texts = np.zeros(OF_TEXT, np.int64)
         self._num_texts = 0
         self._longest = trie.longest
         # of each text its first state, the states of its content, whether characters are counted, and after how many at
         # most all tokens are still within the bound: below 0 where some states are dead, too
         self._slack: list[tuple[int, int, bool, int]] = []
-        self._free_masks = free_masks
-        self._characters = vocabulary.characters
+        self._known = known
         self._free_of: dict[int, NDArray[np.int16]] = {}  # which of `_free_sets` each state of some contents reads
-        self._free_sets = np.zeros(2 * _MOST_SETS, np.int64)  # groups of characters, and those wanted beside
-        put(self._header, _SETS, self._free_sets)
-        self._header[_SETS + 1] = 0
-        self._freed: dict[int, NDArray[np.bool_]] = {}  # of texts, which states are mostly left for any string
+        self._free_sets = np.zeros(2 * MOST_SETS, np.int64)  # groups of characters, and those wanted beside
+        put(self._header, AT_SETS, self._free_sets)
+        self._header[AT_SETS + 1] = 0
+        self._numbers: dict[int, int] = {}  # of texts, those by which their contents are known
         self._body = body
         self._take()
         rows = self._arrays[0].reshape(-1)
-        self._header[_BODY_GROUPS] = np.uint64(_groups_read(self._header, rows, body, _PLAIN)).astype(np.int64)
+        self._header[AT_BODY_GROUPS] = np.uint64(groups_read(self._header, rows, body, PLAIN)).astype(np.int64)
 
     def _take(self) -> None:
         """Take what the machine has now."""
@@ -215,24 +280,24 @@ class Lazy:
         self.meter.check(states=m.size, bytes=m.nbytes, doing="reading a constraint as it is")
         m.flush()
         arrays = m.arrays()
-        for at, array, before in zip(range(_ROWS, _KEYS + 2, 2), arrays, self._arrays, strict=True):
+        for at, array, before in zip(range(AT_ROWS, AT_KEYS + 2, 2), arrays, self._arrays, strict=True):
             if array is not before:
                 put(self._header, at, array)
         if arrays[0] is not self._arrays[0]:
             self.rows = arrays[0].reshape(-1).data
         self._twins, self._keys = arrays[5].data, arrays[6].data
         self._arrays = arrays
-        self._header[_SITE_LEAF + 1] = m.num_sites
+        self._header[AT_SITE_LEAF + 1] = m.num_sites
         if len(m.strings) > self._strings.shape[1]:
             self._strings = np.array(
                 [(first, low, -1 if high is None else high) for first, low, high in m.strings], np.int64
             ).T.copy()
             self.counted = self._counted()
-            put(self._header, _STRING_ROWS, self.counted.rows)
-            put(self._header, _STRINGS, self._strings)
+            put(self._header, AT_STRING_ROWS, self.counted.rows)
+            put(self._header, AT_STRINGS, self._strings)
         if len(m.texts) > self._num_texts:
-            if _OF_TEXT * len(m.texts) > self._texts.size:
-                texts = np.zeros(2 * _OF_TEXT * len(m.texts), np.int64)
+            if OF_TEXT * len(m.texts) > self._texts.size:
+                texts = np.zeros(2 * OF_TEXT * len(m.texts), np.int64)
                 texts[: self._texts.size] = self._texts
                 self._texts = texts
             for n in range(self._num_texts, len(m.texts)):
@@ -243,11 +308,11 @@ class Lazy:
                     needed = address_of(text.needed)
                     slack = text.most - self._longest - int(text.needed.max())
                 said = text.first, *where, *text.transition.shape, text.free, text.most, needed, self._read_by(text)
-                self._texts[_OF_TEXT * n : _OF_TEXT * (n + 1)] = said
+                self._texts[OF_TEXT * n : OF_TEXT * (n + 1)] = said
                 self._slack.append((text.first, len(text.label), text.most >= 0, slack))
             self._num_texts = len(m.texts)
-            put(self._header, _TEXTS, self._texts)
-            self._header[_TEXTS + 1] = self._num_texts
+            put(self._header, AT_TEXTS, self._texts)
+            self._header[AT_TEXTS + 1] = self._num_texts
 
     def _read_by(self, text: Content) -> int:
         """Return the address of what is known of what the states of a text read freely, 0 if it is not kept."""
@@ -315,7 +380,7 @@ class Lazy:
         """Return how many frames each state and each site needs, once somebody is about to run out of them."""
         if self._needs is None:
             needs = self._grow(self._find_limits)
-            for at, array in zip((_NEED_STATE, _NEED_SITE), needs, strict=True):
+            for at, array in zip((AT_NEED_STATE, AT_NEED_SITE), needs, strict=True):
                 put(self._header, at, array)
             self._needs = needs
         return self._needs
@@ -339,36 +404,33 @@ class Lazy:
                 site, twin, walk, least, room = -1, -1, False, 0, 0
                 base = self.bases.get(node)
                 if base is None:
-                    if STRINGS <= node < TEXTS:
+                    if node >= TEXTS:
+                        base = self._text(node)
+                    elif node >= STRINGS:
                         base, least, room = self._string(node)
-                    else:
-                        walk = True
-                        base = _EMPTY
-                        if node >= TEXTS:
-                            twin = self._twin_of(node)
-                        elif node >= KEYS:
-                            like = self._keys[node - KEYS, KEY_LIKE]
-                            twin = like if like == self._body else -1
-                        elif node >= self.machine.first:
-                            twin, site = self._twins[0, node], self._twins[1, node]
-                        if twin >= 0:
+                    elif node >= KEYS:
+                        like = self._keys[node - KEYS, KEY_LIKE]
+                        twin = like if like == self._body else -1
+                    elif node >= self.machine.first:
+                        twin, site = self._twins[0, node], self._twins[1, node]
+                    if base is None:
+                        walk, base = True, _EMPTY
+                        if twin >= 0 and not (site >= 0 and frames >= 0 and not self._has_room(site, frames)):
                             base = self.bases[twin]
-                            if site >= 0 and frames >= 0 and not self._has_room(site, frames):
-                                base = _EMPTY
                 scratch = _scratch(self._levels)  # held for as long as its address is used
-                self._header[_SCRATCH] = scratch[1]
-                asks = walk and twin < 0 and frames < 0 and not KEYS <= node < STRINGS
-                wanted, freely = 0, _UNKNOWN if asks else 0
+                self._header[AT_SCRATCH] = scratch[1]
+                asks = walk and twin < 0 and frames < 0 and node < KEYS
+                wanted, freely = 0, UNKNOWN if asks else 0
                 while True:
-                    state, looked, work, differ = _mask(
+                    state, looked, work, differ = write_mask(
                         self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, wanted,
                         freely,
                     )  # fmt: skip
-                    if state != _ASKS:
+                    if state != ASKS:
                         break
-                    groups, wanted, freely = self._header[_GROUPS:].tolist()
-                    base = self._free_mask(groups, freely)  # held, as another table may make room meanwhile
-                if state == _WRITTEN:
+                    groups, wanted, freely = self._header[AT_GROUPS:].tolist()
+                    base = self._known.free(groups, freely)  # held, as another table may make room meanwhile
+                if state == WRITTEN:
                     break
                 self._reach(state)
             if node in self.machine.accepting:
@@ -396,30 +458,35 @@ class Lazy:
         k, state = divmod(node - first, PHASES * states)
         return first + state if counts and k <= slack else node
 
-    def _twin_of(self, node: int) -> int:
-        """Return the state of any string for a state of a text that differs little from it, -1 for any other."""
+    def _text(self, node: int) -> Base | None:
+        """Return what a state of a text allows, None where it reads so little that it is soon walked."""
         n = bisect_right(self._slack, node, key=itemgetter(0)) - 1
-        text = self.machine.texts[n]
-        q, phase = divmod(node - text.first, PHASES)
-        if text.free < 0 or phase:
-            return -1
-        alike = self._freed.get(n)
-        if alike is None:
-            alike = self._freed[n] = (text.transition[:, text.class_of[0x20:0x80]] == text.free).mean(axis=1) > 0.5
-        return self._body if alike[q] else -1
-
-    def _free_mask(self, groups: int, most: int) -> Base:
-        """Return the tokens of at most so many bytes, or -most characters, that are all of some groups."""
-        known = self._free_masks
-        found = known.get((groups, most))
-        if found is None:
-            if len(known) >= _MOST_MASKS:
-                known.clear()
-            mask = np.zeros(-(-self.vocabulary.size // 32), np.uint32)
-            characters, length, begun = self._characters
-            _write_free(characters, begun if most < 0 else length, np.uint64(groups), abs(most), mask)
-            found = known[groups, most] = Base.of(mask, *(np.empty(0, np.int32),) * 3)
-        return found
+        known, state = self._known, node - self.machine.texts[n].first
+        number = self._numbers.get(n)
+        if number is not None:
+            found = known.text(number, state)
+            if found is not None:
+                return found
+        groups, freely, wanted, _ = text_freely(self._header, node)
+        if not freely:
+            return None
+        if number is None:
+            number = self._numbers[n] = known.number(self.machine.texts[n])
+            found = known.text(number, state)
+            if found is not None:
+                return found
+        free = known.free(groups, freely)
+        scratch = _scratch(self._levels)  # held for as long as its address is used
+        self._header[AT_SCRATCH] = scratch[1]
+        mask, ended = np.empty(-(-self.vocabulary.size // 32), np.uint32), np.empty(known.room, np.int32)
+        exits = np.empty((3, known.most_exits), np.int32)
+        count, label = write_text(
+            self._header, node, free.addresses, wanted, freely, known.symbol_of, mask, ended, exits
+        )  # fmt: skip
+        token, symbol, labels = exits[:, :count]
+        base = Base.of(mask, token, symbol, _NONE, labels if label else _NONE)
+        known.keep(number, state, base)
+        return base
 
     def _has_room(self, site: int, frames: int) -> bool:
         """Return whether a site may be pushed."""
@@ -451,7 +518,7 @@ class Lazy:
                         at += 1
                         continue
                 else:
-                    node, at, code = _read(self._header, node, text, at)
+                    node, at, code = read(self._header, node, text, at)
                     if code > 0:
                         continue
                 if code == DEAD:
@@ -509,885 +576,12 @@ def _scratch(levels: int) -> _Scratch:
     """
     found: _Scratch | None = getattr(_kept, "scratch", None)
     if found is None or found[0] < levels:
-        room = np.empty(_MOST_NOTED + levels * _OF_LEVEL + levels * levels // 2 + 1, np.int64)
-        found = levels, address_of(room) + 8 * _MOST_NOTED, room, room[:_MOST_NOTED].view(np.uint32)
+        room = np.empty(MOST_NOTED + levels * OF_LEVEL + levels * levels // 2 + 1, np.int64)
+        found = levels, address_of(room) + 8 * MOST_NOTED, room, room[:MOST_NOTED].view(np.uint32)
         if levels <= _MOST_LEVELS:
             _kept.scratch = found
     return found
 
 
-_EMPTY = Base.of(np.empty(0, np.uint32), *(np.empty(0, np.int32),) * 3)
-
-
-@njit(cache=True, nogil=True)
-def _code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state that has no row, and a byte."""
-    if here < STRINGS:
-        return _key_code(header, here, byte)
-    if here < TEXTS:
-        return _string_code(header, here, byte)
-    return _text_code(header, _text_in(header, here), here, byte)
-
-
-@njit(cache=True, nogil=True)
-def _key_code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a trie of keys and a byte."""
-    keys = array_at(header[_KEYS], header[_KEYS + 1], np.int32)
-    at = OF_KEY * (here - KEYS)
-    like = np.int64(keys[at + KEY_LIKE])
-    if like == header[_BODY]:
-        if byte == 0x22:
-            return np.int64(RETURN - keys[at + KEY_LABEL])
-        if byte == 0x5C:
-            return np.int64(keys[at + KEY_ESCAPE])
-    child = np.int64(keys[at + KEY_CHILD])
-    while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < byte:
-        child = np.int64(keys[OF_KEY * child + KEY_NEXT])
-    if child >= 0 and keys[OF_KEY * child + KEY_BYTE] == byte:
-        return KEYS + child
-    return np.int64(array_at(header[_ROWS], header[_ROWS + 1], np.int32)[like << 8 | byte])
-
-
-@njit(cache=True, nogil=True)
-def _other_key(header: Any, here: Any, other: Any, byte: Any, i: Any, last: Any) -> Any:
-    """Return the next node, from i to last, whose byte a state of a trie reads not as another does, or `last`."""
-    keys = array_at(header[_KEYS], header[_KEYS + 1], np.int32)
-    at = OF_KEY * (here - KEYS)
-    if keys[at + KEY_LIKE] != other:
-        return i
-    child = np.int64(keys[at + KEY_CHILD])
-    ends = keys[at + KEY_LIKE] == header[_BODY]
-    while i < last:
-        b = byte[i]
-        while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < b:
-            child = np.int64(keys[OF_KEY * child + KEY_NEXT])
-        if (child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b) or (ends and (b == 0x22 or b == 0x5C)):
-            break
-        i += 1
-    return i
-
-
-@njit(cache=True, nogil=True)
-def _read(header: Any, node: int, text: Any, at: int) -> Any:
-    """Read bytes of a text from a place on, for as long as states have no rows.
-
-    Returns (state, place, code): the code of the byte there if it does not lead to a state, else a number above 0.
-    """
-    here, place = np.int64(node), np.int64(at)
-    while place < len(text) and here >= KEYS:
-        code = np.int64(_code(header, here, text[place]))
-        if code <= 0:
-            return here, place, code
-        here, place = code, place + 1
-    return here, place, np.int64(1)
-
-
-@njit(cache=True, nogil=True)
-def _text_in(header: Any, here: Any) -> Any:
-    """Return the address of the numbers that say which text a state is of."""
-    texts = array_at(header[_TEXTS], _OF_TEXT * header[_TEXTS + 1], np.int64)
-    low, high = np.int64(0), header[_TEXTS + 1]
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if texts[_OF_TEXT * middle] <= here:
-            low = middle
-        else:
-            high = middle
-    return header[_TEXTS] + 8 * _OF_TEXT * low
-
-
-@njit(cache=True, nogil=True)
-def _is_in(text: Any, here: Any) -> Any:
-    """Return whether a state is of a text, of which the numbers are at an address; 0 is none."""
-    if text == 0:
-        return False
-    first, _, _, _, states, _, _, most, _, _ = array_at(text, _OF_TEXT, np.int64)
-    return first <= here < first + PHASES * states * (most + 1 if most >= 0 else 1)
-
-
-@njit(cache=True, nogil=True)
-def _row_of(text: Any, here: Any) -> Any:
-    """Return the address of the transitions of a state of a text, 0 within an escape."""
-    first, _, transitions_at, _, states, classes, _, _, _, _ = array_at(text, _OF_TEXT, np.int64)
-    q = (here - first) // PHASES
-    return transitions_at + 4 * (q % states) * classes if q * PHASES == here - first else np.int64(0)
-
-
-@njit(cache=True, nogil=True)
-def _plain_code(header: Any, text: Any, row_at: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a text that is not within an escape, of which `_row_of` says this, and a byte."""
-    first, classes_at, _, labels_at, states, _, free, most, needed_at, _ = array_at(text, _OF_TEXT, np.int64)
-    if byte == 0x22:
-        label = array_at(labels_at, states, np.int32)[(here - first) // PHASES % states]
-        return np.int64(RETURN - label) if label >= 0 else np.int64(DEAD)
-    if byte < 0x20:
-        return np.int64(DEAD)
-    if byte == 0x5C or (most >= 0 and byte >= 0x80):
-        return _text_code(header, text, here, byte)
-    to = np.int64(array_at(row_at, 256, np.int32)[array_at(classes_at, 256, np.uint16)[byte]])
-    if to < 0 or (needed_at != 0 and to != free and array_at(needed_at, to + 1, np.int32)[to] < 0):
-        return np.int64(DEAD)
-    if most >= 0:
-        return _text_code(header, text, here, byte)
-    return header[_BODY] if to == free else first + to * PHASES
-
-
-@njit(cache=True, nogil=True)
-def _text_at(text: Any, here: Any) -> Any:
-    """Return what a text at an address has: its first state, arrays, flat, and free state; and where in it a state is.
-
-    That is: the state of the content, how many characters may begin after one more, and how many it has at most. And
-    what is known of what its states read freely.
-    """
-    first, classes_at, transitions_at, labels_at, states, classes, free, most, needed_at, known_at = array_at(
-        text, _OF_TEXT, np.int64
-    )
-    q, left = (here - first) // PHASES, np.int64(_UNBOUNDED)
-    if most >= 0:
-        done = q // states
-        q -= done * states
-        left = most - done - 1
-    class_of, transition = array_at(classes_at, 256, np.uint16), array_at(transitions_at, states * classes, np.int32)
-    label, needed = array_at(labels_at, states, np.int32), array_at(needed_at, states if needed_at else 0, np.int32)
-    known = array_at(known_at, states if known_at else 0, np.int16)
-    return first, class_of, transition, label, needed, free, q, left, most, known
-
-
-@njit(cache=True, nogil=True)
-def _text_code(header: Any, text: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a string by its content, of which the numbers are at an address, and a byte."""
-    first, class_of, transition, label, needed, free, q, left, most, _ = _text_at(text, here)
-    classes = transition.size // label.size
-    row = transition[q * classes : (q + 1) * classes]
-    phase = (here - first) % PHASES
-    character = np.int64(-1)
-    if phase == 0:
-        if byte == 0x22:
-            return np.int64(RETURN - label[q]) if label[q] >= 0 else np.int64(DEAD)
-        if byte == 0x5C:
-            return (
-                here + 1
-                if _reads_some(row, class_of, 0, 0x1F, needed, left)
-                or _reads_some(row, class_of, 0x22, 0x22, needed, left)
-                or _reads_some(row, class_of, 0x5C, 0x5C, needed, left)
-                else np.int64(DEAD)
-            )
-        if byte >= 0x20:
-            character = np.int64(byte)
-    elif phase == 1:
-        if byte == 0x75:
-            return here + 1
-        for letter, meant in ((0x62, 8), (0x66, 12), (0x6E, 10), (0x72, 13), (0x74, 9), (0x22, 0x22), (0x5C, 0x5C)):
-            if byte == letter:
-                character = np.int64(meant)
-    elif phase < 4:
-        return here + 1 if byte == 0x30 else np.int64(DEAD)
-    elif phase == 4:
-        for digit, low_one, high_one, ahead in (
-            (0x30, 0, 0x0F, 1), (0x31, 0x10, 0x1F, 2), (0x32, 0x22, 0x22, 3), (0x35, 0x5C, 0x5C, 4)
-        ):  # fmt: skip
-            if byte == digit and _reads_some(row, class_of, low_one, high_one, needed, left):
-                return here + ahead
-    elif phase < 7:
-        value = np.int64(byte) - 0x30 if byte <= 0x39 else (np.int64(byte) | 0x20) - 0x57
-        if 0 <= value < 16 and (byte <= 0x39 or value >= 10):  # 0x60 lies between the letters
-            character = (phase - 5) * 16 + value
-    elif phase == 7:
-        character = np.int64(0x22) if byte == 0x32 else np.int64(-1)
-    elif byte | 0x20 == 0x63:
-        character = np.int64(0x5C)
-    if character < 0:
-        return np.int64(DEAD)
-    target = np.int64(row[class_of[character]])
-    if target < 0:
-        return np.int64(DEAD)
-    if target == free:
-        return header[_BODY]
-    if character & 0xC0 == 0x80:  # within a character, which was counted when it began
-        left += 1
-    if not _lives(needed, left, target):
-        return np.int64(DEAD)
-    if most >= 0:
-        target += (most - left) * len(label)
-    return first + target * PHASES
-
-
-@njit(cache=True, nogil=True)
-def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left: Any) -> Any:
-    """Return whether a row of a content reads one of some characters, after which so many may be left."""
-    last = -1
-    for c in range(low, high + 1):
-        if class_of[c] != last:  # which many in a row have in common
-            last = class_of[c]
-            if _lives(needed, left, row[last]):
-                return True
-    return False
-
-
-@njit(cache=True, nogil=True)
-def _string_code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a counted string and a byte."""
-    rows = array_at(header[_STRING_ROWS], header[_STRING_ROWS + 1], np.int32)
-    strings = array_at(header[_STRINGS], header[_STRINGS + 1], np.int64)  # (3, n)
-    count, states = strings.size // 3, rows.size >> 8
-    at = count - 1
-    while strings[at] > here:
-        at -= 1
-    first, low, high = strings[at], strings[count + at], strings[2 * count + at]
-    k = (here - first) // states
-    code = np.int64(rows[(here - first - k * states) << 8 | byte])
-    if code == DEAD:
-        return code
-    if code <= RETURN:
-        return code if k >= low and (high < 0 or k <= high) else np.int64(DEAD)
-    done = k + (code == 0)
-    if high < 0 and done >= low:
-        return header[_BODY] + code
-    if high >= 0 and done + (code > 0) > high:
-        return np.int64(DEAD)
-    return first + done * states + code
-
-
-@njit(cache=True, nogil=True)
-def _any_code(header: Any, rows: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state and a byte."""
-    return np.int64(rows[here << 8 | byte]) if here < KEYS else _code(header, here, byte)
-
-
-@njit(cache=True, nogil=True)
-def _follow(byte: Any, phase: Any) -> Any:
-    """Return the bytes of a character that are to come after one more: phases 4 to 7 are those of its second byte."""
-    if phase:
-        return phase - 1 if phase < 4 else 1 if phase < 6 else 2
-    if byte < 0x80:
-        return 0
-    if byte < 0xF0:
-        return 1 if byte < 0xE0 else 4 if byte == 0xE0 else 5 if byte == 0xED else 2
-    return 6 if byte == 0xF0 else 7 if byte == 0xF4 else 3
-
-
-@njit(cache=True, nogil=True)
-def _bytes_of(phase: Any) -> Any:
-    """Return the lowest and the highest byte that may come in a phase within a character."""
-    low = 0xA0 if phase == 4 else 0x90 if phase == 6 else 0x80
-    return low, 0x9F if phase == 5 else 0x8F if phase == 7 else 0xBF
-
-
-@njit(cache=True, nogil=True)
-def _reads(header: Any, rows: Any, state: Any, phase: Any) -> Any:
-    """Return whether a state within a character reads all that may be left of it."""
-    low, high = _bytes_of(phase)
-    after = _follow(low, phase)
-    last = np.int64(0)
-    for c in range(low, high + 1):
-        to = _any_code(header, rows, state, c)
-        if to <= 0 or (to != last and after and not _reads(header, rows, to, after)):
-            return False
-        last = to
-    return True
-
-
-@njit(cache=True, nogil=True)
-def _groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
-    """Return which of some groups of characters a state reads all, within its frame."""
-    last, last_phase, reads = np.int64(-1), np.int64(-1), True
-    for b in range(256):
-        group = BYTE_GROUP[b]
-        bit = np.uint64(1) << np.uint64(group)
-        if group == UNCLEAN or not groups & bit:
-            continue
-        to, phase = _any_code(header, rows, state, b), np.int64(_follow(b, 0))
-        if to != last or phase != last_phase:
-            reads = to > 0 and (not phase or _reads(header, rows, to, phase))
-            last, last_phase = to, phase
-        if not reads:
-            groups &= ~bit
-    return groups
-
-
-@njit(cache=True, nogil=True)
-def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
-    """Return the groups of characters that a state reads, but for those after which little of the rest is read."""
-    one = np.uint64(1)
-    groups = _groups_read(header, rows, start, ~(one << np.uint64(UNCLEAN)))
-    last, dropped = np.int64(-1), np.uint64(0)
-    for b in range(128):
-        bit = one << np.uint64(BYTE_GROUP[b])
-        to = _any_code(header, rows, start, b)
-        if not groups & bit or to == last:
-            continue
-        last = to
-        lacking = groups & ~_groups_read(header, rows, to, groups)
-        if 2 * _size_of(lacking) > _size_of(groups):
-            dropped |= bit
-            last = np.int64(-1)
-    return groups & ~dropped
-
-
-@njit(cache=True, nogil=True)
-def _row_freely(header: Any, start: Any) -> Any:
-    """Return groups of characters, as bits, and how many of their bytes, _MOST_BYTES at most, a state surely reads.
-
-    And the groups of all others that are read up to there; and a state that must be written first to say so, or -1.
-    """
-    rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
-    read = 0
-    for b in range(256):
-        read += rows[start << 8 | b] > 0
-    if read < _MANY:
-        return np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
-    groups = _usual_groups(header, rows, start)
-    surely, wanted, unwritten, sign = _row_ahead(header, rows, start, groups)
-    fewer, tries = groups, 1
-    while sign >= 0 and tries < _MOST_TRIES:
-        fewer &= ~(np.uint64(1) << np.uint64(sign))
-        more, others, unwritten, sign = _row_ahead(header, rows, start, fewer)
-        if more > surely:
-            groups, surely, wanted = fewer, more, others
-        tries += 1
-    return groups, surely, wanted, unwritten
-
-
-@njit(cache=True, nogil=True)
-def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
-    """Return how many bytes of any characters of some groups a row surely reads, and the groups of others read.
-
-    And a state that must be written first to say so, or -1; and the group of a sign without which it may read more,
-    as the end of a trigger in free text, or -1.
-    """
-    one, wanted = np.uint64(1), np.uint64(0)
-    queue, phases, level, signs = (
-        np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64),
-        np.empty(_MOST_AHEAD, np.int64),
-    )  # fmt: skip
-    queue[0], phases[0], level[0], signs[0] = start, 0, 0, -1
-    count, at = 1, 0
-    while at < count:
-        here, phase, depth = queue[at], phases[at], level[at]
-        at += 1
-        low, high = (0, 0xFF) if phase == 0 else _bytes_of(phase)
-        last, last_phase = np.int64(-1), np.int64(-1)
-        for b in range(low, high + 1):
-            to, after = _any_code(header, rows, here, b), np.int64(_follow(b, phase))
-            if phase == 0 and not (groups >> np.uint64(BYTE_GROUP[b])) & one:
-                if to != DEAD:
-                    wanted |= one << np.uint64(BYTE_GROUP[b])
-                continue
-            if to <= 0:
-                if to == UNWRITTEN:
-                    return depth, wanted, here, np.int64(-1)
-                return depth, wanted, np.int64(_WRITTEN), signs[at - 1]
-            if to == last and after == last_phase:
-                continue
-            last, last_phase = to, after
-            new = True
-            for k in range(count):
-                if queue[k] == to and phases[k] == after:
-                    new = False
-                    break
-            if new and depth + 1 < _MOST_BYTES:
-                if count == _MOST_AHEAD:  # not all states after so many bytes have been looked at
-                    return depth, wanted, np.int64(_WRITTEN), np.int64(-1)
-                queue[count], phases[count], level[count] = to, after, depth + 1
-                signs[count] = BYTE_GROUP[b] if IS_SIGN[b] else signs[at - 1]
-                count += 1
-    return np.int64(_MOST_BYTES), wanted, np.int64(_WRITTEN), np.int64(-1)
-
-
-@njit(cache=True, nogil=True)
-def _lives(needed: Any, left: Any, target: Any) -> Any:
-    """Return whether a state of a content leads to an end, if so many characters may begin."""
-    return target >= 0 and (not needed.size or 0 <= needed[target] <= left)
-
-
-@njit(cache=True, nogil=True)
-def _by_class(class_of: Any, classes: Any, after: Any, group: Any, count: Any) -> None:
-    """Write what the bytes of each phase, within a character or before one, lead to: a class of bytes, and a phase.
-
-    classes, after, group: (9, 256), of which the first `count` (9,) of each phase are written; group: of phase 0, the
-    group of characters. Those that JSON writes as escapes, and DEL, are in a phase of their own, the last.
-    """
-    for phase in range(9):
-        low, high = (0, 0xF4) if phase in (0, 8) else _bytes_of(phase)
-        n = 0
-        for b in range(low, high + 1):
-            follows, name = np.int64(0), np.int64(0)
-            if phase == 8:
-                if b >= 0x20 and b != 0x22 and b != 0x5C and b != 0x7F:
-                    continue
-                name = np.int64(BYTE_GROUP[0x7F if b == 0x7F else 0x5C])
-            else:
-                follows = _follow(b, phase)
-                if phase == 0:
-                    name = np.int64(BYTE_GROUP[b])
-                    if not (_PLAIN >> np.uint64(name)) & np.uint64(1):
-                        continue
-            known = n > 0 and classes[phase, n - 1] == class_of[b]
-            if not (known and after[phase, n - 1] == follows and group[phase, n - 1] == name):
-                classes[phase, n], after[phase, n], group[phase, n] = class_of[b], follows, name
-                n += 1
-        count[phase] = n
-
-
-@njit(cache=True, nogil=True)
-def _content_ahead(
-    transition: Any, label: Any, needed: Any, left: Any, classes: Any, after: Any, group: Any, count: Any, free: Any,
-    start: Any, groups: Any, queue: Any,
-) -> Any:  # fmt: skip
-    """Return how many bytes, _MOST_BYTES at most, a state of a content reads of any characters of some groups.
-
-    And the groups of all other characters that are read up to there; and which groups not to ask for to see more. And
-    how many states in the queue it comes to, 8 for each of the content, 0 if there may be more; if there are none, it
-    reads _ALL_BYTES. Where the first is below 0, it reads as many characters of these groups, whatever they are, and no
-    more: they are counted, or the content is as long everywhere.
-    """
-    one, width = np.uint64(1), transition.size // label.size
-    # the bytes read before each state; the group of the last character, or the one begun
-    level, last = np.empty(_MOST_AHEAD, np.int64), np.empty(_MOST_AHEAD, np.int64)
-    slots = np.full(2 * _MOST_AHEAD, -1, np.int64)
-    queue[0], level[0], last[0] = start << 3, 0, -1
-    size, at, most, sure = 1, 0, np.int64(_MOST_BYTES), np.int64(_MOST_BYTES)
-    wanted, dropped, asked = np.uint64(0), np.uint64(0), _size_of(groups)
-    ends, even = np.int64(0), True  # the bytes after which no state reads any more, where all those before read all
-    while at < size and level[at] < most:
-        q, phase, read, came = queue[at] >> 3, queue[at] & 7, level[at], last[at]
-        at += 1
-        lacking, reads = np.uint64(0), False
-        if phase == 0:
-            if label[q] >= 0:
-                wanted |= one << np.uint64(BYTE_GROUP[0x22])
-            for k in range(count[8]):
-                if _lives(needed, left, transition[q * width + classes[8, k]]):
-                    wanted |= one << np.uint64(group[8, k])
-        for k in range(count[phase]):
-            to, name = np.int64(transition[q * width + classes[phase, k]]), came if phase else group[phase, k]
-            bit = one << np.uint64(name)
-            if not groups & bit:
-                if _lives(needed, left, to):
-                    wanted |= bit
-                continue
-            if not _lives(needed, left, to):
-                lacking |= bit
-                continue
-            reads = True
-            if to == free:  # which reads all
-                wanted |= (_PLAIN & ~groups) | _OTHERS
-                even = False
-                continue
-            if needed.size:  # each byte may begin a character
-                most = min(most, left - needed[to] + 1)
-            state = to << 3 | after[phase, k]
-            even = even and after[phase, k] == 0  # a byte is a character
-            slot = (state * 0x9E3779B1) & (slots.size - 1)
-            while slots[slot] >= 0 and queue[slots[slot]] != state:
-                slot = (slot + 1) & (slots.size - 1)
-            if slots[slot] >= 0:
-                even = even and level[slots[slot]] == read + 1
-                continue
-            slots[slot] = size
-            if size == _MOST_AHEAD:
-                most, even = min(most, read), False  # what comes after it is not looked at
-                break
-            queue[size], level[size], last[size] = state, read + 1, name
-            size += 1
-        if reads:
-            even = even and not lacking
-        else:
-            even, ends = even and (not ends or ends == read), read
-        if lacking:
-            if came < 0:  # the start does not read them
-                return np.int64(0), wanted, lacking, 0
-            sure = min(sure, read)
-            dropped |= one << np.uint64(came) if 2 * _size_of(lacking) > asked else lacking
-    if at == size and even and ends:
-        return -ends, wanted, np.uint64(0), 0
-    if at == size and needed.size and most == left + 1 and sure == _MOST_BYTES:
-        return -most, wanted, dropped, 0
-    if at == size and left == _UNBOUNDED and min(most, sure) == _MOST_BYTES:
-        return np.int64(_ALL_BYTES), wanted, dropped, size
-    return min(most, sure), wanted, dropped, 0
-
-
-@njit(cache=True, nogil=True)
-def _text_freely(header: Any, here: Any) -> Any:
-    """Return the same of a state of a text."""
-    first, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, here), here)
-    nothing = np.uint64(0), np.int64(0), np.uint64(0), np.int64(_WRITTEN)
-    if (here - first) % PHASES:
-        return nothing
-    sets = array_at(header[_SETS], 2 * _MOST_SETS, np.int64)
-    if known.size and known[q] >= 0:
-        at = 2 * known[q]
-        return np.uint64(sets[at]), np.int64(_ALL_BYTES), np.uint64(sets[at + 1]), np.int64(_WRITTEN)
-    width, read = transition.size // label.size, 0
-    for b in range(0x20, 0x7F):
-        read += _lives(needed, left, transition[q * width + class_of[b]])
-    if read < _MANY:
-        return nothing
-    classes, after, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
-    count = np.empty(9, np.int64)
-    _by_class(class_of, classes, after, group, count)
-    groups, queue = _PLAIN, np.empty(_MOST_AHEAD, np.int64)
-    for _ in range(_MOST_TRIES):
-        found, wanted, dropped, size = _content_ahead(
-            transition, label, needed, left, classes, after, group, count, free, q, groups, queue
-        )
-        if not dropped:
-            break
-        groups &= ~dropped
-    groups |= dropped
-    if size and known.size:  # the same holds for all these states, and for other ends as well
-        wanted |= _OTHERS
-        at = np.int64(0)
-        while at < header[_SETS + 1] and (np.uint64(sets[2 * at]) != groups or np.uint64(sets[2 * at + 1]) != wanted):
-            at += 1
-        if at < _MOST_SETS:
-            sets[2 * at], sets[2 * at + 1] = np.int64(groups), np.int64(wanted)
-            header[_SETS + 1] = max(header[_SETS + 1], at + 1)
-            for x in range(size):
-                if queue[x] & 7 == 0:
-                    known[queue[x] >> 3] = at
-    return groups, found, wanted, np.int64(_WRITTEN)
-
-
-@njit(cache=True, nogil=True)
-def _size_of(groups: Any) -> Any:
-    """Return how many groups there are."""
-    size = 0
-    while groups:
-        groups &= groups - np.uint64(1)
-        size += 1
-    return size
-
-
-@njit(cache=True, nogil=True)
-def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
-    """Return whether a byte, after some read, begins a character of some groups or is within one."""
-    if BYTE_GROUP[byte] == UNCLEAN:
-        return read > 0
-    return (groups >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1) != 0
-
-
-@njit(cache=True, nogil=True)
-def _write_free(characters: Any, length: Any, groups: Any, most: Any, out: Any) -> None:
-    """Set the bits of the tokens of a length of at most `most` whose characters are all of some groups, not UNCLEAN."""
-    read = np.empty(32 * out.size, np.uint8)
-    read[length.size :] = 0
-    others = ~groups
-    for t in range(length.size):  # without branches: this becomes vector code
-        read[t] = (length[t] <= most) & (characters[t] & others == 0)
-    for w in range(out.size):
-        word = np.uint32(0)
-        for t in range(32):
-            word |= np.uint32(read[32 * w + t]) << np.uint32(t)
-        out[w] = word
-
-
-@njit(cache=True, nogil=True)
-def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: Any) -> Any:
-    """Return whether what is open after a token can be left again."""
-    site_leaf = array_at(header[_SITE_LEAF], header[_SITE_LEAF + 1], np.uint8)
-    need_state = array_at(header[_NEED_STATE], header[_NEED_STATE + 1], np.int32)
-    need_site = array_at(header[_NEED_SITE], header[_NEED_SITE + 1], np.int32)
-    left = np.int64(frames)
-    for k in range(popped):
-        left -= not site_leaf[real[real.size - 1 - k]]
-    most = left
-    for k in range(pushed.size):
-        if pushed[k] < need_site.size:
-            most = max(most, left + need_site[pushed[k]])
-        left += not site_leaf[pushed[k]]
-    if state < need_state.size:
-        left += need_state[state]
-    return max(most, left) <= header[_DEPTH]
-
-
-@njit(cache=True, nogil=True)
-def _is_plain(code: Any) -> Any:
-    """Return whether a code is that of a state, or of none."""
-    return code > 0 or code == DEAD
-
-
-@njit(cache=True, nogil=True)
-def _walk(
-    header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
-    wanted: Any, freely: Any,
-) -> Any:  # fmt: skip
-    """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
-
-    ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
-    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. wanted, freely: tokens of so many
-    bytes, or of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are
-    read. Returns (a state that must be written first, or -1; sites looked at; nodes).
-    """
-    rows = array_at(header[_ROWS], header[_ROWS + 1], np.int32)
-    calls = array_at(header[_CALLS], header[_CALLS + 1], np.int32)
-    site_start = array_at(header[_SITE_START], header[_SITE_START + 1], np.int32)
-    site_states = array_at(header[_SITE_STATES], header[_SITE_STATES + 1], np.int32)
-    shift = _END_BYTE - _BYTE if ends else 0
-    byte = array_at(header[_BYTE + shift], header[_BYTE + shift + 1], np.uint8)
-    child = array_at(header[_CHILD + shift], header[_CHILD + shift + 1], np.int32)
-    tokens = array_at(header[_TOKENS + shift], header[_TOKENS + shift + 1], np.int32)
-    token = array_at(header[_TOKEN + shift], header[_TOKEN + shift + 1], np.int32)
-    characters = array_at(header[_CHARACTERS], header[_CHARACTERS + 1], np.uint64)
-    reach = array_at(header[_REACH], header[_REACH + 1], np.int32)
-    levels = header[_LEVELS]
-    where = header[_SCRATCH]  # this much of each for each level of the trie
-    at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
-    state, height = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
-    pops, twin = array_at(where + 32 * levels, levels, np.int64), array_at(where + 40 * levels, levels, np.int64)
-    # 1: read freely so far, 2: from the second character on, 3: in any string from here on
-    pure = array_at(where + 48 * levels, levels, np.int64)
-    row_at, texts = array_at(where + 56 * levels, levels, np.int64), array_at(where + 64 * levels, levels, np.int64)
-    alike = array_at(where + 72 * levels, levels, np.int64)  # 1 where the stack is what it is in the base
-    stack = array_at(where + 80 * levels, levels * levels, np.int32)
-    after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
-    one = np.uint32(1)
-    looked, work = np.int64(popped), np.int64(0)
-    part_groups, part_freely = np.uint64(0), np.int64(0)
-    body, body_groups = header[_BODY] if frames < 0 and not ends else np.int64(-1), np.uint64(header[_BODY_GROUPS])
-    d = np.int64(0)
-    at[0], stop[0] = 0, child[0]
-    state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
-    alike[0] = base_site < 0
-    row_at[0] = texts[0] = 0
-    if start >= TEXTS:
-        texts[0] = _text_in(header, start)
-        row_at[0] = _row_of(texts[0], start)
-    while True:
-        i, last, here, other = at[d], stop[d], state[d], twin[d]
-        if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
-            while i < last and (freely < 0 or reach[i] <= freely) and characters[i] & wanted == 0:
-                i += 1
-        elif here < KEYS and other == DEAD:  # most bytes are not read
-            while i < last and rows[here << 8 | byte[i]] == DEAD:
-                i += 1
-        elif here < KEYS and other >= 0 and alike[d]:  # most are read as the base reads them
-            while (
-                i < last
-                and _is_plain(rows[here << 8 | byte[i]])
-                and (rows[here << 8 | byte[i]] == rows[other << 8 | byte[i]])
-            ):
-                i += 1
-        elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
-            i = _other_key(header, here, other, byte, i, last)
-        if i == last:
-            if d == 0:
-                break
-            d -= 1
-            continue
-        at[d] = i + 1
-        c = np.int64(byte[i])
-        if (
-            (pure[d] == 2 and reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0)
-            or (pure[d] == 3 and characters[i] & ~body_groups == 0)
-        ):  # fmt: skip
-            for x in range(tokens[3 * i], tokens[3 * i + 2]):
-                out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
-            continue
-        if other >= 0:
-            other = np.int64(rows[other << 8 | c])
-            if other <= RETURN:
-                other = np.int64(_LEFT)
-        if here < KEYS:
-            code = np.int64(rows[here << 8 | c])
-        elif row_at[d]:
-            code = _plain_code(header, texts[d], row_at[d], here, c)
-        elif texts[d]:
-            code = _text_code(header, texts[d], here, c)
-        else:
-            code = _code(header, here, c)
-        if code == DEAD and other == DEAD:
-            continue
-        work += 1
-        pure[d + 1] = 0
-        if freely and pure[d] == 1:
-            pure[d + 1] = _goes_on(c, d, ~wanted)
-        elif pure[d] == 2:
-            pure[d + 1] = 2 * _goes_on(c, d - 1, part_groups)
-        h, p = height[d], pops[d]
-        leaves = other == _LEFT and twin[d] >= 0  # by this very byte: later the base says no more
-        if code == RETURN and h == 0 and p == popped and base_site < 0 and leaves:
-            continue  # both end here, in one frame: an exit of the base
-        copied = False
-        while code <= UNWRITTEN and code > CALL and code != DEAD:
-            if code == UNWRITTEN:
-                return here, looked, work
-            if h:
-                if not copied:
-                    for k in range(h):
-                        stack[(d + 1) * levels + k] = stack[d * levels + k]
-                    copied = True
-                h -= 1
-                site = np.int64(stack[(d + 1) * levels + h])
-            elif p < real.size:
-                p += 1
-                site = np.int64(real[real.size - p])
-                looked = max(looked, p)
-            else:
-                looked = np.int64(real.size + 1)
-                code = np.int64(DEAD)
-                break
-            label = RETURN - code if code > KEEP else KEEP - code
-            here = np.int64(-1)
-            if site_start[site] + label < site_start[site + 1]:
-                here = np.int64(site_states[site_start[site] + label])
-            if here < 0:
-                code = np.int64(DEAD)
-            elif code > KEEP:
-                code = here
-            else:
-                code = np.int64(rows[here << 8 | c]) if here < KEYS else _code(header, here, c)
-        if code == DEAD:
-            if other != DEAD:  # the base might allow what is below, by a token or by an exit
-                for x in range(tokens[3 * i], tokens[3 * i + 2]):
-                    out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
-            continue
-        if not copied:
-            for k in range(h):
-                stack[(d + 1) * levels + k] = stack[d * levels + k]
-        if code <= CALL:
-            stack[(d + 1) * levels + h] = calls[2 * (CALL - code)]
-            h += 1
-            code = np.int64(calls[2 * (CALL - code) + 1])
-        if p == popped and base >= 0 and other != DEAD:
-            if other == _LEFT:
-                same = leaves and h == 0 and code == after_base
-            else:
-                same = other == code and (h == 0 if base_site < 0 else h == 1 and stack[(d + 1) * levels] == base_site)
-            if same:
-                continue  # from here on exactly what the base, or its exits, say
-        x, behind = tokens[3 * i], tokens[3 * i + 1]
-        if x < behind:
-            allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
-            while x < behind:
-                bit = one << np.uint32(token[x] & 31)
-                if allowed:
-                    out[token[x] >> 5] |= bit
-                else:
-                    out[token[x] >> 5] &= ~bit
-                x += 1
-        if child[i] < child[i + 1]:
-            if d == 0 and freely and not pure[1] and code >= TEXTS and tokens[3 * i + 2] - tokens[3 * i] >= _PART:
-                part_groups, part_freely, _, _ = _text_freely(header, code)
-                part_freely = abs(part_freely)  # characters have a byte at least
-                pure[1] = 2 * (part_freely > 0)
-            d += 1
-            if code == body and pure[d] != 1:
-                pure[d] = 3
-            row_at[d] = texts[d] = 0
-            if code >= TEXTS:
-                texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else _text_in(header, code)
-                row_at[d] = _row_of(texts[d], code)
-            at[d], stop[d] = child[i], child[i + 1]
-            state[d], height[d], pops[d], twin[d] = code, h, p, other
-            alike[d] = p == popped and (h == 0 if base_site < 0 else h == 1 and stack[d * levels] == base_site)
-    return np.int64(_WRITTEN), looked, work
-
-
-@njit(cache=True, nogil=True)
-def _difference(header: Any, base_at: Any, words: Any, out: Any) -> Any:
-    """Write the words in which a mask differs from a base, or has a bit if that has none, before the scratch.
-
-    Returns how many these are, -1 if they are too many.
-    """
-    noted = array_at(header[_SCRATCH] - 8 * _MOST_NOTED, 2 * _MOST_NOTED, np.uint32)
-    base = array_at(base_at if words else header[_SCRATCH], words, np.uint32)
-    # unsigned numbers, as numba looks at the sign of every other index, and makes no vector code then
-    row, one, size = np.uint64(_IN_A_ROW), np.uint64(1), np.uint64(out.size)
-    count, at, zero = np.uint64(0), np.uint64(0), np.uint32(0)
-    while at < size:
-        differs = zero
-        if at + row > size:
-            row, differs = size - at, np.uint32(1)
-        elif words:
-            for k in range(_IN_A_ROW):
-                differs |= out[at + np.uint64(k)] ^ base[at + np.uint64(k)]
-        else:
-            for k in range(_IN_A_ROW):
-                differs |= out[at + np.uint64(k)]
-        stop = at + row
-        while differs and at < stop:
-            if out[at] != (base[at] if words else zero):
-                if count == np.uint64(_MOST_NOTED):
-                    return np.int64(-1)
-                noted[count + count], noted[count + count + one] = np.uint32(at), out[at]
-                count += one
-            at += one
-        at = stop
-    return np.int64(count)
-
-
-@njit(cache=True, nogil=True)
-def _restore(base_at: int, words: int, noted: Any, out: Any) -> None:
-    """Write a mask by the words in which it differs from a base."""
-    if words:
-        out[:] = array_at(base_at, words, np.uint32)
-    else:
-        out[:] = np.uint32(0)
-    for x in range(0, noted.size, 2):
-        out[noted[x]] = noted[x + 1]
-
-
-@njit(cache=True, nogil=True)
-def _mask(
-    header: Any, node: int, walk: bool, twin: int, site: int, base: Any, least: int, room: int, frames: int, real: Any,
-    out: Any, wanted: int, freely: int,
-) -> Any:  # fmt: skip
-    """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work; words).
-
-    words: in which it differs from its base, which are in the scratch then; -1 if they are too many.
-
-    wanted, freely: tokens of so many bytes that have no characters of the groups wanted are read as the base says, and
-    tokens of any length where that is below 0, as only how many characters they have decides. If nobody knows how
-    many, and where they may be some, they are found, and the mask is asked for.
-    """
-    if freely == _UNKNOWN:
-        groups, surely, others, unwritten = _row_freely(header, node) if node < TEXTS else _text_freely(header, node)
-        if unwritten != _WRITTEN:
-            return unwritten, np.int64(0), np.int64(0), np.int64(-1)
-        if surely:
-            header[_GROUPS], header[_WANTED] = np.int64(groups), np.int64(others)
-            header[_FREE_BYTES] = surely
-            return np.int64(_ASKS), np.int64(0), np.int64(0), np.int64(-1)
-        freely = 0
-    mask_at, words, token_at, symbol_at, characters_at, exits, counted = base
-    if words:
-        out[:] = array_at(mask_at, words, np.uint32)
-    else:
-        out[:] = np.uint32(0)
-    one = np.uint32(1)
-    looked = work = np.int64(0)
-    if exits:
-        looked = np.int64(site < 0)
-    if exits and (site >= 0 or real.size):
-        site_start = array_at(header[_SITE_START], header[_SITE_START + 1], np.int32)
-        site_states = array_at(header[_SITE_STATES], header[_SITE_STATES + 1], np.int32)
-        popped = looked
-        start = np.int64(site_states[site_start[site if site >= 0 else np.int64(real[real.size - 1])]])
-        if start >= 0:
-            alive = np.zeros((header[_SYMBOLS] + 31) >> 5, np.uint32)
-            state, looked, work = _walk(
-                header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive,
-                np.uint64(0), np.int64(0),
-            )  # fmt: skip
-            if state != _WRITTEN:
-                return state, looked, work, np.int64(-1)
-            nothing = header[_NOTHING]
-            if nothing >= 0 and (frames < 0 or _fits(header, real[:0], popped, start, real, frames)):
-                alive[nothing >> 5] |= one << np.uint32(nothing & 31)
-            token, symbol = array_at(token_at, exits, np.int32), array_at(symbol_at, exits, np.int32)
-            characters = array_at(characters_at, counted, np.int32)
-            for x in range(exits):
-                y = symbol[x]
-                if (not counted or least <= characters[x] <= room) and (alive[y >> 5] >> np.uint32(y & 31)) & one:
-                    out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
-    if walk:
-        state, seen, nodes = _walk(
-            header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
-            np.uint64(wanted), np.int64(freely),
-        )  # fmt: skip
-        if state != _WRITTEN:
-            return state, looked, work, np.int64(-1)
-        looked, work = max(looked, seen), work + nodes
-    return np.int64(_WRITTEN), looked, work, _difference(header, mask_at, words, out)
+_NONE = np.empty(0, np.int32)
+_EMPTY = Base.of(np.empty(0, np.uint32))

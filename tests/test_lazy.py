@@ -23,6 +23,7 @@ from tokenizer_zoo import tekken
 import maskwright as mw
 from maskwright.automata import nested
 from maskwright.automata.nested import Machine
+from maskwright.compile import lazy as lazy_module
 from maskwright.compile.json_schema import emit
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 from maskwright.runtime import matcher as matcher_module
@@ -110,6 +111,65 @@ def test_a_real_vocabulary_is_read_lazily_too(name):
     _, vocab = tekken()
     lazy, complete = tables(LONG if name == "strings" else PIECES[name], vocab)
     same_along_walks(lazy, complete, vocab, random.Random(name), 150)
+
+
+CONTENTS = {  # and a text of each
+    "pattern": ({"pattern": "^[a-p]{2,9}[0-9]?$"}, "middle7"),
+    "uri": ({"format": "uri"}, "https://example.com/a?b#c"),
+    "words": ({"pattern": r"^(?:\S+\s+){0,6}\S+$", "maxLength": 50}, "some words of many"),
+    "hexadecimal": ({"pattern": "^[a-f0-9]{24}$"}, "0123456789abcdef01234567"),
+    "free": ({"pattern": "[0-9]{2}-x"}, "abcd 12-x, and whatever else"),
+}
+
+
+@pytest.mark.parametrize("most", [lazy_module._MOST_KEPT, 1])
+@pytest.mark.parametrize("name", CONTENTS)
+def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypatch):
+    monkeypatch.setattr(lazy_module, "_MOST_KEPT", most)
+    _, vocab = tekken()
+    content, text = CONTENTS[name]
+    other = {"type": "string", "pattern": "^[A-Z]+[a-z]*$"}  # by which keys have several labels
+    known = mw.compile_json_schema(True, vocab, lazy=True).automaton._known
+    known._texts.clear()
+    known._contents.clear()
+    found = []
+    for schema, written in (
+        ({"items": {"type": "string", **content}}, [text, text]),
+        ({"properties": {"a": {"type": "string", **content}, "b": other}}, {"a": text, "b": "No"}),
+        ({"patternProperties": {"^[A-Z]+[a-z]*$": {"type": "null"}}, "propertyNames": {"anyOf": [content, other]}},
+         {text: 1, "No": None}),
+        ({"items": {"type": "string", **content}, "minItems": 2}, [text, text]),
+    ):  # fmt: skip
+        lazy, complete = tables(schema, vocab)
+        a, b = mw.Matcher(lazy), mw.Matcher(complete)
+        for token in vocab.encode(json.dumps(written)):
+            assert (a.mask() == b.mask()).all()
+            assert a.advance(token)
+            assert b.advance(token)
+        assert a.is_accepting
+        assert lazy.automaton._known is known
+        found.append((set(lazy.automaton._numbers.values()), set(known._texts)))
+    assert found[0][0]
+    if most == 1:
+        assert len(known._texts) <= 1
+    else:
+        assert found[0][0] <= found[1][0]
+        assert found[3] == (found[0][0], found[2][1])  # which finds nothing new
+
+
+def test_contents_are_the_same_only_if_they_say_the_same():
+    content = mw.compile_json_schema({"format": "uri", "maxLength": 60}, vocabulary()).automaton.machine.texts[0]
+    _, vocab = tekken()
+    known = mw.compile_json_schema({"format": "uri"}, vocab).automaton._known
+    numbers = [known.number(content)]
+    for name in lazy_module._ARRAYS:
+        array = getattr(content, name).copy()
+        assert known.number(content._replace(**{name: array})) == numbers[0]
+        array = array.copy()
+        array.flat[-1] += 1
+        numbers.append(known.number(content._replace(**{name: array})))
+    numbers += [known.number(content._replace(free=2)), known.number(content._replace(most=61))]
+    assert len(set(numbers)) == len(numbers)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 40])

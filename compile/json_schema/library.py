@@ -17,7 +17,7 @@ from ...automata.nested import RETURN, needs
 from ...errors import ConstraintError
 from ...table import MOST_DEPTH
 from .. import store
-from ..lazy import Base, Counted, Lazy
+from ..lazy import Base, Counted, Known, Lazy
 from ..link import Bound, bind_rows, bound_parts, text_of
 from ..link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
 from ..vocabulary import TokenTrie, Vocabulary
@@ -43,7 +43,6 @@ class Library(Bound):
     closes: NDArray[np.bool_]  # (M,) of each trie node, whether a quote lies at or below it
     name: str  # under which it is kept
     fragments: OrderedDict[tuple[bytes, bytes], Fragment] = field(default_factory=OrderedDict)
-    free_masks: dict[tuple[int, int], Base] = field(default_factory=dict)  # as `Lazy` has them
 
     @cached_property
     def lengths(self) -> Lengths:
@@ -103,6 +102,11 @@ class Library(Bound):
             token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
             found[state] = Base.of(arrays["masks"][arrays["base_mask"][base]], token, symbol, token[:0])
         return found
+
+    @cached_property
+    def known(self) -> Known:
+        """What all tables know of the vocabulary, and of what strings have in them."""
+        return Known(self.vocabulary, self.bases[self.places.body])
 
     @cached_property
     def counted(self) -> Counted:
@@ -254,6 +258,6 @@ def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
 
     return Lazy(
         machine, library.vocabulary, library.bases, library.remainders, library.places.body,
-        lambda: library.counted, limits, library.free_masks, depth,
+        lambda: library.counted, limits, library.known, depth,
         None if bound is None else bound + library.most_opened, meter,
     )  # fmt: skip
