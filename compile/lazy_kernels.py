@@ -66,8 +66,8 @@ _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 # and of what each state reads freely, as far as that is known
 OF_TEXT = 10
 OF_LEVEL = 10  # numbers of each level of a walk
-MOST_NOTED = 256  # words in which a mask may differ from its base to be noted by them
-_IN_A_ROW = 8  # words that are compared at once
+MOST_NOTED = 272  # words in which a mask may differ from its base to be noted by them
+_IN_A_ROW = 8  # pairs of words that are compared at once
 
 
 @njit(cache=True, nogil=True)
@@ -100,22 +100,34 @@ def _key_code(header: Any, here: Any, byte: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _other_key(header: Any, here: Any, other: Any, byte: Any, i: Any, last: Any) -> Any:
-    """Return the next node, from i to last, whose byte a state of a trie reads not as another does, or `last`."""
+def _other_key(header: Any, here: Any, other: Any, byte: Any, characters: Any, i: Any, last: Any) -> Any:
+    """Return the next node, from i to last, below which a state of a trie reads not as another does, or `last`."""
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
     at = OF_KEY * (here - KEYS)
     if keys[at + KEY_LIKE] != other:
         return i
     child = np.int64(keys[at + KEY_CHILD])
     ends = keys[at + KEY_LIKE] == header[AT_BODY]
+    groups = np.uint64(header[AT_BODY_GROUPS]) if ends else np.uint64(0)  # of these all are read, in the trie or not
     while i < last:
         b = byte[i]
         while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < b:
             child = np.int64(keys[OF_KEY * child + KEY_NEXT])
-        if (child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b) or (ends and (b == 0x22 or b == 0x5C)):
+        if ((child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b) or (ends and (b == 0x22 or b == 0x5C))) and (
+            characters[i] & ~groups
+        ):
             break
         i += 1
     return i
+
+
+@njit(cache=True, nogil=True)
+def _is_any(header: Any, state: Any) -> Any:
+    """Return whether a state reads all characters that any string has, be it on the way to a key."""
+    if state < KEYS or state >= STRINGS:
+        return state == header[AT_BODY]
+    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
+    return keys[OF_KEY * (state - KEYS) + KEY_LIKE] == header[AT_BODY]
 
 
 @njit(cache=True, nogil=True)
@@ -697,7 +709,7 @@ def _walk(
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
     part_groups, part_freely = np.uint64(0), np.int64(0)
-    body, body_groups = header[AT_BODY] if frames < 0 and not ends else np.int64(-1), np.uint64(header[AT_BODY_GROUPS])
+    any_groups = np.uint64(header[AT_BODY_GROUPS]) if frames < 0 and not ends else np.uint64(0)
     d = np.int64(0)
     at[0], stop[0] = 0, child[0]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
@@ -722,7 +734,7 @@ def _walk(
             ):
                 i += 1
         elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
-            i = _other_key(header, here, other, byte, i, last)
+            i = _other_key(header, here, other, byte, characters, i, last)
         if i == last:
             if d == 0:
                 break
@@ -732,7 +744,7 @@ def _walk(
         c = np.int64(byte[i])
         if (
             (pure[d] == 2 and reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0)
-            or (pure[d] == 3 and characters[i] & ~body_groups == 0)
+            or (pure[d] == 3 and characters[i] & ~any_groups == 0)
         ):  # fmt: skip
             for x in range(tokens[3 * i], tokens[3 * i + 2]):
                 out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
@@ -815,6 +827,8 @@ def _walk(
             if same:
                 continue  # from here on exactly what the base, or its exits, say
         x, behind = tokens[3 * i], tokens[3 * i + 1]
+        if characters[i] & ~any_groups == 0 and _is_any(header, code):
+            behind = np.int64(tokens[3 * i + 2])
         if x < behind:
             allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
             while x < behind:
@@ -824,13 +838,13 @@ def _walk(
                 else:
                     out[token[x] >> 5] &= ~bit
                 x += 1
-        if child[i] < child[i + 1]:
+        if behind < tokens[3 * i + 2]:
             if d == 0 and freely and not pure[1] and code >= TEXTS and tokens[3 * i + 2] - tokens[3 * i] >= _PART:
                 part_groups, part_freely, _, _ = text_freely(header, code)
                 part_freely = abs(part_freely)  # characters have a byte at least
                 pure[1] = 2 * (part_freely > 0)
             d += 1
-            if code == body and pure[d] != 1:
+            if any_groups and pure[d] != 1 and _is_any(header, code):
                 pure[d] = 3
             row_at[d] = texts[d] = 0
             if code >= TEXTS:
@@ -843,6 +857,18 @@ def _walk(
 
 
 @njit(cache=True, nogil=True)
+def _copy(at: Any, words: Any, out: Any) -> None:
+    """Write the words at an address into out, or 0 where these are none."""
+    if words:
+        mask = array_at(at, words, np.uint32)
+        for w in range(np.uint64(words)):  # a slice is copied ten times as slowly, as it might overlap
+            out[w] = mask[w]
+    else:
+        for w in range(np.uint64(out.size)):
+            out[w] = np.uint32(0)
+
+
+@njit(cache=True, nogil=True)
 def _difference(header: Any, base_at: Any, words: Any, out: Any) -> Any:
     """Write the words in which a mask differs from a base, or has a bit if that has none, before the scratch.
 
@@ -850,38 +876,43 @@ def _difference(header: Any, base_at: Any, words: Any, out: Any) -> Any:
     """
     noted = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
     base = array_at(base_at if words else header[AT_SCRATCH], words, np.uint32)
+    two, base_two = out[: out.size & ~1].view(np.uint64), base[: words & ~1].view(np.uint64)
     # unsigned numbers, as numba looks at the sign of every other index, and makes no vector code then
-    row, one, size = np.uint64(_IN_A_ROW), np.uint64(1), np.uint64(out.size)
-    count, at, zero = np.uint64(0), np.uint64(0), np.uint32(0)
-    while at < size:
-        differs = zero
-        if at + row > size:
-            row, differs = size - at, np.uint32(1)
-        elif words:
+    one, none, of_row, half = np.uint64(1), np.uint64(0), np.uint64(_IN_A_ROW), np.uint64(32)
+    count, most = none, np.uint64(MOST_NOTED - 2 * _IN_A_ROW)  # one row more fits
+    whole = np.uint64(two.size // _IN_A_ROW) * of_row
+    for first in range(none, whole, of_row):
+        differs = none
+        if words:
             for k in range(_IN_A_ROW):
-                differs |= out[at + np.uint64(k)] ^ base[at + np.uint64(k)]
+                differs |= two[first + np.uint64(k)] ^ base_two[first + np.uint64(k)]
         else:
             for k in range(_IN_A_ROW):
-                differs |= out[at + np.uint64(k)]
-        stop = at + row
-        while differs and at < stop:
-            if out[at] != (base[at] if words else zero):
-                if count == np.uint64(MOST_NOTED):
-                    return np.int64(-1)
-                noted[count + count], noted[count + count + one] = np.uint32(at), out[at]
-                count += one
-            at += one
-        at = stop
+                differs |= two[first + np.uint64(k)]
+        if differs:
+            if count > most:
+                return np.int64(-1)
+            for x in range(first, first + of_row):
+                differs = two[x] ^ (base_two[x] if words else none)
+                if np.uint32(differs):
+                    noted[count + count], noted[count + count + one] = np.uint32(x + x), np.uint32(two[x])
+                    count += one
+                if differs >> half:
+                    noted[count + count], noted[count + count + one] = np.uint32(x + x + one), np.uint32(two[x] >> half)
+                    count += one
+    if count > most:
+        return np.int64(-1)
+    for w in range(whole + whole, np.uint64(out.size)):
+        if out[w] != (base[w] if words else np.uint32(0)):
+            noted[count + count], noted[count + count + one] = np.uint32(w), out[w]
+            count += one
     return np.int64(count)
 
 
 @njit(cache=True, nogil=True)
 def restore(base_at: int, words: int, noted: Any, out: Any) -> None:
     """Write a mask by the words in which it differs from a base."""
-    if words:
-        out[:] = array_at(base_at, words, np.uint32)
-    else:
-        out[:] = np.uint32(0)
+    _copy(base_at, words, out)
     for x in range(0, noted.size, 2):
         out[noted[x]] = noted[x + 1]
 
@@ -909,10 +940,7 @@ def write_mask(
             return np.int64(ASKS), np.int64(0), np.int64(0), np.int64(-1)
         freely = 0
     mask_at, words, token_at, symbol_at, characters_at, label_at, exits, counted, labels = base
-    if words:
-        out[:] = array_at(mask_at, words, np.uint32)
-    else:
-        out[:] = np.uint32(0)
+    _copy(mask_at, words, out)
     one = np.uint32(1)
     looked = work = np.int64(0)
     if exits:
@@ -970,7 +998,7 @@ def write_text(
     them that have a symbol, these, and the labels by which they end the text, rising. Returns how many these are, and
     the last label.
     """
-    out[:] = array_at(base[0], base[1], np.uint32)
+    _copy(base[0], base[1], out)
     ended[0] = 0
     real = np.empty(0, np.int32)
     _walk(

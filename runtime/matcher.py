@@ -474,25 +474,27 @@ class _NestedHost(_TableHost):
                 for old in self.oldest():
                     self._count(composed.pop(old), -1)
             at: _Stack | None = stack
+            before = composed.get(key)
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
-                before = composed.get(key)
                 if before is not _DEEPER:
                     self._count(before, -1)
                     composed[key] = _DEEPER
                 key = (key, at.site)
                 at = at.below
-            if key in composed:
-                self._count(composed[key], -1)
+                before = composed.get(key)
+            self._count(before, -1)
             composed[key] = known
             self._count(known, 1)
 
     def _count(self, known: Any, times: int) -> None:
         """Count what is kept of a mask from now on, or no longer."""
+        if known is None:
+            return
         shape = known.__class__
         if shape is np.ndarray:
             self.kept += times * (known is not _DEEPER)
-        elif known is not None and shape is not int:
+        elif shape is not int:
             self.noted += times * known.nbytes
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
