@@ -85,7 +85,7 @@ from .vocabulary import BYTE_GROUP, Vocabulary
 T = TypeVar("T")
 
 _STATES_AT_FIRST = 256  # written together with the first that is reached, as a schema is compiled
-_STATES_AT_ONCE = 64  # and with any other: somebody waits for a mask
+_STATES_AT_ONCE = 128  # and with any other: somebody waits for a mask
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
@@ -494,10 +494,10 @@ class Lazy:
 
     def _string(self, node: int) -> tuple[Base, int, int]:
         """Return what a state of a counted string allows, and how many characters an exit must and may read."""
-        first, low, high = self._strings[:, np.searchsorted(self._strings[0], node, "right") - 1].tolist()
+        first, low, high = self.machine.strings[bisect_right(self.machine.strings, node, key=itemgetter(0)) - 1]
         k, q = divmod(node - first, len(self.counted.rows))
-        left = None if high < 0 or high - k >= self.counted.most else high - k
-        return self.counted.base(q, left), low - k, MOST_DEPTH if high < 0 else high - k
+        room = MOST_DEPTH if high is None else high - k
+        return self.counted.base(q, room if room < self.counted.most else None), low - k, room
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state and stack that a token leads to, None if it is not allowed.

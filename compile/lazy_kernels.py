@@ -123,11 +123,17 @@ def _other_key(header: Any, here: Any, other: Any, byte: Any, characters: Any, i
 
 @njit(cache=True, nogil=True)
 def _is_any(header: Any, state: Any) -> Any:
-    """Return whether a state reads all characters that any string has, be it on the way to a key."""
-    if state < KEYS or state >= STRINGS:
+    """Return whether a state surely reads what any string has, a token of it: in a bounded one, or towards a key."""
+    if state < KEYS:
         return state == header[AT_BODY]
-    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
-    return keys[OF_KEY * (state - KEYS) + KEY_LIKE] == header[AT_BODY]
+    if state < STRINGS:
+        keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
+        return keys[OF_KEY * (state - KEYS) + KEY_LIKE] == header[AT_BODY]
+    if state >= TEXTS:
+        return False
+    first, states, _, high = _string_in(header, state)
+    k = (state - first) // states
+    return state == first + k * states and (high < 0 or high - k >= header[AT_LEVELS])
 
 
 @njit(cache=True, nogil=True)
@@ -288,15 +294,21 @@ def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left:
 
 
 @njit(cache=True, nogil=True)
-def _string_code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a counted string and a byte."""
-    rows = array_at(header[AT_STRING_ROWS], header[AT_STRING_ROWS + 1], np.int32)
+def _string_in(header: Any, here: Any) -> Any:
+    """Return of the counted string that a state is of: its first state, how many are of one count, and its bounds."""
     strings = array_at(header[AT_STRINGS], header[AT_STRINGS + 1], np.int64)  # (3, n)
-    count, states = strings.size // 3, rows.size >> 8
+    count = strings.size // 3
     at = count - 1
     while strings[at] > here:
         at -= 1
-    first, low, high = strings[at], strings[count + at], strings[2 * count + at]
+    return strings[at], header[AT_STRING_ROWS + 1] >> 8, strings[count + at], strings[2 * count + at]
+
+
+@njit(cache=True, nogil=True)
+def _string_code(header: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a counted string and a byte."""
+    rows = array_at(header[AT_STRING_ROWS], header[AT_STRING_ROWS + 1], np.int32)
+    first, states, low, high = _string_in(header, here)
     k = (here - first) // states
     code = np.int64(rows[(here - first - k * states) << 8 | byte])
     if code == DEAD:

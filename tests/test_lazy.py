@@ -172,6 +172,18 @@ def test_contents_are_the_same_only_if_they_say_the_same():
     assert len(set(numbers)) == len(numbers)
 
 
+@pytest.mark.parametrize("ascii", [False, True])
+@pytest.mark.parametrize("most", [1, 5, 6, 7, 8, 9, 30])
+def test_a_token_that_begins_a_bounded_string_is_no_longer_than_it(most, ascii):
+    words = [b'"' + text * n for text in (b"a", "é".encode(), b"\\n") for n in range(1, 9)]
+    words += [b' "abc', b'["ab', b'"ab"', b'"ab",', b'"ab":', b'"\xc3', b'"a\xc3', b'"a\x7f']
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=0)
+    bounded = {"type": "string", "maxLength": most}
+    for schema in (bounded, {"items": bounded}, {"properties": {"a": bounded, "aaa": {"const": "aa"}}}):
+        lazy, complete = tables(schema, vocab, ascii=ascii)
+        same_along_walks(lazy, complete, vocab, random.Random(most), 120, rare=0.8)
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 40])
 def test_near_the_depth_the_same_is_refused(depth):
     vocab = vocabulary()
