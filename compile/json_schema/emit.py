@@ -92,7 +92,7 @@ class Emitter:
     def begin(self, meter: Meter) -> None:
         """Write what texts come to first, but nothing that is much work; meter: of all that is written later."""
         m = self.machine
-        left = _AT_FIRST
+        left = min(_AT_FIRST, (self.meter.budget.states - m.size) // 2)
         while left > 0 and (done := m.spread(_AT_ONCE, alone=False)):
             left -= done
             self.meter.check(states=m.size, doing=_WRITING)
