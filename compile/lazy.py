@@ -151,7 +151,8 @@ class Known:
         same = content.transition.shape, content.free, content.most, content.transition[::step].tobytes()
         alike = self._contents.setdefault(same, [])
         for number, other in alike:
-            if all(np.array_equal(getattr(content, name), getattr(other, name)) for name in _ARRAYS):
+            pairs = ((getattr(content, name), getattr(other, name)) for name in _ARRAYS)
+            if all(one is another or np.array_equal(one, another) for one, another in pairs):
                 return number
         number = next(self._next)
         alike.append((number, content))

@@ -627,7 +627,7 @@ class _LazyHost(_NestedHost):
         self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
 
     def mask(self, place: _Place) -> NDArray[np.uint32]:
-        """Return the mask of a place, read-only; what differs in the states of a string alone has one mask."""
+        """Return the mask of a place, read-only: one for all states of a string that allow the same."""
         node, stack = place
         return super().mask((self.machine.alike(node), stack) if self.strings <= node < _AFTER_EOS else place)
 
