@@ -721,6 +721,7 @@ def _walk(
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
     part_groups, part_freely = np.uint64(0), np.int64(0)
+    # `characters` and `reach` are of the trie of tokens alone
     any_groups = np.uint64(header[AT_BODY_GROUPS]) if frames < 0 and not ends else np.uint64(0)
     d = np.int64(0)
     at[0], stop[0] = 0, child[0]
@@ -839,7 +840,7 @@ def _walk(
             if same:
                 continue  # from here on exactly what the base, or its exits, say
         x, behind = tokens[3 * i], tokens[3 * i + 1]
-        if characters[i] & ~any_groups == 0 and _is_any(header, code):
+        if any_groups and characters[i] & ~any_groups == 0 and _is_any(header, code):
             behind = np.int64(tokens[3 * i + 2])
         if x < behind:
             allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)

@@ -184,6 +184,20 @@ def test_a_token_that_begins_a_bounded_string_is_no_longer_than_it(most, ascii):
         same_along_walks(lazy, complete, vocab, random.Random(most), 120, rare=0.8)
 
 
+def test_what_is_left_of_tokens_is_read_as_itself():
+    """Many remainders, and many tokens of two bytes, so that nodes of both tries have the same numbers."""
+    keys = [f"{a}{b}" for a in "abcdefghij" for b in "abcdefghij"]
+    words = [chr(c).encode() for c in range(0x80, 0x600)] + [f'","{key}":"x","b":1'.encode() for key in keys]
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=0)
+    lazy, complete = tables({"additionalProperties": {"type": "string"}}, vocab, whitespace="compact")
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for byte in b'{"a":"b':
+        assert a.advance(1 + byte)
+        assert b.advance(1 + byte)
+        assert (a.mask() == b.mask()).all()
+    assert not a.advance(vocab.size - 1)
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 40])
 def test_near_the_depth_the_same_is_refused(depth):
     vocab = vocabulary()
