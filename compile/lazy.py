@@ -131,6 +131,7 @@ class Known:
         self.symbol_of = np.full(vocabulary.size, -1, np.int32)
         self.symbol_of[string.exit_token] = string.exit_symbol
         self.most_exits = string.exit_token.size
+        # numbers for each token that may end a string, and for how many do: see `write_text`
         self.room = 2 * int(np.count_nonzero(self._characters[0] >> np.uint64(BYTE_GROUP[0x22]) & np.uint64(1))) + 2
 
     def free(self, groups: int, most: int) -> Base:
@@ -149,14 +150,13 @@ class Known:
         """Return a number that is the same for contents that are, from whichever schema."""
         step = max(1, len(content.label) // 8)
         same = content.transition.shape, content.free, content.most, content.transition[::step].tobytes()
-        alike = self._contents.setdefault(same, [])
-        for number, other in alike:
+        for number, other in self._contents.get(same, ()):
             pairs = ((getattr(content, name), getattr(other, name)) for name in _ARRAYS)
             if all(one is another or np.array_equal(one, another) for one, another in pairs):
                 return number
         number = next(self._next)
-        alike.append((number, content))
         self._count(sum(getattr(content, name).nbytes for name in _ARRAYS))
+        self._contents.setdefault(same, []).append((number, content))
         return number
 
     def text(self, content: int, state: int) -> Base | None:
@@ -178,18 +178,14 @@ class Known:
 
 
 class Noted:
-    """A mask by the words in which it differs from that of a base."""
+    """A mask by the words in which it differs from that of a base. shared: whether others have that base anyway."""
 
-    __slots__ = ("_base", "_words")
+    __slots__ = ("_base", "_words", "nbytes")
 
-    def __init__(self, base: Base, words: NDArray[np.uint32]) -> None:
+    def __init__(self, base: Base, words: NDArray[np.uint32], shared: bool) -> None:
         self._base = base
         self._words = words  # place, word; as often as there are any
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes, its base aside, which many share."""
-        return _NOTED_BYTES + self._words.nbytes
+        self.nbytes = _NOTED_BYTES + words.nbytes + (0 if shared else base.mask.nbytes)
 
     def write(self, out: NDArray[np.uint32]) -> None:
         """Write the mask into out (ceil(V / 32),)."""
@@ -441,7 +437,7 @@ class Lazy:
                     out[eos >> 5] |= np.uint32(1 << (eos & 31))
                     differ = -1
             if differ >= 0:
-                return looked, Noted(base, scratch[3][: 2 * differ].copy())
+                return looked, Noted(base, scratch[3][: 2 * differ].copy(), walk or node < TEXTS)
         return looked, work > _ENOUGH
 
     def alike(self, node: int) -> int:
@@ -460,7 +456,7 @@ class Lazy:
         return first + state if counts and k <= slack else node
 
     def _text(self, node: int) -> Base | None:
-        """Return what a state of a text allows, None where it reads so little that it is soon walked."""
+        """Return what a state of a text allows, None where that is soon walked: it reads little, or is in an escape."""
         n = bisect_right(self._slack, node, key=itemgetter(0)) - 1
         known, state = self._known, node - self.machine.texts[n].first
         number = self._numbers.get(n)

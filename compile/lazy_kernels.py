@@ -585,7 +585,7 @@ def _content_ahead(
 
 @njit(cache=True, nogil=True)
 def text_freely(header: Any, here: Any) -> Any:
-    """Return the same of a state of a text."""
+    """Return of a state of a text what `_row_freely` does of one with a row."""
     first, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, here), here)
     nothing = np.uint64(0), np.int64(0), np.uint64(0), np.int64(WRITTEN)
     if (here - first) % PHASES:
