@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numba import typeof
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
@@ -121,6 +122,7 @@ class Known:
     """
 
     def __init__(self, vocabulary: Vocabulary, string: Base) -> None:
+        _load()
         self._characters = vocabulary.characters
         self._free: dict[tuple[int, int], Base] = {}
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
@@ -582,3 +584,21 @@ def _scratch(levels: int) -> _Scratch:
 
 _NONE = np.empty(0, np.int32)
 _EMPTY = Base.of(np.empty(0, np.uint32))
+
+
+def _load() -> None:
+    """Load the loops, which takes 5 to 30 ms for each, before somebody waits for a mask."""
+    header, words, numbers, sites = (np.empty(0, kind) for kind in (np.int64, np.uint32, np.int32, np.int32))
+    groups, counts = np.empty(0, np.uint64), np.empty(0, np.uint16)
+    for array in (sites, groups, counts):
+        array.flags.writeable = False
+    base = _EMPTY.addresses
+    for loop, arguments in (
+        (write_mask, (header, 0, True, 0, 0, base, 0, 0, 0, sites, words, 0, 0)),
+        (write_text, (header, 0, base, 0, 0, numbers, words, numbers, numbers.reshape(3, 0))),
+        (text_freely, (header, 0)),
+        (write_free, (groups, counts, np.uint64(0), 0, words)),
+        (restore, (0, 0, words, words)),
+        (read, (header, 0, b"", 0)),
+    ):
+        loop.compile(tuple(map(typeof, arguments)))

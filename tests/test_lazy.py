@@ -184,6 +184,19 @@ def test_a_token_that_begins_a_bounded_string_is_no_longer_than_it(most, ascii):
         same_along_walks(lazy, complete, vocab, random.Random(most), 120, rare=0.8)
 
 
+def test_no_loop_is_loaded_while_somebody_waits_for_a_mask():
+    _, vocab = tekken()
+    mw.compile_json_schema(True, vocab, lazy=True)
+    names = ("write_mask", "write_text", "text_freely", "write_free", "restore", "read")
+    loops = [getattr(lazy_module, name) for name in names]
+    assert [len(loop.signatures) for loop in loops] == [1] * len(loops)
+    for schema in (LONG, TREE):
+        for depth in (3, 64):
+            lazy, complete = tables(schema, vocab, depth=depth)
+            same_along_walks(lazy, complete, vocab, random.Random(depth), 60)
+    assert [len(loop.signatures) for loop in loops] == [1] * len(loops)
+
+
 def test_what_is_left_of_tokens_is_read_as_itself():
     """Many remainders, and many tokens of two bytes, so that nodes of both tries have the same numbers."""
     keys = [f"{a}{b}" for a in "abcdefghij" for b in "abcdefghij"]
