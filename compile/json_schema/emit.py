@@ -41,7 +41,7 @@ from .strings import cut, escaped, has_spellings, partition
 
 _WRITING = "writing out a schema"
 _AT_ONCE = 64  # states, before somebody looks at the clock
-_AT_FIRST = 1600  # states of a lazy table that are written before somebody comes to them
+_AT_FIRST = 1200  # states of a lazy table that are written before somebody comes to them
 _MOST_KEYS = 1024  # of an object: each of its sites has an entry for each
 _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
