@@ -1,10 +1,12 @@
 """Bring a DFA into canonical form: trimmed, minimal, numbered breadth first, symbol classes merged.
 
-Minimising is partition refinement after Hopcroft, for partial transition functions as in Valmari and Lehtinen,
-"Efficient minimization of DFAs with partial transition functions" (STACS 2008): it looks at transitions that exist, E
-of them, O(log N) times each. A block splits others by all classes at once, a bit per class: most states of a UTF-8
-automaton have dozens of classes that lead to one place, and five runs of word characters in a row (1,550 states, 96
-classes) take a fifth of the time that one class after another takes.
+Minimising is partition refinement. It begins with rounds after Moore, which look at every transition: each tells apart
+states by one more symbol of what follows. Where that is little, as in numbers, a few rounds are all. Where it is much,
+as in long words, the rest is after Hopcroft, for partial transition functions as in Valmari and Lehtinen, "Efficient
+minimization of DFAs with partial transition functions" (STACS 2008): it looks at transitions that exist, E of them,
+O(log N) times each. A block splits others by all classes at once, a bit per class: most states of a UTF-8 automaton
+have dozens of classes that lead to one place, and five runs of word characters in a row (1,550 states, 96 classes)
+take a fifth of the time that one class after another takes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from numba import njit
 from .budget import Meter
 from .dfa import Accepting, ClassOf, Dfa, Transition
 
-_BYTES_PER_TRANSITION = 16  # what the kernel holds for each: source and label, twice the source while trimming
+_BYTES_PER_TRANSITION = 20  # what the kernel holds for each: target, source and label, twice the source while trimming
+_SLOW = 2  # rounds that leave the blocks fewer than 5/4 of what they were, after which others are worth more
 
 
 def canonical(
@@ -62,28 +65,38 @@ def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> An
     if count == 0:
         return True, no_language[0], no_language[1], no_language[2]
 
-    # the transitions that are left, by the state they lead to
-    into = np.zeros(count + 1, np.int64)
+    # the transitions that are left
+    to = np.empty((count, K), np.int32)
     ends = np.empty(count, np.bool_)
     for i in range(count):
         ends[i] = accepting[kept[i]]
         for k in range(K):
             t = transition[kept[i], columns[k]]
-            if t >= 0 and number[t] >= 0:
-                into[number[t] + 1] += 1
-    for i in range(count):
-        into[i + 1] += into[i]
-    source = np.empty(into[count], np.int32)
-    label = np.empty(into[count], np.int32)
-    fill = into[:count].copy()
-    for i in range(count):
-        for k in range(K):
-            t = transition[kept[i], columns[k]]
-            if t >= 0 and number[t] >= 0:
-                source[fill[number[t]]] = i
-                label[fill[number[t]]] = k
-                fill[number[t]] += 1
-    block, member, blocks = refine(source, label, into, ends, K)
+            to[i, k] = number[t] if t >= 0 else -1
+    block, blocks, done = _rounds(to, ends)
+    if done:
+        member = np.empty(blocks, np.int32)
+        for i in range(count - 1, -1, -1):
+            member[block[i]] = i
+    else:  # by the state they lead to
+        into = np.zeros(count + 1, np.int64)
+        for i in range(count):
+            for k in range(K):
+                if to[i, k] >= 0:
+                    into[to[i, k] + 1] += 1
+        for i in range(count):
+            into[i + 1] += into[i]
+        source = np.empty(into[count], np.int32)
+        label = np.empty(into[count], np.int32)
+        fill = into[:count].copy()
+        for i in range(count):
+            for k in range(K):
+                t = to[i, k]
+                if t >= 0:
+                    source[fill[t]] = i
+                    label[fill[t]] = k
+                    fill[t] += 1
+        block, member, blocks = refine(source, label, into, ends, K, block, blocks)
 
     # one row per block, numbered breadth first
     rows = np.full((blocks, K), -1, np.int32)
@@ -94,9 +107,9 @@ def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> An
     found = 1
     for i in range(blocks):
         for k in range(K):
-            t = transition[kept[member[order[i]]], columns[k]]
-            if t >= 0 and number[t] >= 0:
-                b = block[number[t]]
+            t = to[member[order[i]], k]
+            if t >= 0:
+                b = block[t]
                 if place[b] < 0:
                     place[b] = found
                     order[found] = b
@@ -211,22 +224,101 @@ def _trim(transition: Any, columns: Any, accepting: Any, start: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def refine(source: Any, label: Any, into: Any, accepting: Any, K: int) -> Any:
+def _rounds(to: Any, accepting: Any) -> Any:
+    """Return a block (N,) for each state, their number, and whether no word tells the states of one apart.
+
+    to: the state that each leads to by each class (N, K), -1 for none. States of different blocks are told apart by
+    some word. It ends early where words would have to be long.
+    """
+    N, K = to.shape
+    block = np.empty(N, np.int32)
+    blocks = 0
+    seen = np.full(2, -1, np.int32)
+    for s in range(N):
+        a = np.int32(accepting[s])
+        if seen[a] < 0:
+            seen[a] = blocks
+            blocks += 1
+        block[s] = seen[a]
+    factor = np.empty(K + 1, np.uint64)  # as random as splitmix64 makes them, so that sums of products are as hashes
+    for k in range(K + 1):
+        mixed = np.uint64(k + 1) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        factor[k] = mixed | np.uint64(1)
+    bits = 1
+    while 1 << bits < 2 * N:
+        bits += 1
+    size, shift = 1 << bits, np.uint64(64 - bits)
+    slots = np.empty(size, np.int32)
+    after = np.empty(N, np.int32)
+    member = np.empty(N, np.int32)  # a state of each new block
+    digest = np.empty(N, np.uint64)  # of what that leads to
+    slow = 0
+    while blocks < N:
+        slots[:] = -1
+        found = 0
+        for s in range(N):
+            own = np.uint64(block[s]) * factor[K]
+            for k in range(K):
+                t = to[s, k]
+                own += np.uint64(block[t] + 1 if t >= 0 else 0) * factor[k]
+            own *= factor[0]
+            at = np.int64(own >> shift)
+            while slots[at] >= 0:
+                b = slots[at]
+                r = member[b]
+                if digest[b] == own and block[r] == block[s]:
+                    k = 0
+                    while k < K:
+                        t, u = to[s, k], to[r, k]
+                        if t != u and (t < 0 or u < 0 or block[t] != block[u]):
+                            break
+                        k += 1
+                    if k == K:
+                        break
+                at = (at + 1) & (size - 1)
+            if slots[at] < 0:
+                slots[at] = found
+                member[found], digest[found] = s, own
+                found += 1
+            after[s] = slots[at]
+        if found == blocks:
+            return block, blocks, True
+        slow += 4 * found < 5 * blocks
+        block, after, blocks = after, block, found
+        if slow == _SLOW and blocks < N:
+            return block, blocks, False
+    return block, blocks, True
+
+
+@njit(cache=True, nogil=True)
+def refine(source: Any, label: Any, into: Any, accepting: Any, K: int, block: Any, blocks: int) -> Any:
     """Return a block (N,) for each state, the same for two if no word tells them apart, a state of each, their number.
 
-    State t is led to from source[j] by class label[j], below K, for j in into[t] .. into[t + 1]. If every state lies on
-    a way to an accepting one, these are the fewest blocks.
+    State t is led to from source[j] by class label[j], below K, for j in into[t] .. into[t + 1]. block: of states known
+    to be told apart, (N,) below `blocks`; zeros, and 1, where nothing is known. If every state lies on a way to an
+    accepting one, what is returned are the fewest blocks.
     """
     N = accepting.size
     # block b is element[first[b] : stop[b]], state s stands at place[s]
-    element = np.arange(N).astype(np.int32)
-    place = np.arange(N).astype(np.int32)
-    block = np.zeros(N, np.int32)
+    element = np.empty(N, np.int32)
+    place = np.empty(N, np.int32)
+    block = block.copy()
     first = np.zeros(N, np.int32)
     stop = np.zeros(N, np.int32)
     marked = np.zeros(N, np.int32)  # how many of a block's states, moved to its front, reach the splitter
-    stop[0] = N
-    blocks = 1
+    for s in range(N):
+        stop[block[s]] += 1
+    for b in range(1, blocks):
+        first[b] = stop[b - 1]
+        stop[b] += stop[b - 1]
+    for s in range(N):
+        b = block[s]
+        place[s] = first[b] + marked[b]
+        element[place[s]] = s
+        marked[b] += 1
+    marked[:] = 0
     touched = np.arange(N).astype(np.int32)  # the states that reach the splitter
     in_touched = np.full(N, -1, np.int32)  # the splitter for which a state was last touched
     touched_blocks = np.empty(N, np.int32)
@@ -240,7 +332,7 @@ def refine(source: Any, label: Any, into: Any, accepting: Any, K: int) -> Any:
             by[s, K >> 6] |= np.uint64(1) << np.uint64(K & 63)
 
     count = N
-    splitter = 0
+    splitter = 0 if blocks == 1 else -1  # what all states lead to was looked at, so one block need not be
     while True:
         num_touched = 0
         for i in range(count):

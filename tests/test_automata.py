@@ -425,6 +425,31 @@ def test_wide_automata_of_many_states_are_minimised_too(seed, classes, kinds, fo
             state = transition[state, word[-1]]
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(20, 60), st.integers(1, 3))
+def test_states_that_only_long_words_tell_apart_are_kept_apart(seed, words, length, letters):
+    # a trie of long words, half of them with the ends of others: round after round tells only a few states apart
+    rng = np.random.default_rng(seed)
+    rows, accepting = [[-1] * letters], [False]
+    texts = rng.integers(0, letters, (words, length))
+    texts[::2, length // 2 :] = texts[1, length // 2 :]
+    for text in texts.tolist():
+        state = 0
+        for letter in text:
+            if rows[state][letter] < 0:
+                rows[state][letter] = len(rows)
+                rows.append([-1] * letters)
+                accepting.append(False)
+            state = rows[state][letter]
+        accepting[state] = True
+    transition, ends = np.array(rows, np.int32), np.array(accepting)
+    dfa = canonical(np.minimum(np.arange(256), letters - 1).astype(np.uint16), transition, ends)
+    assert dfa.num_states == distinct_states(transition, ends) == distinct_states(dfa.transition, dfa.accepting)
+    for text in texts.tolist():
+        assert dfa.accepts(text)
+        assert not dfa.accepts(text[:-1])
+
+
 @pytest.mark.parametrize("broken", ["target", "class", "start", "accepting"])
 def test_arrays_that_are_no_dfa_are_refused(broken):
     class_of, transition, accepting = np.zeros(256, np.uint16), np.zeros((2, 1), np.int32), np.ones(2, np.bool_)

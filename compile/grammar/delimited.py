@@ -338,7 +338,8 @@ def _merged(
     total = states + calls + labels
     into = np.concatenate(([0], np.cumsum(np.bincount(to, minlength=total))))
     ending = np.concatenate((accepting, np.zeros(calls + labels, np.bool_)))
-    block = refine(source.astype(np.int32), label.astype(np.int32), into, ending, classes + 1 + 2 * labels)[0]
+    known = np.zeros(total, np.int32), 1
+    block = refine(source.astype(np.int32), label.astype(np.int32), into, ending, classes + 1 + 2 * labels, *known)[0]
     _, first, which = np.unique(block[:states], return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(first))
     out: NDArray[np.int64] = order[which.reshape(-1)]

@@ -258,19 +258,25 @@ class _Tests:
 class _Table:
     """The steps from what is left of the formulas, made as they are asked for."""
 
-    __slots__ = ("allowed", "close", "counts", "foreign", "left", "made", "others", "required", "steps", "tests")
+    __slots__ = (
+        "allowed", "close", "counted", "counts", "foreign", "left", "made", "others", "required", "steps", "tests",
+        "whole",
+    )  # fmt: skip
 
     def __init__(self, left: _Left, foreign: int, num_keys: int) -> None:
         self.left = left
         self.foreign = foreign
         self.steps: list[Step | None] = [None] * num_keys
         self.made = foreign  # keys whose steps need not be made any more
+        self.whole = num_keys + 1  # the place from which on these are the steps of a state, and all are made
         self.others: dict[int, Step] | None = None
         self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
         self.required = 0  # keys whose absence changes what is left
         self.allowed = -1  # keys that there may be
         self.tests: _Tests  # of all but `counts`, which a single conjunction has beside
         self.counts: list[Node] = []
+        # these after one more member, and by what else is left all that is
+        self.counted: tuple[list[Node], dict[Node, Node]] | None = None
 
 
 class _Derivatives:
@@ -311,16 +317,14 @@ class _Derivatives:
         self._found: list[tuple[int, _Left, int]] = []
         self._num_steps = 0
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
-        self._state(0, parts, 0)
+        self._number(0, parts, self._foreign(0, parts, 0))
         for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
             if not i & 7:
                 builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
             self.automaton.states.append(self._make(place, left, foreign))
 
-    def _state(self, place: int, left: _Left, foreign: int) -> int:
-        return self._number(place, left, self._foreign(place, left, foreign))
-
     def _number(self, place: int, left: _Left, foreign: int) -> int:
+        """Return the state at a place; keys that are foreign there are passed over."""
         while foreign >> place & 1:
             place += 1
         key = (place, left, foreign)
@@ -365,6 +369,8 @@ class _Derivatives:
         """Return the state at a place: its ranges of keys, each up to one whose absence changes what is left."""
         table = self._table(left, foreign)
         close = table.close
+        if place >= table.whole:
+            return ObjectState(close, place, self._end, table.steps, self._others(table))
         pieces: list[tuple[int, int, _Table]] = []
         others: Mapping[int, Step] = _NO_STEPS
         start = place
@@ -388,6 +394,8 @@ class _Derivatives:
             return ObjectState(close, self._end, self._end, table.steps, others)
         if read_alike is None and len(pieces) == 1:
             start, stop, table = pieces[0]
+            if start == place and stop == self._end:
+                table.whole = place
             return ObjectState(close, start, stop, table.steps, others)
         steps: list[Step | None] = [None] * self._end
         for start, stop, table in pieces:
@@ -418,32 +426,38 @@ class _Derivatives:
 
     def _step(self, table: _Table, letter: int) -> Step | None:
         self._num_steps += 1
-        cases = self._cases(table, letter)
-        if not cases:
-            return None
-        place = min(letter + 1, self._end)
-        left, foreign = table.left, table.foreign
-        following = tuple(
-            [
-                self._number(place, rest, foreign) if rest is left else self._state(place, rest, foreign)
-                for _, rest in cases
-            ]
-        )
-        return self._builder.step(cases, following)
-
-    def _cases(self, table: _Table, letter: int) -> list[Case]:
-        """Return the cases of the value of the next member."""
         tests = table.tests
         cases = tests.cases.get(letter)
         if cases is None:
             cases = tests.cases[letter] = self._told_apart(tests, letter)
-        if not table.counts:
-            return cases
-        counts = list(map(counted, table.counts))  # what is asked of a value does not depend on how many there were
+        if table.counts:
+            cases = self._counted(table, cases)
+        if not cases:
+            return None
+        place = min(letter + 1, self._end)
+        left, foreign = table.left, table.foreign
+        following = [
+            self._number(place, rest, foreign if rest is left else self._foreign(place, rest, foreign))
+            for _, rest in cases
+        ]
+        return self._builder.step(cases, tuple(following))
+
+    def _counted(self, table: _Table, cases: list[Case]) -> list[Case]:
+        """Return cases of the value of the next member in which the members are counted."""
+        left = table.counted  # what is asked of a value does not depend on how many there were
+        if left is None:
+            left = table.counted = list(map(counted, table.counts)), {}
+        counts, known = left
         if NEVER in counts:
             return []
-        found = [(condition, all_of([rest, *counts])) for condition, (rest,) in cases]
-        return [(condition, (rest,)) for condition, rest in found if not is_never(rest)]
+        found: list[Case] = []
+        for condition, (rest,) in cases:
+            both = known.get(rest)
+            if both is None:
+                both = known[rest] = all_of([rest, *counts])
+            if not is_never(both):
+                found.append((condition, (both,)))
+        return found
 
     def _told_apart(self, tests: _Tests, letter: int) -> list[Case]:
         """Return the cases of the value of the next member under some formulas.
@@ -688,21 +702,31 @@ def _mentioned(parts: _Left) -> tuple[tuple[str, ...], list[Members], list[Node]
         elif type(atom) is Names:
             names[atom.node] = None
     declared = frozenset([key for one in members for key, _ in one.args[0]])
-    orders: list[Sequence[str]] = []
+    orders: dict[Node, list[list[str]]] = {}
     for part in parts:
         _orders(part, declared, orders)
-    return in_order(orders), list(members), list(names)
+    return in_order([order for each in orders.values() for order in each]), list(members), list(names)
 
 
-def _orders(node: Any, declared: frozenset[str], orders: list[Sequence[str]]) -> None:
-    """Append the keys of each Members, and after those of its conjunction the keys that are only required."""
+def _orders(node: Any, declared: frozenset[str], orders: dict[Node, list[list[str]]]) -> None:
+    """Add the keys of each Members, and after those of its conjunction the keys that are only required; each once."""
     shape = type(node)
     if shape is Members:
-        orders.append([key for key, _ in node.args[0]])
+        if node not in orders:
+            orders[node] = [[key for key, _ in node.args[0]]]
     elif shape is Required:
-        orders.extend([[key] for key in node.args[0] if key not in declared])
-    elif shape in (All, Some, Not):
-        for part in sorted(node.args, key=lambda part: type(part) is Required):
+        if node not in orders:
+            orders[node] = [[key] for key in node.args[0] if key not in declared]
+    elif shape is Not:
+        _orders(node.args[0], declared, orders)
+    elif shape is All or shape is Some:
+        late = []
+        for part in node.args:
+            if type(part) is Required:
+                late.append(part)
+            else:
+                _orders(part, declared, orders)
+        for part in late:
             _orders(part, declared, orders)
 
 
