@@ -11,7 +11,6 @@ import itertools
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -73,8 +72,10 @@ from .lazy_kernels import (
     PLAIN,
     UNKNOWN,
     WRITTEN,
+    addresses,
     groups_read,
     read,
+    reads_little,
     restore,
     text_freely,
     write_free,
@@ -108,11 +109,9 @@ class Base(NamedTuple):
     @staticmethod
     def of(mask: NDArray[np.uint32], *exits: NDArray[np.int32]) -> Base:
         """Return the base of contiguous arrays, those of exits as far as there are any."""
-        exits += (_NONE,) * (4 - len(exits))
-        token, symbol, characters, label = exits
-        where = [address_of(array) for array in (mask, token, symbol, characters, label)]
-        sizes = token.size, characters.size, label.size
-        return Base(mask, token, symbol, characters, label, (where[0], mask.size, *where[1:], *sizes))
+        token, symbol, characters, label = exits + (_NONE,) * (4 - len(exits))
+        where = addresses(mask, token, symbol, characters, label)
+        return Base(mask, token, symbol, characters, label, where)
 
 
 class Known:
@@ -127,6 +126,7 @@ class Known:
         self._free: dict[tuple[int, int], Base] = {}
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
         self._contents: dict[tuple[Any, ...], list[tuple[int, Content]]] = {}  # by what is soon looked at
+        self._same: dict[tuple[int, ...], tuple[int, Content]] = {}  # by which arrays they have, which are kept alive
         self._bytes = 0
         self._next = itertools.count()
         # what is left of each token behind the end of a string, where something reads that, else -1
@@ -150,6 +150,18 @@ class Known:
 
     def number(self, content: Content) -> int:
         """Return a number that is the same for contents that are, from whichever schema."""
+        arrays = [getattr(content, name) for name in _ARRAYS]
+        own = *[id(array) if array.size else 0 for array in arrays], content.free, content.most
+        known = self._same.get(own)
+        if known is None:
+            known = self._number(content), content
+            if not content.needed.size:  # which each schema has for itself
+                self._count(sum(array.nbytes for array in arrays))
+                self._same[own] = known
+        return known[0]
+
+    def _number(self, content: Content) -> int:
+        """Return the number of a content by what is in its arrays."""
         step = max(1, len(content.label) // 8)
         same = content.transition.shape, content.free, content.most, content.transition[::step].tobytes()
         for number, other in self._contents.get(same, ()):
@@ -167,7 +179,7 @@ class Known:
 
     def keep(self, content: int, state: int, base: Base) -> None:
         """Keep what a state of a content allows."""
-        self._count(base.mask.nbytes + 3 * self.symbol_of.itemsize * self.most_exits)
+        self._count(base.mask.nbytes + 3 * base.exit_token.nbytes)
         self._texts[content, state] = base
 
     def _count(self, more: int) -> None:
@@ -176,6 +188,7 @@ class Known:
         if self._bytes > _MOST_KEPT:
             self._texts.clear()
             self._contents.clear()
+            self._same.clear()
             self._bytes = more
 
 
@@ -229,7 +242,9 @@ class Lazy:
         depth: int,
         bound: int | None,
         meter: Meter,
+        release: Callable[[], None],
     ) -> None:
+        self._release = release
         self.machine, self.vocabulary, self.bases = machine, vocabulary, bases
         self.depth, self.meter = depth, meter
         self.strings = STRINGS
@@ -262,6 +277,8 @@ class Lazy:
         # of each text its first state, the states of its content, whether characters are counted, and after how many at
         # most all tokens are still within the bound: below 0 where some states are dead, too
         self._slack: list[tuple[int, int, bool, int]] = []
+        self._first_texts: list[int] = []  # and the first states of texts, and of counted strings
+        self._first_strings: list[int] = []
         self._known = known
         self._free_of: dict[int, NDArray[np.int16]] = {}  # which of `_free_sets` each state of some contents reads
         self._free_sets = np.zeros(2 * MOST_SETS, np.int64)  # groups of characters, and those wanted beside
@@ -272,6 +289,10 @@ class Lazy:
         self._take()
         rows = self._arrays[0].reshape(-1)
         self._header[AT_BODY_GROUPS] = np.uint64(groups_read(self._header, rows, body, PLAIN)).astype(np.int64)
+
+    def __del__(self) -> None:
+        # thousands of objects, which would wait for the garbage collector, and make it walk all those of a process
+        self._release()
 
     def _take(self) -> None:
         """Take what the machine has now."""
@@ -288,6 +309,7 @@ class Lazy:
         self._arrays = arrays
         self._header[AT_SITE_LEAF + 1] = m.num_sites
         if len(m.strings) > self._strings.shape[1]:
+            self._first_strings = [first for first, _, _ in m.strings]
             self._strings = np.array(
                 [(first, low, -1 if high is None else high) for first, low, high in m.strings], np.int64
             ).T.copy()
@@ -308,6 +330,7 @@ class Lazy:
                     slack = text.most - self._longest - int(text.needed.max())
                 said = text.first, *where, *text.transition.shape, text.free, text.most, needed, self._read_by(text)
                 self._texts[OF_TEXT * n : OF_TEXT * (n + 1)] = said
+                self._first_texts.append(text.first)
                 self._slack.append((text.first, len(text.label), text.most >= 0, slack))
             self._num_texts = len(m.texts)
             put(self._header, AT_TEXTS, self._texts)
@@ -448,44 +471,45 @@ class Lazy:
         Where the characters that were read are counted, they matter only when a token may come to the bound.
         """
         if node < TEXTS:
-            first, low, high = self.machine.strings[bisect_right(self.machine.strings, node, key=itemgetter(0)) - 1]
+            first, low, high = self.machine.strings[bisect_right(self._first_strings, node) - 1]
             k, q = divmod(node - first, len(self.counted.rows))
             if k < low or (high is not None and high - k < self._longest):
                 return node
             return first + low * len(self.counted.rows) + q
-        first, states, counts, slack = self._slack[bisect_right(self._slack, node, key=itemgetter(0)) - 1]
+        first, states, counts, slack = self._slack[bisect_right(self._first_texts, node) - 1]
         k, state = divmod(node - first, PHASES * states)
         return first + state if counts and k <= slack else node
 
     def _text(self, node: int) -> Base | None:
         """Return what a state of a text allows, None where that is soon walked: it reads little, or is in an escape."""
-        n = bisect_right(self._slack, node, key=itemgetter(0)) - 1
-        known, state = self._known, node - self.machine.texts[n].first
+        n = bisect_right(self._first_texts, node) - 1
+        known, first = self._known, self._slack[n][0]
         number = self._numbers.get(n)
-        if number is not None:
-            found = known.text(number, state)
-            if found is not None:
-                return found
-        groups, freely, wanted, _ = text_freely(self._header, node)
-        if not freely:
-            return None
         if number is None:
+            if reads_little(self._header, node):
+                return None
             number = self._numbers[n] = known.number(self.machine.texts[n])
-            found = known.text(number, state)
-            if found is not None:
-                return found
-        free = known.free(groups, freely)
+        base = known.text(number, node - first)
+        if base is None:
+            groups, freely, wanted, _ = text_freely(self._header, node)
+            if freely:
+                base = self._walked(node, known.free(groups, freely), wanted, freely)
+                known.keep(number, node - first, base)
+        return base
+
+    def _walked(self, node: int, free: Base, wanted: int, freely: int) -> Base:
+        """Return what a state of a text allows, of which some is read freely."""
+        known = self._known
         scratch = _scratch(self._levels)  # held for as long as its address is used
         self._header[AT_SCRATCH] = scratch[1]
-        mask, ended = np.empty(-(-self.vocabulary.size // 32), np.uint32), np.empty(known.room, np.int32)
-        exits = np.empty((3, known.most_exits), np.int32)
+        room = _room(known.room + 3 * known.most_exits)
+        ended, exits = room[: known.room], room[known.room :].reshape(3, -1)
+        mask = np.empty(-(-self.vocabulary.size // 32), np.uint32)
         count, label = write_text(
             self._header, node, free.addresses, wanted, freely, known.symbol_of, mask, ended, exits
         )  # fmt: skip
-        token, symbol, labels = exits[:, :count]
-        base = Base.of(mask, token, symbol, _NONE, labels if label else _NONE)
-        known.keep(number, state, base)
-        return base
+        token, symbol, labels = exits[:, :count].copy()
+        return Base.of(mask, token, symbol, _NONE, labels if label else _NONE)
 
     def _has_room(self, site: int, frames: int) -> bool:
         """Return whether a site may be pushed."""
@@ -493,7 +517,7 @@ class Lazy:
 
     def _string(self, node: int) -> tuple[Base, int, int]:
         """Return what a state of a counted string allows, and how many characters an exit must and may read."""
-        first, low, high = self.machine.strings[bisect_right(self.machine.strings, node, key=itemgetter(0)) - 1]
+        first, low, high = self.machine.strings[bisect_right(self._first_strings, node) - 1]
         k, q = divmod(node - first, len(self.counted.rows))
         room = MOST_DEPTH if high is None else high - k
         return self.counted.base(q, room if room < self.counted.most else None), low - k, room
@@ -582,8 +606,16 @@ def _scratch(levels: int) -> _Scratch:
     return found
 
 
+def _room(size: int) -> NDArray[np.int32]:
+    """Return room for so many numbers, kept in this thread."""
+    found: NDArray[np.int32] | None = getattr(_kept, "room", None)
+    if found is None or found.size < size:
+        found = _kept.room = np.empty(size, np.int32)
+    return found[:size]
+
+
 _NONE = np.empty(0, np.int32)
-_EMPTY = Base.of(np.empty(0, np.uint32))
+_EMPTY = Base(np.empty(0, np.uint32), _NONE, _NONE, _NONE, _NONE, (0,) * 9)
 
 
 def _load() -> None:
@@ -596,7 +628,9 @@ def _load() -> None:
     for loop, arguments in (
         (write_mask, (header, 0, True, 0, 0, base, 0, 0, 0, sites, words, 0, 0)),
         (write_text, (header, 0, base, 0, 0, numbers, words, numbers, numbers.reshape(3, 0))),
+        (reads_little, (header, 0)),
         (text_freely, (header, 0)),
+        (addresses, (words, numbers, numbers, numbers, numbers)),
         (write_free, (groups, counts, np.uint64(0), 0, words)),
         (restore, (0, 0, words, words)),
         (read, (header, 0, b"", 0)),

@@ -125,7 +125,12 @@ def _other_key(header: Any, here: Any, other: Any, byte: Any, characters: Any, i
 def _is_any(header: Any, state: Any) -> Any:
     """Return whether a state surely reads what any string has, a token of it: in a bounded one, or towards a key."""
     if state < KEYS:
-        return state == header[AT_BODY]
+        if state == header[AT_BODY]:
+            return True
+        twins = array_at(header[AT_TWINS], header[AT_TWINS + 1], np.int32)  # (2, n)
+        n = twins.size >> 1
+        # one that pushes a site with the string: a trie of keys in rows, where what has begun may become any other key
+        return state < n and twins[state] == header[AT_BODY] and twins[n + state] >= 0
     if state < STRINGS:
         keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
         return keys[OF_KEY * (state - KEYS) + KEY_LIKE] == header[AT_BODY]
@@ -584,6 +589,24 @@ def _content_ahead(
 
 
 @njit(cache=True, nogil=True)
+def _reads_little(
+    here: Any, first: Any, class_of: Any, transition: Any, label: Any, needed: Any, q: Any, left: Any
+) -> Any:
+    """Return whether a state of a text, of which `_text_at` says this, reads few characters, or is in an escape."""
+    width, read = transition.size // label.size, 0
+    for b in range(0x20, 0x7F):
+        read += _lives(needed, left, transition[q * width + class_of[b]])
+    return read < _MANY or (here - first) % PHASES != 0
+
+
+@njit(cache=True, nogil=True)
+def reads_little(header: Any, here: int) -> bool:
+    """Return whether a state of a text reads few characters, or is in an escape: its mask is soon found."""
+    first, class_of, transition, label, needed, _, q, left, _, _ = _text_at(_text_in(header, here), np.int64(here))
+    return bool(_reads_little(np.int64(here), first, class_of, transition, label, needed, q, left))
+
+
+@njit(cache=True, nogil=True)
 def text_freely(header: Any, here: Any) -> Any:
     """Return of a state of a text what `_row_freely` does of one with a row."""
     first, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, here), here)
@@ -594,10 +617,7 @@ def text_freely(header: Any, here: Any) -> Any:
     if known.size and known[q] >= 0:
         at = 2 * known[q]
         return np.uint64(sets[at]), np.int64(_ALL_BYTES), np.uint64(sets[at + 1]), np.int64(WRITTEN)
-    width, read = transition.size // label.size, 0
-    for b in range(0x20, 0x7F):
-        read += _lives(needed, left, transition[q * width + class_of[b]])
-    if read < _MANY:
+    if _reads_little(here, first, class_of, transition, label, needed, q, left):
         return nothing
     classes, after, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
     count = np.empty(9, np.int64)
@@ -1030,3 +1050,12 @@ def write_text(
             exits[0, at], exits[1, at], exits[2, at] = token, symbol, label
             size += 1
     return size, np.int64(exits[2, size - 1] if size else 0)
+
+
+@njit(cache=True, nogil=True)
+def addresses(mask: Any, token: Any, symbol: Any, characters: Any, label: Any) -> Any:
+    """Return what the loops are told of a base: see `lazy.Base`."""
+    return (
+        np.int64(mask.ctypes.data), mask.size, np.int64(token.ctypes.data), np.int64(symbol.ctypes.data),
+        np.int64(characters.ctypes.data), np.int64(label.ctypes.data), token.size, characters.size, label.size,
+    )  # fmt: skip

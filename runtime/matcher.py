@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -153,13 +154,20 @@ class _Host(ABC):
     nowhere: Any = None  # where a token leads that is not allowed
 
     def __init__(self, table: Constraint) -> None:
-        self.table: Any = table
+        self._table = weakref.ref(table)
         self.size = table.vocab_size
         self.eos = -1 if table.eos is None else table.eos
         self.words = -(-table.vocab_size // 32)
         self.composed: dict[Any, Any] = {}  # masks made so far
         self.lock = threading.Lock()
         self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
+
+    @property
+    def table(self) -> Any:
+        """The constraint; what asks for it holds it, so that a constraint and what it keeps here go without waiting."""
+        table = self._table()
+        assert table is not None, "matchers hold their table"
+        return table
 
     @property
     def nbytes(self) -> int:
@@ -229,8 +237,6 @@ class _Host(ABC):
 class _TableHost(_Host):
     """What all matchers of one table share: views of its arrays."""
 
-    table: TransitionTable
-
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
         self.nowhere = table.dead
@@ -279,7 +285,8 @@ class _TableHost(_Host):
     def allowed(self, place: Any) -> NDArray[Any]:
         """Return the tokens that a place where no sequence may end allows."""
         if place >= len(self.base_row) or self.base_row[place] < 0:
-            return self.table.edge_token[self.row_start[place] : self.row_start[place + 1]]
+            tokens: NDArray[Any] = self.table.edge_token[self.row_start[place] : self.row_start[place + 1]]
+            return tokens
         return _tokens_of(self.mask(place))
 
     def step(self, place: Any, token: int) -> Any:
@@ -610,11 +617,10 @@ class _LazyHost(_NestedHost):
     second visit: many have none, and 16 KB of new memory take about as long as finding a mask.
     """
 
-    table: LazyTable
     often = 2
 
     def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
-        self.table, self.machine = table, machine
+        self.machine = machine
         self.nowhere = None
         self.size, self.eos = table.vocab_size, -1 if table.eos is None else table.eos
         self.words = -(-table.vocab_size // 32)
@@ -783,10 +789,11 @@ class Matcher:
     (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
-    __slots__ = ("_history", "_host", "_max_tokens", "_place", "_tokens", "_vocabulary")
+    __slots__ = ("_history", "_host", "_max_tokens", "_place", "_table", "_tokens", "_vocabulary")
 
     def __init__(self, table: Constraint, vocabulary: Spelling | None = None, *, max_tokens: int | None = None) -> None:
         self._host = _host(table, max_tokens is not None)
+        self._table = table
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
             raise TypeError(
                 f"a Matcher takes a Vocabulary, not {type(vocabulary).__name__}: make one with Vocabulary.from_bytes "
@@ -816,8 +823,7 @@ class Matcher:
     @property
     def table(self) -> Constraint:
         """The table, or the sorted matrix, that is matched."""
-        table: Constraint = self._host.table
-        return table
+        return self._table
 
     @property
     def state(self) -> int:
@@ -837,8 +843,8 @@ class Matcher:
 
     def _configuration(self) -> tuple[int, tuple[int, ...]]:
         matcher = self
-        if isinstance(self._host, _LazyHost):  # whose numbers are those of a machine
-            matcher = Matcher(self._host.table.complete())
+        if isinstance(self._host, _LazyHost) and isinstance(self._table, LazyTable):  # with numbers of a machine
+            matcher = Matcher(self._table.complete())
             for token in self._tokens:
                 matcher.advance(token)
         return matcher._host.configuration(matcher._place)
@@ -930,7 +936,8 @@ class Matcher:
     def copy(self) -> Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
         twin = object.__new__(Matcher)
-        twin._host, twin._vocabulary, twin._max_tokens = self._host, self._vocabulary, self._max_tokens
+        twin._host, twin._table = self._host, self._table
+        twin._vocabulary, twin._max_tokens = self._vocabulary, self._max_tokens
         twin._place, twin._history, twin._tokens = self._place, self._history.copy(), self._tokens.copy()
         return twin
 

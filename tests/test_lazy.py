@@ -605,14 +605,28 @@ def test_a_matcher_that_is_reset_lets_go_of_its_stacks():
         assert matcher.accepts([1 + b for b in b"[1]"])
 
 
-def test_a_lazy_table_that_nobody_holds_is_freed():
-    table = mw.compile_json_schema(MANY, vocabulary(1000))
-    matcher = mw.Matcher(table)
-    assert matcher.accepts([1 + b for b in b'{"key7": {"a3": 1}}'])
-    held = [weakref.ref(one) for one in (table, table.automaton, table.automaton.machine, matcher._host)]
-    del table, matcher
+@pytest.mark.parametrize("schema", [MANY, {"items": {"$ref": "#"}, "properties": {"a": {"$ref": "#"}, "key7": {}}}])
+def test_a_lazy_table_that_nobody_holds_is_freed_at_once(schema):
+    vocab = vocabulary(1000)
+    assert mw.Matcher(mw.compile_json_schema(schema, vocab)).accepts([1 + b for b in b'{"key7": {"a3": 1}}'])
     gc.collect()
-    assert [one() for one in held] == [None] * 4
+    gc.disable()  # what waits for it makes it go through all objects of a process
+    try:
+        before = len(gc.get_objects())
+        table = mw.compile_json_schema(schema, vocab)
+        matcher = mw.Matcher(table)
+        assert matcher.accepts([1 + b for b in b'{"key7": {"a3": 1}}'])
+        held = [weakref.ref(one) for one in (table, table.automaton, table.automaton.machine, matcher._host)]
+        del table
+        assert matcher.mask().any()
+        left = matcher.table
+        del matcher
+        assert all(one() is not None for one in held)
+        del left
+        assert [one() for one in held] == [None] * 4
+        assert len(gc.get_objects()) - before < 200
+    finally:
+        gc.enable()
 
 
 def test_threads_compile_schemas_while_bound_strings_are_forgotten(monkeypatch):

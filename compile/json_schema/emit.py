@@ -87,7 +87,7 @@ class Emitter:
             m.accepting.update((np.flatnonzero(root.number.label >= 0) + first).tolist())
             for byte in np.flatnonzero(rows[0] >= 0).tolist():
                 m.edge(0, byte, first + int(rows[0, byte]))
-        self._value(0, root, (end,), number=False)
+        self.value(0, root, (end,), number=False)
 
     def begin(self, meter: Meter) -> None:
         """Write what texts come to first, but nothing that is much work; meter: of all that is written later."""
@@ -103,6 +103,12 @@ class Emitter:
         m = self.machine
         while m.spread(_AT_ONCE):
             self.meter.check(states=m.size, doing=_WRITING)
+
+    def release(self) -> None:
+        """Let go of what nobody will ask to be written any more: a skeleton that recurs holds itself."""
+        self.machine.pending.clear()
+        for automaton in self.found:
+            automaton.states.clear()
 
     def _count(self) -> None:
         """Count in how many places each object and array stands, and how many may be open at once."""
@@ -224,7 +230,7 @@ class Emitter:
 
     # ------------------------------------------------------------------------------------------------ values
 
-    def _value(self, state: int, value: Value, follow: tuple[int, ...], number: bool = True) -> None:
+    def value(self, state: int, value: Value, follow: tuple[int, ...], number: bool = True) -> None:
         """Read a value in `state`, then on in follow[label]."""
         m, w = self.machine, self.writer
         for word, label in value.literals.items():
@@ -449,107 +455,38 @@ class Emitter:
 
     def _array(self, first: int, array: ArrayAutomaton, ends: tuple[int, ...]) -> None:
         """Read an array after its opening bracket; ends: codes by label."""
-        m, w = self.machine, self.writer
-        states = array.states
-        before: dict[int, int] = {}  # the state that reads the next item
-        after: dict[int, int] = {}  # the state that reads a comma or the end
-        closing: dict[int, int] = {}
-
-        def item(i: int, step: Step) -> int:
-            found = before.get(i)
-            if found is None:
-                found = before[i] = m.state()
-                self._value(found, step.value, tuple([behind(j) if j >= 0 else -1 for j in step.following]))
-            return found
-
-        def behind(i: int) -> int:
-            found = after.get(i)
-            if found is None:
-                found = after[i] = m.later(lambda: write(i))
-            return found
-
-        def write(i: int) -> None:
-            here, state = states[i], after[i]
-            if here.item is not None:
-                w.separator(state, item(i, here.item))
-            if here.close >= 0:
-                m.edge(state, CLOSE_ARRAY, ends[here.close])
-                if self.library.layout.flexible:
-                    w.line(state, self._closing(closing, here.close, CLOSE_ARRAY, ends))
-
-        here = states[0]
+        m = self.machine
+        here = array.states[0]
         if here.item is not None:
-            start = item(0, here.item)
+            start = _Array(self, array, ends).item(0, here.item)
             m.copy(first, start)
-            w.line(first, start)
+            self.writer.line(first, start)
         if here.close >= 0:
             m.late(first, CLOSE_ARRAY, ends[here.close])
 
-    def _closing(self, known: dict[int, int], label: int, bracket: int, ends: tuple[int, ...]) -> int:
-        """Return the state that reads nothing but a closing bracket, for each label one."""
-        found = known.get(label)
-        if found is None:
-            found = known[label] = self.machine.state()
-            self.machine.edge(found, bracket, ends[label])
-        return found
+    def closed(self, state: int, bracket: int, label: int, ends: tuple[int, ...], known: dict[int, int]) -> None:
+        """Read a closing bracket, on a line of its own perhaps. known: the states that read nothing else, by label."""
+        m = self.machine
+        m.edge(state, bracket, ends[label])
+        if self.library.layout.flexible:
+            found = known.get(label)
+            if found is None:
+                found = known[label] = m.state()
+                m.edge(found, bracket, ends[label])
+            self.writer.line(state, found)
 
     # ------------------------------------------------------------------------------------------------ objects
 
     def _object(self, first: int, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         """Read an object after its opening brace; ends: codes by label."""
-        m, w = self.machine, self.writer
-        states = automaton.states
-        after: dict[int, int] = {}
-        named: dict[int, int] = {}  # the state behind a key, by step
-        opened: dict[int, tuple[int, int]] = {}  # the state that reads the next key, and that behind its quote
-        closing: dict[int, int] = {}
-        keys = _Keys(self, automaton)
-
-        def behind(step: Step) -> int:
-            found = named.get(id(step))
-            if found is None:
-                found = named[id(step)] = m.later(lambda: value(step))
-            return found
-
-        def value(step: Step) -> None:
-            state = m.state()
-            self._value(state, step.value, tuple([then(j) if j >= 0 else -1 for j in step.following]))
-            w.colon(named[id(step)], state)
-
-        def then(i: int) -> int:
-            found = after.get(i)
-            if found is None:
-                found = after[i] = m.later(lambda: write(i))
-            return found
-
-        def next_key(i: int) -> tuple[int, int]:
-            found = opened.get(i)
-            if found is None:
-                quoted = keys.opened(states[i], behind)
-                if quoted == DEAD:
-                    found = DEAD, DEAD
-                else:
-                    found = m.state(), quoted
-                    m.edge(found[0], QUOTE, quoted)
-                opened[i] = found
-            return found
-
-        def write(i: int) -> None:
-            here, state = states[i], after[i]
-            key, _ = next_key(i)
-            if key >= 0:
-                w.separator(state, key)
-            if here.close >= 0:
-                m.edge(state, CLOSE_OBJECT, ends[here.close])
-                if self.library.layout.flexible:
-                    w.line(state, self._closing(closing, here.close, CLOSE_OBJECT, ends))
-
-        key, quoted = next_key(0)
+        m = self.machine
+        key, quoted = _Object(self, automaton, ends).next_key(0)
         if key >= 0:
             m.edge(first, QUOTE, quoted)
-            w.line(first, key)
-        if states[0].close >= 0:
-            m.edge(first, CLOSE_OBJECT, ends[states[0].close])
+            self.writer.line(first, key)
+        close = automaton.states[0].close
+        if close >= 0:
+            m.edge(first, CLOSE_OBJECT, ends[close])
 
 
 def _brackets(value: Value) -> list[int]:
@@ -613,6 +550,100 @@ def _trie(texts: Sequence[bytes]) -> _Branch:
                 todo.append((below, low, end, common))
             low = end
     return root
+
+
+class _Array:
+    """An array that is written by and by. ends: codes by label."""
+
+    __slots__ = ("after", "before", "closing", "emitter", "ends", "states")
+
+    def __init__(self, emitter: Emitter, automaton: ArrayAutomaton, ends: tuple[int, ...]) -> None:
+        self.emitter, self.states, self.ends = emitter, automaton.states, ends
+        self.before: dict[int, int] = {}  # the state that reads the next item
+        self.after: dict[int, int] = {}  # the state that reads a comma or the end
+        self.closing: dict[int, int] = {}
+
+    def item(self, i: int, step: Step) -> int:
+        """Return the state before the item that a state of the automaton reads."""
+        found = self.before.get(i)
+        if found is None:
+            found = self.before[i] = self.emitter.machine.state()
+            follow = tuple([self.behind(j) if j >= 0 else -1 for j in step.following])
+            self.emitter.value(found, step.value, follow)
+        return found
+
+    def behind(self, i: int) -> int:
+        """Return the state behind an item, in a state of the automaton."""
+        found = self.after.get(i)
+        if found is None:
+            found = self.after[i] = self.emitter.machine.later(lambda: self.write(i))
+        return found
+
+    def write(self, i: int) -> None:
+        """Write that state."""
+        here, state, emitter = self.states[i], self.after[i], self.emitter
+        if here.item is not None:
+            emitter.writer.separator(state, self.item(i, here.item))
+        if here.close >= 0:
+            emitter.closed(state, CLOSE_ARRAY, here.close, self.ends, self.closing)
+
+
+class _Object:
+    """An object that is written by and by. ends: codes by label."""
+
+    __slots__ = ("after", "closing", "emitter", "ends", "keys", "named", "opened", "states")
+
+    def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
+        self.emitter, self.states, self.ends = emitter, automaton.states, ends
+        self.after: dict[int, int] = {}
+        self.named: dict[int, int] = {}  # the state behind a key, by step
+        self.opened: dict[int, tuple[int, int]] = {}  # the state that reads the next key, and that behind its quote
+        self.closing: dict[int, int] = {}
+        self.keys = _Keys(emitter, automaton)
+
+    def behind(self, step: Step) -> int:
+        """Return the state behind a key."""
+        found = self.named.get(id(step))
+        if found is None:
+            found = self.named[id(step)] = self.emitter.machine.later(lambda: self.value(step))
+        return found
+
+    def value(self, step: Step) -> None:
+        """Write that state, and the value that comes there."""
+        state = self.emitter.machine.state()
+        follow = tuple([self.then(j) if j >= 0 else -1 for j in step.following])
+        self.emitter.value(state, step.value, follow)
+        self.emitter.writer.colon(self.named[id(step)], state)
+
+    def then(self, i: int) -> int:
+        """Return the state behind a member, in a state of the automaton."""
+        found = self.after.get(i)
+        if found is None:
+            found = self.after[i] = self.emitter.machine.later(lambda: self.write(i))
+        return found
+
+    def next_key(self, i: int) -> tuple[int, int]:
+        """Return the state that reads the next key, and the code behind its quote; DEAD if there is none."""
+        found = self.opened.get(i)
+        if found is None:
+            quoted = self.keys.opened(self.states[i], self.behind)
+            if quoted == DEAD:
+                found = DEAD, DEAD
+            else:
+                m = self.emitter.machine
+                found = m.state(), quoted
+                m.edge(found[0], QUOTE, quoted)
+            self.opened[i] = found
+        return found
+
+    def write(self, i: int) -> None:
+        """Write the state behind a member."""
+        here, state, emitter = self.states[i], self.after[i], self.emitter
+        key, _ = self.next_key(i)
+        if key >= 0:
+            emitter.writer.separator(state, key)
+        if here.close >= 0:
+            emitter.closed(state, CLOSE_OBJECT, here.close, self.ends, self.closing)
 
 
 class _Keys:
@@ -766,7 +797,7 @@ class _Keys:
                 state = self.made[key] = m.state()
                 m.enter(state, inside, places.string, site)
                 if inside == places.body:
-                    m.twins[state] = places.body, site
+                    m.twins[state] = places.body, site  # which also says that any characters are read; see `_is_any`
                 todo.append((node, depth, state, inside))
             return state
 

@@ -259,5 +259,5 @@ def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
     return Lazy(
         machine, library.vocabulary, library.bases, library.remainders, library.places.body,
         lambda: library.counted, limits, library.known, depth,
-        None if bound is None else bound + library.most_opened, meter,
+        None if bound is None else bound + library.most_opened, meter, emitter.release,
     )  # fmt: skip

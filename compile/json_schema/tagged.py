@@ -158,7 +158,7 @@ class _Emitter(Emitter):
             if value.number is not None:
                 codes = np.where(rows[place.after] >= 0, rows[place.after] + first, DEAD)
                 self._number_here(first + place.before, value.number, codes, bool(dfa.accepting[place.after]))
-            self._value(first + place.before, value, (first + place.after,), number=False)
+            self.value(first + place.before, value, (first + place.after,), number=False)
 
     def _number_here(self, state: int, number: Labelled, after: NDArray[Any], ends: bool) -> None:
         """Read a number, which ends where a byte comes that it does not go on with; after: codes of what may follow."""
