@@ -40,19 +40,16 @@ from .lazy_kernels import (
     AT_BODY,
     AT_BODY_GROUPS,
     AT_BYTE,
-    AT_CHARACTERS,
-    AT_CHILD,
     AT_DEPTH,
     AT_END_BYTE,
-    AT_END_CHILD,
-    AT_END_TOKENS,
+    AT_END_NODE,
     AT_GROUPS,
     AT_KEYS,
     AT_LEVELS,
     AT_NEED_SITE,
     AT_NEED_STATE,
+    AT_NODE,
     AT_NOTHING,
-    AT_REACH,
     AT_ROWS,
     AT_SCRATCH,
     AT_SETS,
@@ -63,7 +60,6 @@ from .lazy_kernels import (
     AT_SYMBOLS,
     AT_TEXTS,
     AT_TOKEN,
-    AT_TOKENS,
     HEADER,
     MOST_NOTED,
     MOST_SETS,
@@ -260,13 +256,9 @@ class Lazy:
         self._header = np.zeros(HEADER, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
-        places = (
-            AT_BYTE, AT_CHILD, AT_TOKENS, AT_CHARACTERS, AT_REACH, AT_TOKEN, AT_END_BYTE, AT_END_CHILD, AT_END_TOKENS,
-            -1, -1, AT_SYMBOL,
-        )  # fmt: skip
+        places = AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL
         for at, array in zip(places, self._kept, strict=True):
-            if at >= 0:
-                put(self._header, at, array)
+            put(self._header, at, array)
         self._levels = self._header[AT_LEVELS] = max(trie.longest, ends.longest) + 2
         self._header[AT_SYMBOLS] = remainders.size
         self._header[AT_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
@@ -531,7 +523,8 @@ class Lazy:
         if not text:
             return None
         with self._lock:
-            self._check()
+            if self._torn:
+                self._check()
             rows, at, size = self.rows, 0, len(text)
             while at < size:
                 if node < KEYS:

@@ -29,7 +29,7 @@ from ..automata.nested import (
     UNWRITTEN,
 )
 from ..bundle import array_at
-from .vocabulary import BYTE_GROUP, IS_SIGN, UNCLEAN
+from .vocabulary import BYTE_GROUP, IS_SIGN, NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_TOKENS, OF_NODE, UNCLEAN
 
 WRITTEN = -1  # in place of a state that has yet to be written
 ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
@@ -42,18 +42,18 @@ _ALL_BYTES = 1 << 20  # of any token
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
 MOST_SETS = 256  # of groups that states read freely, kept
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
+_SETS = OF_NODE // 2  # numbers of 64 bits of a node
 _LEFT = -2  # the base has ended: what is below are its exits
 
 # places in the header: of arrays, two each, and of numbers
 (
     AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_STRING_ROWS, AT_STRINGS,
-    AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_CHILD, AT_TOKENS, AT_TOKEN, AT_CHARACTERS, AT_REACH, AT_END_BYTE,
-    AT_END_CHILD, AT_END_TOKENS, AT_SYMBOL, AT_TEXTS, AT_SETS,
-) = range(0, 46, 2)  # fmt: skip
+    AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS, AT_SETS,
+) = range(0, 38, 2)  # fmt: skip
 (
     AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_SCRATCH, AT_GROUPS, AT_WANTED,
     AT_FREE_BYTES, HEADER,
-) = range(46, 57)  # fmt: skip
+) = range(38, 49)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -100,7 +100,7 @@ def _key_code(header: Any, here: Any, byte: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _other_key(header: Any, here: Any, other: Any, byte: Any, characters: Any, i: Any, last: Any) -> Any:
+def _other_key(header: Any, here: Any, other: Any, byte: Any, sets: Any, i: Any, last: Any) -> Any:
     """Return the next node, from i to last, below which a state of a trie reads not as another does, or `last`."""
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
     at = OF_KEY * (here - KEYS)
@@ -114,7 +114,7 @@ def _other_key(header: Any, here: Any, other: Any, byte: Any, characters: Any, i
         while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < b:
             child = np.int64(keys[OF_KEY * child + KEY_NEXT])
         if ((child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b) or (ends and (b == 0x22 or b == 0x5C))) and (
-            characters[i] & ~groups
+            sets[_SETS * i + NODE_CHARACTERS] & ~groups
         ):
             break
         i += 1
@@ -722,11 +722,9 @@ def _walk(
     site_states = array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)
     shift = AT_END_BYTE - AT_BYTE if ends else 0
     byte = array_at(header[AT_BYTE + shift], header[AT_BYTE + shift + 1], np.uint8)
-    child = array_at(header[AT_CHILD + shift], header[AT_CHILD + shift + 1], np.int32)
-    tokens = array_at(header[AT_TOKENS + shift], header[AT_TOKENS + shift + 1], np.int32)
+    node = array_at(header[AT_NODE + shift], header[AT_NODE + shift + 1], np.int32)
+    sets = array_at(header[AT_NODE + shift], header[AT_NODE + shift + 1] >> 1, np.uint64)
     token = array_at(header[AT_TOKEN + shift], header[AT_TOKEN + shift + 1], np.int32)
-    characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)
-    reach = array_at(header[AT_REACH], header[AT_REACH + 1], np.int32)
     levels = header[AT_LEVELS]
     where = header[AT_SCRATCH]  # this much of each for each level of the trie
     at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
@@ -741,10 +739,9 @@ def _walk(
     one = np.uint32(1)
     looked, work = np.int64(popped), np.int64(0)
     part_groups, part_freely = np.uint64(0), np.int64(0)
-    # `characters` and `reach` are of the trie of tokens alone
     any_groups = np.uint64(header[AT_BODY_GROUPS]) if frames < 0 and not ends else np.uint64(0)
     d = np.int64(0)
-    at[0], stop[0] = 0, child[0]
+    at[0], stop[0] = 0, node[NODE_CHILD]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
     alike[0] = base_site < 0
     row_at[0] = texts[0] = 0
@@ -754,7 +751,11 @@ def _walk(
     while True:
         i, last, here, other = at[d], stop[d], state[d], twin[d]
         if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
-            while i < last and (freely < 0 or reach[i] <= freely) and characters[i] & wanted == 0:
+            while (
+                i < last
+                and (freely < 0 or node[OF_NODE * i + NODE_REACH] <= freely)
+                and sets[_SETS * i + NODE_CHARACTERS] & wanted == 0
+            ):
                 i += 1
         elif here < KEYS and other == DEAD:  # most bytes are not read
             while i < last and rows[here << 8 | byte[i]] == DEAD:
@@ -767,19 +768,20 @@ def _walk(
             ):
                 i += 1
         elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
-            i = _other_key(header, here, other, byte, characters, i, last)
+            i = _other_key(header, here, other, byte, sets, i, last)
         if i == last:
             if d == 0:
                 break
             d -= 1
             continue
         at[d] = i + 1
-        c = np.int64(byte[i])
-        if (
-            (pure[d] == 2 and reach[i] <= part_freely + 1 and characters[i] & ~part_groups == 0)
-            or (pure[d] == 3 and characters[i] & ~any_groups == 0)
-        ):  # fmt: skip
-            for x in range(tokens[3 * i], tokens[3 * i + 2]):
+        c, n = np.int64(byte[i]), OF_NODE * i
+        if pure[d] >= 2 and (
+            sets[_SETS * i + NODE_CHARACTERS] & ~any_groups == 0
+            if pure[d] == 3
+            else sets[_SETS * i + NODE_CHARACTERS] & ~part_groups == 0 and node[n + NODE_REACH] <= part_freely + 1
+        ):
+            for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]):
                 out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
             continue
         if other >= 0:
@@ -796,6 +798,7 @@ def _walk(
             code = _code(header, here, c)
         if code == DEAD and other == DEAD:
             continue
+        first, behind = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]  # the tokens that begin with what led here
         work += 1
         pure[d + 1] = 0
         if freely and pure[d] == 1:
@@ -807,7 +810,7 @@ def _walk(
         if code == RETURN and h == 0 and p == popped and base_site < 0 and leaves:
             continue  # both end here, in one frame: an exit of the base
         if ended.size and h == 0 and code <= RETURN and code > KEEP:
-            for x in range(tokens[3 * i], tokens[3 * i + 2]):
+            for x in range(first, behind):
                 count = np.int64(ended[0]) + 1
                 ended[0], ended[2 * count - 1], ended[2 * count] = count, token[x], RETURN - code
             continue
@@ -842,7 +845,7 @@ def _walk(
                 code = np.int64(rows[here << 8 | c]) if here < KEYS else _code(header, here, c)
         if code == DEAD:
             if other != DEAD:  # the base might allow what is below, by a token or by an exit
-                for x in range(tokens[3 * i], tokens[3 * i + 2]):
+                for x in range(first, behind):
                     out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
             continue
         if not copied:
@@ -859,20 +862,18 @@ def _walk(
                 same = other == code and (h == 0 if base_site < 0 else h == 1 and stack[(d + 1) * levels] == base_site)
             if same:
                 continue  # from here on exactly what the base, or its exits, say
-        x, behind = tokens[3 * i], tokens[3 * i + 1]
-        if any_groups and characters[i] & ~any_groups == 0 and _is_any(header, code):
-            behind = np.int64(tokens[3 * i + 2])
-        if x < behind:
+        is_any = any_groups and sets[_SETS * i + NODE_CHARACTERS] & ~any_groups == 0 and _is_any(header, code)
+        below = behind if is_any else node[n + NODE_TOKENS + 1]
+        if first < below:
             allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
-            while x < behind:
+            for x in range(first, below):
                 bit = one << np.uint32(token[x] & 31)
                 if allowed:
                     out[token[x] >> 5] |= bit
                 else:
                     out[token[x] >> 5] &= ~bit
-                x += 1
-        if behind < tokens[3 * i + 2]:
-            if d == 0 and freely and not pure[1] and code >= TEXTS and tokens[3 * i + 2] - tokens[3 * i] >= _PART:
+        if below < behind:
+            if d == 0 and freely and not pure[1] and code >= TEXTS and behind - first >= _PART:
                 part_groups, part_freely, _, _ = text_freely(header, code)
                 part_freely = abs(part_freely)  # characters have a byte at least
                 pure[1] = 2 * (part_freely > 0)
@@ -883,7 +884,7 @@ def _walk(
             if code >= TEXTS:
                 texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else _text_in(header, code)
                 row_at[d] = _row_of(texts[d], code)
-            at[d], stop[d] = child[i], child[i + 1]
+            at[d], stop[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD]
             state[d], height[d], pops[d], twin[d] = code, h, p, other
             alike[d] = p == popped and (h == 0 if base_site < 0 else h == 1 and stack[d * levels] == base_site)
     return np.int64(WRITTEN), looked, work

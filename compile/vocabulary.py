@@ -134,23 +134,31 @@ class TokenTrie:
             child[first[d] : first[d + 1]] = first[d + 1] + np.searchsorted(below, order[first[d] : first[d + 1]])
         child[-1] = order.size
         start = self.token_start
-        tokens = np.stack((start[order], start[order + 1], start[skip]), axis=1).astype(np.int32)
+        node = np.zeros((order.size + 1, OF_NODE), np.int32)
+        node[:, NODE_CHILD] = child
+        node[:-1, NODE_TOKENS : NODE_TOKENS + 3] = np.stack((start[order], start[order + 1], start[skip]), axis=1)
+        node[:-1, NODE_REACH] = self.depth[order] + self.height[order]
         characters = _content(self.byte, self.depth, start, BYTE_GROUP, False)[order]
-        reach = (self.depth[order] + self.height[order]).astype(np.int32)
-        return Branches(self.byte[order], child, tokens, characters, reach)
+        node.view(np.uint64)[:-1, NODE_CHARACTERS] = characters
+        return Branches(self.byte[order], node)
 
 
 class Branches(NamedTuple):
     """The nodes of a trie by depth, so that a walk looks at the children of a node in one place.
 
-    Nodes 0 .. child[0] are the children of the root; those of node i are child[i] .. child[i + 1].
+    The bytes lie by themselves, as a walk passes over most of them; the rest of a node lies together.
     """
 
     byte: NDArray[np.uint8]  # (M,)
-    child: NDArray[np.int32]  # (M + 1,)
-    tokens: NDArray[np.int32]  # (M, 3) the first of the tokens that end here, the first below, the first behind those
-    characters: NDArray[np.uint64]  # (M,) sets of byte groups, of characters that tokens only begin or end as well
-    reach: NDArray[np.int32]  # (M,) bytes from the root to the deepest node below
+    node: NDArray[np.int32]  # (M + 1, OF_NODE)
+
+
+# Of a node: its first child, which is where those of the node before end (nodes 0 .. node[0, NODE_CHILD] are those of
+# the root); the first of the tokens that end here, the first below, the first behind those; the bytes from the root to
+# the deepest node below. And among half as many numbers of 64 bits, the sets of byte groups at and below the node, of
+# characters that tokens only begin or end as well.
+NODE_CHILD, NODE_TOKENS, NODE_REACH, OF_NODE = 0, 1, 4, 8
+NODE_CHARACTERS = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)

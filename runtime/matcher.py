@@ -332,6 +332,7 @@ class _NestedHost(_TableHost):
     """
 
     often = 6  # visits from which on the mask of a configuration is kept
+    strings = 1 << 62  # the first state that may allow the same as another, by its number
     kept = 0  # masks
     noted = 0  # bytes of masks that are noted in few words
 
@@ -425,6 +426,8 @@ class _NestedHost(_TableHost):
     def mask(self, place: _Place) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only, and kept by all that it depends on for the next time."""
         node, stack = place
+        if node >= self.strings:
+            node = self.alike(node)
         key: Any = node + stack.variant
         keyed = self.composed
         found: Any = keyed.get(key)
@@ -457,6 +460,10 @@ class _NestedHost(_TableHost):
             keyed[key] = visits
         _spares[self.words].append(spare)
         return shown
+
+    def alike(self, node: int) -> int:
+        """Return the state that stands for all that allow the same, whatever the stack."""
+        return node
 
     def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
         """Write the mask of a place; return how many sites it depends on, and whether it was much work."""
@@ -632,10 +639,9 @@ class _LazyHost(_NestedHost):
         self.lock = threading.Lock()
         self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
 
-    def mask(self, place: _Place) -> NDArray[np.uint32]:
-        """Return the mask of a place, read-only: one for all states of a string that allow the same."""
-        node, stack = place
-        return super().mask((self.machine.alike(node), stack) if self.strings <= node < _AFTER_EOS else place)
+    def alike(self, node: int) -> int:
+        """Return the state that stands for all of a string that allow the same."""
+        return node if node == _AFTER_EOS else self.machine.alike(node)
 
     def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
         """Write the mask of a place; return how many sites it depends on, and it in few words or whether to keep it."""
