@@ -41,6 +41,7 @@ _MOST_BYTES = 32  # of a token that are known to be read, where it is not known 
 _ALL_BYTES = 1 << 20  # of any token
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
 MOST_SETS = 256  # of groups that states read freely, kept
+_OWN = 512  # beside the number of such a set: it was looked for from this very state
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _SETS = OF_NODE // 2  # numbers of 64 bits of a node
 _LEFT = -2  # the base has ended: what is below are its exits
@@ -529,7 +530,8 @@ def _content_ahead(
     size, at, most, sure = 1, 0, np.int64(_MOST_BYTES), np.int64(_MOST_BYTES)
     wanted, dropped, asked = np.uint64(0), np.uint64(0), _size_of(groups)
     ends, even = np.int64(0), True  # the bytes after which no state reads any more, where all those before read all
-    while at < size and level[at] < most:
+    # behind characters that will not be asked for again, nothing says which others not to ask for
+    while at < size and level[at] < most and level[at] <= sure:
         q, phase, read, came = queue[at] >> 3, queue[at] & 7, level[at], last[at]
         at += 1
         lacking, reads = np.uint64(0), False
@@ -614,10 +616,19 @@ def text_freely(header: Any, here: Any) -> Any:
     if (here - first) % PHASES:
         return nothing
     sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
-    if known.size and known[q] >= 0:
-        at = 2 * known[q]
-        return np.uint64(sets[at]), np.int64(_ALL_BYTES), np.uint64(sets[at + 1]), np.int64(WRITTEN)
-    if _reads_little(here, first, class_of, transition, label, needed, q, left):
+    before = np.int64(known[q]) if known.size else np.int64(-1)
+    if before >= 0:
+        at = 2 * (before & ~_OWN)
+        all_read = np.uint64(sets[at]), np.int64(_ALL_BYTES), np.uint64(sets[at + 1]), np.int64(WRITTEN)
+        # what all states behind another one read, this among them, may be little of what this one does
+        more = 0
+        for b in range(0x20, 0x7F):
+            other = not all_read[0] & (np.uint64(1) << np.uint64(BYTE_GROUP[b]))
+            more += other and _lives(needed, left, transition[q * (transition.size // label.size) + class_of[b]])
+        if before & _OWN or more < _MANY:
+            return all_read
+        known[q] = before | _OWN
+    elif _reads_little(here, first, class_of, transition, label, needed, q, left):
         return nothing
     classes, after, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
     count = np.empty(9, np.int64)
@@ -640,8 +651,13 @@ def text_freely(header: Any, here: Any) -> Any:
             sets[2 * at], sets[2 * at + 1] = np.int64(groups), np.int64(wanted)
             header[AT_SETS + 1] = max(header[AT_SETS + 1], at + 1)
             for x in range(size):
-                if queue[x] & 7 == 0:
-                    known[queue[x] >> 3] = at
+                to = queue[x] >> 3
+                if queue[x] & 7 == 0 and (
+                    known[to] < 0 or _size_of(np.uint64(sets[2 * (known[to] & ~_OWN)])) < _size_of(groups)
+                ):
+                    known[to] = at | (_OWN if to == q else 0)
+    if before >= 0 and (not size or _size_of(groups) <= _size_of(all_read[0])):
+        return all_read
     return groups, found, wanted, np.int64(WRITTEN)
 
 
