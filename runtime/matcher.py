@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -154,20 +153,13 @@ class _Host(ABC):
     nowhere: Any = None  # where a token leads that is not allowed
 
     def __init__(self, table: Constraint) -> None:
-        self._table = weakref.ref(table)
+        self.table: Any = table
         self.size = table.vocab_size
         self.eos = -1 if table.eos is None else table.eos
         self.words = -(-table.vocab_size // 32)
         self.composed: dict[Any, Any] = {}  # masks made so far
         self.lock = threading.Lock()
         self.most = max(16, _CACHE_BYTES // (4 * self.words + _MASK_BYTES + _ENTRY_BYTES))
-
-    @property
-    def table(self) -> Any:
-        """The constraint; what asks for it holds it, so that a constraint and what it keeps here go without waiting."""
-        table = self._table()
-        assert table is not None, "matchers hold their table"
-        return table
 
     @property
     def nbytes(self) -> int:
@@ -237,6 +229,8 @@ class _Host(ABC):
 class _TableHost(_Host):
     """What all matchers of one table share: views of its arrays."""
 
+    table: TransitionTable
+
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
         self.nowhere = table.dead
@@ -285,8 +279,7 @@ class _TableHost(_Host):
     def allowed(self, place: Any) -> NDArray[Any]:
         """Return the tokens that a place where no sequence may end allows."""
         if place >= len(self.base_row) or self.base_row[place] < 0:
-            tokens: NDArray[Any] = self.table.edge_token[self.row_start[place] : self.row_start[place + 1]]
-            return tokens
+            return self.table.edge_token[self.row_start[place] : self.row_start[place + 1]]
         return _tokens_of(self.mask(place))
 
     def step(self, place: Any, token: int) -> Any:
@@ -621,7 +614,8 @@ class _LazyHost(_NestedHost):
     """What all matchers of a lazy table share that has not been worked out: states are those of its machine.
 
     Finding a mask costs more here, so it is noted in few words where the machine says them, and kept in whole on the
-    second visit: many have none, and 16 KB of new memory take about as long as finding a mask.
+    second visit: many have none, and 16 KB of new memory take about as long as finding a mask. It does not hold the
+    table, which holds it: a matcher does.
     """
 
     often = 2

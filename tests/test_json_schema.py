@@ -350,6 +350,18 @@ TEXTS = [
         ['{"a": null, "c": null, "f": null}'],
         ['{"a": null, "c": null}', '{"a": null, "a": null, "c": null}', '{"a": null, "c": null, "g": null}'],
     ),
+    (  # when others may come, the last one that is declared is there and no more than one is lacking
+        {
+            "type": "object",
+            "properties": {"a": {}, "b": {}, "z": {}},
+            "required": ["z"],
+            "minProperties": 3,
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        },
+        {},
+        ['{"a": 1, "b": 1, "z": 1}', '{"b": 1, "z": 1, "q": 1}', '{"a": 1, "z": 1, "q": 1, "q": 1}'],
+        ['{"a": 1, "z": 1}', '{"z": 1, "q": 1, "r": 1}', '{"a": 1, "b": 1, "q": 1}', '{"a": 1, "b": 1}'],
+    ),
     # keys come in the order of the schema, others after them, and none that is declared comes twice in any spelling
     (
         OPEN,

@@ -26,6 +26,7 @@ from maskwright.runtime.device_table import State
 
 TOKENS = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb", b"abab"]
 SMALL = mw.Vocabulary.from_bytes(TOKENS, eos=0)
+BYTES = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
 V = SMALL.size
 PALINDROMES = 'start: "a" start "a" | "b" start "b" | "ab"'
 AMBIGUOUS = 'start: "a" start "b" | "b" start "a" | start start | "ab"'  # nothing says which of them opens
@@ -144,6 +145,28 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
         tokens = [rng.choice([t for t in choice if t] or [0]) for choice in choices]
         assert all(m.advance(t) for m, t in zip(matchers, tokens, strict=True))
         state = ops.advance(dev, state, into(np.array(tokens)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mw.compile_regex("(ab|c)*", BYTES),
+        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2),
+        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2, lazy=False),
+        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2).complete(),
+    ],
+)
+def test_what_is_read_on_demand_needs_nobody_else_to_hold_the_table(make):
+    table = make()
+    devs = numpy_ops.put(table, on_demand=True), numpy_ops.put(make(), on_demand=True)
+    gc.collect()
+    states = [numpy_ops.start(dev, 1) for dev in devs]
+    for _ in range(4):
+        masks = [numpy_ops.bitmask(dev, state) for dev, state in zip(devs, states, strict=True)]
+        assert np.array_equal(*masks)
+        allowed = np.flatnonzero(np.unpackbits(masks[0].view(np.uint8), bitorder="little"))
+        token = allowed[allowed.size // 2, None]
+        states = [numpy_ops.advance(dev, state, token) for dev, state in zip(devs, states, strict=True)]
 
 
 def test_a_grammar_without_a_finite_table_is_read_on_demand_by_itself():

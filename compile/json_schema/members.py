@@ -394,7 +394,7 @@ class _Derivatives:
             return ObjectState(close, self._end, self._end, table.steps, others)
         if read_alike is None and len(pieces) == 1:
             start, stop, table = pieces[0]
-            if start == place and stop == self._end:
+            if start == place and not table.required >> place:
                 table.whole = place
             return ObjectState(close, start, stop, table.steps, others)
         steps: list[Step | None] = [None] * self._end
