@@ -362,6 +362,12 @@ TEXTS = [
         ['{"a": 1, "b": 1, "z": 1}', '{"b": 1, "z": 1, "q": 1}', '{"a": 1, "z": 1, "q": 1, "q": 1}'],
         ['{"a": 1, "z": 1}', '{"z": 1, "q": 1, "r": 1}', '{"a": 1, "b": 1, "q": 1}', '{"a": 1, "b": 1}'],
     ),
+    (  # behind which anything may come, that is any character that begins with the same byte too
+        {"type": "string", "pattern": "^[À-ÿ]"},
+        {},
+        ['"é"', '"éa"', '"Àé"', '"ÿ\\n"', '"é\\u00e9"'],
+        ['""', '"a"', '"aé"', '"あ"', b'"\xc3"', b'"\xc3\xa9\xc3"'],
+    ),
     # keys come in the order of the schema, others after them, and none that is declared comes twice in any spelling
     (
         OPEN,

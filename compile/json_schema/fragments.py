@@ -161,19 +161,32 @@ def ending_freely(
     here = free_state(content)
     if here < 0:
         return None
-    came, before = content.transition, np.ones(len(content.label), np.bool_)
-    _ends_only_in(came, here, before)
-    word = b""
-    while here:  # which comes to an end, as no loop comes before it
-        before_it, by = (int(x[0]) for x in np.nonzero((came == here) & before[:, None]))
-        word = np.flatnonzero(content.class_of == by)[:1].astype(np.uint8).tobytes() + word
-        here = before_it
+    word = _word_to(content, here)
     state = 0
     for byte in quoted(word.decode(), False)[1:-1]:
         state = int(codes[state, class_of[byte]])
     written = np.ones(len(codes), np.bool_)
     _ends_only_in(codes, state, written)
     return state, written
+
+
+def _word_to(content: Labelled, state: int) -> bytes:
+    """Return one of the shortest words that lead to a state."""
+    before = np.zeros(len(content.label), np.int64)
+    by = np.full(len(content.label), -1)
+    new: NDArray[Any] = np.zeros(1, np.int64)
+    by[0] = 0
+    while by[state] < 0:
+        targets = content.transition[new]
+        row, symbol = np.nonzero((targets >= 0) & (by[targets] < 0))
+        found, first = np.unique(targets[row, symbol], return_index=True)
+        before[found], by[found] = new[row[first]], symbol[first]
+        new = found
+    word = bytearray()
+    while state:
+        word.append(int(np.argmax(content.class_of == by[state])))
+        state = int(before[state])
+    return bytes(word[::-1])
 
 
 @njit(cache=True, nogil=True)
