@@ -167,6 +167,11 @@ MEANING = [
     ({"anyOf": [{"type": "null"}, {"minimum": 2}], "type": ["null", "integer"]}, [None, 2], [1, "a"]),
     ({"oneOf": [{"minimum": 1}, {"maximum": 3}]}, [0, 4], [2, "a"]),
     ({"oneOf": [{"type": "integer"}, {"type": "integer"}, {"minimum": 5}]}, [5.5, "a"], [5, 1]),
+    # values of other types are in an atom, and not in its complement
+    ({"oneOf": [{"required": ["b"]}, {"not": {"required": ["c"]}}]}, ["a", {}, {"b": 1, "c": 1}], [{"b": 1}, {"c": 1}]),
+    ({"oneOf": [{"minItems": 1}, {"not": {"items": {"type": "string"}}}]}, [None, ["a"]], [[], [1]]),
+    ({"oneOf": [{"minimum": 1}, {"maximum": 9}, {"not": {"multipleOf": 2}}]}, [0, 10], ["a", 3, 4, 11]),
+    ({"oneOf": [{"not": {"minimum": 1}}, {"not": {"multipleOf": 2}}]}, [0, 3], ["a", 2, -1]),
     ({"not": {"type": "integer"}}, ["a", 1.5], [1]),
     ({"not": {}}, [], [1, None]),
     ({"if": {"minimum": 5}, "then": {"multipleOf": 2}, "else": {"multipleOf": 3}}, [6, 3, 0], [7, 4]),

@@ -268,7 +268,7 @@ class Compiler:
 
     def _told_apart(self, nodes: list[Node]) -> list[Node]:
         kind = _only_about(nodes)
-        if kind:  # values of other types are in all of them
+        if kind:  # values of other types are in none of them, or in several
             nodes = [all_of([Kinds(kind), node]) for node in nodes]
         if self.disjoint.all(nodes):
             return nodes
@@ -288,14 +288,20 @@ class Compiler:
 
 
 def _only_about(nodes: list[Node]) -> int:
-    """Return the one type that all atoms of some conjunctions are about, 0 if there is none."""
+    """Return the one type that all atoms of some conjunctions are about, 0 if there is none.
+
+    Also 0 if values of other types are in exactly one of them: they are in all atoms, and in no atom's complement.
+    """
     kinds: set[int] = set()
+    others = 0
     for node in nodes:
-        for part in node.args if type(node) is All else (node,):
+        parts = node.args if type(node) is All else (node,)
+        for part in parts:
             kinds.add(part.args[0].kind if type(part) is Not else part.kind)
             if len(kinds) > 1:
                 return 0
-    return int(kinds.pop())
+        others += all(type(part) is not Not for part in parts)
+    return 0 if others == 1 else int(kinds.pop())
 
 
 class Site:
