@@ -72,6 +72,7 @@ def _with_options(message: str) -> str:
     message = re.sub(r"budget=Budget\((\w+)=\.\.\.\)", r"--budget-\1", message)
     message = re.sub(r'allow=\["(\w+)"\]', r"--allow \1", message)
     message = re.sub(r'documents=\{"(.*)": \.\.\.\}', r"--document \1 FILE", message)
+    message = message.replace("any_order=True takes far more than any_order=False", "--any-order takes far more")
     message = re.sub(r": a Matcher follows it[^.;]*", ": in Python a Matcher follows it", message)
     message = re.sub(r"^(eos|flags|size) must", r"--\1 must", message)
     return message.replace("leave out eos= if", "leave out --eos if").replace("(vocab_size=", "(--vocab-size ")
@@ -202,6 +203,7 @@ def _form(command: _Command) -> _Command:
             metavar="URI FILE",
             help='A schema that "$ref" may name by its URI; nothing is fetched.',
         ),
+        click.option("--any-order", is_flag=True, help="Let members come in any order: a state for each set of keys."),
         _depth("Most recursive schemas open inside one another."),
     )
     return _all(options)(command)
@@ -309,8 +311,8 @@ def compile_choices_(
 @_output(_writable, "Where the table is written.")
 def compile_json_schema_(
     schema: Path, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
-    documents: tuple[tuple[str, Path], ...], depth: int, tokenizer: Path, size: int | None, eos: int | None,
-    output: Path, **limits: Any,
+    documents: tuple[tuple[str, Path], ...], any_order: bool, depth: int, tokenizer: Path, size: int | None,
+    eos: int | None, output: Path, **limits: Any,
 ) -> None:  # fmt: skip
     """Compile the JSON Schema in FILE (- for standard input) into a table of the JSON texts that fit it."""
     text, known = _read_bytes(schema), {uri: path.read_bytes() for uri, path in documents}
@@ -319,14 +321,14 @@ def compile_json_schema_(
         # reading a tokenizer takes seconds: what is wrong with the schema is said before
         meter = budget.begin()
         try:
-            build_skeleton(formula(text, allow=frozenset(allow), documents=known, meter=meter), meter)
+            build_skeleton(formula(text, allow=frozenset(allow), documents=known, meter=meter), meter, any_order)
         except RegexError as error:
             raise wrong_pattern(error, read_schema(text)) from None
         vocabulary = _vocabulary(tokenizer, size, eos)
         began = time.perf_counter()
         table = compile_json_schema(
             text, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
-            depth=depth, lazy=False, budget=budget,
+            any_order=any_order, depth=depth, lazy=False, budget=budget,
         )  # fmt: skip
     except SchemaError as error:
         said = str(error).removeprefix(f"{error.pointer or '/'}: ")
@@ -385,7 +387,7 @@ def compile_tags_(tag: Path, tokenizer: Path, size: int | None, eos: int | None,
 
 def _read_tags(
     tag: Path, *, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
-    documents: tuple[tuple[str, Path], ...], depth: int, **limits: Any,
+    documents: tuple[tuple[str, Path], ...], any_order: bool, depth: int, **limits: Any,
 ) -> Callable[[Vocabulary], TransitionTable]:  # fmt: skip
     """Return what makes the table of a file of tags."""
     contents, budget = plain(_read_bytes(tag)), _limits(limits)
@@ -393,7 +395,7 @@ def _read_tags(
     read_tags(contents, budget.begin())
     return lambda vocabulary: compile_structural_tag(
         contents, vocabulary, whitespace=separators or whitespace, ascii=ascii, allow=allow, documents=known,
-        depth=depth, budget=budget,
+        any_order=any_order, depth=depth, budget=budget,
     )  # fmt: skip
 
 

@@ -725,10 +725,11 @@ class LazyTable(TransitionTable):
     def __init__(
         self, automaton: Automaton, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
         vocabulary: str, source: str, depth: int, nested: bool = True,
+        renewed: Callable[[Any], Automaton] | None = None,
     ) -> None:  # fmt: skip
         self.__dict__.update(
             vocab_size=vocab_size, eos=eos, vocabulary=vocabulary, source=source, depth=depth, automaton=automaton,
-            _make=make, _lock=threading.Lock(), _nested=nested,
+            _make=make, _lock=threading.Lock(), _nested=nested, _renewed=renewed,
         )  # fmt: skip
 
     @property
@@ -744,9 +745,32 @@ class LazyTable(TransitionTable):
         with self.__dict__["_lock"]:
             if not self.is_complete:
                 self.__dict__.update(self.__dict__["_make"]().__dict__)
-                for name in ("automaton", "_make", "_lazy_host"):  # matchers that read it keep what they need
+                for name in (
+                    "automaton",
+                    "_make",
+                    "_renewed",
+                    "_lazy_host",
+                ):  # matchers that read it keep what they need
                     self.__dict__.pop(name, None)
         return self
+
+    def reading(self) -> Automaton | None:
+        """Return the machine that a new matcher reads, None once the table is complete.
+
+        That is another one where so many states of the last one were reached that its budget would not last.
+        """
+        automaton: Automaton | None = self.__dict__.get("automaton")
+        renewed = self.__dict__.get("_renewed")
+        if automaton is None or renewed is None or (found := renewed(automaton)) is automaton:
+            return automaton
+        lock = self.__dict__["_lock"]
+        if lock.acquire(blocking=False):  # else another thread completes the table
+            try:
+                if not self.is_complete:
+                    self.__dict__["automaton"] = found
+            finally:
+                lock.release()
+        return found  # type: ignore[no-any-return]
 
     def has_arrays(self) -> bool:
         """Return whether there is a finite table, within the budget; it is worked out to know that.

@@ -286,6 +286,11 @@ class Lazy:
         # thousands of objects, which would wait for the garbage collector, and make it walk all those of a process
         self._release()
 
+    @property
+    def is_large(self) -> bool:
+        """Whether an eighth of the budget of states is spent, or all that there is to spend."""
+        return bool(self._over) or 8 * (self.machine.size - self.machine.first) > self.meter.budget.states
+
     def _take(self) -> None:
         """Take what the machine has now."""
         m = self.machine

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..automata.budget import Budget
-from ..errors import RegexError, SchemaError
+from ..automata.budget import Budget, Meter
+from ..errors import BudgetError, RegexError, SchemaError
 from ..table import LazyTable, TransitionTable
 from .text import begin_budget, check_vocabulary, checked_depth
 from .vocabulary import Vocabulary
@@ -21,6 +21,7 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     from .json_schema.layout import Layout
     from .json_schema.source import Path
+    from .lazy import Lazy
 
 
 def compile_json_schema(
@@ -31,6 +32,7 @@ def compile_json_schema(
     ascii: bool = False,
     allow: Iterable[str] = (),
     documents: Mapping[str, Any] | None = None,
+    any_order: bool = False,
     depth: int = 64,
     lazy: bool = True,
     budget: Budget | None = None,
@@ -41,6 +43,8 @@ def compile_json_schema(
     else 2020-12. Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions.
     Members are written in the order of the schema, each declared key at most once, other keys after them; of these one
     may come again, and its last value counts.
+    any_order: members may come in any order instead, declared keys still at most once and all that are required. Which
+    keys there were is part of a state, so that a `LazyTable` has what texts reach, and its arrays up to 2^n for n keys.
 
     whitespace: "flexible" for what json.dumps writes in any indentation, "compact" for none, or the two separators
     that stand between items and after keys, such as (", ", ": ").
@@ -60,7 +64,9 @@ def compile_json_schema(
     True
     """
     check_vocabulary(vocabulary)
-    asked = request(schema, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, depth=depth)
+    asked = request(
+        schema, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
+    )
     return compile_request(asked, vocabulary, lazy=lazy, budget=budget)
 
 
@@ -71,6 +77,7 @@ class Request(NamedTuple):
     documents: Mapping[str, Any] | None
     layout: Layout
     allowed: frozenset[str]
+    any_order: bool
     depth: int
     source: str
 
@@ -82,6 +89,7 @@ def request(
     ascii: bool = False,
     allow: Iterable[str] = (),
     documents: Mapping[str, Any] | None = None,
+    any_order: bool = False,
     depth: int = 64,
 ) -> Request:
     """Return what `compile_json_schema` is asked for; the same errors for arguments that are none."""
@@ -90,6 +98,8 @@ def request(
     layout = _layout(whitespace, ascii)
     allowed = _allowed(allow)
     depth = checked_depth(depth)
+    if not isinstance(any_order, bool):
+        raise TypeError(f"any_order must be True or False, not {any_order!r}")
     if documents is not None and not (
         isinstance(documents, Mapping) and all(isinstance(uri, str) for uri in documents)
     ):
@@ -97,8 +107,8 @@ def request(
     contents = read(schema)
     if documents is not None:  # a class says nothing by itself
         documents = {uri: read(each) if isinstance(each, type) else each for uri, each in documents.items()}
-    source = hash_of(contents, documents, layout, sorted(allowed), depth)
-    return Request(contents, documents, layout, allowed, depth, source)
+    source = hash_of(contents, documents, layout, sorted(allowed), any_order, depth)
+    return Request(contents, documents, layout, allowed, any_order, depth, source)
 
 
 def compile_request(
@@ -107,36 +117,44 @@ def compile_request(
     """Return the table of a request, as `compile_json_schema` does."""
     # a third of what importing the package takes, for those who have no schemas
     from .json_schema.build import build
-    from .json_schema.emit import Emitter, emit
+    from .json_schema.emit import Emitter, emit, frames
     from .json_schema.keywords import formula
     from .json_schema.library import Library, lazily
     from .link import link
 
-    contents, documents, layout, allowed, depth, source = asked
+    contents, documents, layout, allowed, any_order, depth, source = asked
     if not isinstance(lazy, bool):
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
     meter = begin_budget(budget)
     library = Library.of(vocabulary, layout)
     patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
-    try:
-        with uncollected():
-            root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter)
-            if not lazy:
-                return link(library, emit(root, library, meter), source, depth, meter)
-            emitter = Emitter((root,), library, meter, depth)
-            emitter.begin(patient.begin())
-            reader = lazily(library, emitter, depth, patient.begin())
-    except RegexError as error:
-        raise wrong_pattern(error, contents) from error
+
+    def read(meter: Meter) -> Lazy:
+        emitter = Emitter((root,), library, meter, depth)
+        emitter.begin(patient.begin())
+        return lazily(library, emitter, frames(emitter.machine, depth), patient.begin())
+
+    def renewed(reader: Lazy) -> Lazy:  # texts lead to ever new sets of keys
+        return read(patient.begin()) if reader.is_large else reader
 
     def make() -> TransitionTable:
         again = begin_budget(budget)
-        with uncollected():
-            return link(library, emit(root, library, again), source, depth, again)
+        with uncollected(), blaming_order(any_order):
+            machine = emit(root, library, again)
+            return link(library, machine, source, frames(machine, depth), again)
 
+    try:
+        with uncollected(), blaming_order(any_order):
+            root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter, any_order)
+            if not lazy:
+                machine = emit(root, library, meter)
+                return link(library, machine, source, frames(machine, depth), meter)
+            reader = read(meter)
+    except RegexError as error:
+        raise wrong_pattern(error, contents) from error
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=depth,
+        depth=reader.depth, renewed=renewed if any_order else None,
     )  # fmt: skip
 
 
@@ -150,6 +168,19 @@ def uncollected() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+@contextmanager
+def blaming_order(any_order: bool) -> Iterator[None]:
+    """Say of a budget that ended that members in any order may be why."""
+    try:
+        yield
+    except BudgetError as error:
+        if not any_order:
+            raise
+        raise BudgetError(
+            f"{error}; any_order=True takes far more than any_order=False, where members come in the schema's order"
+        ) from None
 
 
 def _layout(whitespace: Any, ascii: Any) -> Layout:

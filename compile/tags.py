@@ -24,6 +24,7 @@ def compile_structural_tag(
     ascii: bool = False,
     allow: Iterable[str] = (),
     documents: Mapping[str, Any] | None = None,
+    any_order: bool = False,
     depth: int = 64,
     budget: Budget | None = None,
 ) -> TransitionTable:
@@ -31,7 +32,8 @@ def compile_structural_tag(
 
     tag: a `TaggedText`, or a structural tag as serving engines take it, a dict or JSON text: {"type": "structural_tag",
     "structures": [{"begin": .., "schema": .., "end": ..}], "triggers": [..]}, or the form with a "format" in place of
-    the latter two. whitespace, ascii, allow, documents, depth: of all JSON in it, as for `compile_json_schema`.
+    the latter two. whitespace, ascii, allow, documents, any_order, depth: of all JSON in it, as for
+    `compile_json_schema`; a format of JSON may ask for "any_order" itself.
 
     Wherever a trigger occurs in free text, one of the tags that begin with it follows, up to its end. A content by a
     pattern, and free text in a tag, end where the end of the tag first occurs. Begins and ends may be special tokens;
@@ -51,7 +53,9 @@ def compile_structural_tag(
     """
     check_vocabulary(vocabulary)
     source = plain(tag)
-    asked = request(True, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, depth=depth)
+    asked = request(
+        True, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
+    )
     meter = begin_budget(budget)
     reading = read_tags(source, meter)
     hashed = source_of_tags(source, asked, vocabulary)
@@ -71,6 +75,6 @@ def compile_structural_tag(
 def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:
     """Return a hash of all that the table of text with tags follows from; asked: how its JSON is written."""
     return hash_of(
-        dict(source), asked.documents, "structural tag", asked.layout, sorted(asked.allowed), asked.depth,
-        vocabulary.names,
+        dict(source), asked.documents, "structural tag", asked.layout, sorted(asked.allowed), asked.any_order,
+        asked.depth, vocabulary.names,
     )  # fmt: skip

@@ -759,10 +759,10 @@ def _host(table: Constraint, budgets: bool) -> _Host:
     if not isinstance(table, Constraint):
         raise TypeError(f"a Matcher takes a TransitionTable or a SortedMatrix, not {type(table).__name__}")
     # another thread may complete the table meanwhile
-    machine = table.__dict__.get("automaton") if isinstance(table, LazyTable) and not budgets else None
+    machine = table.reading() if isinstance(table, LazyTable) and not budgets else None
     name = "_host" if machine is None else "_lazy_host"
     host: _Host | None = table.__dict__.get(name)
-    if host is None:
+    if host is None or (isinstance(host, _LazyHost) and host.machine is not machine):
         if machine is not None and isinstance(table, LazyTable):
             host = _LazyHost(table, machine)
         elif isinstance(table, SortedMatrix):
@@ -929,6 +929,8 @@ class Matcher:
 
     def reset(self) -> None:
         """Go back to the start."""
+        if isinstance(self._host, _LazyHost):
+            self._host = _host(self._table, False)
         self._place = self._host.start()  # a stack of its own: what was pushed onto the other one can go
         self._history.clear()
         self._tokens.clear()

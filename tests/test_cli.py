@@ -244,6 +244,7 @@ def test_a_schema_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_p
         (("--ascii", "--depth", 2), {"ascii": True, "depth": 2}, r'{"name": "", "at": "A\u00e9"}'),
         (("--whitespace", "compact"), {"whitespace": "compact"}, '{"name":"","at":"Aé"}'),
         (("--separators", " , ", ":"), {"whitespace": (" , ", ":")}, '{"name":"" , "tags":["" , ""]}'),
+        (("--any-order",), {"any_order": True}, '{"tags": [], "name": ""}'),
     ):
         printed = run_well("compile", "json-schema", "-", *form, *document, *arguments, stdin=SCHEMA)
         documents = {"https://example.com/place": PLACE}

@@ -229,11 +229,10 @@ def judge(schema, candidates, seed, validator):
     write = writer(seed)
     spacing, (comma, colon) = write.rng.choice(list(SPACING.items()))
     ascii = write.rng.random() < 0.4
+    options = {"any_order": write.rng.random() < 0.4, "budget": mw.Budget(seconds=20)}
     try:
-        table = mw.compile_json_schema(
-            schema, vocabulary(), whitespace=spacing, ascii=ascii, budget=mw.Budget(seconds=20)
-        )
-        other = mw.compile_json_schema(schema, vocabulary(), ascii=not ascii, budget=mw.Budget(seconds=20))
+        table = mw.compile_json_schema(schema, vocabulary(), whitespace=spacing, ascii=ascii, **options)
+        other = mw.compile_json_schema(schema, vocabulary(), ascii=not ascii, **options)
     except SchemaError as error:
         reason = str(error)
         if "matches no value" in reason:
@@ -264,8 +263,10 @@ def judge(schema, candidates, seed, validator):
         valid = validator.is_valid(value)
         indent = write.rng.choice(INDENTS) if spacing == "flexible" else None
         written = [dumps(ordered, ascii, comma, colon, indent) for ordered in itertools.islice(orders(value), 200)]
-        found = next((text for text in written if mw.Matcher(table).accepts(write.spelled(text))), None)
-        assert (found is not None) == valid, (value, found)
+        found = [text for text in written if mw.Matcher(table).accepts(write.spelled(text))]
+        assert bool(found) == valid, (value, found)
+        if options["any_order"]:
+            assert len(found) in (0, len(written)), (value, found)
 
 
 @pytest.mark.parametrize("draft", VALIDATORS)
@@ -508,7 +509,43 @@ TEXTS = [
         ['""', '"abc"', '"\\n'],
     ),
     ({"type": "string", "maxLength": 0}, {}, ['""'], ['"a"', '"\\', '"\\u0000"']),
-]
+    # members in any order
+    (
+        {"properties": {"a": {"type": "null"}, "b": {"$ref": "#"}, "é": {"type": "null"}}, "required": ["a", "é"]},
+        {"any_order": True},
+        [
+            '{"é": null, "a": null}',
+            '{"x": 1, "é": null, "x": 2, "a": null, "b": 3, "y": {}}',
+            '{"b": {"é": null, "b": [], "a": null}, "a": null, "é": null}',
+        ],
+        ['{"é": null}', '{"é": null, "a": null, "é": null}', '{"\\u00e9": null, "a": null, "é": null}',
+         '{"é": 1, "a": null}', '{"b": {"b": 1, "a": null}, "a": null, "é": null}'],
+    ),
+    (
+        {
+            "oneOf": [
+                {"properties": {"t": {"const": 1}, "x": {"type": "string"}}, "required": ["t", "x"]},
+                {"properties": {"t": {"const": 2}, "y": {}}, "required": ["y"], "additionalProperties": False},
+            ]
+        },
+        {"any_order": True},
+        ['{"x": "", "t": 1}', '{"y": 1, "x": "", "t": 1}', '{"t": 1, "y": 1, "x": ""}', '{"y": 1, "t": 2}', '{"y": 1}'],
+        ['{"x": "", "t": 2}', '{"y": 1, "t": 1}', '{"x": 1, "t": 1}', '{"y": 1, "t": 2, "y": 1}', '{"t": 2}'],
+    ),
+    (
+        {"properties": {"a": {}, "b": {}}, "patternProperties": {"^b": {"type": "null"}, "c$": {}}, "minProperties": 1,
+         "dependentRequired": {"bc": ["a"]}, "additionalProperties": False},
+        {"any_order": True},
+        ['{"bc": null, "b": null, "a": 1}', '{"a": 1, "bc": null}', '{"c": 1, "b": null}', '{"cc": 1}'],
+        ["{}", '{"bc": null}', '{"bc": null, "c": 1}', '{"bc": 1, "a": 1}', '{"b": null, "c": 1, "b": null}', '{"d'],
+    ),
+    (
+        {"properties": {"a": {}, "b": {}, "c": {}}, "required": ["b"], "minProperties": 2, "maxProperties": 2},
+        {"any_order": True},
+        ['{"c": 1, "b": 2}', '{"x": 1, "b": 2}', '{"b": 1, "x": 2}'],
+        ['{"b": 1}', '{"c": 1, "a"', '{"c": 1, "x"', '{"c": 1, "b": 1, "a"'],
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "options", "accepted", "rejected"), TEXTS, ids=lambda x: str(x)[:40])
@@ -531,14 +568,65 @@ def test_exactly_the_texts_in_the_schemas_form_are_allowed(schema, options, acce
         ({"enum": [[{"a": 1}, 1], [{"a": 2}]], "maxItems": 1}, '[{"a": 2}]', '[{"a": 1'),
         ({"enum": [[[[1]], 1], [[[2]]]], "maxItems": 1}, "[[[2]]]", "[[[1"),
         ({"enum": [{"a": "é", "b": 1}, {"a": "è"}], "maxProperties": 1}, '{"a": "è"}', '{"a": "é'),
+        (
+            {"properties": {"a": {}, "b": {}}, "minProperties": 2, "additionalProperties": False,
+             "anyOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"b": False}}]},
+            '{"a": 1, "b": 0}', '{"a": 2',
+        ),
     ],
-)
-def test_what_cannot_be_finished_is_not_begun(schema, accepted, begun):
-    table = mw.compile_json_schema(schema, vocabulary())
+)  # fmt: skip
+@pytest.mark.parametrize("any_order", [False, True])
+def test_what_cannot_be_finished_is_not_begun(schema, accepted, begun, any_order):
+    table = mw.compile_json_schema(schema, vocabulary(), any_order=any_order)
     assert takes(table, accepted, writer())
     matcher = mw.Matcher(table)
     assert all(matcher.advance(1 + b) for b in begun.encode()[:-1])
     assert not matcher.advance(1 + begun.encode()[-1])
+
+
+def test_a_lazy_table_has_only_the_sets_of_keys_that_texts_reach():
+    """Forty members in forty orders, of 2^40 sets."""
+    keys = [f"k{i}" for i in range(40)]
+    schema = {"properties": {key: {"type": "integer"} for key in keys}, "required": keys, "additionalProperties": False}
+    table = mw.compile_json_schema(schema, vocabulary(), any_order=True, whitespace="compact")
+    rng = random.Random(0)
+    for _ in range(40):
+        rng.shuffle(keys)
+        text = json.dumps({key: i for i, key in enumerate(keys)}, separators=(",", ":"))
+        assert takes(table, text, writer())
+        assert not takes(table, text.replace(f'"{keys[0]}"', f'"{keys[1]}"'), writer())
+
+
+def test_a_lazy_table_lasts_however_many_sets_of_keys_texts_reach():
+    """Of each of its machines an eighth of the budget is used, but by a matcher that goes on."""
+    keys = [f"k{i}" for i in range(30)]
+    schema = {"properties": {key: {"type": "integer"} for key in keys}, "additionalProperties": False}
+    options = {"any_order": True, "whitespace": "compact"}
+    table = mw.compile_json_schema(schema, vocabulary(), budget=mw.Budget(states=60_000), **options)
+    rng, machines, again = random.Random(0), set(), mw.Matcher(table)
+    for _ in range(60):
+        text = json.dumps(dict.fromkeys(rng.sample(keys, 20), 1), separators=(",", ":"))
+        again.reset()
+        assert takes(table, text, writer())
+        assert all(again.advance(1 + byte) for byte in text.encode())
+        assert again.is_accepting
+        machines.add(id(table.automaton))
+    assert len(machines) > 1
+    small = {"properties": {key: {"type": "integer"} for key in "abc"}, "additionalProperties": False}
+    assert mw.compile_json_schema(small, vocabulary(), **options).complete().accepts(writer().spelled('{"b":1,"a":2}'))
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_what_does_not_recurse_is_as_deep_as_it_is(lazy):
+    schema, value = {"type": "integer"}, 1
+    for _ in range(70):
+        schema = {"properties": {"k": schema}, "required": ["k"], "type": "object", "additionalProperties": False}
+        value = {"k": value}
+    for any_order in (False, True):
+        table = mw.compile_json_schema(schema, vocabulary(1000), any_order=any_order, lazy=lazy)
+        assert takes(table, json.dumps(value), writer(0, 1000))
+    table = mw.compile_json_schema({"enum": [{"x": {"ax": {}}}]}, vocabulary(1000), any_order=True, lazy=lazy, depth=1)
+    assert takes(table, '{"x": {"ax": {}}}', writer(0, 1000))
 
 
 def test_schemas_as_text_or_with_options_written_otherwise_are_the_same():
@@ -837,6 +925,13 @@ BAD = [
         {"allow": ["unique"]},
         ValueError,
         "allow=['unique']: what can be accepted by name is format, maxProperties, minProperties, uniqueItems",
+    ),
+    ({}, {"any_order": 1}, TypeError, "any_order must be True or False, not 1"),
+    (
+        {"properties": {f"{key}": {} for key in range(30)}},
+        {"any_order": True, "lazy": False, "budget": mw.Budget(states=9999)},
+        BudgetError,
+        "any_order=True takes far more than any_order=False",
     ),
     ({}, {"depth": 0}, ValueError, "depth must be from 1 to 65,536, not 0"),
     ({}, {"depth": 10**9}, ValueError, "depth must be from 1 to 65,536, not 1000000000"),

@@ -65,6 +65,8 @@ def same_along_walks(one: mw.TransitionTable, other: mw.TransitionTable, vocab: 
 def test_schemas_of_all_kinds_are_the_same_as_rules(name, options):
     vocab = vocabulary(1000)
     schema = LONG if name == "strings" else PIECES[name]
+    if options.get("any_order") and name == "strings":  # rules of all sets of its keys would be too many
+        schema = {"type": "array", "prefixItems": list(LONG["properties"].values())}
     one, other = mw.compile_json_schema(schema, vocab, **options), as_rules(schema, vocab, **options)
     same_along_walks(one, other, vocab, 1)
     if name in WHOLE:
@@ -75,9 +77,10 @@ def test_schemas_of_all_kinds_are_the_same_as_rules(name, options):
 @given(st.one_of(schemas(), odd_schemas), st.integers(0, 2**32))
 def test_random_schemas_are_the_same_as_rules(schema, seed):
     vocab = vocabulary(1000)
+    options = {"any_order": bool(seed & 1)}
     try:
-        one = mw.compile_json_schema(schema, vocab, budget=Budget(seconds=5))
-        other = as_rules(schema, vocab)
+        one = mw.compile_json_schema(schema, vocab, budget=Budget(seconds=5), **options)
+        other = as_rules(schema, vocab, **options)
     except (mw.SchemaError, mw.RegexError, mw.BudgetError):
         return
     same_along_walks(one, other, vocab, seed)

@@ -29,7 +29,7 @@ from maskwright.compile.json_schema.skeleton import ObjectState
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 from maskwright.runtime import matcher as matcher_module
 
-LAYOUTS = ({}, {"whitespace": "compact"}, {"whitespace": (", ", ": ")}, {"ascii": True})
+LAYOUTS = ({}, {"whitespace": "compact"}, {"whitespace": (", ", ": ")}, {"ascii": True}, {"any_order": True})
 RANDOM = settings(deadline=None, suppress_health_check=list(HealthCheck))
 LONG = {
     "type": "object",

@@ -724,13 +724,18 @@ SCHEMAS: dict[str, Any] = {
         "required": ["name", "age"],
     },
     "anything": True,
+    "any order": {
+        "required": ["a"],
+        "properties": {"a": {"$ref": "#"}, "b": {"type": "null"}},
+        "type": ["object", "null"],
+    },
 }
 ROOM = 24
 
 
 @functools.cache
 def of_schema(name: str) -> mw.TransitionTable:
-    return mw.compile_json_schema(SCHEMAS[name], vocabulary(), depth=4)
+    return mw.compile_json_schema(SCHEMAS[name], vocabulary(), any_order=name == "any order", depth=4)
 
 
 @functools.cache

@@ -88,7 +88,7 @@ def by_rules(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
     meter = Budget().begin()
     reading = read_tags(plain(tag), meter)
     asked = request(True, whitespace="compact")
-    values = [value_of(contents, where, asked, meter) for contents, where in reading.schemas]
+    values = [value_of(contents, where, asked, meter, any_order) for contents, where, any_order in reading.schemas]
     return compile_form(with_rules(reading.grammar, values, asked, meter), vocab, source="rules", meter=meter)
 
 
@@ -544,7 +544,7 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({**WITHIN, "triggers": ["</a>"], "tags": [{**WITHIN["tags"][0], "begin": "</a>"}]}),
      "/content/triggers: '</a>' cannot be a trigger and an end as well"),
     (a_tagged({"type": "repeat", "content": ANY_TEXT, "min": 2, "max": 1}), "/content/max: at most 1 times"),
-    (a_tagged({**NUMBER, "any_order": True}), "/content/any_order: members are written in the order"),
+    (a_tagged({**NUMBER, "any_order": 1}), "/content/any_order: true or false"),
     (a_tagged({"type": "regex", "pattern": "a[^\\s\\S]"}), "/content/pattern: the pattern matches nothing"),
     (
         {"type": "sequence", "elements": [NUMBER, NUMBER]},

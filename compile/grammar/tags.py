@@ -85,10 +85,13 @@ class TaggedText:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What text with tags derives, and the schemas of the JSON values in it, each with its JSON Pointer."""
+    """What text with tags derives, and the schemas of the JSON values in it.
+
+    schemas: each with its JSON Pointer, and whether members may come in any order.
+    """
 
     grammar: Grammar
-    schemas: tuple[tuple[Any, str], ...] = ()
+    schemas: tuple[tuple[Any, str, bool], ...] = ()
     tokens: Mapping[str, str] = field(default_factory=dict)  # the JSON Pointer of each special token, by its name
 
 
@@ -257,7 +260,7 @@ class _Reader:
 
     meter: Meter
     rules: dict[str, Node] = field(default_factory=dict)
-    schemas: list[tuple[Any, str]] = field(default_factory=list)
+    schemas: list[tuple[Any, str, bool]] = field(default_factory=list)
     known: dict[str, int] = field(default_factory=dict)  # numbers of schemas by what they say
     tokens: dict[str, str] = field(default_factory=dict)
     grammars: int = 0
@@ -329,24 +332,23 @@ class _Reader:
         _fields(value, where, {"type", "json_schema"}, ("style", "any_order", "max_whitespace_cnt", "excludes"))
         if value.get("style", "json") != "json":
             _wrong(f"{where}/style", f"values are written as JSON, not as {shown(value['style'])}")
-        if _flag(value, "any_order", where):
-            _wrong(f"{where}/any_order", "members are written in the order of the schema")
+        any_order = _flag(value, "any_order", where)
         if value.get("max_whitespace_cnt") is not None:
             _wrong(f"{where}/max_whitespace_cnt", "where white space may stand is said for all: whitespace='compact'")
         if value.get("excludes") is not None and _texts(value["excludes"], f"{where}/excludes"):
             _wrong(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
-        return _followed(self._value(value["json_schema"], f"{where}/json_schema"), ends)
+        return _followed(self._value(value["json_schema"], f"{where}/json_schema", any_order), ends)
 
-    def _value(self, schema: Any, where: str) -> Node:
+    def _value(self, schema: Any, where: str, any_order: bool = False) -> Node:
         if not isinstance(schema, (Mapping, bool, str, bytes, bytearray, type)):
             _wrong(where, f"a schema is an object, true or false, not {shown(schema)}")
         try:
             contents = read(dict(schema) if isinstance(schema, Mapping) else schema, where)
         except TypeError as error:
             raise TypeError(f"{where}: {error}") from None
-        number = self.known.setdefault(hash_of(contents, None), len(self.schemas))
+        number = self.known.setdefault(hash_of(contents, None, any_order), len(self.schemas))
         if number == len(self.schemas):
-            self.schemas.append((contents, where))
+            self.schemas.append((contents, where, any_order))
         return Special(f"{VALUE}{number}")
 
     def _grammar(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:

@@ -32,13 +32,14 @@ from .algebra import (
     Node,
     Not,
     Some,
+    all_of,
     any_of,
     restrict,
 )
 from .cases import Case, Cases, is_any, is_never
 from .explain import explain
 from .items import arrays
-from .members import objects
+from .members import in_any_order, objects
 from .skeleton import ArrayAutomaton, ObjectAutomaton, Step, Text, Value
 from .trim import steps_below, trim
 
@@ -47,21 +48,20 @@ _LITERALS = ((NULL, "null"), (FALSE, "false"), (TRUE, "true"))
 _KINDS = (NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT)
 
 
-def build(node: Node, meter: Meter) -> Value:
+def build(node: Node, meter: Meter, any_order: bool = False) -> Value:
     """Return the skeleton of a schema's formula: trimmed, every text that it begins can be ended.
 
-    Raises SchemaError where no value is in the formula, and BudgetError.
+    any_order: whether members may come in any order. Raises SchemaError where no value is in the formula, and
+    BudgetError.
     """
-    builder = Builder(meter)
+    builder = Builder(meter, any_order)
     try:
         root = builder.value((node,))
-        builder.complete()
-        alive = trim(builder.values, builder.sound)
+        alive = builder.trimmed()
         if not alive[root] & 1:
             raise SchemaError(f"the schema matches no value: {explain(builder, node)}", "")
         while builder.narrow(root, alive):
-            builder.complete()
-            alive = trim(builder.values, builder.sound)
+            alive = builder.trimmed()
     except RecursionError:
         raise SchemaError(
             "allOf, anyOf, oneOf, not, if or $ref stand inside one another too deeply, without a member or item "
@@ -74,8 +74,8 @@ def build(node: Node, meter: Meter) -> Value:
 class Builder:
     """Makes values, each once: `value` says which, `complete` fills in all that were asked for."""
 
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
+    def __init__(self, meter: Meter, any_order: bool = False) -> None:
+        self.meter, self.any_order = meter, any_order
         self.cases = Cases(meter)
         self.values: list[Value] = []
         self.sound: set[ObjectAutomaton | ArrayAutomaton] = set()  # ends from everywhere, if every step can be taken
@@ -88,6 +88,9 @@ class Builder:
         self._texts: dict[tuple[Node, ...], Text | None] = {}
         self._arrays: dict[tuple[Node, ...], ArrayAutomaton | None] = {}
         self._objects: dict[tuple[Node, ...], ObjectAutomaton | None] = {}
+        self._inhabited: dict[tuple[Node, ...], Value] = {}
+        self._in_order: set[Value] = set()  # those
+        self._ordered: dict[tuple[Node, ...], ObjectAutomaton | None] = {}  # of those
         self._restricted: dict[int, dict[Node, Node]] = {kind: {} for kind in _KINDS}
         self._by_kind: dict[Node, dict[int, Node]] = {}
 
@@ -109,6 +112,14 @@ class Builder:
             found = self._single[node] = self._shell((node,))
         return found
 
+    def inhabited(self, parts: tuple[Node, ...]) -> Value:
+        """Return a value that only says which of some formulas some object is in: members come in the order of keys."""
+        found = self._inhabited.get(parts)
+        if found is None:
+            found = self._inhabited[parts] = self._shell(tuple([all_of([Kinds(OBJECT), part]) for part in parts]))
+            self._in_order.add(found)
+        return found
+
     def step(self, cases: Sequence[Case], following: tuple[int, ...]) -> Step:
         """Return the step by a value whose cases lead on to these states."""
         if len(cases) == 1:
@@ -123,6 +134,14 @@ class Builder:
         while work:
             value, parts = work.pop()
             self._fill(value, parts)
+
+    def trimmed(self) -> dict[Value, int]:
+        """Complete, and take out what leads to no text; return the labels of each value that some text has."""
+        while True:
+            self.complete()
+            alive = trim(self.values, self.sound)
+            if not self._made_exact(alive):
+                return alive
 
     def narrow(self, root: Value, alive: Mapping[Value, int]) -> bool:
         """Ask at each step for nothing but the labels that lead on; return whether some step asked for others too.
@@ -142,6 +161,18 @@ class Builder:
                 following, parts = step.following, self._parts[step.value]
                 step.value = self.value(tuple([parts[i] for i, target in enumerate(following) if target >= 0]))
                 step.following = tuple([target for target in following if target >= 0])
+        return found
+
+    def _made_exact(self, alive: Mapping[Value, int]) -> bool:
+        """Make states in any order anew where it is not sure whether some can end; return whether there are any."""
+        found = False
+        for parts, automaton in self._objects.items():
+            unordered = automaton.unordered if automaton is not None else None
+            if unordered is None or unordered.exact or all(alive[value] for value in unordered.inhabited):
+                continue
+            assert automaton is not None
+            automaton.unordered = in_any_order(self, parts)
+            found = True
         return found
 
     def _shell(self, parts: tuple[Node, ...]) -> Value:
@@ -176,10 +207,13 @@ class Builder:
             value.array = self._arrays[key]
         key = _at(maps, OBJECT)
         if key is not None:
-            if key not in self._objects:
+            ordered = value in self._in_order
+            known = self._ordered if ordered else self._objects
+            if key not in known:
                 label = _free(key)
-                self._objects[key] = ObjectAutomaton(free=label) if label >= 0 else objects(self, key)
-            value.object = self._objects[key]
+                any_order = self.any_order and not ordered
+                known[key] = ObjectAutomaton(free=label) if label >= 0 else objects(self, key, any_order)
+            value.object = known[key]
 
     def by_kind(self, node: Node) -> dict[int, Node]:
         """Return what a formula says of each type, without those of which it says NEVER."""

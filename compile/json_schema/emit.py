@@ -26,6 +26,7 @@ from .fragments import ending_freely, free_state, free_states, numbered
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library
 from .skeleton import (
+    AnyOrder,
     ArrayAutomaton,
     ArrayState,
     Bounded,
@@ -54,6 +55,12 @@ def emit(root: Value, library: Library, meter: Meter) -> Machine:
     return emitter.machine
 
 
+def frames(machine: Machine, depth: int) -> int:
+    """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
+    height = machine.height
+    return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
+
+
 class Emitter:
     """Writes the machine of a skeleton, by and by where it is `lazy`: what stands behind a key or bracket, later.
 
@@ -73,7 +80,9 @@ class Emitter:
         self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._count()
         height = self.machine.height
-        self.fits = depth is not None and height is not None and height <= depth  # whatever the schema may open
+        # whatever the schema may open
+        self.fits = depth is not None and height is not None and height <= frames(self.machine, depth)
+        self.any_order = any(isinstance(each, ObjectAutomaton) and each.any_order for each in self.found)
         self._whole()
 
     def _whole(self) -> None:
@@ -107,7 +116,7 @@ class Emitter:
     def release(self) -> None:
         """Let go of what nobody will ask to be written any more: a skeleton that recurs holds itself."""
         self.machine.pending.clear()
-        for automaton in self.found:
+        for automaton in () if self.any_order else self.found:  # in any order it may be written again
             automaton.states.clear()
 
     def _count(self) -> None:
@@ -128,12 +137,14 @@ class Emitter:
                     continue
                 inside = below[id(automaton)] = set()
                 self.found.append(automaton)
+                # in any order, what a key leads to is written for each set of keys before it
+                times = 2 if isinstance(automaton, ObjectAutomaton) and automaton.any_order else 1
                 for step in all_steps(automaton):
                     value = step.value
                     for opened in (value.object, value.array):
                         if opened is not None:
                             name = _ANY if opened.free >= 0 else id(opened)
-                            uses[name] += 1
+                            uses[name] += times
                             inside.add(name)
                     if id(value) not in seen:
                         seen.add(id(value))
@@ -480,11 +491,12 @@ class Emitter:
     def _object(self, first: int, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
         """Read an object after its opening brace; ends: codes by label."""
         m = self.machine
-        key, quoted = _Object(self, automaton, ends).next_key(0)
+        written = _Object(self, automaton, ends)
+        key, quoted = written.next_key(0)
         if key >= 0:
             m.edge(first, QUOTE, quoted)
             self.writer.line(first, key)
-        close = automaton.states[0].close
+        close = written.states[0].close
         if close >= 0:
             m.edge(first, CLOSE_OBJECT, ends[close])
 
@@ -505,7 +517,8 @@ def all_steps(automaton: ObjectAutomaton | ArrayAutomaton) -> Iterable[Step]:
         steps = {id(state.item): state.item for state in automaton.states if state.item is not None}
     else:
         known: set[int] = set()  # of what states share
-        for state in automaton.states:
+        unordered = () if automaton.unordered is None else automaton.unordered.states
+        for state in chain(unordered, automaton.states):
             if id(state.steps) not in known:
                 known.add(id(state.steps))
                 steps |= {id(step): step for step in state.steps if step is not None}
@@ -594,7 +607,8 @@ class _Object:
     __slots__ = ("after", "closing", "emitter", "ends", "keys", "named", "opened", "states")
 
     def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
-        self.emitter, self.states, self.ends = emitter, automaton.states, ends
+        self.emitter, self.ends = emitter, ends
+        self.states: Sequence[ObjectState] = AnyOrder(automaton) if automaton.any_order else automaton.states
         self.after: dict[int, int] = {}
         self.named: dict[int, int] = {}  # the state behind a key, by step
         self.opened: dict[int, tuple[int, int]] = {}  # the state that reads the next key, and that behind its quote
@@ -657,7 +671,7 @@ class _Keys:
         self.emitter, self.automaton = emitter, automaton
         self.trie: _Branch | None = None
         self.language = automaton.language
-        states = automaton.states
+        states = automaton.reading()
         if (
             self.language is None
             and any(state.others for state in states)
@@ -665,7 +679,8 @@ class _Keys:
         ):
             # a key of several spellings is told from those that are not declared by its content
             self.language, _ = partition(automaton.keys, (), emitter.meter)
-        self.is_shared = all(state.steps is states[0].steps for state in states)  # one list of steps for all states
+        # one list of steps for all states
+        self.is_shared = not automaton.any_order and all(state.steps is states[0].steps for state in states)
         self.made: dict[Any, int] = {}
         self.first: int | None = None  # of the trie without rows
         self.behind: list[int] = []  # the states behind keys, as far as they have been asked for
@@ -873,7 +888,7 @@ class _Keys:
         """Whether from everywhere in the automaton some key can be completed that may come next in every state."""
         keys = len(self.automaton.keys)
         always: set[int] | None = None
-        for here in self.automaton.states:
+        for here in self.automaton.reading():
             if here.others or here.first < here.last:
                 always = set(here.others) if always is None else always & set(here.others)
         if not always:

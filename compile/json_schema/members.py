@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...automata.labelled import Labelled
@@ -33,7 +34,7 @@ from .algebra import (
     restrict,
 )
 from .cases import Case, Test, closes, counted, is_any, is_never
-from .skeleton import ObjectAutomaton, ObjectState, Step
+from .skeleton import ObjectAutomaton, ObjectState, Step, Unordered
 from .source import inexact
 
 if TYPE_CHECKING:
@@ -48,13 +49,24 @@ _Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a membe
 _EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
 
 
-def objects(builder: Builder, parts: tuple[Node, ...]) -> ObjectAutomaton | None:
+def objects(builder: Builder, parts: tuple[Node, ...], any_order: bool = False) -> ObjectAutomaton | None:
     """Return the automaton of formulas about objects; None where it is plain that no object is in any."""
     if len(parts) == 1:
         record = record_of(parts[0])
         if record is not None:
-            return _record(builder, record)
-    return _Derivatives(builder, parts).automaton
+            return _record(builder, record, any_order)
+    automaton = _Derivatives(builder, parts).automaton
+    if any_order:
+        try:
+            automaton.unordered = _AnyOrder(builder, parts).unordered
+        except _UnsureError:
+            automaton.unordered = in_any_order(builder, parts)
+    return automaton
+
+
+def in_any_order(builder: Builder, parts: tuple[Node, ...]) -> Unordered:
+    """Return what is left of formulas after members in any order, where it matters which keys passed a negated test."""
+    return _AnyOrder(builder, parts, exact=True).unordered
 
 
 class _Lacks(Node):
@@ -62,6 +74,16 @@ class _Lacks(Node):
 
     The key may come again, with a value that passes, and a reader has only that. So after any undeclared member that is
     asked something and passes it is Not(members) again.
+    """
+
+    __slots__ = ()
+    kind = OBJECT
+
+
+class _Beyond(Node):
+    """What is left of Members, where it stands negated, after some of its keys in any order: _Beyond(members, keys).
+
+    Those came with values that pass, and come no more: what they are asked does not matter.
     """
 
     __slots__ = ()
@@ -185,7 +207,7 @@ def record_of(node: Node) -> Record | None:
     return record
 
 
-def _record(builder: Builder, record: Record) -> ObjectAutomaton | None:
+def _record(builder: Builder, record: Record, any_order: bool) -> ObjectAutomaton | None:
     """Return the automaton of a record: its states are places, and share one list of steps."""
     members, required = record.members, record.required
     automaton = ObjectAutomaton()
@@ -236,6 +258,8 @@ def _record(builder: Builder, record: Record) -> ObjectAutomaton | None:
             states.append(ObjectState(close, place, last, steps, others))
     states.reverse()
     automaton.states = states
+    if any_order:
+        automaton.required = sum([1 << place for place, key in enumerate(automaton.keys) if key in required])
     builder.sound.add(automaton)
     return automaton
 
@@ -317,11 +341,14 @@ class _Derivatives:
         self._found: list[tuple[int, _Left, int]] = []
         self._num_steps = 0
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
-        self._number(0, parts, self._foreign(0, parts, 0))
+        self._begin(parts)
         for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
             if not i & 7:
                 builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
             self.automaton.states.append(self._make(place, left, foreign))
+
+    def _begin(self, parts: _Left) -> None:
+        self._number(0, parts, self._foreign(0, parts, 0))
 
     def _number(self, place: int, left: _Left, foreign: int) -> int:
         """Return the state at a place; keys that are foreign there are passed over."""
@@ -434,13 +461,18 @@ class _Derivatives:
             cases = self._counted(table, cases)
         if not cases:
             return None
+        return self._builder.step(cases, self._following(table, letter, [rest for _, rest in cases]))
+
+    def _following(self, table: _Table, letter: int, lefts: Iterable[_Left]) -> tuple[int, ...]:
+        """Return the states behind a member, by what it leaves."""
         place = min(letter + 1, self._end)
         left, foreign = table.left, table.foreign
-        following = [
-            self._number(place, rest, foreign if rest is left else self._foreign(place, rest, foreign))
-            for _, rest in cases
-        ]
-        return self._builder.step(cases, tuple(following))
+        return tuple(
+            [
+                self._number(place, rest, foreign if rest is left else self._foreign(place, rest, foreign))
+                for rest in lefts
+            ]
+        )
 
     def _counted(self, table: _Table, cases: list[Case]) -> list[Case]:
         """Return cases of the value of the next member in which the members are counted."""
@@ -494,14 +526,18 @@ class _Derivatives:
             if atom not in by:
                 inside, rest = row[letter] or self._after(atom, letter, row)
                 test = ANY if inside is ANY else cases.test(inside)
-                if type(atom) is _Lacks:
-                    rest = NEVER if is_never(test) else rest
-                    by[atom] = _either(test, _lacking(rest, type(test) is Test), _lacking(rest, False))
-                else:
-                    by[atom] = all_of([test, rest])
-                    if letter >= self._end and type(test) is not Kinds:
-                        by[Not(atom)] = _either(test, negate(rest), _Lacks(rest))
+                self._becomes(by, atom, letter, test, rest)
         return cases.expand(replaced(tests.left, by, known))
+
+    def _becomes(self, by: dict[Node, Node], atom: Any, letter: int, test: Node, rest: Node) -> None:
+        """Note what becomes of an atom, and of its negation if that is not the negation of it."""
+        if type(atom) is _Lacks:
+            rest = NEVER if is_never(test) else rest
+            by[atom] = _either(test, _lacking(rest, type(test) is Test), _lacking(rest, False))
+        else:
+            by[atom] = all_of([test, rest])
+            if letter >= self._end and type(test) is not Kinds:
+                by[Not(atom)] = _either(test, negate(rest), _Lacks(rest))
 
     def _after(self, atom: Any, letter: int, row: _Row) -> tuple[Node, Node]:
         """Return what an atom asks of the value of a member of some key, and what is left of the atom then."""
@@ -519,6 +555,10 @@ class _Derivatives:
             found = ANY if self._letters.named(atom.args[0], letter) else NEVER, atom
         elif shape is _Lacks:
             found = self._after(atom.args[0], letter, self._row(atom.args[0]))
+        elif shape is _Beyond:
+            members, passed = atom.args
+            is_behind = letter < self._end and self._letters.keys[letter] in passed
+            found = ANY if is_behind else self._letters.node(members, letter), atom
         else:
             raise TypeError(f"not a formula about objects: {atom!r}")
         row[letter] = found
@@ -591,6 +631,8 @@ class _Derivatives:
         shape = type(node)
         if shape is Required:
             return self._required_in(node)
+        if shape is _Lacks or shape is _Beyond:
+            return self._said_by(node.args[0])
         if shape is not All and shape is not Some and shape is not Not and shape is not Members:
             return 0
         found = self._said.get(node)
@@ -634,6 +676,174 @@ class _Derivatives:
         return found
 
 
+class _UnsureError(Exception):
+    """It matters which keys passed a test that some member has to fail."""
+
+
+class _AnyOrder(_Derivatives):
+    """What is left of any formulas after members in any order.
+
+    A state is what is left of each formula. It does not say which keys there were: that a key comes but once is for the
+    reader to see to. Nor is anything taken off the required keys, which would make a state for each set of them: what
+    ends is a formula that would without some of its Required, where these hold by then. Whether an object is left is
+    the same for all sets of keys that there were: a text without some of these is in what is left if the whole is, and
+    so is one with them, as they were read, put before it.
+
+    Where some member has to fail a test, that is so only if the keys that came and passed are known (`_Beyond`), which
+    would make a state for each set of them. They need not be where what passes is left as well, as in values told apart
+    by a test: it is enough if that is possible, and what fails is put aside. If nothing else is left, or it turns out
+    to be impossible, `exact` states are made.
+
+    This is not so where members are counted. There the keys that came are taken off the required ones; and where two or
+    more are asked for, a state is a set of keys as well, in place of the foreign ones.
+    """
+
+    def __init__(self, builder: Builder, parts: _Left, exact: bool = False) -> None:
+        counts = [atom for atom in atoms(*parts) if type(atom) is MemberCount]
+        self._exact = exact
+        self._tracked = any(map(_asks_for_several, parts))
+        # a count of one member at least, or its negation, says nothing after one
+        self._kept = not self._tracked and all(low <= 1 and high is None for low, high, _ in (c.args for c in counts))
+        self._negative: dict[Node, bool] = {}
+        self.unordered = Unordered(exact)
+        super().__init__(builder, parts)
+        self.unordered.states = self.automaton.states
+
+    def _begin(self, parts: _Left) -> None:
+        self._number(0, parts, 0)
+
+    def _number(self, place: int, left: _Left, foreign: int) -> int:
+        found = self._states.get((0, left, foreign))
+        if found is None:
+            found = self._states[0, left, foreign] = len(self._found)
+            self._found.append((0, left, foreign))
+            ways = {(label, keys) for label, node in enumerate(left) for keys in self._ways(node)}
+            self.unordered.ends.append(tuple(sorted(ways)))
+            gone = [Not(Required((self.automaton.keys[j],))) for j in _places(foreign)]
+            parts = left if self._exact else tuple(map(self._surely, left))
+            if all(map(is_never, parts)) and not all(map(is_never, left)):
+                raise _UnsureError
+            if gone:
+                parts = tuple([all_of([node, *gone]) for node in parts])
+            self.unordered.inhabited.append(self._builder.inhabited(parts))
+        return found
+
+    def _make(self, place: int, left: _Left, foreign: int) -> ObjectState:
+        table = self._table(left, foreign)
+        self._fill(table, 0, self._end)
+        return ObjectState(-1, 0, self._end, table.steps, self._others(table))
+
+    def _following(self, table: _Table, letter: int, lefts: Iterable[_Left]) -> tuple[int, ...]:
+        seen = table.foreign | 1 << letter if self._tracked and letter < self._end else table.foreign
+        if self._exact:
+            lefts = [tuple([self._forgotten(node, ()) for node in left]) for left in lefts]
+        return tuple([self._number(0, left, seen) for left in lefts])
+
+    def _told_apart(self, tests: _Tests, letter: int) -> list[Case]:
+        if any(map(self._is_negative, tests.left)):
+            return self._by_several_tests(tests, letter)
+        return super()._told_apart(tests, letter)
+
+    def _becomes(self, by: dict[Node, Node], atom: Any, letter: int, test: Node, rest: Node) -> None:
+        """Note the same. A member of a declared key does not come again, so that where one fails it stays so."""
+        shape = type(atom)
+        if shape is Required and self._kept and letter < self._end:
+            by[atom] = atom
+            less = super()._after(atom, letter, [None] * self._letters.num)[1]
+            by[Not(atom)] = negate(less)
+        elif letter >= self._end or shape not in (Members, _Beyond, _Lacks):
+            super()._becomes(by, atom, letter, test, rest)
+        else:
+            inside = atom.args[0] if shape is _Lacks else atom
+            members, keys = (inside, frozenset()) if type(inside) is Members else inside.args
+            passed = _Beyond(members, keys | {self._letters.keys[letter]}) if self._exact else members
+            if shape is _Lacks:
+                by[atom] = _either(test, _Lacks(passed), ANY)
+            else:
+                by[atom] = all_of([test, atom])
+                by[Not(atom)] = _either(test, Not(passed), ANY)
+
+    def _is_negative(self, node: Any) -> bool:
+        """Return whether a formula asks that some member not be as Members say, or not be there."""
+        shape = type(node)
+        if shape is Not:
+            inside = type(node.args[0])
+            return inside is Members or inside is _Beyond or (inside is Required and self._kept)
+        if shape is not All and shape is not Some:
+            return shape is _Lacks
+        found = self._negative.get(node)
+        if found is None:
+            found = self._negative[node] = any(map(self._is_negative, node.args))
+        return found
+
+    def _after(self, atom: Any, letter: int, row: _Row) -> tuple[Node, Node]:
+        shape = type(atom)
+        found: tuple[Node, Node]
+        if shape is Members:
+            found = self._letters.node(atom, letter), atom
+        elif shape is Required and self._kept:
+            found = ANY, atom
+        else:
+            return super()._after(atom, letter, row)
+        row[letter] = found
+        return found
+
+    def _surely(self, node: Any) -> Node:
+        """Return a formula without what asks that some member fail: what is in it is in the whole."""
+        if not self._is_negative(node):
+            return node  # type: ignore[no-any-return]
+        if type(node) is not All and type(node) is not Some:
+            return node if type(node) is Not and type(node.args[0]) is Required else NEVER
+        parts = map(self._surely, node.args)
+        return all_of(parts) if type(node) is All else any_of(parts)
+
+    def _forgotten(self, node: Any, beside: tuple[Members, ...]) -> Node:
+        """Return a formula in which _Beyond names no key that could not have failed; beside: Members that must hold."""
+        shape = type(node)
+        if shape is Not and type(node.args[0]) is _Beyond:
+            members, keys = node.args[0].args
+            told = [key for key in keys if not self._is_held(members, self._place[key], beside)]
+            if len(told) < len(keys):
+                return Not(_Beyond(members, frozenset(told)) if told else members)
+        elif (shape is All or shape is Some) and self._is_negative(node):
+            if shape is All:
+                beside = (*beside, *[part for part in node.args if type(part) is Members])
+            parts = [self._forgotten(part, beside) for part in node.args]
+            if any(map(is_not, parts, node.args)):
+                return all_of(parts) if shape is All else any_of(parts)
+        return node  # type: ignore[no-any-return]
+
+    def _is_held(self, members: Members, letter: int, beside: tuple[Members, ...]) -> bool:
+        """Return whether a declared key passes one of Members if it passes some others."""
+        node = self._letters.node(members, letter)
+        return is_any(node) or any(self._letters.node(other, letter) is node for other in beside)
+
+    def _ways(self, node: Any) -> list[int]:
+        """Return the least sets of keys with which an object may end with this left of its formula."""
+        shape = type(node)
+        if shape is Required:
+            return [self._required_in(node)]
+        if shape is Some:
+            return _least([keys for part in node.args for keys in self._ways(part)])
+        if shape is not All:
+            return [0] if closes(node) else []
+        found = [0]
+        for part in node.args:
+            ways = self._ways(part)
+            found = _least([one | other for one in found for other in ways])
+            self._builder.meter.check(states=len(found), doing=_FINDING)
+        return found
+
+
+def _least(sets: Iterable[int]) -> list[int]:
+    """Return those of some sets that have no other within them, each once."""
+    found: list[int] = []
+    for one in sorted(set(sets), key=int.bit_count):
+        if not any(other & ~one == 0 for other in found):
+            found.append(one)
+    return found
+
+
 def _alike(tests: _Tests, is_undeclared: bool, *becomes: Any) -> list[tuple[int, _Left]]:
     """Return what is left where a value passes the only test, and where it fails it.
 
@@ -671,17 +881,36 @@ def _lacking(rest: Node, passed: bool) -> Node:
     return negate(rest) if passed else _Lacks(rest)
 
 
-def _check_counts(node: Any) -> None:
-    """Raise SchemaError where a formula asks for more members than an automaton can tell apart: two or more."""
+def _asked(node: Any) -> int:
+    """Return how many members a count or its negation asks for at least; 0 for other formulas."""
+    if type(node) is MemberCount:
+        return int(node.args[0])
+    if type(node) is Not and type(node.args[0]) is MemberCount and node.args[0].args[1] is not None:
+        return int(node.args[0].args[1]) + 1
+    return 0
+
+
+def _asks_for_several(node: Any) -> bool:
+    """Return whether a formula asks for two members or more, so that it matters which keys are left."""
     shape = type(node)
-    count = node.args[0] if shape is Not else node
-    if type(count) is MemberCount:
-        low, high, path = count.args
-        if path is not None and (low > 1 if shape is not Not else high is not None and high > 0):
+    return _asked(node) > 1 or ((shape is All or shape is Some) and any(map(_asks_for_several, node.args)))
+
+
+def _check_counts(node: Any, required: int = 0) -> None:
+    """Raise SchemaError where a formula asks for more members than an automaton can tell apart.
+
+    That is for two or more, besides those that are required anyway.
+    """
+    shape = type(node)
+    if _asked(node) - required > 1:
+        path = (node.args[0] if shape is Not else node).args[2]
+        if path is not None:
             raise inexact(path, _TWICE, "that")
     elif shape is All or shape is Some:
+        if shape is All:
+            required += len({key for part in node.args if type(part) is Required for key in part.args[0]})
         for part in node.args:
-            _check_counts(part)
+            _check_counts(part, required)
 
 
 def _places(keys: int) -> Iterator[int]:
@@ -697,8 +926,11 @@ def _mentioned(parts: _Left) -> tuple[tuple[str, ...], list[Members], list[Node]
     members: dict[Members, None] = {}
     names: dict[Node, None] = {}
     for atom in atoms(*parts):
-        if type(atom) is Members:
-            members[atom] = None
+        inside: Any = atom
+        while type(inside) is _Lacks or type(inside) is _Beyond:
+            inside = inside.args[0]
+        if type(inside) is Members:
+            members[inside] = None
         elif type(atom) is Names:
             names[atom.node] = None
     declared = frozenset([key for one in members for key, _ in one.args[0]])
@@ -717,7 +949,7 @@ def _orders(node: Any, declared: frozenset[str], orders: dict[Node, list[list[st
     elif shape is Required:
         if node not in orders:
             orders[node] = [[key] for key in node.args[0] if key not in declared]
-    elif shape is Not:
+    elif shape is Not or shape is _Lacks or shape is _Beyond:
         _orders(node.args[0], declared, orders)
     elif shape is All or shape is Some:
         late = []

@@ -7,7 +7,7 @@ escapes that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,18 @@ from ..regex.lower import to_dfa
 from .fragments import ending_freely
 from .layout import MOST_SPACES, MOST_TABS, QUOTE, Layout, leaves
 from .numbers import any_number
-from .skeleton import ArrayAutomaton, Bounded, Finite, ObjectAutomaton, ObjectState, Regular, Step, Value
+from .skeleton import (
+    AnyOrder,
+    ArrayAutomaton,
+    ArrayState,
+    Bounded,
+    Finite,
+    ObjectAutomaton,
+    ObjectState,
+    Regular,
+    Step,
+    Value,
+)
 from .strings import cut, escaped, has_spellings, partition, quoted
 
 _DOING = "writing a schema as rules"
@@ -42,6 +53,7 @@ class Rules:
         self._rules: dict[str, Node] = {}
         self._todo: list[tuple[str, Callable[[], Node]]] = []
         self._known: dict[Any, Rule] = {}
+        self._states: dict[Automaton, AnyOrder] = {}  # of objects whose members come in any order
         self._ended: dict[Automaton, list[set[int]]] = {}  # the labels with which each may end, by state
         self._languages: dict[Automaton, Labelled | None] = {}
         self._terminals: dict[Any, Terminal] = {}
@@ -91,7 +103,7 @@ class Rules:
                 continue
             if automaton.free >= 0:
                 ways += [self._any(kind)] if automaton.free == label else []
-            elif label in self._ends(automaton)[0]:
+            elif label in self._ends(automaton, 0):
                 ways.append(_bracketed(kind, self._inside(automaton, label)))
         return Choice(tuple(ways))
 
@@ -115,7 +127,19 @@ class Rules:
         """Return what stands between the brackets of an object or array that ends with a label."""
         first = self._next(automaton, 0, label)
         ways: list[Node] = [form.Sequence((self._line, first))] if first is not None else []
-        return Choice((EMPTY, *ways) if automaton.states[0].close == label else tuple(ways))
+        return Choice((EMPTY, *ways) if self._at(automaton, 0).close == label else tuple(ways))
+
+    def _at(self, automaton: Automaton, i: int) -> Any:
+        """Return a state of an object or array, as its items or members are read."""
+        return self._reading(automaton)[i]
+
+    def _reading(self, automaton: Automaton) -> Sequence[Any]:
+        if isinstance(automaton, ArrayAutomaton) or not automaton.any_order:
+            return automaton.states
+        found = self._states.get(automaton)
+        if found is None:
+            found = self._states[automaton] = AnyOrder(automaton)
+        return found
 
     def _behind(self, automaton: Automaton, i: int, label: int) -> Node:
         """Return what stands behind an item or member that leads to a state."""
@@ -123,7 +147,7 @@ class Rules:
         def make() -> Node:
             following = self._next(automaton, i, label)
             ways: list[Node] = [form.Sequence((self._comma, following))] if following is not None else []
-            return Choice((self._line, *ways) if automaton.states[i].close == label else tuple(ways))
+            return Choice((self._line, *ways) if self._at(automaton, i).close == label else tuple(ways))
 
         return self._rule((automaton, i, label), make)
 
@@ -132,7 +156,7 @@ class Rules:
         if isinstance(automaton, ArrayAutomaton):
             item = automaton.states[i].item
             return None if item is None else self._step(automaton, item, label)
-        state, keys, language = automaton.states[i], automaton.keys, self._language(automaton)
+        state, keys, language = self._at(automaton, i), automaton.keys, self._language(automaton)
         ways: list[Node] = []
         declared = self._declared(automaton, state, state.first, label)
         if declared is not None:
@@ -172,33 +196,39 @@ class Rules:
 
     def _step(self, automaton: Automaton, step: Step, label: int) -> Node | None:
         """Return a value, and what stands behind it; None where that does not lead to an end with this label."""
-        ends = self._ends(automaton)
         ways = [
             form.Sequence((self.value(step.value, j), self._behind(automaton, i, label)))
             for j, i in enumerate(step.following)
-            if i >= 0 and label in ends[i]
+            if i >= 0 and label in self._ends(automaton, i)
         ]
         return Choice(tuple(ways)) if ways else None
 
-    def _ends(self, automaton: Automaton) -> list[set[int]]:
-        """Return the labels with which an object or array may end from each of its states."""
+    def _ends(self, automaton: Automaton, i: int) -> set[int]:
+        """Return the labels with which an object or array may end from one of its states."""
         found = self._ended.get(automaton)
         if found is None:
-            states = automaton.states
-            found = self._ended[automaton] = [{state.close} - {-1} for state in states]
-            before: list[set[int]] = [set() for _ in states]  # from where each state is reached
-            for i in range(len(states)):
-                for step in _steps(automaton, i):
-                    for to in step.following:
-                        if to >= 0:
-                            before[to].add(i)
-            todo = list(range(len(states)))
-            while todo:
-                i = todo.pop()
-                for j in before[i]:
-                    if not found[i] <= found[j]:
-                        found[j] |= found[i]
-                        todo.append(j)
+            found = self._ended[automaton] = self._find_ends(self._reading(automaton))
+        return found[i]
+
+    def _find_ends(self, states: Sequence[Any]) -> list[set[int]]:
+        """Return the labels with which an object or array may end, by state."""
+        found: list[set[int]] = []
+        before: dict[int, set[int]] = {}  # from where each state is reached
+        for i, state in enumerate(states):  # of which there may be more meanwhile
+            found.append({state.close} - {-1})
+            for step in _steps(state):
+                for to in step.following:
+                    if to >= 0:
+                        before.setdefault(to, set()).add(i)
+            if not i & 127:
+                self.meter.check(states=len(states), doing=_DOING)
+        todo = list(range(len(found)))
+        while todo:
+            i = todo.pop()
+            for j in before.get(i, ()):
+                if not found[i] <= found[j]:
+                    found[j] |= found[i]
+                    todo.append(j)
         return found
 
     # --------------------------------------------------------------------------------------------- terminals
@@ -278,12 +308,10 @@ def _bracketed(kind: str, inside: Node) -> Node:
     return form.Sequence((Text(opener), inside, Text(closer)))
 
 
-def _steps(automaton: Automaton, i: int) -> Iterable[Step]:
+def _steps(state: Any) -> Iterable[Step]:
     """Return the steps of a state of an object or array."""
-    if isinstance(automaton, ArrayAutomaton):
-        item = automaton.states[i].item
-        return () if item is None else (item,)
-    state = automaton.states[i]
+    if isinstance(state, ArrayState):
+        return () if state.item is None else (state.item,)
     declared = (step for step in state.steps[state.first : state.last] if step is not None)
     return (*declared, *state.others.values())
 

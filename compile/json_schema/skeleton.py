@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 from ...automata.labelled import Labelled
 
@@ -100,12 +101,96 @@ class ObjectAutomaton:
     keys: those the schema names, in the order in which they are written. Undeclared keys come after them. Without
     `language` they are all of one class, 0. With it, its words are keys as UTF-8: label j < len(keys) is the key j, and
     label len(keys) + c is an undeclared key of class c.
+
+    Where members may come in any order, `states` say whether there is such an object, and with which labels; members
+    are read by `AnyOrder`, from `required`, the places of the keys that the usual object must have, or `unordered`.
     """
 
     free: int = -1
     keys: tuple[str, ...] = ()
     language: Labelled | None = None
     states: list[ObjectState] = field(default_factory=list)
+    required: int | None = None  # a bit each
+    unordered: Unordered | None = None
+
+    @property
+    def any_order(self) -> bool:
+        """Whether members may come in any order, undeclared keys between declared ones."""
+        return self.required is not None or self.unordered is not None
+
+    def reading(self) -> Sequence[ObjectState]:
+        """Return the states by whose steps members are read."""
+        if self.required is not None:
+            return self.states[-1:]
+        return self.states if self.unordered is None else self.unordered.states
+
+
+@dataclass(eq=False, slots=True)
+class Unordered:
+    """What is left of formulas about an object after some members, whatever their order and which keys there were.
+
+    ends: by state, each way to end: a label, and the places of keys that must have been there, a bit each. There is an
+    object for what is left in states[i] if `inhabited[i]` has a text; and only then where that is `exact`.
+    """
+
+    exact: bool
+    states: list[ObjectState] = field(default_factory=list)  # whose steps are by all keys, and `close` says nothing
+    ends: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    inhabited: list[Value] = field(default_factory=list)
+
+
+class AnyOrder(Sequence[ObjectState]):
+    """The states of an object whose members come in any order, made as they are asked for; 0 is the start.
+
+    Each is what is left with the set of declared keys that there were, and has steps of its own. There are as many as
+    have been heard of.
+    """
+
+    def __init__(self, automaton: ObjectAutomaton) -> None:
+        self._reading = automaton.reading()
+        unordered = automaton.unordered
+        self._ends = [((0, automaton.required or 0),)] if unordered is None else unordered.ends
+        self._made: list[ObjectState | None] = []
+        self._places: list[tuple[int, int]] = []
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._number(0, 0)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> ObjectState: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ObjectState]: ...
+    def __getitem__(self, index: int | slice) -> ObjectState | Sequence[ObjectState]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        found = self._made[index]
+        if found is None:
+            found = self._made[index] = self._make(*self._places[index])
+        return found
+
+    def _make(self, i: int, seen: int) -> ObjectState:
+        here = self._reading[i]
+        close = next((label for label, keys in self._ends[i] if not keys & ~seen), -1)
+        steps = [
+            None if step is None or seen >> j & 1 else self._step(step, seen | 1 << j)
+            for j, step in enumerate(here.steps)
+        ]
+        others = {c: self._step(step, seen) for c, step in here.others.items()}
+        return ObjectState(close, 0, len(steps), steps, others)
+
+    def _step(self, step: Step, seen: int) -> Step:
+        return Step(step.value, tuple([self._number(to, seen) if to >= 0 else -1 for to in step.following]))
+
+    def _number(self, i: int, seen: int) -> int:
+        place = (i if len(self._reading) > 1 else 0), seen  # the usual object is always in its only state
+        found = self._numbers.get(place)
+        if found is None:
+            found = self._numbers[place] = len(self._places)
+            self._places.append(place)
+            self._made.append(None)
+        return found
 
 
 @dataclass(eq=False, slots=True)

@@ -26,12 +26,13 @@ from ..grammar.network import Network
 from ..grammar.network import build as network_of
 from ..grammar.tags import dfa_of
 from ..grammars import automaton, compile_form
+from ..lazy import Lazy
 from ..link import link
-from ..schema import Request, uncollected, wrong_pattern
+from ..schema import Request, blaming_order, uncollected, wrong_pattern
 from ..specials import VALUE, replaced
 from ..vocabulary import MARKS, Vocabulary
 from .build import build
-from .emit import Emitter
+from .emit import Emitter, frames
 from .keywords import formula
 from .layout import OPEN_ARRAY, OPEN_OBJECT, QUOTE
 from .library import Library, lazily
@@ -40,41 +41,52 @@ from .skeleton import Value
 
 
 def compile_values(
-    grammar: Grammar, schemas: Sequence[tuple[Any, str]], vocabulary: Vocabulary, asked: Request, meter: Meter
+    grammar: Grammar, schemas: Sequence[tuple[Any, str, bool]], vocabulary: Vocabulary, asked: Request, meter: Meter
 ) -> TransitionTable:
-    """Return the table of a grammar without special tokens, but with the JSON values of some schemas."""
-    with uncollected():
-        values = [value_of(contents, where, asked, meter) for contents, where in schemas]
+    """Return the table of a grammar without special tokens, but with the JSON values of some schemas.
+
+    schemas: contents, where they stand, and whether members come in any order though that is not asked for of all.
+    """
+    sets = asked.any_order or any(any_order for *_, any_order in schemas)
+    with uncollected(), blaming_order(sets):
+        values = [value_of(contents, where, asked, meter, any_order) for contents, where, any_order in schemas]
         dfa = _joined(grammar, len(values), meter)
         if dfa is None:
             form = with_rules(grammar, values, asked, meter)
             return compile_form(form, vocabulary, source=asked.source, depth=asked.depth, meter=meter)
         layout = replace(asked.layout, after=_behind(dfa, len(values)))
         library = Library.of(vocabulary, layout, meter if layout.after else None)
-        named = [where for _, where in schemas]
-        emitter = _Emitter(dfa, values, named, library, meter, asked.depth)
+        named = [where for _, where, _ in schemas]
         patient = replace(meter.budget, seconds=math.inf)  # nobody waits for what is never reached
-        emitter.begin(patient.begin())
-        reader = lazily(library, emitter, asked.depth, patient.begin())
+
+        def read(meter: Meter) -> Lazy:
+            emitter = _Emitter(dfa, values, named, library, meter, asked.depth)
+            emitter.begin(patient.begin())
+            return lazily(library, emitter, frames(emitter.machine, asked.depth), patient.begin())
+
+        reader = read(meter)
+
+    def renewed(reader: Lazy) -> Lazy:  # texts lead to ever new sets of keys
+        return read(patient.begin()) if reader.is_large else reader
 
     def make() -> TransitionTable:
         again = replace(meter.budget).begin()
-        with uncollected():
+        with uncollected(), blaming_order(sets):
             whole = _Emitter(dfa, values, named, library, again)
             whole.finish()
-            return link(library, whole.machine, asked.source, asked.depth, again)
+            return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
-        source=asked.source, depth=asked.depth,
+        source=asked.source, depth=reader.depth, renewed=renewed if sets else None,
     )  # fmt: skip
 
 
-def value_of(contents: Any, where: str, asked: Request, meter: Meter) -> Value:
+def value_of(contents: Any, where: str, asked: Request, meter: Meter, any_order: bool = False) -> Value:
     """Return the skeleton of a schema; errors say where in the whole it stands."""
     try:
         node = formula(contents, allow=asked.allowed, documents=asked.documents, meter=meter)
-        return build(node, meter)
+        return build(node, meter, any_order or asked.any_order)
     except SchemaError as error:
         message = str(error).removeprefix(f"{error.pointer or '/'}: ")
         # a document of the caller's is named by its URI

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set
 from typing import Any
 
-from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, Step, Value
+from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, Step, Unordered, Value
 
 Automaton = ArrayAutomaton | ObjectAutomaton
 
@@ -35,6 +35,9 @@ def trim(values: Iterable[Value], sound: Set[Automaton]) -> dict[Value, int]:
                     value.array = None
                 else:
                     value.object = None
+    for automaton in searches:
+        if isinstance(automaton, ObjectAutomaton) and automaton.unordered is not None:
+            _clean_unordered(automaton.unordered, alive)
     return alive
 
 
@@ -63,7 +66,7 @@ def _all_steps(automaton: Automaton) -> dict[Step, None]:
         return {state.item: None for state in automaton.states if state.item is not None}
     found: dict[Any, None] = {}
     seen: set[int] = set()  # ids of shared lists and mappings of steps
-    for state in automaton.states:
+    for state in automaton.states if automaton.unordered is None else automaton.unordered.states + automaton.states:
         if id(state.steps) not in seen:
             seen.add(id(state.steps))
             found.update(dict.fromkeys(state.steps))
@@ -249,6 +252,23 @@ def _clean(automaton: Automaton, reached: Collection[int], alive: dict[Value, in
             state.steps, state.others = seen[id(steps)][1], seen[id(others)][1]
     automaton.states = [states[index] for index in kept]
     return True
+
+
+def _clean_unordered(unordered: Unordered, alive: dict[Value, int]) -> None:
+    """Take out the steps to what no object is left of."""
+    good = [alive[value] > 0 for value in unordered.inhabited]
+
+    def clean(step: Step | None) -> Step | None:
+        if step is not None:
+            mask = alive[step.value]
+            step.following = tuple(
+                [to if to >= 0 and mask >> label & 1 and good[to] else -1 for label, to in enumerate(step.following)]
+            )
+        return None if step is None or max(step.following) < 0 else step
+
+    for state in unordered.states:
+        state.steps = list(map(clean, state.steps))
+        state.others = {c: step for c, old in state.others.items() if (step := clean(old)) is not None}
 
 
 def _steps(state: Any) -> Iterator[Step]:
