@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import random
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -582,6 +583,45 @@ def test_random_schemas_of_related_keywords_mean_what_jsonschema_says(only, inst
         agree(2020, schema, instances)
 
     test()
+
+
+OF_ALL_TYPES = [
+    *(None, True, 0, 1, 2, 3, 1.5, "", "a", "ab", "b", [], [1], ["a", 2]),
+    *({}, {"a": 1}, {"b": "a"}, {"a": 1, "b": 2}, {"c": None, "a": "x"}),
+]
+TYPES = ["string", "integer", "number", "object", "array", "null", "boolean"]
+
+
+def composed(rng, levels):
+    """Return a schema of single keywords, each about one type, put together on so many levels."""
+    kind = rng.randrange(10) if levels else rng.choice(["leaf", "leaf", "leaf", True, False])
+    if isinstance(kind, bool):
+        return kind
+    if kind == "leaf" or kind > 8:
+        leaves = [
+            {"required": rng.sample("abc", rng.randint(1, 2))}, {"properties": {rng.choice("abc"): {"minimum": 2}}},
+            {"minItems": rng.randint(1, 2)}, {"items": {"type": "string"}}, {"contains": {"maximum": 1}},
+            {"minimum": rng.randint(0, 3)}, {"maximum": rng.randint(0, 3)}, {"multipleOf": 2}, {"pattern": "^a"},
+            {"minLength": rng.randint(1, 2)}, {"type": rng.choice(TYPES)}, {"enum": rng.sample(OF_ALL_TYPES, 3)},
+            {"maxProperties": 1}, {"additionalProperties": {"type": "integer"}},
+        ]  # fmt: skip
+        return rng.choice(leaves) if kind == "leaf" else rng.choice(leaves) | rng.choice(leaves)
+    if kind < 2:
+        return {"not": composed(rng, levels - 1)}
+    if kind < 8:
+        keyword = "oneOf" if kind < 5 else rng.choice(["anyOf", "allOf"])
+        return {keyword: [composed(rng, levels - 1) for _ in range(rng.randint(2, 3))]}
+    return {word: composed(rng, levels - 1) for word in ("if", "then", "else")}
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_keywords_about_one_type_say_nothing_of_others_however_they_are_composed(levels):
+    rng = random.Random(levels)
+    for _ in range(2000):
+        schema = composed(rng, levels)
+        node, validator = formula(schema), jsonschema.Draft202012Validator(schema)
+        for value in OF_ALL_TYPES:
+            assert holds(node, exact(value)) == validator.is_valid(value), (schema, value)
 
 
 @RANDOM
