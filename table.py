@@ -745,12 +745,8 @@ class LazyTable(TransitionTable):
         with self.__dict__["_lock"]:
             if not self.is_complete:
                 self.__dict__.update(self.__dict__["_make"]().__dict__)
-                for name in (
-                    "automaton",
-                    "_make",
-                    "_renewed",
-                    "_lazy_host",
-                ):  # matchers that read it keep what they need
+                # matchers that read it keep what they need
+                for name in ("automaton", "_make", "_renewed", "_lazy_host"):
                     self.__dict__.pop(name, None)
         return self
 

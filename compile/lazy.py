@@ -249,6 +249,7 @@ class Lazy:
         self._lock = threading.RLock()
         self._needs: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
         self._at_once = _STATES_AT_FIRST
+        self._begun = machine.size
         self._over = ""  # which limit of the budget was reached: nothing more is written then
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
@@ -288,8 +289,9 @@ class Lazy:
 
     @property
     def is_large(self) -> bool:
-        """Whether an eighth of the budget of states is spent, or all that there is to spend."""
-        return bool(self._over) or 8 * (self.machine.size - self.machine.first) > self.meter.budget.states
+        """Whether texts have spent an eighth of the states that the budget left them, or all that there is to spend."""
+        left = self.meter.budget.states - self._begun
+        return bool(self._over) or 8 * (self.machine.size - self._begun) > left
 
     def _take(self) -> None:
         """Take what the machine has now."""

@@ -740,3 +740,30 @@ def test_what_no_rule_stands_in_becomes_an_automaton_without_a_network(vocab, mo
     assert not table.accepts(written("ab"))
     with pytest.raises(AssertionError):
         mw.compile_grammar('start: a a\na: "b" | "c"', vocab).complete()
+
+
+@pytest.mark.parametrize("way", ["lazy", "whole", "rules"])
+def test_a_format_of_json_or_all_of_them_have_members_in_any_order(way):
+    """Of one schema in two tags, one as the format says, the other as it is said for all."""
+    point = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["a", "b"]}
+    given = {"type": "json_schema", "json_schema": point}
+    tags = [
+        {"type": "tag", "begin": "<1>", "content": {**given, "any_order": True}, "end": "</>"},
+        {"type": "tag", "begin": "<2>", "content": given, "end": "</>"},
+    ]
+    tag = {"type": "structural_tag", "format": {"type": "or", "elements": tags}}
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    backwards = '{"b":null,"a":null}'
+    for any_order in (False, True) if way != "rules" else (False,):
+        if way == "rules":  # in which nobody asks for all
+            table = by_rules(tag, vocab)
+        else:
+            table = compile_structural_tag(tag, vocab, whitespace="compact", any_order=any_order)
+        matcher = mw.Matcher(table.complete() if way == "whole" else table)
+        for text, expected in (
+            (f"<1>{backwards}</>", True), (f"<2>{backwards}</>", any_order), ('<2>{"a":null,"b":null}</>', True),
+            ('<1>{"b":null,"b":null}</>', False), ('<1>{"b":null}</>', False),
+        ):  # fmt: skip
+            matcher.reset()
+            taken = all(matcher.advance(1 + byte) for byte in text.encode()) and matcher.is_accepting
+            assert taken == expected, (text, any_order)
