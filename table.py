@@ -688,11 +688,12 @@ class Automaton(Protocol):
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
 
     def mask(
-        self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]
-    ) -> tuple[int, bool | NotedMask]:
-        """Write the tokens that a configuration allows; return how much of the stack they depend on.
+        self, node: int, sites: NDArray[np.int32], frames: int
+    ) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+        """Return the tokens that a configuration allows, read-only, and how much of the stack they depend on.
 
-        And the mask in few words, if it has that form, or whether it is worth being kept as it is.
+        And the mask in few words, if it has that form, or whether it is worth being kept as it is. What is returned is
+        written anew once nobody holds it.
         """
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
@@ -709,8 +710,8 @@ class NotedMask(Protocol):
     def nbytes(self) -> int:
         """Bytes that it takes."""
 
-    def write(self, out: NDArray[np.uint32]) -> None:
-        """Write the mask into out (ceil(V / 32),)."""
+    def mask(self) -> NDArray[np.uint32]:
+        """Return the mask, read-only; it is written anew once nobody holds it."""
 
 
 class LazyTable(TransitionTable):

@@ -11,10 +11,10 @@ import itertools
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba import typeof
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
@@ -32,7 +32,7 @@ from ..automata.nested import (
     Content,
     Machine,
 )
-from ..bundle import address_of, put
+from ..bundle import MOST_NOTED, Sheets, address_of, entry_of, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH, NotedMask
 from .lazy_kernels import (
@@ -40,9 +40,11 @@ from .lazy_kernels import (
     AT_BODY,
     AT_BODY_GROUPS,
     AT_BYTE,
+    AT_CHARACTERS,
     AT_DEPTH,
     AT_END_BYTE,
     AT_END_NODE,
+    AT_EOS,
     AT_GROUPS,
     AT_KEYS,
     AT_LEVELS,
@@ -60,9 +62,10 @@ from .lazy_kernels import (
     AT_SYMBOLS,
     AT_TEXTS,
     AT_TOKEN,
+    AT_WORDS,
     HEADER,
-    MOST_NOTED,
     MOST_SETS,
+    OF_BASE,
     OF_LEVEL,
     OF_TEXT,
     PLAIN,
@@ -93,21 +96,33 @@ _NOTED_BYTES = 250  # that a noted mask takes besides these
 
 
 class Base(NamedTuple):
-    """What a state allows that is, or nearly is, one of a library: its mask, and the exits beside."""
+    """What a state allows that is, or nearly is, one of a library: its mask, and the exits beside.
+
+    Where there are words that differ, the mask is that of another base, which has the same sheets.
+    """
 
     mask: NDArray[np.uint32]
+    differ: NDArray[np.uint32]  # place, word; as often as there are any
     exit_token: NDArray[np.int32]
     exit_symbol: NDArray[np.int32]
     exit_characters: NDArray[np.int32]  # read before the end; empty where their number is no matter
     exit_label: NDArray[np.int32]  # rising; empty where all are 0
-    addresses: tuple[int, ...]  # of the five, that of the mask with its size, and the sizes of all exits
+    numbers: NDArray[np.int64]  # the addresses of all, after those of mask and words their sizes, then those of exits
+    at: int  # the address of these
+    sheets: Sheets | None  # that have the mask but for the words noted; None if there are none of its own
 
     @staticmethod
-    def of(mask: NDArray[np.uint32], *exits: NDArray[np.int32]) -> Base:
+    def of(
+        mask: NDArray[np.uint32], *exits: NDArray[np.int32], differ: NDArray[np.uint32] | None = None,
+        sheets: Sheets | None = None,
+    ) -> Base:  # fmt: skip
         """Return the base of contiguous arrays, those of exits as far as there are any."""
         token, symbol, characters, label = exits + (_NONE,) * (4 - len(exits))
-        where = addresses(mask, token, symbol, characters, label)
-        return Base(mask, token, symbol, characters, label, where)
+        if differ is None:
+            differ = _SAME
+        numbers = np.empty(OF_BASE, np.int64)
+        at = _loops().addresses(mask, differ, token, symbol, characters, label, numbers)
+        return Base(mask, differ, token, symbol, characters, label, numbers, at, sheets)
 
 
 class Known:
@@ -117,8 +132,11 @@ class Known:
     """
 
     def __init__(self, vocabulary: Vocabulary, string: Base) -> None:
-        _load()
+        _loops()
         self._characters = vocabulary.characters
+        words = -(-vocabulary.size // 32)
+        self.sheets = Sheets(words)
+        self.nothing = Base.of(np.empty(0, np.uint32), sheets=Sheets(words))
         self._free: dict[tuple[int, int], Base] = {}
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
         self._contents: dict[tuple[Any, ...], list[tuple[int, Content]]] = {}  # by what is soon looked at
@@ -140,8 +158,8 @@ class Known:
                 self._free.clear()
             mask = np.zeros(-(-self.symbol_of.size // 32), np.uint32)
             characters, length, begun = self._characters
-            write_free(characters, begun if most < 0 else length, np.uint64(groups), abs(most), mask)
-            found = self._free[groups, most] = Base.of(mask)
+            _loops().write_free(characters, begun if most < 0 else length, groups, abs(most), mask)
+            found = self._free[groups, most] = Base.of(mask, sheets=Sheets(mask.size))
         return found
 
     def number(self, content: Content) -> int:
@@ -175,7 +193,7 @@ class Known:
 
     def keep(self, content: int, state: int, base: Base) -> None:
         """Keep what a state of a content allows."""
-        self._count(base.mask.nbytes + 3 * base.exit_token.nbytes)
+        self._count((base.differ.nbytes or base.mask.nbytes) + 3 * base.exit_token.nbytes)
         self._texts[content, state] = base
 
     def _count(self, more: int) -> None:
@@ -191,17 +209,20 @@ class Known:
 class Noted:
     """A mask by the words in which it differs from that of a base. shared: whether others have that base anyway."""
 
-    __slots__ = ("_base", "_words", "nbytes")
+    __slots__ = ("_base", "_differ", "_sheets", "nbytes")
 
-    def __init__(self, base: Base, words: NDArray[np.uint32], shared: bool) -> None:
-        self._base = base
-        self._words = words  # place, word; as often as there are any
-        self.nbytes = _NOTED_BYTES + words.nbytes + (0 if shared else base.mask.nbytes)
+    def __init__(self, base: Base, differ: bytes, sheets: Sheets, shared: bool) -> None:
+        self._base, self._sheets = base, sheets
+        self._differ = differ  # place, word, uint32, as often as there are any
+        self.nbytes = _NOTED_BYTES + len(differ) + (0 if shared else base.differ.nbytes or base.mask.nbytes)
 
-    def write(self, out: NDArray[np.uint32]) -> None:
-        """Write the mask into out (ceil(V / 32),)."""
-        at, words, *_ = self._base.addresses
-        restore(at, words, self._words, out)
+    def mask(self) -> NDArray[np.uint32]:
+        """Return the mask, read-only; it is written anew once nobody holds it."""
+        sheet = self._sheets.take()
+        _loops().restore(self._base.at, sheet.mask.size, self._base.sheets is None, sheet.at, self._differ)
+        mask = sheet.shown  # held before anybody else may take the sheet
+        self._sheets.give(sheet)
+        return mask
 
 
 class Counted(NamedTuple):
@@ -240,7 +261,7 @@ class Lazy:
         meter: Meter,
         release: Callable[[], None],
     ) -> None:
-        self._release = release
+        self._release, self._loops = release, _loops()
         self.machine, self.vocabulary, self.bases = machine, vocabulary, bases
         self.depth, self.meter = depth, meter
         self.strings = STRINGS
@@ -256,14 +277,19 @@ class Lazy:
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 7
         self._header = np.zeros(HEADER, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
-        self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, *ends.branches, ends.token]
-        places = AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL
+        below = ends.branches
+        self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, below.byte, below.node, ends.token]
+        places = AT_BYTE, AT_CHARACTERS, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL
         for at, array in zip(places, self._kept, strict=True):
             put(self._header, at, array)
         self._levels = self._header[AT_LEVELS] = max(trie.longest, ends.longest) + 2
         self._header[AT_SYMBOLS] = remainders.size
         self._header[AT_NOTHING] = next((y for y, text in enumerate(remainders.tokens) if not text), -1)
         self._header[AT_DEPTH], self._header[AT_BODY] = depth, body
+        self._header[AT_WORDS] = -(-vocabulary.size // 32)
+        self._has_eos = vocabulary.eos is not None
+        self._header[AT_EOS] = -1 if vocabulary.eos is None else vocabulary.eos
+        self._scratch_at = 0
         self._texts = np.zeros(OF_TEXT, np.int64)
         self._num_texts = 0
         self._longest = trie.longest
@@ -407,20 +433,23 @@ class Lazy:
         return self._needs
 
     def mask(
-        self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]
-    ) -> tuple[int, bool | NotedMask]:
-        """Write the tokens that a configuration allows, EOS included, into out (ceil(V / 32),).
+        self, node: int, sites: NDArray[np.int32], frames: int
+    ) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+        """Return the tokens that a configuration allows, EOS included, (ceil(V / 32),) read-only.
 
         sites: of the frames that are open, the outermost first. frames: how many of these are no leaves, where they
-        may run out, else -1. Returns how many sites the mask depends on from the top, one more if it depends on there
-        being no more; and the mask by the words in which it differs from a base, or if these are too many, whether it
-        was much work.
+        may run out, else -1. Returns too how many sites the mask depends on from the top, one more if it depends on
+        there being no more; and the mask by the words in which it differs from a base, or if these are too many,
+        whether it was much work. It is written anew once nobody holds it.
         """
+        known = self._known
         with self._lock:
             if self._torn:
                 self._check()
             if frames >= 0:
                 self._limits()
+            may_end = node in self.machine.accepting
+            ends = may_end and self._has_eos and not sites.size
             while True:
                 site, twin, walk, least, room = -1, -1, False, 0, 0
                 base = self.bases.get(node)
@@ -435,34 +464,38 @@ class Lazy:
                     elif node >= self.machine.first:
                         twin, site = self._twins[0, node], self._twins[1, node]
                     if base is None:
-                        walk, base = True, _EMPTY
+                        walk, base = True, known.nothing
                         if twin >= 0 and not (site >= 0 and frames >= 0 and not self._has_room(site, frames)):
                             base = self.bases[twin]
                 scratch = _scratch(self._levels)  # held for as long as its address is used
-                self._header[AT_SCRATCH] = scratch[1]
-                asks = walk and twin < 0 and frames < 0 and node < KEYS
-                wanted, freely = 0, UNKNOWN if asks else 0
+                if scratch[1] != self._scratch_at:
+                    self._scratch_at = self._header[AT_SCRATCH] = scratch[1]
+                wanted, freely = 0, UNKNOWN if walk and twin < 0 and frames < 0 and node < KEYS else 0
                 while True:
-                    state, looked, work, differ = write_mask(
-                        self._header, node, walk, twin, site, base.addresses, least, room, frames, sites, out, wanted,
-                        freely,
+                    sheets, whole = base.sheets, False
+                    if sheets is None:
+                        sheets, whole = known.sheets, True
+                    sheet = sheets.take()
+                    state, looked, work, differ = self._loops.write_mask(
+                        self._header, node, walk, twin, site, base.at, least, room, frames, sites, sheet.at, whole,
+                        ends, wanted, freely,
                     )  # fmt: skip
                     if state != ASKS:
                         break
+                    sheets.give(sheet)
                     groups, wanted, freely = self._header[AT_GROUPS:].tolist()
-                    base = self._known.free(groups, freely)  # held, as another table may make room meanwhile
+                    base = known.free(groups, freely)  # held, as another table may make room meanwhile
+                mask = sheet.shown  # held before anybody else may take the sheet
+                sheets.give(sheet)
                 if state == WRITTEN:
                     break
+                del mask
                 self._reach(state)
-            if node in self.machine.accepting:
-                looked = max(looked, 1)
-                eos = self.vocabulary.eos
-                if eos is not None and not sites.size:
-                    out[eos >> 5] |= np.uint32(1 << (eos & 31))
-                    differ = -1
+            if may_end and not looked:
+                looked = 1
             if differ >= 0:
-                return looked, Noted(base, scratch[3][: 2 * differ].copy(), walk or node < TEXTS)
-        return looked, work > _ENOUGH
+                return mask, looked, Noted(base, scratch[3][: 2 * differ].tobytes(), sheets, walk or node < TEXTS)
+        return mask, looked, work > _ENOUGH
 
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack.
@@ -485,12 +518,12 @@ class Lazy:
         known, first = self._known, self._slack[n][0]
         number = self._numbers.get(n)
         if number is None:
-            if reads_little(self._header, node):
+            if self._loops.reads_little(self._header, node):
                 return None
             number = self._numbers[n] = known.number(self.machine.texts[n])
         base = known.text(number, node - first)
         if base is None:
-            groups, freely, wanted, _ = text_freely(self._header, node)
+            groups, freely, wanted, _ = self._loops.text_freely(self._header, node)
             if freely:
                 base = self._walked(node, known.free(groups, freely), wanted, freely)
                 known.keep(number, node - first, base)
@@ -500,15 +533,22 @@ class Lazy:
         """Return what a state of a text allows, of which some is read freely."""
         known = self._known
         scratch = _scratch(self._levels)  # held for as long as its address is used
-        self._header[AT_SCRATCH] = scratch[1]
+        self._scratch_at = self._header[AT_SCRATCH] = scratch[1]
         room = _room(known.room + 3 * known.most_exits)
         ended, exits = room[: known.room], room[known.room :].reshape(3, -1)
-        mask = np.empty(-(-self.vocabulary.size // 32), np.uint32)
-        count, label = write_text(
-            self._header, node, free.addresses, wanted, freely, known.symbol_of, mask, ended, exits
+        sheet = known.sheets.take()
+        count, label, differ = self._loops.write_text(
+            self._header, node, free.at, wanted, freely, known.symbol_of, sheet.at, ended, exits
         )  # fmt: skip
         token, symbol, labels = exits[:, :count].copy()
-        return Base.of(mask, token, symbol, _NONE, labels if label else _NONE)
+        leaves = token, symbol, _NONE, labels if label else _NONE
+        if differ < 0:
+            found = Base.of(sheet.mask.copy(), *leaves)
+        else:
+            words = np.frombuffer(scratch[3][: 2 * differ].tobytes(), np.uint32)
+            found = Base.of(free.mask, *leaves, differ=words, sheets=free.sheets)
+        known.sheets.give(sheet)
+        return found
 
     def _has_room(self, site: int, frames: int) -> bool:
         """Return whether a site may be pushed."""
@@ -529,6 +569,7 @@ class Lazy:
         text = self.vocabulary.tokens[token]
         if not text:
             return None
+        read_on = self._loops.read
         with self._lock:
             if self._torn:
                 self._check()
@@ -541,7 +582,7 @@ class Lazy:
                         at += 1
                         continue
                 else:
-                    node, at, code = read(self._header, node, text, at)
+                    node, at, code = read_on(self._header, node, text, at)
                     if code > 0:
                         continue
                 if code == DEAD:
@@ -589,7 +630,7 @@ def _at(needed: NDArray[np.int32], which: int) -> int:
 _kept = threading.local()
 
 
-_Scratch = tuple[int, int, NDArray[np.int64], NDArray[np.uint32]]
+_Scratch = tuple[int, int, NDArray[np.int64], memoryview]
 
 
 def _scratch(levels: int) -> _Scratch:
@@ -600,7 +641,7 @@ def _scratch(levels: int) -> _Scratch:
     found: _Scratch | None = getattr(_kept, "scratch", None)
     if found is None or found[0] < levels:
         room = np.empty(MOST_NOTED + levels * OF_LEVEL + levels * levels // 2 + 1, np.int64)
-        found = levels, address_of(room) + 8 * MOST_NOTED, room, room[:MOST_NOTED].view(np.uint32)
+        found = levels, address_of(room) + 8 * MOST_NOTED, room, room[:MOST_NOTED].view(np.uint32).data
         if levels <= _MOST_LEVELS:
             _kept.scratch = found
     return found
@@ -614,25 +655,36 @@ def _room(size: int) -> NDArray[np.int32]:
     return found[:size]
 
 
-_NONE = np.empty(0, np.int32)
-_EMPTY = Base(np.empty(0, np.uint32), _NONE, _NONE, _NONE, _NONE, (0,) * 9)
+_NONE, _SAME = np.empty(0, np.int32), np.empty(0, np.uint32)
 
 
-def _load() -> None:
+class _Loops(NamedTuple):
+    """What is called for a token or for a mask, without the arguments being looked at: see `bundle.entry_of`."""
+
+    write_mask: Any
+    write_text: Any
+    reads_little: Any
+    text_freely: Any
+    restore: Any
+    read: Any
+    addresses: Any
+    write_free: Any
+
+
+@cache
+def _loops() -> _Loops:
     """Load the loops, which takes 5 to 30 ms for each, before somebody waits for a mask."""
     header, words, numbers, sites = (np.empty(0, kind) for kind in (np.int64, np.uint32, np.int32, np.int32))
     groups, counts = np.empty(0, np.uint64), np.empty(0, np.uint16)
     for array in (sites, groups, counts):
         array.flags.writeable = False
-    base = _EMPTY.addresses
-    for loop, arguments in (
-        (write_mask, (header, 0, True, 0, 0, base, 0, 0, 0, sites, words, 0, 0)),
-        (write_text, (header, 0, base, 0, 0, numbers, words, numbers, numbers.reshape(3, 0))),
-        (reads_little, (header, 0)),
-        (text_freely, (header, 0)),
-        (addresses, (words, numbers, numbers, numbers, numbers)),
-        (write_free, (groups, counts, np.uint64(0), 0, words)),
-        (restore, (0, 0, words, words)),
-        (read, (header, 0, b"", 0)),
-    ):
-        loop.compile(tuple(map(typeof, arguments)))
+    return _Loops(
+        entry_of(write_mask, (header, 0, True, 0, 0, 0, 0, 0, 0, sites, 0, True, True, 0, 0)),
+        entry_of(write_text, (header, 0, 0, 0, 0, numbers, 0, numbers, numbers.reshape(3, 0))),
+        entry_of(reads_little, (header, 0)),
+        entry_of(text_freely, (header, 0)),
+        entry_of(restore, (0, 0, True, 0, b"")),
+        entry_of(read, (header, 0, b"", 0)),
+        entry_of(addresses, (words, words, numbers, numbers, numbers, numbers, header)),
+        entry_of(write_free, (groups, counts, np.uint64(0), 0, words)),
+    )

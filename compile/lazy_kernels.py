@@ -28,7 +28,7 @@ from ..automata.nested import (
     TEXTS,
     UNWRITTEN,
 )
-from ..bundle import array_at
+from ..bundle import ALL_WORDS, MOST_NOTED, array_at
 from .vocabulary import BYTE_GROUP, IS_SIGN, NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_TOKENS, OF_NODE, UNCLEAN
 
 WRITTEN = -1  # in place of a state that has yet to be written
@@ -50,11 +50,12 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_STRING_ROWS, AT_STRINGS,
     AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS, AT_SETS,
-) = range(0, 38, 2)  # fmt: skip
+    AT_CHARACTERS,
+) = range(0, 40, 2)  # fmt: skip
 (
-    AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_SCRATCH, AT_GROUPS, AT_WANTED,
-    AT_FREE_BYTES, HEADER,
-) = range(38, 49)  # fmt: skip
+    AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_WORDS, AT_EOS, AT_SCRATCH, AT_GROUPS,
+    AT_WANTED, AT_FREE_BYTES, HEADER,
+) = range(40, 53)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -67,8 +68,8 @@ _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 # and of what each state reads freely, as far as that is known
 OF_TEXT = 10
 OF_LEVEL = 10  # numbers of each level of a walk
-MOST_NOTED = 272  # words in which a mask may differ from its base to be noted by them
 _IN_A_ROW = 8  # pairs of words that are compared at once
+OF_BASE = 11  # numbers that say what a base is: see `lazy.Base`
 
 
 @njit(cache=True, nogil=True)
@@ -205,6 +206,20 @@ def _plain_code(header: Any, text: Any, row_at: Any, here: Any, byte: Any) -> An
     if most >= 0:
         return _text_code(header, text, here, byte)
     return header[AT_BODY] if to == free else first + to * PHASES
+
+
+@njit(cache=True, nogil=True)
+def _next_plain(text: Any, row_at: Any, here: Any, byte: Any, i: Any, last: Any) -> Any:
+    """Return the next node, from i to last, whose byte a state as of `_plain_code` may read, or `last`."""
+    first, classes_at, _, labels_at, states, _, _, _, _, _ = array_at(text, OF_TEXT, np.int64)
+    row, class_of = array_at(row_at, 256, np.int32), array_at(classes_at, 256, np.uint16)
+    ends = array_at(labels_at, states, np.int32)[(here - first) // PHASES % states] >= 0
+    while i < last:
+        b = byte[i]
+        if ends if b == 0x22 else b == 0x5C or (b >= 0x20 and row[class_of[b]] >= 0):
+            break
+        i += 1
+    return i
 
 
 @njit(cache=True, nogil=True)
@@ -720,17 +735,35 @@ def _is_plain(code: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _put(out: Any, mask: Any, noted: Any, token: Any, allowed: Any) -> None:
+    """Set or clear the bit of a token, and note the word if it was until now that of a mask; see `bundle.Sheet`."""
+    w, bit = np.uint64(token) >> np.uint64(5), np.uint32(1) << np.uint32(token & 31)
+    before = out[w]
+    after = before | bit if allowed else before & ~bit
+    if after != before:
+        out[w] = after
+        if noted[0] != ALL_WORDS and before == (mask[w] if mask.size else np.uint32(0)):
+            if noted[0] < MOST_NOTED:
+                noted[0] += np.uint32(1)
+                noted[np.uint64(noted[0])] = np.uint32(w)
+            else:
+                noted[0] = ALL_WORDS
+
+
+@njit(cache=True, nogil=True)
 def _walk(
     header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
-    wanted: Any, freely: Any, ended: Any,
+    mask: Any, noted: Any, wanted: Any, freely: Any, ended: Any, low: Any, high: Any,
 ) -> Any:  # fmt: skip
     """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
 
     ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
-    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. wanted, freely: tokens of so many
-    bytes, or of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are
-    read. ended: where the tokens that leave the frame are listed, and not followed; see `write_text`. Returns (a state
-    that must be written first, or -1; sites looked at; nodes).
+    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. mask, noted: see `_put`; the first
+    is empty where all its words are 0, the second where nothing is noted. wanted, freely: tokens of so many bytes, or
+    of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are read.
+    ended: where the tokens that leave the frame are listed, and not followed; see `write_text`. low, high: the nodes
+    that come next, where something was read before; all tokens if these are 0. Returns (a state that must be written
+    first, or -1; sites looked at; nodes).
     """
     rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
     calls = array_at(header[AT_CALLS], header[AT_CALLS + 1], np.int32)
@@ -741,7 +774,8 @@ def _walk(
     node = array_at(header[AT_NODE + shift], header[AT_NODE + shift + 1], np.int32)
     sets = array_at(header[AT_NODE + shift], header[AT_NODE + shift + 1] >> 1, np.uint64)
     token = array_at(header[AT_TOKEN + shift], header[AT_TOKEN + shift + 1], np.int32)
-    levels = header[AT_LEVELS]
+    characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)  # of tokens
+    levels, at_once = header[AT_LEVELS], freely < 0 or freely >= _ALL_BYTES
     where = header[AT_SCRATCH]  # this much of each for each level of the trie
     at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
     state, height = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
@@ -752,13 +786,15 @@ def _walk(
     alike = array_at(where + 72 * levels, levels, np.int64)  # 1 where the stack is what it is in the base
     stack = array_at(where + 80 * levels, levels * levels, np.int32)
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
-    one = np.uint32(1)
+    one, notes = np.uint32(1), noted.size > 0
     looked, work = np.int64(popped), np.int64(0)
     part_groups, part_freely = np.uint64(0), np.int64(0)
     any_groups = np.uint64(header[AT_BODY_GROUPS]) if frames < 0 and not ends else np.uint64(0)
     d = np.int64(0)
-    at[0], stop[0] = 0, node[NODE_CHILD]
+    at[0], stop[0] = low, high if high else node[NODE_CHILD]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
+    if low and not freely and any_groups and _is_any(header, start):
+        pure[0] = 3
     alike[0] = base_site < 0
     row_at[0] = texts[0] = 0
     if start >= TEXTS:
@@ -769,8 +805,8 @@ def _walk(
         if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
             while (
                 i < last
-                and (freely < 0 or node[OF_NODE * i + NODE_REACH] <= freely)
-                and sets[_SETS * i + NODE_CHARACTERS] & wanted == 0
+                and characters[np.uint64(i)] & wanted == 0
+                and (at_once or node[OF_NODE * i + NODE_REACH] <= freely)
             ):
                 i += 1
         elif here < KEYS and other == DEAD:  # most bytes are not read
@@ -785,6 +821,8 @@ def _walk(
                 i += 1
         elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
             i = _other_key(header, here, other, byte, sets, i, last)
+        elif row_at[d] and pure[d] != 2:
+            i = _next_plain(texts[d], row_at[d], here, byte, i, last)
         if i == last:
             if d == 0:
                 break
@@ -798,7 +836,10 @@ def _walk(
             else sets[_SETS * i + NODE_CHARACTERS] & ~part_groups == 0 and node[n + NODE_REACH] <= part_freely + 1
         ):
             for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]):
-                out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+                if notes:
+                    _put(out, mask, noted, token[x], True)
+                else:
+                    out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
             continue
         if other >= 0:
             other = np.int64(rows[other << 8 | c])
@@ -862,7 +903,10 @@ def _walk(
         if code == DEAD:
             if other != DEAD:  # the base might allow what is below, by a token or by an exit
                 for x in range(first, behind):
-                    out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
+                    if notes:
+                        _put(out, mask, noted, token[x], False)
+                    else:
+                        out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
             continue
         if not copied:
             for k in range(h):
@@ -884,7 +928,9 @@ def _walk(
             allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
             for x in range(first, below):
                 bit = one << np.uint32(token[x] & 31)
-                if allowed:
+                if notes:
+                    _put(out, mask, noted, token[x], allowed)
+                elif allowed:
                     out[token[x] >> 5] |= bit
                 else:
                     out[token[x] >> 5] &= ~bit
@@ -907,11 +953,111 @@ def _walk(
 
 
 @njit(cache=True, nogil=True)
-def _copy(at: Any, words: Any, out: Any) -> None:
-    """Write the words at an address into out, or 0 where these are none."""
-    if words:
-        mask = array_at(at, words, np.uint32)
-        for w in range(np.uint64(words)):  # a slice is copied ten times as slowly, as it might overlap
+def _list(ended: Any, token: Any, first: Any, stop: Any, label: Any) -> None:
+    """List tokens first .. stop as such that end with a label."""
+    count = np.int64(ended[0])
+    for x in range(first, stop):
+        count += 1
+        ended[2 * count - 1], ended[2 * count] = token[x], label
+    ended[0] = count
+
+
+@njit(cache=True, nogil=True)
+def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ended: Any) -> None:
+    """Set the bits of the tokens that a state of a text reads within it, and list those that end it; see `_walk`.
+
+    The state is not within an escape. What comes where anything may is left to `_walk`.
+    """
+    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
+    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)
+    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
+    text = _text_in(header, start)
+    first, class_of, transition, label, needed, free, q, left, most, known = _text_at(text, start)
+    width, levels, one = transition.size // label.size, header[AT_LEVELS], np.uint32(1)
+    at_once = freely < 0 or freely >= _ALL_BYTES
+    real, nothing = np.empty(0, np.int32), out[:0]
+    at, stop, state, rest, phase = (
+        np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64),
+        np.empty(levels, np.int64),
+    )  # fmt: skip
+    # whether all was read freely so far; and the groups that are from here on, if known, and down to which level
+    pure, groups, reach = np.empty(levels, np.bool_), np.empty(levels, np.uint64), np.empty(levels, np.int64)
+    d = np.int64(0)
+    at[0], stop[0], state[0], phase[0] = 0, node[NODE_CHILD], q, 0
+    rest[0] = left + 1  # characters that may still begin
+    pure[0], groups[0], reach[0] = True, np.uint64(0), 0
+    while d >= 0:
+        i, last = at[d], stop[d]
+        while i < last:
+            n, have = OF_NODE * i, characters[np.uint64(i)]
+            if not (pure[d] and have & wanted == 0 and (at_once or node[n + NODE_REACH] <= freely)):
+                if have & ~groups[d] or node[n + NODE_REACH] > reach[d]:
+                    break
+                for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]):
+                    out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+            i += 1
+        if i == last:
+            d -= 1
+            continue
+        at[d] = i + 1
+        b, n, q = np.int64(byte[i]), OF_NODE * i, state[d]
+        begun, behind = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]  # the tokens that begin with what led here
+        step = np.int64(0)
+        if phase[d] or b == 0x5C:
+            here = first + PHASES * (q + (most - rest[d] if most >= 0 else 0) * label.size) + phase[d]
+            code = _text_code(header, text, here, b)
+            if code == DEAD:
+                continue
+            to, after = free, rest[d]
+            if code != header[AT_BODY]:
+                to, step = (code - first) // PHASES, (code - first) % PHASES
+                if most >= 0:
+                    after = most - to // label.size
+                    to %= label.size
+        else:
+            if b < 0x20:
+                continue
+            if b == 0x22:
+                if label[q] >= 0:
+                    _list(ended, token, begun, behind, label[q])
+                continue
+            to, after = np.int64(transition[q * width + class_of[b]]), rest[d] - (b & 0xC0 != 0x80)
+            if to < 0 or (to != free and not _lives(needed, after, to)):
+                continue
+        for x in range(begun, node[n + NODE_TOKENS + 1]):
+            out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+        low, high = np.int64(node[n + NODE_CHILD]), np.int64(node[n + OF_NODE + NODE_CHILD])
+        if low == high:
+            continue
+        pure[d + 1] = pure[d] and _goes_on(b, d, ~wanted)
+        if to == free:
+            _walk(
+                header, False, header[AT_BODY], np.int64(0), np.int64(-1), np.int64(-1), np.int64(-1), real, out,
+                nothing, nothing, wanted, np.int64(freely if pure[d + 1] else 0), ended, low, high,
+            )  # fmt: skip
+            continue
+        groups[d + 1], reach[d + 1] = np.uint64(0), 0
+        if step:  # within an escape
+            reach[d + 1] = 0
+        elif behind - begun >= _PART:
+            more = (most - after) * label.size if most >= 0 else 0
+            some, length, _, _ = text_freely(header, first + PHASES * (to + more))
+            groups[d + 1], reach[d + 1] = some, d + 1 + abs(length)  # characters have a byte at least
+        elif known.size and known[to] >= 0:
+            groups[d + 1], reach[d + 1] = np.uint64(sets[2 * (known[to] & ~_OWN)]), _ALL_BYTES
+        elif reach[d] < _ALL_BYTES and _goes_on(b, 1, groups[d]):  # within a character, where one was begun
+            groups[d + 1], reach[d + 1] = groups[d], reach[d]
+        d += 1
+        at[d], stop[d], state[d], rest[d], phase[d] = low, high, to, after, step
+
+
+@njit(cache=True, nogil=True)
+def _copy(mask: Any, out: Any) -> None:
+    """Write a mask into out, or 0 where it is empty."""
+    if mask.size:
+        for w in range(np.uint64(mask.size)):  # a slice is copied ten times as slowly, as it might overlap
             out[w] = mask[w]
     else:
         for w in range(np.uint64(out.size)):
@@ -919,62 +1065,44 @@ def _copy(at: Any, words: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _difference(header: Any, base_at: Any, words: Any, out: Any) -> Any:
-    """Write the words in which a mask differs from a base, or has a bit if that has none, before the scratch.
+def _renew(mask: Any, out: Any, noted: Any, whole: Any, differ: Any) -> None:
+    """Write a mask into out, or 0 where it is empty, then words at their places, and note these.
 
-    Returns how many these are, -1 if they are too many.
+    out has the mask already, but for the words noted; whole: it does not.
     """
-    noted = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
-    base = array_at(base_at if words else header[AT_SCRATCH], words, np.uint32)
-    two, base_two = out[: out.size & ~1].view(np.uint64), base[: words & ~1].view(np.uint64)
-    # unsigned numbers, as numba looks at the sign of every other index, and makes no vector code then
-    one, none, of_row, half = np.uint64(1), np.uint64(0), np.uint64(_IN_A_ROW), np.uint64(32)
-    count, most = none, np.uint64(MOST_NOTED - 2 * _IN_A_ROW)  # one row more fits
-    whole = np.uint64(two.size // _IN_A_ROW) * of_row
-    for first in range(none, whole, of_row):
-        differs = none
-        if words:
-            for k in range(_IN_A_ROW):
-                differs |= two[first + np.uint64(k)] ^ base_two[first + np.uint64(k)]
-        else:
-            for k in range(_IN_A_ROW):
-                differs |= two[first + np.uint64(k)]
-        if differs:
-            if count > most:
-                return np.int64(-1)
-            for x in range(first, first + of_row):
-                differs = two[x] ^ (base_two[x] if words else none)
-                if np.uint32(differs):
-                    noted[count + count], noted[count + count + one] = np.uint32(x + x), np.uint32(two[x])
-                    count += one
-                if differs >> half:
-                    noted[count + count], noted[count + count + one] = np.uint32(x + x + one), np.uint32(two[x] >> half)
-                    count += one
-    if count > most:
-        return np.int64(-1)
-    for w in range(whole + whole, np.uint64(out.size)):
-        if out[w] != (base[w] if words else np.uint32(0)):
-            noted[count + count], noted[count + count + one] = np.uint32(w), out[w]
-            count += one
-    return np.int64(count)
+    if whole or noted[0] == ALL_WORDS:
+        _copy(mask, out)
+    else:
+        for k in range(np.uint64(1), np.uint64(noted[0]) + np.uint64(1)):
+            w = np.uint64(noted[k])
+            out[w] = mask[w] if mask.size else np.uint32(0)
+    for k in range(np.uint64(differ.size >> 1)):
+        w = np.uint64(differ[k + k])
+        out[w], noted[k + np.uint64(1)] = differ[k + k + np.uint64(1)], differ[k + k]
+    noted[0] = differ.size >> 1
 
 
 @njit(cache=True, nogil=True)
-def restore(base_at: int, words: int, noted: Any, out: Any) -> None:
-    """Write a mask by the words in which it differs from a base."""
-    _copy(base_at, words, out)
-    for x in range(0, noted.size, 2):
-        out[noted[x]] = noted[x + 1]
+def restore(base: int, words: int, whole: bool, sheet: int, differ: Any) -> None:
+    """Write a mask by the words in which it differs from a base, of which the numbers are at an address.
+
+    sheet: the address of a `bundle.Sheet` of so many words. whole: it does not have the mask of the base. differ:
+    places and words, uint32, as bytes.
+    """
+    mask_at, size, _, _, _, _, _, _, _, _, _ = array_at(base, OF_BASE, np.int64)
+    out, noted = array_at(sheet, words, np.uint32), array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32)
+    _renew(array_at(mask_at, size, np.uint32), out, noted, whole, np.frombuffer(differ, np.uint32))
 
 
 @njit(cache=True, nogil=True)
 def write_mask(
-    header: Any, node: int, walk: bool, twin: int, site: int, base: Any, least: int, room: int, frames: int, real: Any,
-    out: Any, wanted: int, freely: int,
+    header: Any, node: int, walk: bool, twin: int, site: int, base: int, least: int, room: int, frames: int, real: Any,
+    sheet: int, whole: bool, ends: bool, wanted: int, freely: int,
 ) -> Any:  # fmt: skip
     """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work; words).
 
-    words: in which it differs from its base, which are in the scratch then; -1 if they are too many.
+    base: the address of the numbers of a base. sheet, whole: see `restore`. ends: whether EOS is allowed. words: in
+    which the mask differs from its base, which are before the scratch then; -1 if they are too many.
 
     wanted, freely: tokens of so many bytes that have no characters of the groups wanted are read as the base says, and
     tokens of any length where that is below 0, as only how many characters they have decides. If nobody knows how
@@ -989,9 +1117,13 @@ def write_mask(
             header[AT_FREE_BYTES] = surely
             return np.int64(ASKS), np.int64(0), np.int64(0), np.int64(-1)
         freely = 0
-    mask_at, words, token_at, symbol_at, characters_at, label_at, exits, counted, labels = base
-    _copy(mask_at, words, out)
-    one = np.uint32(1)
+    mask_at, size, differ_at, differing, token_at, symbol_at, characters_at, label_at, exits, counted, labels = (
+        array_at(base, OF_BASE, np.int64)
+    )
+    words, one = header[AT_WORDS], np.uint32(1)
+    mask, out = array_at(mask_at, size, np.uint32), array_at(sheet, words, np.uint32)
+    noted = array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32)
+    _renew(mask, out, noted, whole, array_at(differ_at, differing, np.uint32))
     looked = work = np.int64(0)
     if exits:
         looked = np.int64(site < 0)
@@ -1013,8 +1145,8 @@ def write_mask(
             if start >= 0:
                 alive[:] = np.uint32(0)
                 state, seen, nodes = _walk(
-                    header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive,
-                    np.uint64(0), np.int64(0), header[:0],
+                    header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive, mask[:0],
+                    noted[:0], np.uint64(0), np.int64(0), header[:0], np.int64(0), np.int64(0),
                 )  # fmt: skip
                 looked, work = max(looked, seen), work + nodes
                 if state != WRITTEN:
@@ -1024,55 +1156,91 @@ def write_mask(
                 for x in range(first, stop):
                     y = symbol[x]
                     if (not counted or least <= characters[x] <= room) and (alive[y >> 5] >> np.uint32(y & 31)) & one:
-                        out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
+                        _put(out, mask, noted, token[x], True)
             first = stop
     if walk:
         state, seen, nodes = _walk(
             header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
-            np.uint64(wanted), np.int64(freely), header[:0],
+            mask, noted, np.uint64(wanted), np.int64(freely), header[:0], np.int64(0), np.int64(0),
         )  # fmt: skip
         if state != WRITTEN:
             return state, looked, work, np.int64(-1)
         looked, work = max(looked, seen), work + nodes
-    return np.int64(WRITTEN), looked, work, _difference(header, mask_at, words, out)
+    if ends:
+        _put(out, mask, noted, header[AT_EOS], True)
+    if noted[0] == ALL_WORDS:
+        return np.int64(WRITTEN), looked, work, np.int64(-1)
+    differ = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
+    for k in range(np.uint64(noted[0])):
+        w = np.uint64(noted[k + np.uint64(1)])
+        differ[k + k], differ[k + k + np.uint64(1)] = np.uint32(w), out[w]
+    return np.int64(WRITTEN), looked, work, np.int64(noted[0])
 
 
 @njit(cache=True, nogil=True)
 def write_text(
-    header: Any, node: int, base: Any, wanted: int, freely: int, symbol_of: Any, out: Any, ended: Any, exits: Any
+    header: Any, node: int, base: int, wanted: int, freely: int, symbol_of: Any, sheet: int, ended: Any, exits: Any
 ) -> Any:
     """Write the tokens that a state of a text reads within it, and those that end it.
 
-    base: of what is read freely; wanted, freely: of that, see `write_mask`. symbol_of: of each token (V,), what is left
-    of it behind the end, -1 where nothing reads that. ended: room for all that end a string. exits: (3, n) those of
-    them that have a symbol, these, and the labels by which they end the text, rising. Returns how many these are, and
-    the last label.
+    base: of what is read freely; wanted, freely: of that, see `write_mask`. symbol_of: of each token (V,) what is left
+    of it behind the end, -1 where nothing reads that. sheet: where the mask is written. ended: room for all that end a
+    string. exits: (3, n) those of them that have a symbol, these, and the labels by which they end the text, rising.
+    Returns how many these are, the last label, and in how many words the mask differs from that of the base, which are
+    before the scratch then; -1 if these are too many.
     """
-    _copy(base[0], base[1], out)
+    free = array_at(array_at(base, OF_BASE, np.int64)[0], header[AT_WORDS], np.uint32)
+    out = array_at(sheet, header[AT_WORDS], np.uint32)
+    _copy(free, out)
     ended[0] = 0
-    real = np.empty(0, np.int32)
-    _walk(
-        header, False, np.int64(node), np.int64(0), np.int64(-1), np.int64(-1), np.int64(-1), real, out,
-        np.uint64(wanted), np.int64(freely), ended,
-    )  # fmt: skip
-    count, size = np.int64(ended[0]), np.int64(0)
-    for k in range(1, count + 1):
+    _walk_text(header, np.int64(node), out, np.uint64(wanted), np.int64(freely), ended)
+    last = np.int64(0)
+    for k in range(1, ended[0] + 1):
+        last = max(last, np.int64(ended[2 * k]))
+    place = np.zeros(last + 2, np.int64)  # where those of each label come
+    for k in range(1, ended[0] + 1):
+        place[ended[2 * k] + 1] += symbol_of[ended[2 * k - 1]] >= 0
+    for y in range(last + 1):
+        place[y + 1] += place[y]
+    for k in range(1, ended[0] + 1):
         token, label = ended[2 * k - 1], ended[2 * k]
-        symbol = symbol_of[token]
-        if symbol >= 0:
-            at = size
-            while at > 0 and exits[2, at - 1] > label:  # few have other labels than those before
-                exits[:, at] = exits[:, at - 1]
-                at -= 1
-            exits[0, at], exits[1, at], exits[2, at] = token, symbol, label
-            size += 1
-    return size, np.int64(exits[2, size - 1] if size else 0)
+        if symbol_of[token] >= 0:
+            at = place[label]
+            exits[0, at], exits[1, at], exits[2, at] = token, symbol_of[token], label
+            place[label] += 1
+    size = place[last]
+    return size, np.int64(exits[2, size - 1] if size else 0), _difference(header, free, out)
 
 
 @njit(cache=True, nogil=True)
-def addresses(mask: Any, token: Any, symbol: Any, characters: Any, label: Any) -> Any:
-    """Return what the loops are told of a base: see `lazy.Base`."""
-    return (
-        np.int64(mask.ctypes.data), mask.size, np.int64(token.ctypes.data), np.int64(symbol.ctypes.data),
-        np.int64(characters.ctypes.data), np.int64(label.ctypes.data), token.size, characters.size, label.size,
-    )  # fmt: skip
+def _difference(header: Any, base: Any, out: Any) -> Any:
+    """Write the words in which a mask differs from another before the scratch; return how many, -1 if too many."""
+    differ = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
+    # unsigned numbers, as numba looks at the sign of every other index, and makes no vector code then
+    one, count, most = np.uint64(1), np.uint64(0), np.uint64(MOST_NOTED)
+    row, words = np.uint64(_IN_A_ROW), np.uint64(out.size)
+    for first in range(np.uint64(0), words, row):
+        stop = min(first + row, words)
+        other = np.uint32(0)
+        if stop - first == row:
+            for k in range(row):
+                other |= out[first + k] ^ base[first + k]
+            if not other:
+                continue
+        for w in range(first, stop):
+            if out[w] != base[w]:
+                if count == most:
+                    return np.int64(-1)
+                differ[count + count], differ[count + count + one] = np.uint32(w), out[w]
+                count += one
+    return np.int64(count)
+
+
+@njit(cache=True, nogil=True)
+def addresses(mask: Any, differ: Any, token: Any, symbol: Any, characters: Any, label: Any, out: Any) -> Any:
+    """Write the numbers of a base, see `lazy.Base`, into out (OF_BASE,), and return their address."""
+    out[0], out[1], out[2], out[3] = mask.ctypes.data, mask.size, differ.ctypes.data, differ.size
+    out[4], out[5] = token.ctypes.data, symbol.ctypes.data
+    out[6], out[7] = characters.ctypes.data, label.ctypes.data
+    out[8], out[9], out[10] = token.size, characters.size, label.size
+    return np.int64(out.ctypes.data)

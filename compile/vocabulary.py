@@ -140,16 +140,18 @@ class TokenTrie:
         node[:-1, NODE_REACH] = self.depth[order] + self.height[order]
         characters = _content(self.byte, self.depth, start, BYTE_GROUP, False)[order]
         node.view(np.uint64)[:-1, NODE_CHARACTERS] = characters
-        return Branches(self.byte[order], node)
+        return Branches(self.byte[order], characters, node)
 
 
 class Branches(NamedTuple):
     """The nodes of a trie by depth, so that a walk looks at the children of a node in one place.
 
-    The bytes lie by themselves, as a walk passes over most of them; the rest of a node lies together.
+    The bytes, and the sets of characters, lie by themselves, as a walk passes over most of them; all else of a node
+    lies together, with the sets once more.
     """
 
     byte: NDArray[np.uint8]  # (M,)
+    characters: NDArray[np.uint64]  # (M,)
     node: NDArray[np.int32]  # (M + 1, OF_NODE)
 
 

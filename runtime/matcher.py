@@ -6,15 +6,14 @@ import operator
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from sys import getrefcount
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..bundle import Sheets
 from ..errors import VocabularyMismatchError
 from ..matrix import Constraint, SortedMatrix
 from ..table import NEVER, Automaton, LazyTable, NotedMask, TransitionTable
@@ -97,44 +96,7 @@ def _tokens_of(mask: NDArray[np.uint32]) -> NDArray[Any]:
     return np.flatnonzero(bits.view(np.bool_))  # an eighth of what it takes over numbers
 
 
-_MOST_SPARES = 8
-_Spare = tuple[NDArray[np.uint32], NDArray[np.uint32]]  # an array, and the read-only view of it that is given out
-_spares: dict[int, deque[_Spare]] = {}  # by their number of words
-
-
-def _held(spare: _Spare) -> tuple[int, int]:
-    """Return how many hold an array and its view, and a number that is always the same."""
-    return getrefcount(spare[0]), getrefcount(spare[1])
-
-
-def _new_spare(words: int) -> _Spare:
-    mask = np.empty(words, np.uint32)
-    shown = mask.view()
-    shown.flags.writeable = False
-    return mask, shown
-
-
-_FREE = _held(_new_spare(1))  # by nobody else
-
-
-def _spare(words: int) -> _Spare:
-    """Return an array for a mask that nobody else will read: a new one, or one that has been given out and let go.
-
-    Most masks are looked at once. 16 KB that were used a moment ago are written in 0.9 microseconds; in memory that the
-    process has not had before it takes 7, most of them page faults.
-    """
-    pool = _spares.get(words)
-    if pool is None:
-        pool = _spares.setdefault(words, deque())
-    try:
-        spare = pool.popleft()  # and so no other thread has it
-    except IndexError:
-        return _new_spare(words)
-    if _held(spare) == _FREE:
-        return spare
-    if len(pool) < _MOST_SPARES:
-        pool.append(spare)
-    return _new_spare(words)
+_sheets: dict[int, Sheets] = {}  # by their number of words
 
 
 def _whole(mask: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -345,6 +307,7 @@ class _NestedHost(_TableHost):
         self.site_distance: list[int] = []  # once there are budgets, where all ends are alike
         self.by_ends: list[Any] = []  # and where they are told apart
         self.header, self.tokens_of_edges = packed.Bundle.of(table).header, table.edge_token
+        self.sheets = _sheets.setdefault(self.words, Sheets(self.words))
         self.depth, self.slots = table.depth, table.slots
         self.most_need, self.most_pushes = table.most_need, table.most_pushes
 
@@ -436,33 +399,34 @@ class _NestedHost(_TableHost):
             kept = found
             return kept
         if found is not None and shape is not int:
-            kept = np.empty(self.words, np.uint32)
-            found.write(kept)
-            kept.flags.writeable = False
+            kept = _whole(found.mask())
             self.instead(key, kept)
             return kept
         visits = 1 if found is None else found + 1
-        spare = _spare(self.words)
-        mask, shown = spare
-        looked, said = self.write(node, stack, mask)
+        shown, looked, said = self.write(node, stack)
         if said is True or (said is False and visits >= self.often):
-            self.keep(node + stack.variant, stack, looked, _whole(mask))
+            self.keep(node + stack.variant, stack, looked, _whole(shown))
         elif said is not False or visits == 1:
             self.keep(node + stack.variant, stack, looked, said or visits)
         else:
             keyed[key] = visits
-        _spares[self.words].append(spare)
         return shown
 
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same, whatever the stack."""
         return node
 
-    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
-        """Write the mask of a place; return how many sites it depends on, and whether it was much work."""
+    def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+        """Return the mask of a place, how many sites it depends on, and whether it was much work."""
         array = stack.array
         sites = stack.sites() if array is None else array
-        return packed.mask_one(self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, mask), False
+        sheet = self.sheets.take()
+        mask = sheet.shown  # held before anybody else may take the sheet
+        looked = packed.mask_one(
+            self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, sheet.mask
+        )  # fmt: skip
+        self.sheets.give(sheet)
+        return mask, looked, False
 
     def instead(self, key: Any, kept: NDArray[np.uint32]) -> None:
         """Keep a mask in place of what was noted of it, if anything still is."""
@@ -485,19 +449,19 @@ class _NestedHost(_TableHost):
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
                 if before is not _DEEPER:
-                    self._count(before, -1)
+                    if before is not None:
+                        self._count(before, -1)
                     composed[key] = _DEEPER
                 key = (key, at.site)
                 at = at.below
                 before = composed.get(key)
-            self._count(before, -1)
+            if before is not None:
+                self._count(before, -1)
             composed[key] = known
             self._count(known, 1)
 
     def _count(self, known: Any, times: int) -> None:
         """Count what is kept of a mask from now on, or no longer."""
-        if known is None:
-            return
         shape = known.__class__
         if shape is np.ndarray:
             self.kept += times * (known is not _DEEPER)
@@ -508,13 +472,12 @@ class _NestedHost(_TableHost):
         """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
         node, stack = place
         budget = packed.NO_BUDGET if room is None else packed.budget_of(self.table)
-        spare = _spare(self.words)
-        mask, shown = spare
+        sheet = self.sheets.take()
         last = NEVER if room is None else min(room, NEVER)
-        sites = stack.sites()
-        packed.mask_one(self.header, self.tokens_of_edges, *budget, node, sites, last, mask)
-        _spares[self.words].append(spare)
-        return shown
+        mask = sheet.shown
+        packed.mask_one(self.header, self.tokens_of_edges, *budget, node, stack.sites(), last, sheet.mask)
+        self.sheets.give(sheet)
+        return mask
 
     def pushed(self, stack: _Stack, site: int) -> _Stack:
         """Return a stack with one more site on it."""
@@ -637,15 +600,16 @@ class _LazyHost(_NestedHost):
         """Return the state that stands for all of a string that allow the same."""
         return node if node == _AFTER_EOS else self.machine.alike(node)
 
-    def write(self, node: int, stack: _Stack, mask: NDArray[np.uint32]) -> tuple[int, bool | NotedMask]:
-        """Write the mask of a place; return how many sites it depends on, and it in few words or whether to keep it."""
+    def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+        """Return the mask of a place, how many sites it depends on, and it in few words or whether to keep it."""
         if node == _AFTER_EOS:
-            mask[:] = 0
-            mask[self.eos >> 5] |= np.uint32(1 << (self.eos & 31))
-            return 0, False
+            mask = np.zeros(self.words, np.uint32)
+            mask[self.eos >> 5] = 1 << (self.eos & 31)
+            mask.flags.writeable = False
+            return mask, 0, False
         array = stack.array
         sites = stack.sites() if array is None else array
-        return self.machine.mask(node, sites, stack.frames if stack.variant else -1, mask)
+        return self.machine.mask(node, sites, stack.frames if stack.variant else -1)
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only."""

@@ -158,6 +158,25 @@ def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypa
         assert found[3] == (found[0][0], found[2][1])  # which finds nothing new
 
 
+@pytest.mark.parametrize(
+    ("string", "text"),
+    [
+        ({"pattern": "^[a-z]{0,40}(?:[A-Z][0-9]*)?$"}, "get"),  # getElement is a token
+        ({"pattern": "^(?:[a-z ]|[A-Z][0-9])*$", "maxLength": 30}, "to the"),
+        ({"pattern": "^[^A-Z]{3}.*[A-Z]$"}, "ab c"),
+        ({"pattern": r"^(?:\n|[^\x00-\x1f]{1,9})*(?:é[^e]*)?$", "maxLength": 50}, "so é\n"),
+    ],
+)
+def test_behind_what_is_not_read_freely_nothing_is(string, text):
+    _, vocab = tekken()
+    lazy, complete = (mw.Matcher(table) for table in tables({"type": "string", **string}, vocab))
+    for token in vocab.encode(json.dumps(text, ensure_ascii=False)[:-1]):
+        assert (lazy.mask() == complete.mask()).all()
+        assert lazy.advance(token)
+        assert complete.advance(token)
+    assert (lazy.mask() == complete.mask()).all()
+
+
 def test_contents_are_the_same_only_if_they_say_the_same():
     content = mw.compile_json_schema({"format": "uri", "maxLength": 60}, vocabulary()).automaton.machine.texts[0]
     _, vocab = tekken()
@@ -366,6 +385,37 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
     known = [each for each in host.composed.values() if each is not matcher_module._DEEPER]
     assert host.kept == sum(isinstance(each, np.ndarray) for each in known)
     assert host.noted == sum(each.nbytes for each in known if not isinstance(each, (int, np.ndarray)))
+
+
+def test_masks_stay_as_they_are_while_somebody_holds_them_and_are_written_over_then():
+    """Tables of one library write their masks on the same sheets; some differ from the one before in few words."""
+    _, vocab = tekken()
+    words = [token.decode() for token in vocab.tokens[1000:30_000:7] if token.isalpha() and token.isascii()]
+    schemas = LONG, {"enum": words}, {"items": {"enum": words[:40]}}, TREE
+    walkers = [
+        tuple(mw.Matcher(table) for table in tables(schema, vocab, whitespace=space))
+        for schema, space in zip(schemas, ("flexible", "compact", "flexible", "flexible"), strict=True)
+    ]
+    rng, held, seen = random.Random(0), [], set()
+    for step in range(600):
+        lazy, complete = rng.choice(walkers)
+        mask = lazy.mask()
+        assert (mask == complete.mask()).all()
+        seen.add(mask.ctypes.data)
+        if rng.random() < 0.3:  # itself, or only something that looks at its memory
+            held.append((mask if step % 2 else memoryview(mask[5:]), mask[0 if step % 2 else 5 :].copy()))
+        assert all((np.asarray(one) == copied).all() for one, copied in held)
+        del held[: rng.choice([0, 0, 0, 3])]
+        allowed = tokens_of(mask)
+        token = rng.choice(allowed) if allowed else None
+        del mask
+        if token is None or token == vocab.eos or lazy.num_tokens > 40:
+            lazy.reset()
+            complete.reset()
+        else:
+            assert lazy.advance(token)
+            assert complete.advance(token)
+    assert len(seen) < 150
 
 
 MEMBERS = json.dumps({key: {"a3": "abc"} for key in MANY["properties"]}, separators=(",", ":")).encode()

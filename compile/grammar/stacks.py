@@ -25,7 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...bundle import array_at, put
+from ...bundle import Sheets, array_at, put
 from ...errors import BudgetError
 from ...table import MOST_DEPTH
 from ..vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, Vocabulary
@@ -81,6 +81,7 @@ class Stacks:
         self._lock = threading.RLock()
         self._over = ""
         self._before = 0  # states that there were before all was forgotten: others are numbered from here
+        self._sheets = Sheets(-(-vocabulary.size // 32))
         trie = vocabulary.trie
         self._header = np.zeros(_SIZE, np.int64)
         self._arrays: dict[int, NDArray[Any]] = {}
@@ -225,15 +226,18 @@ class Stacks:
                 found += self._before
         return None if found == DEAD else (found, stack)
 
-    def mask(self, node: int, sites: NDArray[np.int32], frames: int, out: NDArray[np.uint32]) -> tuple[int, bool]:
-        """Write the tokens that a state allows, EOS included; it depends on no site, and is worth keeping."""
+    def mask(self, node: int, sites: NDArray[np.int32], frames: int) -> tuple[NDArray[np.uint32], int, bool]:
+        """Return the tokens that a state allows, EOS included; it depends on no site, and is worth keeping."""
+        sheet = self._sheets.take()
+        mask, out = sheet.shown, sheet.mask
         with self._lock:
             here = self._here(node)
             self._do(lambda: _mask(self._header, here, out))
         eos = self.vocabulary.eos
         if eos is not None and self.accepts(node):
             out[eos >> 5] |= np.uint32(1 << (eos & 31))
-        return 0, True
+        self._sheets.give(sheet)
+        return mask, 0, True
 
     def enter(self, pairs: list[tuple[int, int]]) -> int:
         """Return the state of some pairs of a node and a frame."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Budget, Meter
 from ...automata.labelled import Labelled
 from ...automata.nested import RETURN, needs
+from ...bundle import Sheets
 from ...errors import ConstraintError
 from ...table import MOST_DEPTH
 from .. import store
@@ -100,7 +101,8 @@ class Library(Bound):
             listed = int(arrays["base_exit"][base])
             part = slice(*arrays["exit_start"][listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
             token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
-            found[state] = Base.of(arrays["masks"][arrays["base_mask"][base]], token, symbol, token[:0])
+            mask = arrays["masks"][arrays["base_mask"][base]]
+            found[state] = Base.of(mask, token, symbol, token[:0], sheets=Sheets(mask.size))
         return found
 
     @cached_property
