@@ -780,7 +780,7 @@ def _walk(
     at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
     state, height = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
     pops, twin = array_at(where + 32 * levels, levels, np.int64), array_at(where + 40 * levels, levels, np.int64)
-    # 1: read freely so far, 2: from the second character on, 3: in any string from here on
+    # 1: read freely so far, 2: in any string from here on
     pure = array_at(where + 48 * levels, levels, np.int64)
     row_at, texts = array_at(where + 56 * levels, levels, np.int64), array_at(where + 64 * levels, levels, np.int64)
     alike = array_at(where + 72 * levels, levels, np.int64)  # 1 where the stack is what it is in the base
@@ -788,13 +788,12 @@ def _walk(
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
     one, notes = np.uint32(1), noted.size > 0
     looked, work = np.int64(popped), np.int64(0)
-    part_groups, part_freely = np.uint64(0), np.int64(0)
     any_groups = np.uint64(header[AT_BODY_GROUPS]) if frames < 0 and not ends else np.uint64(0)
     d = np.int64(0)
     at[0], stop[0] = low, high if high else node[NODE_CHILD]
     state[0], height[0], pops[0], twin[0], pure[0] = start, 0, popped, base, 1
     if low and not freely and any_groups and _is_any(header, start):
-        pure[0] = 3
+        pure[0] = 2
     alike[0] = base_site < 0
     row_at[0] = texts[0] = 0
     if start >= TEXTS:
@@ -821,7 +820,7 @@ def _walk(
                 i += 1
         elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
             i = _other_key(header, here, other, byte, sets, i, last)
-        elif row_at[d] and pure[d] != 2:
+        elif row_at[d]:
             i = _next_plain(texts[d], row_at[d], here, byte, i, last)
         if i == last:
             if d == 0:
@@ -830,11 +829,7 @@ def _walk(
             continue
         at[d] = i + 1
         c, n = np.int64(byte[i]), OF_NODE * i
-        if pure[d] >= 2 and (
-            sets[_SETS * i + NODE_CHARACTERS] & ~any_groups == 0
-            if pure[d] == 3
-            else sets[_SETS * i + NODE_CHARACTERS] & ~part_groups == 0 and node[n + NODE_REACH] <= part_freely + 1
-        ):
+        if pure[d] == 2 and sets[_SETS * i + NODE_CHARACTERS] & ~any_groups == 0:
             for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]):
                 if notes:
                     _put(out, mask, noted, token[x], True)
@@ -860,8 +855,6 @@ def _walk(
         pure[d + 1] = 0
         if freely and pure[d] == 1:
             pure[d + 1] = _goes_on(c, d, ~wanted)
-        elif pure[d] == 2:
-            pure[d + 1] = 2 * _goes_on(c, d - 1, part_groups)
         h, p = height[d], pops[d]
         leaves = other == _LEFT and twin[d] >= 0  # by this very byte: later the base says no more
         if code == RETURN and h == 0 and p == popped and base_site < 0 and leaves:
@@ -935,13 +928,9 @@ def _walk(
                 else:
                     out[token[x] >> 5] &= ~bit
         if below < behind:
-            if d == 0 and freely and not pure[1] and code >= TEXTS and behind - first >= _PART:
-                part_groups, part_freely, _, _ = text_freely(header, code)
-                part_freely = abs(part_freely)  # characters have a byte at least
-                pure[1] = 2 * (part_freely > 0)
             d += 1
             if any_groups and pure[d] != 1 and _is_any(header, code):
-                pure[d] = 3
+                pure[d] = 2
             row_at[d] = texts[d] = 0
             if code >= TEXTS:
                 texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else _text_in(header, code)

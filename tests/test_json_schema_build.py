@@ -486,15 +486,22 @@ def test_one_formula_and_its_skeleton_agree_on_every_instance(node: Node, some: 
 @given(st.lists(formulas, min_size=2, max_size=4), st.lists(instances, min_size=1, max_size=12))
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 def test_labels_tell_disjoint_formulas_apart(nodes: list[Node], some: list[Any]) -> None:
+    check_labels(nodes, some)
+
+
+def check_labels(nodes: list[Node], some: list[Any], any_order: bool = False) -> None:
+    """Hold the labels of formulas, each without those before it, against what is said of instances."""
     parts = tuple(all_of([node, *map(negate, nodes[:i])]) for i, node in enumerate(nodes))
-    value, alive = made_unless_refused(parts)
+    value, alive = made_unless_refused(parts, any_order=any_order)
     for instance in some:
-        found = label(value, instance)
-        for i, part in enumerate(parts):
-            check_label(part, instance, found == i)
-        assert found < 0 or alive >> found & 1
+        for ordered in itertools.islice(orders(instance), 60) if any_order else (instance,):
+            found = label(value, ordered)
+            for i, part in enumerate(parts):
+                check_label(part, ordered, found == i)
+            assert found < 0 or alive >> found & 1
     if alive:
         check_trimmed(value)
+        check_ends(value)
 
 
 def check_ends(root: Value) -> None:
@@ -550,17 +557,7 @@ def test_in_any_order_a_formula_and_its_skeleton_agree_on_every_instance(node: N
 @given(st.lists(formulas, min_size=2, max_size=3), st.lists(instances, min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_in_any_order_labels_tell_disjoint_formulas_apart(nodes: list[Node], some: list[Any]) -> None:
-    parts = tuple(all_of([node, *map(negate, nodes[:i])]) for i, node in enumerate(nodes))
-    value, alive = made_unless_refused(parts, any_order=True)
-    for instance in some:
-        for ordered in itertools.islice(orders(instance), 60):
-            found = label(value, ordered)
-            for i, part in enumerate(parts):
-                check_label(part, ordered, found == i)
-            assert found < 0 or alive >> found & 1
-    if alive:
-        check_trimmed(value)
-        check_ends(value)
+    check_labels(nodes, some, any_order=True)
 
 
 def test_in_any_order_it_matters_which_keys_passed_only_where_something_has_to_fail() -> None:
