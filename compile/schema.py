@@ -5,23 +5,20 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..automata.budget import Budget, Meter
 from ..errors import BudgetError, RegexError, SchemaError
-from ..table import LazyTable, TransitionTable
+from ..table import TransitionTable
 from .text import begin_budget, check_vocabulary, checked_depth
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .json_schema.layout import Layout
     from .json_schema.source import Path
-    from .lazy import Lazy
 
 
 def compile_json_schema(
@@ -117,9 +114,9 @@ def compile_request(
     """Return the table of a request, as `compile_json_schema` does."""
     # a third of what importing the package takes, for those who have no schemas
     from .json_schema.build import build
-    from .json_schema.emit import Emitter, emit, frames
+    from .json_schema.emit import Emitter, emit
     from .json_schema.keywords import formula
-    from .json_schema.library import Library, lazily
+    from .json_schema.library import Library, frames, lazily
     from .link import link
 
     contents, documents, layout, allowed, any_order, depth, source = asked
@@ -127,35 +124,26 @@ def compile_request(
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
     meter = begin_budget(budget)
     library = Library.of(vocabulary, layout)
-    patient = replace(budget or Budget(), seconds=math.inf)  # nobody waits for what is never reached
 
-    def read(meter: Meter) -> Lazy:
-        emitter = Emitter((root,), library, meter, depth)
-        emitter.begin(patient.begin())
-        return lazily(library, emitter, frames(emitter.machine, depth), patient.begin())
-
-    def renewed(reader: Lazy) -> Lazy:  # texts lead to ever new sets of keys
-        return read(patient.begin()) if reader.is_large else reader
+    def whole(meter: Meter) -> TransitionTable:
+        machine = emit(root, library, meter)
+        return link(library, machine, source, frames(machine, depth), meter)
 
     def make() -> TransitionTable:
-        again = begin_budget(budget)
         with uncollected(), blaming_order(any_order):
-            machine = emit(root, library, again)
-            return link(library, machine, source, frames(machine, depth), again)
+            return whole(begin_budget(budget))
 
     try:
         with uncollected(), blaming_order(any_order):
             root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter, any_order)
             if not lazy:
-                machine = emit(root, library, meter)
-                return link(library, machine, source, frames(machine, depth), meter)
-            reader = read(meter)
+                return whole(meter)
+            return lazily(
+                library, lambda meter: Emitter((root,), library, meter, depth), make, vocabulary, source=source,
+                depth=depth, renews=any_order, meter=meter,
+            )  # fmt: skip
     except RegexError as error:
         raise wrong_pattern(error, contents) from error
-    return LazyTable(
-        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=reader.depth, renewed=renewed if any_order else None,
-    )  # fmt: skip
 
 
 @contextmanager

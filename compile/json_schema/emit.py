@@ -24,7 +24,7 @@ from ...table import MOST_DEPTH
 from .formats import is_format
 from .fragments import ending_freely, free_state, free_states, numbered
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
-from .library import Library
+from .library import Library, frames
 from .skeleton import (
     AnyOrder,
     ArrayAutomaton,
@@ -53,12 +53,6 @@ def emit(root: Value, library: Library, meter: Meter) -> Machine:
     emitter = Emitter((root,), library, meter)
     emitter.finish()
     return emitter.machine
-
-
-def frames(machine: Machine, depth: int) -> int:
-    """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
-    height = machine.height
-    return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
 
 
 class Emitter:

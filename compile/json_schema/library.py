@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,10 +15,10 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
 from ...automata.labelled import Labelled
-from ...automata.nested import RETURN, needs
+from ...automata.nested import RETURN, Machine, needs
 from ...bundle import Sheets
 from ...errors import ConstraintError
-from ...table import MOST_DEPTH
+from ...table import MOST_DEPTH, LazyTable, TransitionTable
 from .. import store
 from ..lazy import Base, Counted, Known, Lazy
 from ..link import Bound, bind_rows, bound_parts, text_of
@@ -247,7 +249,39 @@ def _numbers(places: Places) -> tuple[tuple[Labelled, int, tuple[int, int]], ...
     return tuple(found)
 
 
-def lazily(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
+def frames(machine: Machine, depth: int) -> int:
+    """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
+    height = machine.height
+    return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
+
+
+def lazily(
+    library: Library, emitted: Callable[[Meter], Any], make: Callable[[], TransitionTable], vocabulary: Vocabulary, *,
+    source: str, depth: int, renews: bool, meter: Meter,
+) -> LazyTable:  # fmt: skip
+    """Return the lazy table of what is emitted under a meter, which `make` works out.
+
+    meter: of what is written now; nobody waits for what is never reached. renews: whether texts lead to ever more of
+    it, so that it is emitted anew once much of the budget is spent.
+    """
+    patient = replace(meter.budget, seconds=math.inf)
+
+    def read(meter: Meter) -> Lazy:
+        emitter = emitted(meter)
+        emitter.begin(patient.begin())
+        return _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
+
+    def renewed(reader: Lazy) -> Lazy:
+        return read(patient.begin()) if reader.is_large else reader
+
+    reader = read(meter)
+    return LazyTable(
+        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
+        depth=reader.depth, renewed=renewed if renews else None,
+    )  # fmt: skip
+
+
+def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
     """Return what reads the machine of an emitter that is lazy, as it is."""
     machine = emitter.machine
     bound = emitter.frames_bound()

@@ -5,7 +5,6 @@ Where a part of the text is not regular, the values become rules beside its own 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,23 +18,22 @@ from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.nested import DEAD, KEEP
 from ...errors import ConstraintError, RegexError, SchemaError
-from ...table import LazyTable, TransitionTable
+from ...table import TransitionTable
 from ..grammar.analysis import called
 from ..grammar.form import Grammar
 from ..grammar.network import Network
 from ..grammar.network import build as network_of
 from ..grammar.tags import dfa_of
 from ..grammars import automaton, compile_form
-from ..lazy import Lazy
 from ..link import link
 from ..schema import Request, blaming_order, uncollected, wrong_pattern
 from ..specials import VALUE, replaced
 from ..vocabulary import MARKS, Vocabulary
 from .build import build
-from .emit import Emitter, frames
+from .emit import Emitter
 from .keywords import formula
 from .layout import OPEN_ARRAY, OPEN_OBJECT, QUOTE
-from .library import Library, lazily
+from .library import Library, frames, lazily
 from .rules import Rules
 from .skeleton import Value
 
@@ -57,29 +55,20 @@ def compile_values(
         layout = replace(asked.layout, after=_behind(dfa, len(values)))
         library = Library.of(vocabulary, layout, meter if layout.after else None)
         named = [where for _, where, _ in schemas]
-        patient = replace(meter.budget, seconds=math.inf)  # nobody waits for what is never reached
 
-        def read(meter: Meter) -> Lazy:
-            emitter = _Emitter(dfa, values, named, library, meter, asked.depth)
-            emitter.begin(patient.begin())
-            return lazily(library, emitter, frames(emitter.machine, asked.depth), patient.begin())
+        def emitted(meter: Meter) -> _Emitter:
+            return _Emitter(dfa, values, named, library, meter, asked.depth)
 
-        reader = read(meter)
+        def make() -> TransitionTable:
+            again = replace(meter.budget).begin()
+            with uncollected(), blaming_order(sets):
+                whole = _Emitter(dfa, values, named, library, again)
+                whole.finish()
+                return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)
 
-    def renewed(reader: Lazy) -> Lazy:  # texts lead to ever new sets of keys
-        return read(patient.begin()) if reader.is_large else reader
-
-    def make() -> TransitionTable:
-        again = replace(meter.budget).begin()
-        with uncollected(), blaming_order(sets):
-            whole = _Emitter(dfa, values, named, library, again)
-            whole.finish()
-            return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)
-
-    return LazyTable(
-        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
-        source=asked.source, depth=reader.depth, renewed=renewed if sets else None,
-    )  # fmt: skip
+        return lazily(
+            library, emitted, make, vocabulary, source=asked.source, depth=asked.depth, renews=sets, meter=meter
+        )  # fmt: skip
 
 
 def value_of(contents: Any, where: str, asked: Request, meter: Meter, any_order: bool = False) -> Value:
