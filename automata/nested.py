@@ -22,7 +22,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 UNWRITTEN = 0  # in rows that are left for later: nothing leads to state 0, the start of the whole
-KEYS = 1 << 27  # from here on states are those of tries of keys, which have no rows: see `Machine.keys`
+KEYS = 1 << 27  # from here on states are those of tries of words, which have no rows: see `Machine.trie`
 STRINGS = 1 << 28  # from here on those of counted strings: see `Machine.string`
 TEXTS = 3 << 28  # and from here on those of strings by their content: see `Machine.text`
 PHASES = 9  # states of a text for each of its content
@@ -55,9 +55,14 @@ class Content(NamedTuple):
 
 
 # of a state of a trie: the byte that leads to it; its first child; the next child of its parent, by rising bytes; the
-# library's state that reads all other bytes; the label with which a string ends here; and where an escape leads
-KEY_BYTE, KEY_CHILD, KEY_NEXT, KEY_LIKE, KEY_LABEL, KEY_ESCAPE = range(6)
-OF_KEY = 6
+# library's state that reads all other bytes, the label with which a string ends here, and where an escape leads, each
+# DEAD where there is none; the first state from here on in which a word ends, and the state after those below
+KEY_BYTE, KEY_CHILD, KEY_NEXT, KEY_LIKE, KEY_LABEL, KEY_ESCAPE, KEY_END, KEY_STOP = range(8)
+OF_KEY = 8
+# of a use of a trie: its first state, the state after its last; the first in the trie; the site that says where a word
+# leads by its label, DEAD where one on the stack does
+USE_FIRST, USE_STOP, USE_TRIE, USE_SITE = range(4)
+OF_USE = 4
 
 
 class Machine:
@@ -97,8 +102,16 @@ class Machine:
         self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
         self._next_string, self._next_text = STRINGS, TEXTS
         self.texts: list[Content] = []
-        self.num_keys = 0  # states of tries
-        self._tries: list[tuple[int, bytes, list[int], int, int]] = []  # first state, keys, their ends, string, escape
+        self.num_keys = self._flushed_keys = 0  # states of tries
+        self._tries: list[int] = []  # first state, words, string, escape
+        self._letters = bytearray()  # of all words of these
+        self._word_ends: list[int] = []
+        self._word_labels: list[int] = []
+        self.uses: list[tuple[int, int, int, int]] = []  # of tries, by rising first state; see USE_FIRST
+        self._use_of: dict[tuple[int, int], int] = {}
+        self._used_keys = KEYS
+        self._uses = np.zeros((0, OF_USE), np.int64)
+        self._flushed_uses = 0
         self._keys = np.zeros((0, OF_KEY), np.int32)
         self._flushed_sites = self._flushed_calls = 0
         self._flushed_states = 1
@@ -242,18 +255,40 @@ class Machine:
         self.texts.append(content._replace(first=first))
         return first
 
-    def keys(self, words: Sequence[bytes], string: int, escape: int) -> int:
-        """Add the trie of some keys in a string, after its quote, without rows, and return the first state.
+    def trie(
+        self, words: Sequence[bytes], labels: Sequence[int], string: int = DEAD, escape: int = DEAD
+    ) -> tuple[int, int]:
+        """Add a trie of words in strings, after the quote, without rows; return where it begins and ends, for `use`.
 
-        Only what is lazy reads it. words: distinct, without quotes and escapes; word j ends by label j + 1, any other
-        string by label 0. string: the library's state that reads these; escape: its state after an escape that comes
-        before a key can be told from the words.
+        words: one or more, distinct, as JSON writes them; word j ends by labels[j]. string: the library's state that
+        reads all others, which end by label 0, if these may come; words have no escapes then. escape: its state after
+        an escape that comes before such a one can be told from the words.
         """
-        first = KEYS + self.num_keys
-        ends = np.cumsum([len(word) for word in words])
-        self.num_keys += int(ends[-1]) + 1  # at most: beginnings are shared
-        self._tries.append((first - KEYS, b"".join(words), ends.tolist(), string, escape))
-        return first
+        first = self.num_keys
+        self._tries.extend((first, len(words), string, escape))
+        for j in sorted(range(len(words)), key=words.__getitem__):
+            self._letters += words[j]
+            self._word_ends.append(len(self._letters))
+            self._word_labels.append(labels[j])
+        self.num_keys += sum(map(len, words)) + 1  # at most: beginnings are shared
+        return first, self.num_keys
+
+    def use(self, trie: tuple[int, int], states: tuple[int, ...] | None) -> int | None:
+        """Return the first state of a trie whose words lead to states[label], -1 for one that may not come.
+
+        None where states have run out. Only what is lazy reads it. Where other words may come too, it is called with a
+        site on top, which says that, and `states` is None.
+        """
+        key = trie[0], DEAD if states is None else self.site(states, True)
+        found = self._use_of.get(key)
+        if found is None:
+            first, stop = self._used_keys, self._used_keys + trie[1] - trie[0]
+            if stop > STRINGS:
+                return None
+            self._used_keys = stop
+            self.uses.append((first, stop, *key))
+            found = self._use_of[key] = first
+        return found
 
     # ---------------------------------------------------------------------------------------------- later
 
@@ -312,15 +347,21 @@ class Machine:
         if not (
             self.size > self._flushed_states or self._blocks or self._site_start or self._enters or self._edges
             or self._chains or self._copies or self._late or self._reached or self._tries
+            or len(self.uses) > self._flushed_uses
         ):  # fmt: skip
             return
         grows = bool(self.pending or self.parts)
         if self._tries:
-            self._keys = _longer(self._keys, self._tries[0][0], self.num_keys, bool(self.pending))
-            for first, words, ends, string, escape in self._tries:
-                letters, bounds = np.frombuffer(words, np.uint8), np.array(ends, np.int64)
-                _fill_trie(self._keys, first, letters, bounds, self._rows, string, escape)
-            self._tries = []
+            self._keys = _longer(self._keys, self._flushed_keys, self.num_keys, bool(self.pending))
+            letters = np.frombuffer(bytes(self._letters), np.uint8)
+            ends, labels = np.array(self._word_ends, np.int64), np.array(self._word_labels, np.int32)
+            _fill_tries(self._keys, _table(self._tries, 4), letters, ends, labels, self._rows)
+            self._tries, self._letters, self._word_ends, self._word_labels = [], bytearray(), [], []
+            self._flushed_keys = self.num_keys
+        if len(self.uses) > self._flushed_uses:
+            self._uses = _longer(self._uses, self._flushed_uses, len(self.uses), bool(self.pending))
+            self._uses[self._flushed_uses : len(self.uses)] = self.uses[self._flushed_uses :]
+            self._flushed_uses = len(self.uses)
         if self.size > len(self._rows):
             rows = _growing_rows(2 * self.size) if grows else np.zeros((self.size, 256), np.int32)
             rows[: self._flushed_states] = self._rows[: self._flushed_states]
@@ -382,11 +423,14 @@ class Machine:
     def nbytes(self) -> int:
         """Bytes that rows, tries and what sites lead to take, or will when they are flushed."""
         leads = self._used_site_states + len(self._site_states)
-        return 1024 * self.size + 4 * (OF_KEY * self.num_keys + leads)
+        return 1024 * self.size + 4 * (OF_KEY * self.num_keys + leads) + 8 * OF_USE * len(self.uses)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Return rows, calls, the three of `sites`, `all_twins` in one, and keys, with room behind what is flushed."""
-        return self._rows, self._calls, *self._sites, self._twins, self._keys
+        """Return rows, calls, the three of `sites`, `all_twins` in one, and those of tries and of their uses.
+
+        With room behind what is flushed.
+        """
+        return self._rows, self._calls, *self._sites, self._twins, self._keys, self._uses
 
     @property
     def rows(self) -> NDArray[np.int32]:
@@ -408,19 +452,30 @@ class Machine:
         return start[: self.num_sites + 1], states[: self._used_site_states], leaf[: self.num_sites]
 
     @property
+    def all_uses(self) -> NDArray[np.int64]:
+        """The uses of tries (uses, OF_USE), by rising first state; see USE_FIRST."""
+        self.flush()
+        return self._uses[: len(self.uses)]
+
+    @property
     def all_twins(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """(library state (N,), site (N,)) of all rows that differ little from the library's, -1 for the others."""
         self.flush()
         return self._twins[0, : self.size], self._twins[1, : self.size]
 
 
-def needs(machine: Machine, most: int, *, hope: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def needs(
+    machine: Machine, most: int, *, hope: bool = True
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
     """Return how many frames that are no leaves it takes to end the fragment of each state, (N,), and behind each site.
 
     most: in place of what has no end. Where labels lead into ever deeper calls, only the best of them is counted on;
-    without hope, none.
+    without hope, none. Returned too is for which states this was not so. Behind the site of a trie of words it is what
+    others take; what its words take depends on which may still come.
     """
     site_start, site_states, site_leaf = machine.sites
+    calls = machine.calls
+    words = calls[(calls[:, 1] >= KEYS) & (calls[:, 1] < STRINGS), 0]
     found = []
     for safely in (True, False):
         need = np.full(machine.size, most, np.int32)
@@ -428,15 +483,17 @@ def needs(machine: Machine, most: int, *, hope: bool = True) -> tuple[NDArray[np
         # strings and numbers make no calls, and those that are counted are not all here
         for first, stop in chain(((p[0], p[1]) for p in machine.parts), ((c[0], c[0] + c[1]) for c in machine.counted)):
             need[first:stop] = 0
-        frames_needed(machine.rows, machine.calls, site_start, site_states, site_leaf, safely, need)
+        frames_needed(machine.rows, calls, site_start, site_states, site_leaf, machine.all_uses, safely, need)
         inside = np.where(site_states < STRINGS, need[np.clip(site_states, 0, machine.size - 1)], 0)
         inside[site_states < 0] = 0 if safely else most
         reduce = np.maximum if safely else np.minimum
-        found.append((need, reduce.reduceat(inside, site_start[:-1])))
+        behind = reduce.reduceat(inside, site_start[:-1])
+        behind[words] = inside[site_start[words]]
+        found.append((need, behind))
         if not hope:
-            return found[0]
+            return *found[0], found[0][0] < most
     by_state, by_site = (np.where(sure < most, sure, hoped) for sure, hoped in zip(*found, strict=True))
-    return by_state.astype(np.int32), by_site.astype(np.int32)
+    return by_state.astype(np.int32), by_site.astype(np.int32), found[0][0] < most
 
 
 _NEARBY = 64  # of those left for later that are written when nothing else is left to write
@@ -529,41 +586,61 @@ def _fill_rows(
 
 
 @njit(cache=True, nogil=True)
-def _fill_trie(keys: Any, first: int, words: Any, ends: Any, rows: Any, string: int, escape: int) -> None:
-    """Write the states of a trie from `first` on; see `Machine.keys`."""
-    keys[first, KEY_BYTE], keys[first, KEY_CHILD], keys[first, KEY_NEXT] = 0, -1, -1
-    keys[first, KEY_LIKE], keys[first, KEY_LABEL], keys[first, KEY_ESCAPE] = string, 0, escape
-    used, at = first + 1, 0
-    for j in range(ends.size):
-        here = np.int64(first)
-        while at < ends[j]:
-            byte = np.int32(words[at])
-            before, after = np.int64(-1), np.int64(keys[here, KEY_CHILD])
-            while after >= 0 and keys[after, KEY_BYTE] < byte:
-                before, after = after, np.int64(keys[after, KEY_NEXT])
-            if after < 0 or keys[after, KEY_BYTE] != byte:
-                keys[used, KEY_BYTE], keys[used, KEY_CHILD], keys[used, KEY_NEXT] = byte, -1, after
-                keys[used, KEY_LIKE], keys[used, KEY_LABEL] = rows[keys[here, KEY_LIKE], byte], 0
-                keys[used, KEY_ESCAPE] = escape
-                if before < 0:
-                    keys[here, KEY_CHILD] = used
+def _fill_tries(keys: Any, tries: Any, letters: Any, ends: Any, labels: Any, rows: Any) -> None:
+    """Write the states of tries of sorted words, each trie's in the order of its words; see `Machine.trie`."""
+    longest, at = np.int64(0), np.int64(0)
+    for end in ends:
+        longest, at = max(longest, end - at), end
+    path = np.empty(longest + 1, np.int64)  # states of the word before, which lies at `before` and has `size` bytes
+    j = at = np.int64(0)
+    for t in range(len(tries)):
+        first, stop, string, escape = np.int64(tries[t, 0]), j + tries[t, 1], tries[t, 2], tries[t, 3]
+        _set_key(keys, first, 0, string, string, escape)
+        path[0], used = first, first + 1
+        before = size = np.int64(0)
+        while j < stop:
+            length, common = ends[j] - at, np.int64(0)
+            while common < min(size, length) and letters[before + common] == letters[at + common]:
+                common += 1
+            for depth in range(common, length):
+                here, byte = path[depth], letters[at + depth]
+                if depth == common and common < size:
+                    keys[path[depth + 1], KEY_NEXT] = used
+                    for k in range(common + 1, size + 1):
+                        keys[path[k], KEY_STOP] = used
                 else:
-                    keys[before, KEY_NEXT] = used
-                after = np.int64(used)
+                    keys[here, KEY_CHILD] = used
+                like = keys[here, KEY_LIKE]
+                _set_key(keys, used, byte, DEAD if like == DEAD else rows[like, byte], string, escape)
+                path[depth + 1] = used
                 used += 1
-            here = after
-            at += 1
-        keys[here, KEY_LABEL] = j + 1
+            keys[path[length], KEY_LABEL] = labels[j]
+            keys[path[length], KEY_END] = path[length]
+            before, size, at, j = at, length, ends[j], j + 1
+        for k in range(size + 1):
+            keys[path[k], KEY_STOP] = used
+        for here in range(used - 1, first - 1, -1):
+            if keys[here, KEY_END] < 0:
+                keys[here, KEY_END] = keys[here + 1, KEY_END]
+
+
+@njit(cache=True, nogil=True)
+def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: Any) -> None:
+    """Write a state of a trie in which no word ends and from which none goes on."""
+    keys[here, KEY_BYTE], keys[here, KEY_CHILD], keys[here, KEY_NEXT], keys[here, KEY_LIKE] = byte, -1, -1, like
+    within = like == string and like != DEAD  # a string, and no character of it
+    keys[here, KEY_LABEL], keys[here, KEY_ESCAPE] = 0 if within else DEAD, escape if within else DEAD
+    keys[here, KEY_END], keys[here, KEY_STOP] = -1, here + 1
 
 
 @njit(cache=True, nogil=True)
 def frames_needed(
-    rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, safely: bool, out: Any
+    rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, uses: Any, safely: bool, out: Any
 ) -> None:  # fmt: skip
     """Lower out[s] to how many frames that are no leaves it takes at least to end the fragment of state s.
 
     out: (N,) 0 where nothing more has to be read, and a number above all others elsewhere. safely: whatever the labels
-    with which fragments end; else with the best of them.
+    with which fragments end; else with the best of them, as always of those of words, of which one may be chosen.
     """
     states = rows.shape[0]
     first = np.zeros(states + 1, np.int64)  # each row's distinct codes
@@ -588,18 +665,24 @@ def frames_needed(
             best = out[s]
             for k in range(first[s], first[s + 1]):
                 code = codes[k]
-                if code >= 0:
+                site, worst = np.int64(-1), safely
+                if 0 <= code < KEYS:
                     need = out[code]
-                elif code > CALL:
+                elif code > CALL and code < 0:
                     need = np.int32(0)
+                elif code >= KEYS:  # words
+                    need, worst = np.int32(0), False
+                    site = uses[np.searchsorted(uses[:, USE_FIRST], code), USE_SITE]
                 else:
-                    site = calls[CALL - code, 0]
-                    need = np.int32(0) if site_leaf[site] else out[calls[CALL - code, 1]] + np.int32(1)
+                    site, inside = np.int64(calls[CALL - code, 0]), calls[CALL - code, 1]
+                    need = np.int32(0) if site_leaf[site] else out[inside] + np.int32(1)
+                    worst = safely and not KEYS <= inside < STRINGS
+                if site >= 0:
                     after = np.int32(-1)
                     for x in range(site_start[site], site_start[site + 1]):
                         if site_states[x] >= 0:
                             there = out[site_states[x]]
-                            if after < 0 or (there > after if safely else there < after):
+                            if after < 0 or (there > after if worst else there < after):
                                 after = there
                     need = max(need, after)
                 best = min(best, need)

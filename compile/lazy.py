@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from ..automata.nested import (
     STRINGS,
     TEXTS,
     UNWRITTEN,
+    USE_SITE,
     Content,
     Machine,
 )
@@ -46,7 +47,6 @@ from .lazy_kernels import (
     AT_END_NODE,
     AT_EOS,
     AT_GROUPS,
-    AT_KEYS,
     AT_LEVELS,
     AT_NEED_SITE,
     AT_NEED_STATE,
@@ -58,15 +58,17 @@ from .lazy_kernels import (
     AT_SITE_LEAF,
     AT_STRING_ROWS,
     AT_STRINGS,
+    AT_SURELY,
     AT_SYMBOL,
     AT_SYMBOLS,
     AT_TEXTS,
     AT_TOKEN,
+    AT_USES,
     AT_WORDS,
     HEADER,
+    MOST_PENDING,
     MOST_SETS,
     OF_BASE,
-    OF_LEVEL,
     OF_TEXT,
     PLAIN,
     UNKNOWN,
@@ -76,7 +78,9 @@ from .lazy_kernels import (
     read,
     reads_little,
     restore,
+    room_of,
     text_freely,
+    words_need,
     write_free,
     write_mask,
     write_text,
@@ -85,13 +89,12 @@ from .vocabulary import BYTE_GROUP, Vocabulary
 
 T = TypeVar("T")
 
-_STATES_AT_FIRST = 256  # written together with the first that is reached, as a schema is compiled
-_STATES_AT_ONCE = 128  # and with any other: somebody waits for a mask
+_STATES_AT_ONCE = 64  # written together with one that is reached: somebody waits for a mask
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
 _ARRAYS = ("class_of", "transition", "label", "needed")  # of a content
-_MOST_LEVELS = 1024  # for which room is kept: 2 MB
+_MOST_LEVELS = 512  # for which room is kept: 2 MB
 _NOTED_BYTES = 250  # that a noted mask takes besides these
 
 
@@ -237,13 +240,17 @@ class Counted(NamedTuple):
     base: Callable[[int, int | None], Base]
 
 
+_Limits = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]
+
+
 class Lazy:
     """What a lazy table is before it is worked out; `runtime.matcher` reads it.
 
     bases: what is known of a library's states, by state. remainders: what may be left of a token where a fragment ends
     in its middle, by symbol. body: the state of any string. counted: makes what strings of bounded length take, once
-    one is met. limits: finds how many frames each state and each site needs, 0 beyond. known: what all tables of
-    the library know. bound: frames below the depth where that begins to matter, None where it never does.
+    one is met. limits: finds how many frames each state and each site needs, 0 beyond, and which states surely. known:
+    what all tables of the library know. bound: frames below the depth where that begins to matter, None where it never
+    does.
     """
 
     def __init__(
@@ -254,7 +261,7 @@ class Lazy:
         remainders: Vocabulary,
         body: int,
         counted: Callable[[], Counted],
-        limits: Callable[[], tuple[NDArray[np.int32], NDArray[np.int32]]],
+        limits: Callable[[], _Limits],
         known: Known,
         depth: int,
         bound: int | None,
@@ -268,13 +275,12 @@ class Lazy:
         self.most_need = -MOST_DEPTH if bound is None else bound
         self._counted, self._find_limits = counted, limits
         self._lock = threading.RLock()
-        self._needs: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
-        self._at_once = _STATES_AT_FIRST
+        self._needs: _Limits | None = None
         self._begun = machine.size
         self._over = ""  # which limit of the budget was reached: nothing more is written then
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
-        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 7
+        self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 8
         self._header = np.zeros(HEADER, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         below = ends.branches
@@ -325,14 +331,14 @@ class Lazy:
         self.meter.check(states=m.size, bytes=m.nbytes, doing="reading a constraint as it is")
         m.flush()
         arrays = m.arrays()
-        for at, array, before in zip(range(AT_ROWS, AT_KEYS + 2, 2), arrays, self._arrays, strict=True):
+        for at, array, before in zip(range(AT_ROWS, AT_USES + 2, 2), arrays, self._arrays, strict=True):
             if array is not before:
                 put(self._header, at, array)
         if arrays[0] is not self._arrays[0]:
             self.rows = arrays[0].reshape(-1).data
         self._twins, self._keys = arrays[5].data, arrays[6].data
         self._arrays = arrays
-        self._header[AT_SITE_LEAF + 1] = m.num_sites
+        self._header[AT_SITE_LEAF + 1], self._header[AT_USES + 1] = m.num_sites, len(m.uses)
         if len(m.strings) > self._strings.shape[1]:
             self._first_strings = [first for first, _, _ in m.strings]
             self._strings = np.array(
@@ -400,9 +406,7 @@ class Lazy:
     def _reach(self, state: int) -> None:
         """Write the row of a state that was left for later, and of others that texts may come to."""
         room = max(0, self.meter.budget.states - self.machine.size) // 8
-        most = min(room, self._at_once)
-        self._at_once = _STATES_AT_ONCE
-        self._grow(lambda: self.machine.reach(state, most))
+        self._grow(lambda: self.machine.reach(state, min(room, _STATES_AT_ONCE)))
 
     @property
     def nbytes(self) -> int:
@@ -411,9 +415,9 @@ class Lazy:
         What a state of its own is made from, formulas and steps, takes about as much as its row.
         """
         contents = (text.transition.nbytes + text.needed.nbytes for text in self.machine.texts)
-        rows, *others, twins, keys = self._arrays  # whose room behind what is there takes no memory yet
+        rows, *others, twins, keys, uses = self._arrays  # whose room behind what is there takes no memory yet
         written = (2 * self.machine.size - self.machine.first) * (rows[0].nbytes + twins[:, 0].nbytes)
-        return int(written) + keys.nbytes + sum(array.nbytes for array in others) + sum(contents)
+        return int(written) + keys.nbytes + uses.nbytes + sum(array.nbytes for array in others) + sum(contents)
 
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
@@ -423,11 +427,11 @@ class Lazy:
         """Return whether a text may end in a state if nothing is open."""
         return node in self.machine.accepting
 
-    def _limits(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def _limits(self) -> _Limits:
         """Return how many frames each state and each site needs, once somebody is about to run out of them."""
         if self._needs is None:
             needs = self._grow(self._find_limits)
-            for at, array in zip((AT_NEED_STATE, AT_NEED_SITE), needs, strict=True):
+            for at, array in zip((AT_NEED_STATE, AT_NEED_SITE, AT_SURELY), needs, strict=True):
                 put(self._header, at, array)
             self._needs = needs
         return self._needs
@@ -459,8 +463,10 @@ class Lazy:
                     elif node >= STRINGS:
                         base, least, room = self._string(node)
                     elif node >= KEYS:
-                        like = self._keys[node - KEYS, KEY_LIKE]
-                        twin = like if like == self._body else -1
+                        first, _, trie, words = self._use(node)
+                        like = DEAD if words >= 0 else self._keys[node - first + trie, KEY_LIKE]
+                        if like == self._body and (frames < 0 or self._has_room(int(sites[-1]), frames)):
+                            twin = like
                     elif node >= self.machine.first:
                         twin, site = self._twins[0, node], self._twins[1, node]
                     if base is None:
@@ -550,6 +556,11 @@ class Lazy:
         known.sheets.give(sheet)
         return found
 
+    def _use(self, node: int) -> tuple[int, int, int, int]:
+        """Return of which use of which trie a state is."""
+        uses = self.machine.uses
+        return uses[bisect_left(uses, (node + 1,)) - 1]
+
     def _has_room(self, site: int, frames: int) -> bool:
         """Return whether a site may be pushed."""
         return frames + max(int(not self.is_leaf(site)), _at(self._limits()[1], site)) <= self.depth
@@ -613,8 +624,13 @@ class Lazy:
     def fits(self, node: int, stack: Any) -> bool:
         """Return whether there is room to leave all that is open."""
         with self._lock:
-            need_state, need_site = self._limits()
-            if stack.frames + _at(need_state, node) > self.depth:
+            need_state, need_site, _ = self._limits()
+            if KEYS <= node < STRINGS:
+                if stack.frames + self._loops.words_need(self._header, node, stack.site) > self.depth:
+                    return False
+                if self._use(node)[USE_SITE] < 0:  # which words may still come says what the site on top needs
+                    stack = stack.below
+            elif stack.frames + _at(need_state, node) > self.depth:
                 return False
             while stack.below is not None:
                 if stack.below.frames + _at(need_site, stack.site) > self.depth:
@@ -640,7 +656,7 @@ def _scratch(levels: int) -> _Scratch:
     """
     found: _Scratch | None = getattr(_kept, "scratch", None)
     if found is None or found[0] < levels:
-        room = np.empty(MOST_NOTED + levels * OF_LEVEL + levels * levels // 2 + 1, np.int64)
+        room = np.empty(MOST_NOTED + 2 * room_of(levels) + 3 * MOST_PENDING, np.int64)
         found = levels, address_of(room) + 8 * MOST_NOTED, room, room[:MOST_NOTED].view(np.uint32).data
         if levels <= _MOST_LEVELS:
             _kept.scratch = found
@@ -669,6 +685,7 @@ class _Loops(NamedTuple):
     read: Any
     addresses: Any
     write_free: Any
+    words_need: Any
 
 
 @cache
@@ -687,4 +704,5 @@ def _loops() -> _Loops:
         entry_of(read, (header, 0, b"", 0)),
         entry_of(addresses, (words, words, numbers, numbers, numbers, numbers, header)),
         entry_of(write_free, (groups, counts, np.uint64(0), 0, words)),
+        entry_of(words_need, (header, 0, 0)),
     )

@@ -16,19 +16,24 @@ from ..automata.nested import (
     KEEP,
     KEY_BYTE,
     KEY_CHILD,
+    KEY_END,
     KEY_ESCAPE,
     KEY_LABEL,
     KEY_LIKE,
     KEY_NEXT,
+    KEY_STOP,
     KEYS,
     OF_KEY,
+    OF_USE,
     PHASES,
     RETURN,
     STRINGS,
     TEXTS,
     UNWRITTEN,
+    USE_SITE,
 )
 from ..bundle import ALL_WORDS, MOST_NOTED, array_at
+from ..table import MOST_DEPTH
 from .vocabulary import BYTE_GROUP, IS_SIGN, NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_TOKENS, OF_NODE, UNCLEAN
 
 WRITTEN = -1  # in place of a state that has yet to be written
@@ -48,14 +53,14 @@ _LEFT = -2  # the base has ended: what is below are its exits
 
 # places in the header: of arrays, two each, and of numbers
 (
-    AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_STRING_ROWS, AT_STRINGS,
-    AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS, AT_SETS,
-    AT_CHARACTERS,
-) = range(0, 40, 2)  # fmt: skip
+    AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_USES, AT_STRING_ROWS,
+    AT_STRINGS, AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS,
+    AT_SETS, AT_CHARACTERS, AT_SURELY,
+) = range(0, 44, 2)  # fmt: skip
 (
     AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_WORDS, AT_EOS, AT_SCRATCH, AT_GROUPS,
     AT_WANTED, AT_FREE_BYTES, HEADER,
-) = range(40, 53)  # fmt: skip
+) = range(44, 57)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -68,6 +73,7 @@ _OTHERS = np.uint64(sum(1 << int(BYTE_GROUP[b]) for b in b'"\\\x7f'))
 # and of what each state reads freely, as far as that is known
 OF_TEXT = 10
 OF_LEVEL = 10  # numbers of each level of a walk
+MOST_PENDING = 128  # parts of a trie that a loop of its own leaves to another
 _IN_A_ROW = 8  # pairs of words that are compared at once
 OF_BASE = 11  # numbers that say what a base is: see `lazy.Base`
 
@@ -76,36 +82,105 @@ OF_BASE = 11  # numbers that say what a base is: see `lazy.Base`
 def _code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state that has no row, and a byte."""
     if here < STRINGS:
-        return _key_code(header, here, byte)
+        return _word_code(header, _use_in(header, here), here, byte)
     if here < TEXTS:
         return _string_code(header, here, byte)
     return _text_code(header, _text_in(header, here), here, byte)
 
 
 @njit(cache=True, nogil=True)
-def _key_code(header: Any, here: Any, byte: Any) -> Any:
-    """Return the code of a state of a trie of keys and a byte."""
-    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
-    at = OF_KEY * (here - KEYS)
-    like = np.int64(keys[at + KEY_LIKE])
-    if like == header[AT_BODY]:
-        if byte == 0x22:
-            return np.int64(RETURN - keys[at + KEY_LABEL])
-        if byte == 0x5C:
-            return np.int64(keys[at + KEY_ESCAPE])
-    child = np.int64(keys[at + KEY_CHILD])
-    while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < byte:
-        child = np.int64(keys[OF_KEY * child + KEY_NEXT])
-    if child >= 0 and keys[OF_KEY * child + KEY_BYTE] == byte:
-        return KEYS + child
-    return np.int64(array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)[like << 8 | byte])
+def _record_in(records: Any, count: Any, size: Any, here: Any) -> Any:
+    """Return the address of the last of some records, of so many numbers each, whose first is at most a state."""
+    numbers = array_at(records, size * count, np.int64)
+    low, high = np.int64(0), count
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if numbers[size * middle] <= here:
+            low = middle
+        else:
+            high = middle
+    return records + 8 * size * low
 
 
 @njit(cache=True, nogil=True)
-def _other_key(header: Any, here: Any, other: Any, byte: Any, sets: Any, i: Any, last: Any) -> Any:
+def _use_in(header: Any, here: Any) -> Any:
+    """Return the address of the numbers that say which use of which trie a state is of."""
+    return _record_in(header[AT_USES], header[AT_USES + 1], OF_USE, here)
+
+
+@njit(cache=True, nogil=True)
+def _is_of(use: Any, here: Any) -> Any:
+    """Return whether a state is of a use of a trie, of which the numbers are at an address."""
+    first, stop, _, _ = array_at(use, OF_USE, np.int64)
+    return first <= here < stop
+
+
+@njit(cache=True, nogil=True)
+def _word_code(header: Any, use: Any, here: Any, byte: Any) -> Any:
+    """Return the code of a state of a trie of words, of which the use is at an address, and a byte."""
+    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
+    first, _, trie, site = array_at(use, OF_USE, np.int64)
+    at = OF_KEY * (here - first + trie)
+    like, label = np.int64(keys[at + KEY_LIKE]), np.int64(keys[at + KEY_LABEL])
+    if byte == 0x22 and label >= 0:
+        return np.int64(RETURN - label) if site < 0 else _state_behind(header, site, label)
+    if byte == 0x5C and keys[at + KEY_ESCAPE] >= 0:
+        return np.int64(keys[at + KEY_ESCAPE])
+    child = np.int64(keys[at + KEY_CHILD])
+    several = label >= 0 or (child >= 0 and keys[OF_KEY * child + KEY_NEXT] >= 0)
+    while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < byte:
+        child = np.int64(keys[OF_KEY * child + KEY_NEXT])
+    if child >= 0 and keys[OF_KEY * child + KEY_BYTE] == byte:  # where one way leads on, what came leads somewhere
+        return child - trie + first if site < 0 or not several or _leads(header, keys, child, site) else np.int64(DEAD)
+    return np.int64(DEAD if like < 0 else array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)[like << 8 | byte])
+
+
+@njit(cache=True, nogil=True)
+def _state_behind(header: Any, site: Any, label: Any) -> Any:
+    """Return the state to which a site leads by a label, DEAD for none."""
+    start = array_at(header[AT_SITE_START], header[AT_SITE_START + 1], np.int32)[site]
+    return np.int64(array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)[start + label])
+
+
+@njit(cache=True, nogil=True)
+def _leads(header: Any, keys: Any, child: Any, site: Any) -> Any:
+    """Return whether a site leads somewhere by one of the words below a state of a trie."""
+    here, stop = child, np.int64(keys[OF_KEY * child + KEY_STOP])
+    while here < stop:
+        here = np.int64(keys[OF_KEY * here + KEY_END])
+        if _state_behind(header, site, keys[OF_KEY * here + KEY_LABEL]) >= 0:
+            return True
+        here += 1
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _next_word(header: Any, use: Any, here: Any, byte: Any, i: Any, last: Any) -> Any:
+    """Return the next node, from i to last, whose byte a state of a trie may read, or `last`."""
+    first, _, trie, site = array_at(use, OF_USE, np.int64)
+    if site < 0:
+        return i
+    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
+    at = OF_KEY * (here - first + trie)
+    child, ends = np.int64(keys[at + KEY_CHILD]), keys[at + KEY_LABEL] >= 0
+    while i < last:
+        b = byte[i]
+        while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < b:
+            child = np.int64(keys[OF_KEY * child + KEY_NEXT])
+        if child < 0 and (not ends or b > 0x22):
+            return last
+        if (child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b) or (ends and b == 0x22):
+            break
+        i += 1
+    return i
+
+
+@njit(cache=True, nogil=True)
+def _other_word(header: Any, use: Any, here: Any, other: Any, byte: Any, sets: Any, i: Any, last: Any) -> Any:
     """Return the next node, from i to last, below which a state of a trie reads not as another does, or `last`."""
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
-    at = OF_KEY * (here - KEYS)
+    first, _, trie, _ = array_at(use, OF_USE, np.int64)
+    at = OF_KEY * (here - first + trie)
     if keys[at + KEY_LIKE] != other:
         return i
     child = np.int64(keys[at + KEY_CHILD])
@@ -135,7 +210,8 @@ def _is_any(header: Any, state: Any) -> Any:
         return state < n and twins[state] == header[AT_BODY] and twins[n + state] >= 0
     if state < STRINGS:
         keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
-        return keys[OF_KEY * (state - KEYS) + KEY_LIKE] == header[AT_BODY]
+        first, _, trie, _ = array_at(_use_in(header, state), OF_USE, np.int64)
+        return keys[OF_KEY * (state - first + trie) + KEY_LIKE] == header[AT_BODY]
     if state >= TEXTS:
         return False
     first, states, _, high = _string_in(header, state)
@@ -161,15 +237,7 @@ def read(header: Any, node: int, text: Any, at: int) -> Any:
 @njit(cache=True, nogil=True)
 def _text_in(header: Any, here: Any) -> Any:
     """Return the address of the numbers that say which text a state is of."""
-    texts = array_at(header[AT_TEXTS], OF_TEXT * header[AT_TEXTS + 1], np.int64)
-    low, high = np.int64(0), header[AT_TEXTS + 1]
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if texts[OF_TEXT * middle] <= here:
-            low = middle
-        else:
-            high = middle
-    return header[AT_TEXTS] + 8 * OF_TEXT * low
+    return _record_in(header[AT_TEXTS], header[AT_TEXTS + 1], OF_TEXT, here)
 
 
 @njit(cache=True, nogil=True)
@@ -712,6 +780,9 @@ def write_free(characters: Any, length: Any, groups: Any, most: Any, out: Any) -
 @njit(cache=True, nogil=True)
 def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: Any) -> Any:
     """Return whether what is open after a token can be left again."""
+    of_words = KEYS <= state < STRINGS
+    within = of_words and _site_of(header, state) < 0  # which words may still come says what the site on top needs
+    top = np.int64(-1)
     site_leaf = array_at(header[AT_SITE_LEAF], header[AT_SITE_LEAF + 1], np.uint8)
     need_state = array_at(header[AT_NEED_STATE], header[AT_NEED_STATE + 1], np.int32)
     need_site = array_at(header[AT_NEED_SITE], header[AT_NEED_SITE + 1], np.int32)
@@ -719,13 +790,53 @@ def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: 
     for k in range(popped):
         left -= not site_leaf[real[real.size - 1 - k]]
     most = left
+    if pushed.size:
+        top = np.int64(pushed[pushed.size - 1])
+    elif popped < real.size:
+        top = np.int64(real[real.size - 1 - popped])
+        if not within and top < need_site.size:  # which may be more than it was, outside its trie
+            most = max(most, left - (not site_leaf[top]) + need_site[top])
     for k in range(pushed.size):
-        if pushed[k] < need_site.size:
+        if pushed[k] < need_site.size and not (within and k == pushed.size - 1):
             most = max(most, left + need_site[pushed[k]])
         left += not site_leaf[pushed[k]]
-    if state < need_state.size:
+    if of_words:
+        left += words_need(header, state, top)
+    elif state < need_state.size:
         left += need_state[state]
     return max(most, left) <= header[AT_DEPTH]
+
+
+@njit(cache=True, nogil=True)
+def words_need(header: Any, here: Any, top: Any) -> Any:
+    """Return how many frames it takes behind what a state of a trie may become; top: the site on top of the stack."""
+    need_state = array_at(header[AT_NEED_STATE], header[AT_NEED_STATE + 1], np.int32)
+    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
+    if not need_state.size:
+        return np.int64(0)
+    surely = array_at(header[AT_SURELY], header[AT_SURELY + 1], np.uint8)
+    first, _, trie, site = array_at(_use_in(header, here), OF_USE, np.int64)
+    child, site = np.int64(here - first + trie), np.int64(top if site < 0 else site)
+    least, hoped = np.int64(MOST_DEPTH), np.int64(MOST_DEPTH)
+    stop, target = np.int64(keys[OF_KEY * child + KEY_STOP]), np.int64(-1)
+    if keys[OF_KEY * child + KEY_LIKE] >= 0:  # any other
+        target = _state_behind(header, site, 0)
+    while True:
+        if target >= 0 and surely[target]:
+            least = min(least, np.int64(need_state[target]))
+        elif target >= 0:
+            hoped = min(hoped, np.int64(need_state[target]))
+        if child == stop:
+            return least if least < MOST_DEPTH else hoped
+        child = np.int64(keys[OF_KEY * child + KEY_END])
+        target = _state_behind(header, site, keys[OF_KEY * child + KEY_LABEL])
+        child += 1
+
+
+@njit(cache=True, nogil=True)
+def _site_of(header: Any, here: Any) -> Any:
+    """Return the site that says where words lead from a state of a trie, DEAD where one on the stack does."""
+    return array_at(_use_in(header, here), OF_USE, np.int64)[USE_SITE]
 
 
 @njit(cache=True, nogil=True)
@@ -750,10 +861,9 @@ def _put(out: Any, mask: Any, noted: Any, token: Any, allowed: Any) -> None:
                 noted[0] = ALL_WORDS
 
 
-@njit(cache=True, nogil=True)
-def _walk(
+def _walk_tokens(
     header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
-    mask: Any, noted: Any, wanted: Any, freely: Any, ended: Any, low: Any, high: Any,
+    mask: Any, noted: Any, wanted: Any, freely: Any, ended: Any, low: Any, high: Any, within: Any = None,
 ) -> Any:  # fmt: skip
     """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
 
@@ -762,8 +872,8 @@ def _walk(
     is empty where all its words are 0, the second where nothing is noted. wanted, freely: tokens of so many bytes, or
     of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are read.
     ended: where the tokens that leave the frame are listed, and not followed; see `write_text`. low, high: the nodes
-    that come next, where something was read before; all tokens if these are 0. Returns (a state that must be written
-    first, or -1; sites looked at; nodes).
+    that come next, where something was read before; all tokens if these are 0. within: not None where another walk
+    waits for this one, with the scratch. Returns (a state that must be written first, or -1; sites looked at; nodes).
     """
     rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
     calls = array_at(header[AT_CALLS], header[AT_CALLS + 1], np.int32)
@@ -777,6 +887,8 @@ def _walk(
     characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)  # of tokens
     levels, at_once = header[AT_LEVELS], freely < 0 or freely >= _ALL_BYTES
     where = header[AT_SCRATCH]  # this much of each for each level of the trie
+    if within is not None:
+        where += 8 * room_of(levels)
     at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
     state, height = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
     pops, twin = array_at(where + 32 * levels, levels, np.int64), array_at(where + 40 * levels, levels, np.int64)
@@ -787,6 +899,7 @@ def _walk(
     stack = array_at(where + 80 * levels, levels * levels, np.int32)
     after_base = np.int64(site_states[site_start[base_site]]) if base_site >= 0 else np.int64(-1)
     one, notes = np.uint32(1), noted.size > 0
+    alone = not ends and not freely and not ended.size and frames < 0  # see `_walk_apart`
     looked, work = np.int64(popped), np.int64(0)
     any_groups = np.uint64(header[AT_BODY_GROUPS]) if frames < 0 and not ends else np.uint64(0)
     d = np.int64(0)
@@ -799,6 +912,8 @@ def _walk(
     if start >= TEXTS:
         texts[0] = _text_in(header, start)
         row_at[0] = _row_of(texts[0], start)
+    elif KEYS <= start < STRINGS:
+        texts[0] = _use_in(header, start)
     while True:
         i, last, here, other = at[d], stop[d], state[d], twin[d]
         if freely and pure[d] == 1:  # all of a token is read, and in `out`, or none of it is
@@ -819,7 +934,9 @@ def _walk(
             ):
                 i += 1
         elif here < STRINGS and other >= 0 and alike[d]:  # the same, of keys
-            i = _other_key(header, here, other, byte, sets, i, last)
+            i = _other_word(header, texts[d], here, other, byte, sets, i, last)
+        elif here < STRINGS and here >= KEYS and other == DEAD:
+            i = _next_word(header, texts[d], here, byte, i, last)
         elif row_at[d]:
             i = _next_plain(texts[d], row_at[d], here, byte, i, last)
         if i == last:
@@ -842,12 +959,14 @@ def _walk(
                 other = np.int64(_LEFT)
         if here < KEYS:
             code = np.int64(rows[here << 8 | c])
+        elif here < STRINGS:
+            code = _word_code(header, texts[d], here, c)
         elif row_at[d]:
             code = _plain_code(header, texts[d], row_at[d], here, c)
         elif texts[d]:
             code = _text_code(header, texts[d], here, c)
         else:
-            code = _code(header, here, c)
+            code = _string_code(header, here, c)
         if code == DEAD and other == DEAD:
             continue
         first, behind = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]  # the tokens that begin with what led here
@@ -892,7 +1011,7 @@ def _walk(
             elif code > KEEP:
                 code = here
             else:
-                code = np.int64(rows[here << 8 | c]) if here < KEYS else _code(header, here, c)
+                code = _any_code(header, rows, here, c)
         if code == DEAD:
             if other != DEAD:  # the base might allow what is below, by a token or by an exit
                 for x in range(first, behind):
@@ -927,6 +1046,27 @@ def _walk(
                     out[token[x] >> 5] |= bit
                 else:
                     out[token[x] >> 5] &= ~bit
+        if within is None:  # noqa: SIM102 - what comes now is not compiled where it is something
+            if alone and other == DEAD and below < behind and _is_apart(header, code):
+                under, end = np.int64(node[n + NODE_CHILD]), np.int64(node[n + OF_NODE + NODE_CHILD])
+                left, nodes = _walk_apart(header, code, under, end, out, mask, noted)
+                work += nodes
+                around = np.empty(real.size - p + h if left > 0 else 0, np.int32)
+                if left > 0:
+                    around[: real.size - p] = real[: real.size - p]
+                    around[real.size - p :] = stack[(d + 1) * levels : (d + 1) * levels + h]
+                pending = array_at(header[AT_SCRATCH] + 16 * room_of(levels), 3 * MOST_PENDING, np.int64)
+                for x in range(left):
+                    code, under, end = pending[3 * x], pending[3 * x + 1], pending[3 * x + 2]
+                    unwritten, seen, nodes = _walk_rest(
+                        header, False, code, np.int64(0), np.int64(-1), np.int64(-1), frames, around, out, mask, noted,
+                        np.uint64(0), freely, ended, under, end, True,
+                    )  # fmt: skip
+                    looked, work = max(looked, p + max(seen - h, 0)), work + nodes
+                    if unwritten != WRITTEN:
+                        return unwritten, looked, work
+                if left >= 0:
+                    continue
         if below < behind:
             d += 1
             if any_groups and pure[d] != 1 and _is_any(header, code):
@@ -935,10 +1075,196 @@ def _walk(
             if code >= TEXTS:
                 texts[d] = texts[d - 1] if _is_in(texts[d - 1], code) else _text_in(header, code)
                 row_at[d] = _row_of(texts[d], code)
+            elif KEYS <= code < STRINGS:
+                same = KEYS <= state[d - 1] < STRINGS and _is_of(texts[d - 1], code)
+                texts[d] = texts[d - 1] if same else _use_in(header, code)
             at[d], stop[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD]
             state[d], height[d], pops[d], twin[d] = code, h, p, other
             alike[d] = p == popped and (h == 0 if base_site < 0 else h == 1 and stack[d * levels] == base_site)
     return np.int64(WRITTEN), looked, work
+
+
+@njit(cache=True, nogil=True)
+def room_of(levels: Any) -> Any:
+    """Return how many numbers of 64 bits a walk keeps for so many levels of the trie."""
+    return levels * OF_LEVEL + (levels * levels >> 1) + 1
+
+
+@njit(cache=True, nogil=True)
+def _is_apart(header: Any, state: Any) -> Any:
+    """Return whether what a state reads has a loop of its own: a string with conditions, or nothing but words."""
+    if STRINGS <= state < TEXTS:
+        return not _is_any(header, state)
+    if state >= TEXTS:
+        first = array_at(_text_in(header, state), OF_TEXT, np.int64)[0]
+        return (state - first) % PHASES == 0
+    return KEYS <= state < STRINGS and _site_of(header, state) >= 0
+
+
+@njit(cache=True, nogil=True)
+def _walk_apart(header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any) -> Any:
+    """Set the bits of the tokens that a state as of `_is_apart` reads within its string, from nodes low .. high on.
+
+    What leaves the string, or a text for what is no state of it, is left: a state and the nodes that come next. Returns
+    how many of these there are in the scratch, -1 if they are too many, and how many nodes were read.
+    """
+    levels = header[AT_LEVELS]
+    where = header[AT_SCRATCH] + 8 * room_of(levels)  # of a walk that comes later
+    at, stop = array_at(where, levels, np.int64), array_at(where + 8 * levels, levels, np.int64)
+    state, rest = array_at(where + 16 * levels, levels, np.int64), array_at(where + 24 * levels, levels, np.int64)
+    pending = array_at(header[AT_SCRATCH] + 16 * room_of(levels), 3 * MOST_PENDING, np.int64)
+    if STRINGS <= start < TEXTS:
+        return _string_apart(header, start, low, high, out, mask, noted, at, stop, state, pending)
+    if start >= TEXTS:
+        return _text_apart(header, start, low, high, out, mask, noted, at, stop, state, rest, pending)
+    return _words_apart(header, start, low, high, out, mask, noted, at, stop, state, rest, pending)
+
+
+@njit(cache=True, nogil=True)
+def _words_apart(
+    header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any, at: Any, stop: Any, state: Any,
+    next_one: Any, pending: Any,
+) -> Any:  # fmt: skip
+    """Do what `_walk_apart` says of a trie of words."""
+    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
+    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
+    first, _, trie, site = array_at(_use_in(header, start), OF_USE, np.int64)
+    d, left, work = np.int64(0), np.int64(0), np.int64(0)
+    at[0], stop[0], state[0] = low, high, start - first + trie
+    next_one[0] = keys[OF_KEY * state[0] + KEY_CHILD]
+    while d >= 0:
+        i, last, here, child = at[d], stop[d], state[d], next_one[d]
+        ends, found = keys[OF_KEY * here + KEY_LABEL] >= 0, False
+        while i < last:
+            b = byte[i]
+            if b == 0x22 and ends:
+                if left == MOST_PENDING:
+                    return np.int64(-1), work
+                pending[3 * left], pending[3 * left + 1], pending[3 * left + 2] = here - trie + first, i, i + 1
+                left += 1
+            while child >= 0 and keys[OF_KEY * child + KEY_BYTE] < b:
+                child = np.int64(keys[OF_KEY * child + KEY_NEXT])
+            if child < 0 and (not ends or b >= 0x22):
+                break
+            if child >= 0 and keys[OF_KEY * child + KEY_BYTE] == b:
+                found = True
+                break
+            i += 1
+        if not found:
+            d -= 1
+            continue
+        at[d], next_one[d] = i + 1, child
+        several = ends or keys[OF_KEY * np.int64(keys[OF_KEY * here + KEY_CHILD]) + KEY_NEXT] >= 0
+        if several and not _leads(header, keys, child, site):
+            continue
+        work += 1
+        n = OF_NODE * i
+        for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]):
+            _put(out, mask, noted, token[x], True)
+        if node[n + NODE_CHILD] < node[n + OF_NODE + NODE_CHILD]:
+            d += 1
+            at[d], stop[d], state[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD], child
+            next_one[d] = keys[OF_KEY * child + KEY_CHILD]
+    return left, work
+
+
+@njit(cache=True, nogil=True)
+def _string_apart(
+    header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any, at: Any, stop: Any, state: Any,
+    pending: Any,
+) -> Any:  # fmt: skip
+    """Do what `_walk_apart` says of a string whose characters are counted."""
+    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
+    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    d, left, work = np.int64(0), np.int64(0), np.int64(0)
+    at[0], stop[0], state[0] = low, high, start
+    while d >= 0:
+        i = at[d]
+        if i == stop[d]:
+            d -= 1
+            continue
+        at[d] = i + 1
+        code, n = _string_code(header, state[d], byte[i]), OF_NODE * i
+        if code == DEAD:
+            continue
+        work += 1
+        under, end = np.int64(node[n + NODE_CHILD]), np.int64(node[n + OF_NODE + NODE_CHILD])
+        if code < 0:
+            under, end, code = i, i + 1, state[d]  # the end of the string
+        else:
+            for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]):
+                _put(out, mask, noted, token[x], True)
+            if under == end:
+                continue
+            if code >= STRINGS:
+                d += 1
+                at[d], stop[d], state[d] = under, end, code
+                continue
+        if left == MOST_PENDING:
+            return np.int64(-1), work
+        pending[3 * left], pending[3 * left + 1], pending[3 * left + 2] = code, under, end
+        left += 1
+    return left, work
+
+
+@njit(cache=True, nogil=True)
+def _text_apart(
+    header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any, at: Any, stop: Any, state: Any,
+    rest: Any, pending: Any,
+) -> Any:  # fmt: skip
+    """Do what `_walk_apart` says of a text."""
+    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
+    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    first, class_of, transition, label, needed, free, q, begin, most, _ = _text_at(_text_in(header, start), start)
+    width, d, left, work = transition.size // label.size, np.int64(0), np.int64(0), np.int64(0)
+    at[0], stop[0], state[0], rest[0] = low, high, q, begin + 1  # characters that may still begin
+    while d >= 0:
+        i, last, q, may = at[d], stop[d], state[d], rest[d]
+        to = after = np.int64(-1)
+        while i < last:
+            b = np.int64(byte[i])
+            if b == 0x5C or (b == 0x22 and label[q] >= 0):
+                if left == MOST_PENDING:
+                    return np.int64(-1), work
+                pending[3 * left] = first + PHASES * (q + (most - may if most >= 0 else 0) * label.size)
+                pending[3 * left + 1], pending[3 * left + 2] = i, i + 1
+                left += 1
+            elif b >= 0x20 and b != 0x22:
+                to, after = np.int64(transition[q * width + class_of[b]]), may - (b & 0xC0 != 0x80)
+                if to == free or _lives(needed, after, to):
+                    break
+            i += 1
+        if i == last:
+            d -= 1
+            continue
+        at[d] = i + 1
+        if to < 0:  # there is no free state
+            continue
+        work += 1
+        n = OF_NODE * i
+        for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]):
+            _put(out, mask, noted, token[x], True)
+        if node[n + NODE_CHILD] == node[n + OF_NODE + NODE_CHILD]:
+            continue
+        if to == free:
+            if left == MOST_PENDING:
+                return np.int64(-1), work
+            pending[3 * left], pending[3 * left + 1] = header[AT_BODY], node[n + NODE_CHILD]
+            pending[3 * left + 2] = node[n + OF_NODE + NODE_CHILD]
+            left += 1
+            continue
+        d += 1
+        at[d], stop[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD]
+        state[d], rest[d] = to, after
+    return left, work
+
+
+# two functions, and not one that calls itself, which numba's cache does not bring back
+_walk, _walk_rest = njit(_walk_tokens, cache=True, nogil=True), njit(_walk_tokens, cache=True, nogil=True)
 
 
 @njit(cache=True, nogil=True)
@@ -1148,13 +1474,27 @@ def write_mask(
                         _put(out, mask, noted, token[x], True)
             first = stop
     if walk:
-        state, seen, nodes = _walk(
-            header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
-            mask, noted, np.uint64(wanted), np.int64(freely), header[:0], np.int64(0), np.int64(0),
-        )  # fmt: skip
-        if state != WRITTEN:
-            return state, looked, work, np.int64(-1)
-        looked, work = max(looked, seen), work + nodes
+        left = np.int64(-1)
+        if frames < 0 and not freely and twin < 0 and _is_apart(header, node):
+            high = np.int64(array_at(header[AT_NODE], OF_NODE, np.int32)[NODE_CHILD])
+            left, work = _walk_apart(header, np.int64(node), np.int64(0), high, out, mask, noted)
+        if left < 0:
+            state, seen, nodes = _walk(
+                header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
+                mask, noted, np.uint64(wanted), np.int64(freely), header[:0], np.int64(0), np.int64(0),
+            )  # fmt: skip
+            if state != WRITTEN:
+                return state, looked, work, np.int64(-1)
+            looked, work = max(looked, seen), work + nodes
+        pending = array_at(header[AT_SCRATCH] + 16 * room_of(header[AT_LEVELS]), 3 * MOST_PENDING, np.int64)
+        for x in range(left):
+            state, seen, nodes = _walk_rest(
+                header, False, pending[3 * x], np.int64(0), np.int64(-1), np.int64(-1), np.int64(frames), real, out,
+                mask, noted, np.uint64(0), np.int64(0), header[:0], pending[3 * x + 1], pending[3 * x + 2], True,
+            )  # fmt: skip
+            if state != WRITTEN:
+                return state, looked, work, np.int64(-1)
+            looked, work = max(looked, seen), work + nodes
     if ends:
         _put(out, mask, noted, header[AT_EOS], True)
     if noted[0] == ALL_WORDS:

@@ -366,7 +366,7 @@ def link_machine(
     Raises NoTableError where texts could be begun that no depth is enough for; ConstraintError where it is for none.
     """
     if machine.height is None or machine.height > depth:
-        need, _ = needs(machine, MOST_DEPTH, hope=False)
+        need, _, _ = needs(machine, MOST_DEPTH, hope=False)
         if (need[1:] >= MOST_DEPTH).any():
             raise NoTableError(
                 "this grammar has no finite table: what is read within brackets decides whether others have to follow, "
@@ -596,7 +596,7 @@ def _needs(machine: Machine, number: NDArray[np.int32], states: int, depth: int)
         if not machine.anything:
             return machine.height, {}
         return depth, {"site_need": np.zeros(machine.num_sites, np.int32)}  # there: it can run out, in free values
-    by_state, by_site = needs(machine, MOST_DEPTH)
+    by_state, by_site, _ = needs(machine, MOST_DEPTH)
     out = np.zeros(states, np.int32)
     out[number] = by_state
     return depth, {"state_need": out, "site_need": by_site}

@@ -65,7 +65,7 @@ class _Stack:
             self.height = below.height + 1
             self.frames = below.frames + (not host.site_leaf[site])
             self.distance = below.distance + host.site_distance[site] if host.site_distance else 0
-        full = self.height + host.most_need > host.depth or self.height + host.most_pushes > host.slots
+        full = self.frames + host.most_need > host.depth or self.height + host.most_pushes > host.slots
         # 0, or with little room left a number that tells apart what fits: masks then depend on it
         self.variant = (1 + self.frames * (host.slots + 1) + self.height) * host.states if full else 0
 

@@ -532,19 +532,19 @@ def test_threads_share_a_lazy_table():
 
 def test_a_table_over_its_budget_says_so_when_it_is_completed_and_can_still_be_read():
     vocab = vocabulary(1000)
-    words = [["a" * 50 + chr(97 + (i + j) % 26) for j in range(2 + i % 3)] for i in range(40)]
-    schema = {"type": "object", "properties": {f"k{i}": {"enum": [i, *some]} for i, some in enumerate(words)}}
+    numbers = [[10**50 + i + j for j in range(2 + i % 3)] for i in range(40)]
+    schema = {"type": "object", "properties": {f"k{i}": {"enum": [f"{i}", *some]} for i, some in enumerate(numbers)}}
     table = mw.compile_json_schema(schema, vocab, budget=mw.Budget(states=2_000))
-    assert mw.Matcher(table).accepts([1 + b for b in b'{"k3": 3}'])
+    assert mw.Matcher(table).accepts([1 + b for b in b'{"k3": "3"}'])
     with pytest.raises(BudgetError, match="states"):
         table.complete()
     assert not table.is_complete
-    assert mw.Matcher(table).accepts([1 + b for b in b'{"k4": 4}'])
+    assert mw.Matcher(table).accepts([1 + b for b in b'{"k4": "4"}'])
     with pytest.raises(BudgetError, match="states"):
         mw.compile_json_schema(schema, vocab, lazy=False, budget=mw.Budget(states=2_000))
     matcher = mw.Matcher(table)
     with pytest.raises(BudgetError, match="2,000 states"):  # each key adds to what is written
-        matcher.accepts([1 + b for b in json.dumps({f"k{i}": some[0] for i, some in enumerate(words)}).encode()])
+        matcher.accepts([1 + b for b in json.dumps({f"k{i}": some[0] for i, some in enumerate(numbers)}).encode()])
 
 
 PATTERNS = {
@@ -711,3 +711,196 @@ def test_threads_compile_schemas_while_bound_strings_are_forgotten(monkeypatch):
 def test_lazy_is_true_or_false():
     with pytest.raises(TypeError, match="lazy must be True or False, not 'no'"):
         mw.compile_json_schema(True, vocabulary(1000), lazy="no")
+
+
+WORDS = ("", "a", "ab", "abc", "aa", "b", 'b"', "b\\", "a\n", "é", "éa", "è", "aé", "xyz", "xyw", "/a")
+
+
+def wordy(rng, depth):
+    """Return a random schema of an object whose keys and words begin alike, and which may hold itself."""
+    keys = rng.sample(WORDS, rng.randint(1, 6))
+    schema = {"type": "object", "properties": {key: worded(rng, depth) for key in keys}}
+    if rng.random() < 0.5:
+        schema["required"] = rng.sample(keys, rng.randint(1, len(keys)))
+    schema |= rng.choice(
+        [
+            {"additionalProperties": False},
+            {"additionalProperties": False},
+            {"additionalProperties": {"type": "array", "items": worded(rng, 0)}},
+            {"patternProperties": {rng.choice(["^a", "b$", "^x"]): worded(rng, 0)}, "additionalProperties": False},
+            {},
+        ]
+    )
+    if rng.random() < 0.3:
+        key, words = rng.choice(keys), rng.sample(WORDS, 3)
+        schema["oneOf"] = [
+            {"properties": {key: {"enum": words[:2]}}, "required": [key]},
+            {"properties": {key: {"const": words[2]}, rng.choice(WORDS): worded(rng, 0)}, "required": [key]},
+        ]
+    return schema
+
+
+def worded(rng, depth):
+    """Return a random schema of one of some words, or of what may hold more of them."""
+    some = {"enum": [*rng.sample(WORDS, rng.randint(1, 6)), *rng.sample([1, None, 12], rng.randint(0, 1))]}
+    return rng.choice(
+        [some, some, {"$ref": "#"}, {"type": "array", "items": some}, wordy(rng, depth - 1) if depth else {}]
+    )
+
+
+def wordy_vocabulary(rng):
+    """Return bytes, and tokens that lead through several words and brackets."""
+    marks = ['"', '":', '", "', '"}', '{"', '[["', "\\", '\\"', ' "', '":{"', "}}"]
+    words = [json.dumps(word, ensure_ascii=False)[1:-1] for word in WORDS if word]
+    tokens = {bytes([b]) for b in range(256)}
+    tokens |= {
+        "".join(rng.choice(marks if rng.random() < 0.5 else words) for _ in range(rng.randint(2, 4))).encode()
+        for _ in range(500)
+    }
+    return mw.Vocabulary.from_bytes([b"", *sorted(tokens)], eos=0)
+
+
+@pytest.mark.parametrize("seed", range(8 * TIMES))
+def test_words_that_begin_alike_are_told_apart_and_near_the_depth_only_those_come_that_fit(seed):
+    rng = random.Random(seed)
+    vocab = wordy_vocabulary(rng)
+    for _ in range(10):
+        schema = wordy(rng, 2)
+        options = {"depth": rng.choice([1, 2, 3, 64]), "any_order": rng.random() < 0.2}
+        if options["any_order"]:  # in which more frames are counted on than an object takes
+            options["depth"] = 64
+        try:
+            lazy, complete = tables(schema, vocab, **options)
+        except MaskwrightError:
+            continue
+        if tokens_of(mw.Matcher(complete).mask()):  # else nothing fits within the depth
+            same_as_far_as_it_goes(lazy, complete, vocab, rng)
+
+
+def same_as_far_as_it_goes(lazy, complete, vocab, rng):
+    """Walk along both tables, three times as far as a key can be begun behind which there is room."""
+    for _ in range(3):
+        a, b = mw.Matcher(lazy), mw.Matcher(complete)
+        for _ in range(40):
+            both = tokens_of(a.mask()), tokens_of(b.mask())
+            assert both[0] == both[1], b"".join(vocab.tokens[token] for token in a._tokens)
+            allowed = [token for token in both[0] if token != vocab.eos]
+            if not allowed:
+                break
+            some = rng.sample(allowed, min(6, len(allowed)))
+            token = max(some, key=lambda v: len(vocab.tokens[v])) if rng.random() < 0.5 else some[0]
+            assert a.advance(token)
+            assert b.advance(token)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_near_the_depth_a_key_is_only_begun_if_there_is_room_behind_it(depth):
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'"a', b'{"a', b'"ab'], eos=0)
+    inside = {"type": "array", "items": {"type": "array", "items": {"$ref": "#/$defs/d"}}}
+    definitions = {
+        "d": {"type": "object", "properties": {"abc": {"enum": ["aa", True]}}, "additionalProperties": inside},
+        "closed": {
+            "type": "object",
+            "properties": {"abc": inside, "abd": {"const": "a"}, "b": {"$ref": "#/$defs/closed"}},
+            "additionalProperties": False,
+            "minProperties": 1,
+        },
+        "deep": {"type": "object", "properties": {"abc": inside}, "additionalProperties": {"const": "a"}},
+    }
+    for name in definitions:
+        schema = {"type": "object", "properties": {"e": {"$ref": "#"}, "a": {"$ref": f"#/$defs/{name}"}}}
+        lazy, complete = tables({**schema, "additionalProperties": False, "$defs": definitions}, vocab, depth=depth)
+        for seed in range(6):
+            same_as_far_as_it_goes(lazy, complete, vocab, random.Random(seed))
+
+
+def test_where_ends_are_hoped_for_the_ways_that_surely_end_count_first():
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'"a'], eos=0)
+    some = {
+        "type": "object",
+        "properties": {"a\n": {"type": "object", "required": ['b"']}, "éa": {"type": "object"}, "ab": {"$ref": "#"}},
+        "additionalProperties": False,
+        "if": {},
+        "then": {"required": ["éa"]},
+    }
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d"}}, "required": ["a"], "$defs": {"d": some}}
+    lazy, complete = tables(schema, vocab, depth=6, any_order=True)
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for byte in b'{"a":{"ab":{"a":{':
+        assert tokens_of(a.mask()) == tokens_of(b.mask())
+        assert a.advance(byte + 1)
+        assert b.advance(byte + 1)
+    assert tokens_of(a.mask()) == tokens_of(b.mask())
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PAIRS = [x + y for x in LETTERS for y in LETTERS]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"enum": PAIRS},
+        {"pattern": "^[a-z]{2}$"},
+        {"type": "string", "minLength": 2, "maxLength": 3},
+        {"type": "object", "properties": {key: {} for key in PAIRS}, "additionalProperties": False},
+    ],
+    ids=["words", "pattern", "length", "keys"],
+)
+@pytest.mark.parametrize("pairs", [PAIRS[::9], PAIRS], ids=len)  # which end in fewer places than are noted, and in more
+def test_a_string_may_end_within_however_many_tokens(value, pairs):
+    tokens = [b"", *(bytes([b]) for b in range(256)), *(f'{mark}{pair}"{end}' for pair in pairs for mark in ('"', "")
+              for end in ("", ",", "}", ": 1"))]  # fmt: skip
+    vocab = mw.Vocabulary.from_bytes([token if type(token) is bytes else token.encode() for token in tokens], eos=0)
+    lazy, complete = tables({"type": "object", "properties": {"k": value, "l": value}, "required": ["k", "l"]}, vocab)
+    for text in (
+        '{"k":',
+        '{"k": ',
+        '{"k":"',
+        '{"k":{',
+        '{"k":{"',
+        '{"k": {"ac": 1, "',
+        '{"k":"zz", "l":',
+        '{"k":"zz", "l":"',
+    ):
+        a, b = mw.Matcher(lazy), mw.Matcher(complete)
+        if all(a.advance(byte + 1) for byte in text.encode()):
+            assert all(b.advance(byte + 1) for byte in text.encode())
+            assert tokens_of(a.mask()) == tokens_of(b.mask()), text
+
+
+def test_a_token_may_open_what_it_is_in_and_go_on_behind_it():
+    words = ["a", "b"]
+    text = '{"k": {"a": [{"b": "a"}], "b": {"a": {"b": "a"}}}, "l": [{"b": "a"}, []]}'
+    cuts = [(i, j) for i in range(len(text)) for j in range(i + 2, min(i + 14, len(text)) + 1)]
+    tokens = sorted({text[i:j].encode() for i, j in cuts})
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *tokens], eos=0)
+    inner = {
+        "type": "object",
+        "properties": {key: {"$ref": "#/$defs/v"} for key in words},
+        "additionalProperties": False,
+    }
+    schema = {
+        "type": "object",
+        "properties": {"k": inner, "l": {"$ref": "#/$defs/v"}},
+        "additionalProperties": False,
+        "$defs": {"v": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/v"}}, {"enum": words}, inner]}},
+    }
+    lazy, complete = tables(schema, vocab)
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for byte in text.encode():  # sites that a token leaves lie on the stack, and tokens push more
+        assert tokens_of(a.mask()) == tokens_of(b.mask()), a._tokens
+        assert a.advance(byte + 1)
+        assert b.advance(byte + 1)
+    assert a.is_accepting
+
+
+@pytest.mark.parametrize("name", ["keys", "recursion"])
+def test_words_have_rows_where_the_numbers_of_states_have_run_out(name, monkeypatch):
+    rng = random.Random(name)
+    vocab = wordy_vocabulary(rng)
+    schema = wordy(rng, 2) if name == "keys" else TREE
+    with monkeypatch.context() as patched:
+        patched.setattr(Machine, "use", lambda *_: None)
+        lazy, complete = tables(schema, vocab, depth=4)
+        same_along_walks(lazy, complete, vocab, rng, 150)

@@ -22,7 +22,7 @@ from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine
 from ...automata.utf8 import characters_left
 from ...table import MOST_DEPTH
 from .formats import is_format
-from .fragments import ending_freely, free_state, free_states, numbered
+from .fragments import come_narrowly, ending_freely, free_state, leading_to, numbered, states_before, total_states
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library, frames
 from .skeleton import (
@@ -65,6 +65,7 @@ class Emitter:
     def __init__(self, roots: Sequence[Value], library: Library, meter: Meter, depth: int | None = None) -> None:
         self.roots, self.library, self.meter = roots, library, meter
         self.lazy = depth is not None
+        self.by_content = self.lazy and not library.layout.ascii  # whether strings are read by their content
         self.machine = Machine(library.machine)
         self.writer = Writer(self.machine, library.places, library.layout)
         self.uses: defaultdict[int, int] = defaultdict(int)
@@ -72,6 +73,7 @@ class Emitter:
         self.fragments: dict[int, int] = {}  # first state of each object and array that is called
         self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
         self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.tries: dict[int, tuple[int, int]] = {}  # of listed words
         self._count()
         height = self.machine.height
         # whatever the schema may open
@@ -347,15 +349,9 @@ class Emitter:
         self, content: Labelled, free: int, needed: NDArray[np.int32], most: int | None = None
     ) -> tuple[int, tuple[int, ...]] | None:
         """Return the same of a string that is read by its content, None where that cannot be; see `Content`."""
-        if not self.lazy or self.library.layout.ascii:
+        if not self.by_content:
             return None
-        label = content.label
-        order = tuple(range(int(label.max()) + 1))
-        if free >= 0 and label[free]:  # the library's string ends by label 0
-            order = (int(label[free]), *(other for other in order if other != label[free]))
-            place = np.full(len(order) + 1, -1, np.int32)
-            place[list(order)] = np.arange(len(order))
-            label = place[label]
+        label, order = ordered(content.label, free)
         if free == 0:
             return self.library.places.body, order
         class_of = np.ascontiguousarray(content.class_of, np.uint16)
@@ -419,6 +415,15 @@ class Emitter:
         return like
 
     def _words(self, state: int, text: Finite, follow: tuple[int, ...]) -> None:
+        if self.lazy:
+            trie = self.tries.get(id(text))
+            if trie is None:
+                words = [self._quoted(word)[1:-1] for word in text.words]
+                trie = self.tries[id(text)] = self.machine.trie(words, list(text.words.values()))
+            first = self.machine.use(trie, follow)
+            if first is not None:
+                self.machine.edge(state, QUOTE, first)
+                return
         spelt = sorted((self._quoted(word), label) for word, label in text.words.items() if follow[label] >= 0)
         self._spell(state, 0, [(data, follow[label]) for data, label in spelt])
 
@@ -676,23 +681,26 @@ class _Keys:
         # one list of steps for all states
         self.is_shared = not automaton.any_order and all(state.steps is states[0].steps for state in states)
         self.made: dict[Any, int] = {}
-        self.first: int | None = None  # of the trie without rows
-        self.behind: list[int] = []  # the states behind keys, as far as they have been asked for
+        self.closed: tuple[int, int] | None = None  # the trie without rows, where no others may come
+        self.open: int | None = None  # the first state of that where others may
+        self.behind = [DEAD] * len(automaton.keys)  # the states behind keys, as far as they have been asked for
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
         self.contents: list[Labelled] = []  # kept, as they are known by their identity
-        self.free: dict[bytes, list[int]] = {}  # `free_states` of the language, by which states are live
+        self.before: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # `states_before` of the language
+        self.total: list[tuple[int, bool]] = []  # `total_states` of it, and which of these are free
 
     def opened(self, here: ObjectState, behind: Callable[[Step], int]) -> int:
         """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere."""
         if self.language is not None:
             return self._by_language(self.language, here, behind)
-        other = here.others.get(0)
-        # near the depth, which keys there is room for would have to be known of each state of a trie
-        if other is not None and self.emitter.fits and len(self.automaton.keys) <= _MOST_KEYS:
-            return self._without_rows(here, behind, behind(other))
+        if self.emitter.lazy and len(self.automaton.keys) <= _MOST_KEYS:
+            code = self._without_rows(here, behind)
+            if code is not None:
+                return code
         if self.trie is None:
             self.trie = _trie([self.emitter._quoted(key)[1:] for key in self.automaton.keys])
+        other = here.others.get(0)
         if other is not None:
             return self._open(here, behind, behind(other))
         live = any(here.steps[j] is not None for j in range(here.first, here.last))
@@ -765,17 +773,14 @@ class _Keys:
                     m.edge(state, branch.label[0], target)
         return root
 
-    def _without_rows(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
-        """Return the code that reads a key that may come next, or any that is not declared, then `other`.
+    def _without_rows(self, here: ObjectState, behind: Callable[[Step], int]) -> int | None:
+        """Return the code that reads a key that may come next in a trie without rows; DEAD if there is none.
 
-        In a trie that serves all states of the object: whatever was begun may still become an undeclared key. None of
-        these keys has an escape, as it would have several spellings then, and an automaton.
+        One serves all states of the object in which a key that is not declared may come, as whatever was begun may
+        still become one, and another all where none may. A site says by label which keys may come, and where they
+        lead: on the stack, or of the use of the trie. None where the numbers of states have run out.
         """
-        m, keys, places = self.emitter.machine, self.automaton.keys, self.emitter.library.places
-        if self.first is None:
-            escape = places.key_escape if all(map(str.isascii, keys)) else places.escape
-            self.first = m.keys([key.encode() for key in keys], places.body, escape) if keys else places.body
-            self.behind = [DEAD] * len(keys)
+        other = here.others.get(0)
         first, last, known = here.first, here.last, self.behind
         if not self.is_shared:
             targets = [self._target(here, j, behind) for j in range(first, last)]
@@ -785,8 +790,25 @@ class _Keys:
                 if known[j] == DEAD and step is not None:
                     known[j] = behind(step)
             targets = known[first:last]
-        site = (other, *(DEAD,) * first, *targets, *(DEAD,) * (len(keys) - last))
-        return m.call(m.site(site, True), self.first)
+        if other is None and all(target == DEAD for target in targets):
+            return DEAD
+        m, size = self.emitter.machine, len(self.automaton.keys)
+        states = DEAD if other is None else behind(other), *(DEAD,) * first, *targets, *(DEAD,) * (size - last)
+        if other is None:
+            if self.closed is None:
+                self.closed = self._words()
+            return m.use(self.closed, states)
+        if self.open is None:
+            places, keys = self.emitter.library.places, self.automaton.keys
+            escape = places.key_escape if all(map(str.isascii, keys)) else places.escape
+            # no key has an escape here, as it would have several spellings, and an automaton
+            self.open = m.use(self._words(places.body, escape), None) if keys else places.body
+        return None if self.open is None else m.call(m.site(states, True), self.open)
+
+    def _words(self, *others: int) -> tuple[int, int]:
+        """Return the trie of all keys. others: the string and the escape of those that are not declared."""
+        words = [self.emitter._quoted(key)[1:-1] for key in self.automaton.keys]
+        return self.emitter.machine.trie(words, range(1, len(words) + 1), *others)
 
     def _open(self, here: ObjectState, behind: Callable[[Step], int], other: int) -> int:
         """Return the state that reads a key that may come next, or any that is not declared, then `other`."""
@@ -829,14 +851,13 @@ class _Keys:
 
     def _by_language(self, language: Labelled, here: ObjectState, behind: Callable[[Step], int]) -> int:
         """Return the code where keys are told apart by an automaton."""
-        keys = len(self.automaton.keys)
-        target_of = {keys + c: behind(step) for c, step in here.others.items()}
+        targets = [DEAD] * (int(language.label.max()) + 1)  # by label
         for j in range(here.first, here.last):
             step = here.steps[j]
             if step is not None:
-                target_of[j] = behind(step)
-        if not target_of:
-            return DEAD
+                targets[j] = behind(step)
+        for c, step in here.others.items():
+            targets[len(self.automaton.keys) + c] = behind(step)
         m = self.emitter.machine
         if self.shared is None:
             self.shared = self._is_shared(language)
@@ -845,38 +866,52 @@ class _Keys:
             if found is None:
                 found = self.fragments[b""] = self.emitter._content(Regular(language))
             start, order = found
-            return m.call(m.site(tuple(target_of.get(label, -1) for label in order), True), start)
-        targets = list(dict.fromkeys(target_of.values()))
-        rank = {target: n for n, target in enumerate(targets)}
-        renamed = np.full(int(language.label.max()) + 2, -1, np.int32)
-        renamed[list(target_of)] = [rank[target] for target in target_of.values()]
+            return m.call(m.site(tuple([targets[label] for label in order]), True), start)
+        code = self._as_it_is(language, targets) if self.emitter.by_content else None
+        return self._told_apart(language, targets) if code is None else code
+
+    def _as_it_is(self, language: Labelled, targets: list[int]) -> int | None:
+        """Return the code where only some keys may come of an automaton that is read as it is, None where it is not."""
+        may_come = np.array(targets) != DEAD
+        key = may_come.tobytes()
+        found = self.fragments.get(key)
+        if found is None:
+            if self.before is None:
+                self.before = _before(language)
+                arrays = language.class_of, language.transition
+                self.total = [(state, come_narrowly(*arrays, state)) for state in total_states(*arrays).tolist()]
+            ends = np.append(may_come, False)[language.label]
+            lives = leading_to(self.before, ends)
+            if not lives[0]:
+                return DEAD
+            # what comes narrowly before keys are gone does so behind them as well
+            free = next((s for s, sure in self.total if ends[s] and (sure or _is_free(language, lives, s))), -1)
+            found = self.emitter.as_it_is(language, free, lives.astype(np.int32) - 1)
+            if found is None:
+                return None
+            self.fragments[key] = found
+        start, order = found
+        m = self.emitter.machine
+        return m.call(m.site(tuple([targets[label] for label in order]), True), start)
+
+    def _told_apart(self, language: Labelled, targets: list[int]) -> int:
+        """Return the code where an automaton of the keys that may come is written out."""
+        states = [target for target in dict.fromkeys(targets) if target != DEAD]
+        rank = {target: n for n, target in enumerate(states)}
+        renamed = np.array([*[rank.get(target, -1) for target in targets], -1], np.int32)
         key = renamed.tobytes()
         found = self.fragments.get(key)
         if found is None:
-            found = self.fragments[key] = self._told_apart(language._replace(label=renamed[language.label]))
-        start, order = found
-        if start == DEAD:
-            return DEAD
-        return m.call(m.site(tuple(targets[label] for label in order), True), start)
-
-    def _told_apart(self, content: Labelled) -> tuple[int, tuple[int, ...]]:
-        """Return the first state of the keys by an automaton of which some labels are gone, and the order of labels."""
-        needed = _needed(content)
-        if needed[0] < 0:
-            return DEAD, ()
-        live = needed >= 0
-        name = live.tobytes()
-        free = self.free.get(name)
-        if free is None:
-            part = trimmed(content, live)
-            free = self.free[name] = np.flatnonzero(live)[free_states(part.class_of, part.transition)].tolist()
-        ends = next((state for state in free if content.label[state] >= 0), -1)
-        found = self.emitter.as_it_is(content, ends, needed)
-        if found is None:
-            content = trimmed(content, live)
+            content = language._replace(label=renamed[language.label])
+            lives = leading_to(_before(language), content.label >= 0)
+            if not lives[0]:
+                return DEAD
+            content = trimmed(content, lives)
             self.contents.append(content)
-            found = self.emitter._content(Regular(content))
-        return found
+            found = self.fragments[key] = self.emitter._content(Regular(content))
+        start, order = found
+        m = self.emitter.machine
+        return m.call(m.site(tuple([states[label] for label in order]), True), start)
 
     def _is_shared(self, language: Labelled) -> bool:
         """Whether from everywhere in the automaton some key can be completed that may come next in every state."""
@@ -888,7 +923,26 @@ class _Keys:
         if not always:
             return False
         ends = np.isin(language.label, [keys + c for c in always])
-        return bool((_needed(language._replace(label=np.where(ends, 0, -1).astype(np.int32))) >= 0).all())
+        return bool(leading_to(_before(language), ends).all())
+
+
+def ordered(label: NDArray[Any], free: int) -> tuple[NDArray[Any], tuple[int, ...]]:
+    """Return labels by their place in an order, and that: first that of the free state, as any string ends by 0."""
+    order = tuple(range(int(label.max()) + 1))
+    if free < 0 or not label[free]:
+        return label, order
+    order = (int(label[free]), *(other for other in order if other != label[free]))
+    place = np.full(len(order) + 1, -1, np.int32)
+    place[list(order)] = np.arange(len(order))
+    return place[label], order
+
+
+def _before(content: Labelled) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return `states_before` of a content."""
+    found: tuple[NDArray[np.int64], NDArray[np.int32]] = states_before(
+        np.ascontiguousarray(content.transition, np.int32)
+    )
+    return found
 
 
 def _needed(content: Labelled) -> NDArray[np.int32]:
@@ -898,6 +952,12 @@ def _needed(content: Labelled) -> NDArray[np.int32]:
         class_of, np.ascontiguousarray(content.transition, np.int32), content.label >= 0, False
     )
     return needed
+
+
+def _is_free(content: Labelled, live: NDArray[np.bool_], state: int) -> bool:
+    """Return whether a state that reads any text is one of `free_states` of an automaton without some states."""
+    part = trimmed(content, live)
+    return bool(come_narrowly(part.class_of, part.transition, np.count_nonzero(live[:state])))
 
 
 def trimmed(content: Labelled, live: NDArray[np.bool_]) -> Labelled:

@@ -82,20 +82,61 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
     Without those where a loop comes before it, as rows before it differ from it in many tokens then; and where rows
     before it are neither narrow nor like those of any string: they are better shared.
     """
-    found: list[int] = _free_states(class_of, transition).tolist()
+    return [
+        state for state in total_states(class_of, transition).tolist() if come_narrowly(class_of, transition, state)
+    ]
+
+
+@njit(cache=True, nogil=True)
+def states_before(transition: Any) -> Any:
+    """Return the states that lead to each state (N, C), each once: before[start[s] : start[s + 1]]."""
+    states, classes = transition.shape
+    last, start = np.full(states, -1, np.int32), np.zeros(states + 2, np.int64)
+    before = np.empty(0, np.int32)
+    for fill in range(2):
+        for s in range(states):
+            for c in range(classes):
+                t = transition[s, c]
+                if t >= 0 and last[t] != s:
+                    last[t] = s
+                    if fill:
+                        before[start[t + 1]] = s
+                    start[t + (1 if fill else 2)] += 1
+        if not fill:
+            for s in range(states):
+                start[s + 2] += start[s + 1]
+            before = np.empty(start[states + 1], np.int32)
+            last[:] = -1
+    return start[: states + 1], before
+
+
+@njit(cache=True, nogil=True)
+def leading_to(known: Any, ends: Any) -> Any:
+    """Return which states (N,) lead to one of those in `ends` (N,), or are one, by what `states_before` found."""
+    (start, before), count = known, 0
+    found, todo = ends.copy(), np.empty(ends.size, np.int64)
+    for s in range(ends.size):
+        if ends[s]:
+            todo[count] = s
+            count += 1
+    while count:
+        count -= 1
+        s = todo[count]
+        for x in range(start[s], start[s + 1]):
+            if not found[before[x]]:
+                found[before[x]] = True
+                todo[count] = before[x]
+                count += 1
     return found
 
 
 @njit(cache=True, nogil=True)
-def _free_states(class_of: Any, transition: Any) -> Any:
+def total_states(class_of: Any, transition: Any) -> Any:
+    """Return the states of a string's content from which all characters lead back to them."""
     states = transition.shape[0]
     found, count = np.empty(states, np.int64), 0
     for state in range(states):
-        if (
-            transition[state, class_of[0]] == state  # few do even this
-            and _reads_any_text(class_of, transition, state)
-            and _come_narrowly(class_of, transition, state)
-        ):
+        if transition[state, class_of[0]] == state and _reads_any_text(class_of, transition, state):  # few do the first
             found[count] = state
             count += 1
     return found[:count]
@@ -131,7 +172,7 @@ def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _come_narrowly(class_of: Any, transition: Any, free: Any) -> bool:
+def come_narrowly(class_of: Any, transition: Any, free: Any) -> bool:
     """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it."""
     before = np.ones(transition.shape[0], np.bool_)
     if not _ends_only_in(transition, free, before):

@@ -286,9 +286,9 @@ def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
     machine = emitter.machine
     bound = emitter.frames_bound()
 
-    def limits() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def limits() -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         if bound == 0:
-            return np.zeros(0, np.int32), np.zeros(0, np.int32)
+            return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)
         emitter.finish()
         return needs(machine, MOST_DEPTH)
 
