@@ -1091,6 +1091,14 @@ def room_of(levels: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _trie_of_tokens(header: Any) -> Any:
+    """Return bytes, nodes and tokens of the trie of all tokens; see `vocabulary.Branches`."""
+    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
+    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    return byte, node, array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+
+
+@njit(cache=True, nogil=True)
 def _is_apart(header: Any, state: Any) -> Any:
     """Return whether what a state reads has a loop of its own: a string with conditions, or nothing but words."""
     if STRINGS <= state < TEXTS:
@@ -1126,9 +1134,7 @@ def _words_apart(
     next_one: Any, pending: Any,
 ) -> Any:  # fmt: skip
     """Do what `_walk_apart` says of a trie of words."""
-    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
-    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
-    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    byte, node, token = _trie_of_tokens(header)
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
     first, _, trie, site = array_at(_use_in(header, start), OF_USE, np.int64)
     d, left, work = np.int64(0), np.int64(0), np.int64(0)
@@ -1176,9 +1182,7 @@ def _string_apart(
     pending: Any,
 ) -> Any:  # fmt: skip
     """Do what `_walk_apart` says of a string whose characters are counted."""
-    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
-    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
-    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    byte, node, token = _trie_of_tokens(header)
     d, left, work = np.int64(0), np.int64(0), np.int64(0)
     at[0], stop[0], state[0] = low, high, start
     while d >= 0:
@@ -1216,9 +1220,7 @@ def _text_apart(
     rest: Any, pending: Any,
 ) -> Any:  # fmt: skip
     """Do what `_walk_apart` says of a text."""
-    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
-    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
-    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
+    byte, node, token = _trie_of_tokens(header)
     first, class_of, transition, label, needed, free, q, begin, most, _ = _text_at(_text_in(header, start), start)
     width, d, left, work = transition.size // label.size, np.int64(0), np.int64(0), np.int64(0)
     at[0], stop[0], state[0], rest[0] = low, high, q, begin + 1  # characters that may still begin
@@ -1283,10 +1285,8 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
 
     The state is not within an escape. What comes where anything may is left to `_walk`.
     """
-    byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
-    node = array_at(header[AT_NODE], header[AT_NODE + 1], np.int32)
+    byte, node, token = _trie_of_tokens(header)
     characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)
-    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
     sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
     text = _text_in(header, start)
     first, class_of, transition, label, needed, free, q, left, most, known = _text_at(text, start)
