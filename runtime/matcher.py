@@ -22,6 +22,7 @@ from . import packed
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each constraint
 _ENTRY_BYTES = 100  # that a key and its place in a dictionary take
 _MASK_BYTES = 300  # that an array takes besides its words, where it is a view of another
+_MOST_STACKS = 2048  # of one constraint that are known to sequences which begin
 _LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 _NO_END = 1 << 62  # a distance greater than any budget
 _NO_FRAMES = np.empty(0, np.int32)
@@ -49,7 +50,7 @@ def _view(array: Any) -> memoryview:
 
 
 class _Stack:
-    """The open frames of one sequence: a site on top of another stack, one object for each stack above one root."""
+    """The open frames of a sequence: a site on top of another stack, one object for each stack above one root."""
 
     __slots__ = ("above", "array", "below", "distance", "far", "frames", "height", "site", "variant")
 
@@ -113,6 +114,7 @@ class _Host(ABC):
     """
 
     nowhere: Any = None  # where a token leads that is not allowed
+    parts = 0  # of a place that is a tuple
 
     def __init__(self, table: Constraint) -> None:
         self.table: Any = table
@@ -286,10 +288,14 @@ class _NestedHost(_TableHost):
     then the number of their visits is.
     """
 
+    parts = 2
     often = 6  # visits from which on the mask of a configuration is kept
     strings = 1 << 62  # the first state that may allow the same as another, by its number
     kept = 0  # masks
     noted = 0  # bytes of masks that are noted in few words
+    root: _Stack | None = None  # which sequences share, so that what one has pushed is there for the next
+    stacks = 0  # above it, about
+    counts = False  # whether distances are known
 
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
@@ -318,21 +324,26 @@ class _NestedHost(_TableHost):
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
-        return 0, _Stack(self, -1, None)
+        with self.lock:
+            if self.root is None or self.stacks > _MOST_STACKS:
+                self.root, self.stacks = _Stack(self, -1, None), 0
+            return 0, self.root
 
     def budgets(self) -> None:
         """Work out distances, before any place is made that needs them."""
-        if self.site_distance or self.by_ends:
-            return
-        code, site, farthest, code_room, site_room = self.table.distances
-        if code.shape[1] > 1:
-            self.by_ends, self.code_room, self.site_room = site.tolist(), code_room.tolist(), site_room.tolist()
-            rooms = np.concatenate((code_room.reshape(-1), site_room.reshape(-1), [0]))
-            self.most_room = 1 + int(rooms[rooms < NEVER].max())  # with which no way is left out
-        else:
-            code, farthest = code.reshape(-1), farthest.reshape(-1)
-            self.site_distance = site.reshape(-1).tolist()
-        self.distances, self.farthests = _view(code), _view(farthest)
+        with self.lock:
+            if self.counts:
+                return
+            code, site, farthest, code_room, site_room = self.table.distances
+            if code.shape[1] > 1:
+                self.by_ends, self.code_room, self.site_room = site.tolist(), code_room.tolist(), site_room.tolist()
+                rooms = np.concatenate((code_room.reshape(-1), site_room.reshape(-1), [0]))
+                self.most_room = 1 + int(rooms[rooms < NEVER].max())  # with which no way is left out
+            else:
+                code, farthest = code.reshape(-1), farthest.reshape(-1)
+                self.site_distance = site.reshape(-1).tolist()
+            self.distances, self.farthests = _view(code), _view(farthest)
+            self.root, self.counts = None, True  # the stacks above it know no distances
 
     def distance(self, place: _Place) -> int:
         """Return the tokens in which a sequence can be complete from a place."""
@@ -394,14 +405,13 @@ class _NestedHost(_TableHost):
             at = at.below
             found = keyed.get(key)
         shape = found.__class__
-        kept: NDArray[np.uint32]
+        mask: NDArray[np.uint32]
         if shape is np.ndarray:
-            kept = found
-            return kept
+            mask = found
+            return mask
         if found is not None and shape is not int:
-            kept = _whole(found.mask())
-            self.instead(key, kept)
-            return kept
+            mask = found.mask()
+            return mask
         visits = 1 if found is None else found + 1
         shown, looked, said = self.write(node, stack)
         if said is True or (said is False and visits >= self.often):
@@ -427,15 +437,6 @@ class _NestedHost(_TableHost):
         )  # fmt: skip
         self.sheets.give(sheet)
         return mask, looked, False
-
-    def instead(self, key: Any, kept: NDArray[np.uint32]) -> None:
-        """Keep a mask in place of what was noted of it, if anything still is."""
-        with self.lock:
-            known = self.composed.get(key)
-            if known is not None and known is not _DEEPER:
-                self._count(known, -1)
-                self._count(kept, 1)
-                self.composed[key] = kept
 
     def keep(self, key: Any, stack: _Stack, looked: int, known: Any) -> None:
         """Keep a mask, what is noted of it or its visits by as many sites as it depends on; the bottom is one."""
@@ -484,6 +485,7 @@ class _NestedHost(_TableHost):
         found = stack.above.get(site)
         if found is None:
             found = stack.above.setdefault(site, _Stack(self, site, stack))  # another thread may have been quicker
+            self.stacks += 1
         return found
 
     def step(self, place: _Place, token: int) -> _Place | None:
@@ -576,9 +578,9 @@ class _NestedHost(_TableHost):
 class _LazyHost(_NestedHost):
     """What all matchers of a lazy table share that has not been worked out: states are those of its machine.
 
-    Finding a mask costs more here, so it is noted in few words where the machine says them, and kept in whole on the
-    second visit: many have none, and 16 KB of new memory take about as long as finding a mask. It does not hold the
-    table, which holds it: a matcher does.
+    Finding a mask costs more here, so it is noted in few words where the machine says them, and written from these in
+    about a microsecond. Else it is kept in whole on the second visit: many have none, and 16 KB of new memory take
+    about as long as finding a mask. It does not hold the table, which holds it: a matcher does.
     """
 
     often = 2
@@ -652,6 +654,8 @@ class _MatrixHost(_Host):
 
     A place is the rows that begin with the tokens so far, and how many tokens these are: (low, high, depth).
     """
+
+    parts = 3
 
     def __init__(self, matrix: SortedMatrix) -> None:
         super().__init__(matrix)
@@ -781,7 +785,9 @@ class Matcher:
         if max_tokens is not None:
             self._host.budgets()
         self._place = self._host.start()
-        self._history: list[Any] = []  # the place before each token
+        # the places before each token, part by part: tuples that are kept make the garbage collector come, and walk
+        # all that the process has, while somebody waits for a token
+        self._history: list[Any] = []
         self._tokens: list[int] = []
 
     @property
@@ -816,7 +822,7 @@ class Matcher:
     @property
     def num_tokens(self) -> int:
         """How many tokens have been taken, EOS among them."""
-        return len(self._history)
+        return len(self._tokens)
 
     @property
     def is_accepting(self) -> bool:
@@ -837,7 +843,7 @@ class Matcher:
         """How many more tokens may be written; None without `max_tokens`."""
         if self._max_tokens is None:
             return None
-        return max(0, self._max_tokens - len(self._history))
+        return max(0, self._max_tokens - len(self._tokens))
 
     def mask(self) -> NDArray[np.uint32]:
         """Return the tokens allowed next, EOS included where accepting: uint32 (ceil(V / 32),).
@@ -846,7 +852,7 @@ class Matcher:
         """
         if self._max_tokens is None:
             return self._host.mask(self._place)
-        room = self._max_tokens - len(self._history)
+        room = self._max_tokens - len(self._tokens)
         if room > self._host.farthest(self._place):
             return self._host.mask(self._place)
         return self._host.made(self._place, room)
@@ -865,37 +871,42 @@ class Matcher:
         if following == host.nowhere:
             return False
         if self._max_tokens is not None and token != host.eos:
-            room = self._max_tokens - len(self._history) - 1
+            room = self._max_tokens - len(self._tokens) - 1
             if host.distance(following) > room:
                 return False
-        self._history.append(place)
+        if host.parts:
+            self._history += place
+        else:
+            self._history.append(place)
         self._tokens.append(token)
         self._place = following
         return True
 
     def accepts(self, tokens: Iterable[int]) -> bool:
         """Return whether the sequence would be complete after these tokens; the matcher stays as it is."""
-        before = len(self._history)
+        before = len(self._tokens)
         try:
             return all(self.advance(token) for token in tokens) and self.is_accepting
         finally:
-            self.rollback(len(self._history) - before)
+            self.rollback(len(self._tokens) - before)
 
     def rollback(self, n: int) -> None:
         """Take back the last n tokens, EOS among them. Raises ValueError if there are not as many."""
         n = operator.index(n)
-        if not 0 <= n <= len(self._history):
-            raise ValueError(f"cannot take back {n} tokens: {len(self._history)} have been taken")
+        if not 0 <= n <= len(self._tokens):
+            raise ValueError(f"cannot take back {n} tokens: {len(self._tokens)} have been taken")
         if n:
-            self._place = self._history[-n]
-            del self._history[-n:]
+            parts = self._host.parts
+            first = len(self._history) - n * max(parts, 1)
+            self._place = tuple(self._history[first : first + parts]) if parts else self._history[first]
+            del self._history[first:]
             del self._tokens[-n:]
 
     def reset(self) -> None:
         """Go back to the start."""
         if isinstance(self._host, _LazyHost):
             self._host = _host(self._table, False)
-        self._place = self._host.start()  # a stack of its own: what was pushed onto the other one can go
+        self._place = self._host.start()
         self._history.clear()
         self._tokens.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import json
 import pickle
 import random
@@ -644,17 +645,46 @@ def test_the_state_of_a_lazy_matcher_is_the_state_in_the_table():
     assert (a.copy().state, a.is_accepting, a.num_tokens) == (b.state, False, 22)
 
 
-def test_a_matcher_that_is_reset_lets_go_of_its_stacks():
+def test_sequences_share_their_stacks_until_these_are_too_many(monkeypatch):
+    monkeypatch.setattr(matcher_module, "_MOST_STACKS", 20)
     vocab = vocabulary(1000)
     for table in tables(True, vocab):
         matcher = mw.Matcher(table)
         assert all(matcher.advance(1 + b) for b in b'[[{"a": [')
-        deep = weakref.ref(matcher._place[1].sites())
-        matcher.reset()
+        first = matcher._place[1]
+        deep, other = weakref.ref(first.sites()), mw.Matcher(table)
+        assert all(other.advance(1 + b) for b in b'[[{"a": [')
+        assert other._place[1] is first
+        before = matcher.copy()
+        for opened in itertools.product(b"[{", repeat=5):  # 62 stacks
+            matcher.reset()
+            assert (matcher.num_tokens, matcher.is_accepting) == (0, False)
+            text = b"".join(b"[" if o == ord("[") else b'{"a": ' for o in opened)
+            assert all(matcher.advance(1 + b) for b in text)
+        assert matcher._host.stacks < 30
+        del first, other
+        gc.collect()
+        assert deep() is not None
+        assert before.accepts([1 + b for b in b"1]}]]"])
+        del before
         gc.collect()
         assert deep() is None
-        assert (matcher.num_tokens, matcher.is_accepting) == (0, False)
+        matcher.reset()
         assert matcher.accepts([1 + b for b in b"[1]"])
+
+
+def test_a_budget_counts_what_sequences_without_one_have_opened():
+    vocab = vocabulary(1000)
+    used, fresh = (mw.compile_json_schema(True, vocab, lazy=False) for _ in range(2))
+    assert mw.Matcher(used).accepts([1 + b for b in b"[[[[]]]]"])
+    a, b = (mw.Matcher(table, max_tokens=9) for table in (used, fresh))
+    for byte in b"[[[[":
+        assert np.array_equal(a.mask(), b.mask())
+        assert a.advance(1 + byte)
+        assert b.advance(1 + byte)
+    assert np.array_equal(a.mask(), b.mask())
+    assert not a.advance(1 + ord("["))
+    assert not b.advance(1 + ord("["))
 
 
 @pytest.mark.parametrize(
