@@ -34,7 +34,17 @@ from ..automata.nested import (
 )
 from ..bundle import ALL_WORDS, MOST_NOTED, array_at
 from ..table import MOST_DEPTH
-from .vocabulary import BYTE_GROUP, IS_SIGN, NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_TOKENS, OF_NODE, UNCLEAN
+from .vocabulary import (
+    BYTE_GROUP,
+    IS_SIGN,
+    NODE_CHARACTERS,
+    NODE_CHILD,
+    NODE_REACH,
+    NODE_STOP,
+    NODE_TOKENS,
+    OF_NODE,
+    UNCLEAN,
+)
 
 WRITTEN = -1  # in place of a state that has yet to be written
 ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
@@ -1048,7 +1058,7 @@ def _walk_tokens(
                     out[token[x] >> 5] &= ~bit
         if within is None:  # noqa: SIM102 - what comes now is not compiled where it is something
             if alone and other == DEAD and below < behind and _is_apart(header, code):
-                under, end = np.int64(node[n + NODE_CHILD]), np.int64(node[n + OF_NODE + NODE_CHILD])
+                under, end = np.int64(node[n + NODE_CHILD]), np.int64(node[n + NODE_STOP])
                 left, nodes = _walk_apart(header, code, under, end, out, mask, noted)
                 work += nodes
                 around = np.empty(real.size - p + h if left > 0 else 0, np.int32)
@@ -1078,7 +1088,7 @@ def _walk_tokens(
             elif KEYS <= code < STRINGS:
                 same = KEYS <= state[d - 1] < STRINGS and _is_of(texts[d - 1], code)
                 texts[d] = texts[d - 1] if same else _use_in(header, code)
-            at[d], stop[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD]
+            at[d], stop[d] = node[n + NODE_CHILD], node[n + NODE_STOP]
             state[d], height[d], pops[d], twin[d] = code, h, p, other
             alike[d] = p == popped and (h == 0 if base_site < 0 else h == 1 and stack[d * levels] == base_site)
     return np.int64(WRITTEN), looked, work
@@ -1169,9 +1179,9 @@ def _words_apart(
         n = OF_NODE * i
         for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]):
             _put(out, mask, noted, token[x], True)
-        if node[n + NODE_CHILD] < node[n + OF_NODE + NODE_CHILD]:
+        if node[n + NODE_CHILD] < node[n + NODE_STOP]:
             d += 1
-            at[d], stop[d], state[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD], child
+            at[d], stop[d], state[d] = node[n + NODE_CHILD], node[n + NODE_STOP], child
             next_one[d] = keys[OF_KEY * child + KEY_CHILD]
     return left, work
 
@@ -1195,7 +1205,7 @@ def _string_apart(
         if code == DEAD:
             continue
         work += 1
-        under, end = np.int64(node[n + NODE_CHILD]), np.int64(node[n + OF_NODE + NODE_CHILD])
+        under, end = np.int64(node[n + NODE_CHILD]), np.int64(node[n + NODE_STOP])
         if code < 0:
             under, end, code = i, i + 1, state[d]  # the end of the string
         else:
@@ -1250,17 +1260,17 @@ def _text_apart(
         n = OF_NODE * i
         for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]):
             _put(out, mask, noted, token[x], True)
-        if node[n + NODE_CHILD] == node[n + OF_NODE + NODE_CHILD]:
+        if node[n + NODE_CHILD] == node[n + NODE_STOP]:
             continue
         if to == free:
             if left == MOST_PENDING:
                 return np.int64(-1), work
             pending[3 * left], pending[3 * left + 1] = header[AT_BODY], node[n + NODE_CHILD]
-            pending[3 * left + 2] = node[n + OF_NODE + NODE_CHILD]
+            pending[3 * left + 2] = node[n + NODE_STOP]
             left += 1
             continue
         d += 1
-        at[d], stop[d] = node[n + NODE_CHILD], node[n + OF_NODE + NODE_CHILD]
+        at[d], stop[d] = node[n + NODE_CHILD], node[n + NODE_STOP]
         state[d], rest[d] = to, after
     return left, work
 
@@ -1343,7 +1353,7 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
                 continue
         for x in range(begun, node[n + NODE_TOKENS + 1]):
             out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
-        low, high = np.int64(node[n + NODE_CHILD]), np.int64(node[n + OF_NODE + NODE_CHILD])
+        low, high = np.int64(node[n + NODE_CHILD]), np.int64(node[n + NODE_STOP])
         if low == high:
             continue
         pure[d + 1] = pure[d] and _goes_on(b, d, ~wanted)

@@ -125,17 +125,17 @@ class TokenTrie:
     @cached_property
     def branches(self) -> Branches:
         """The nodes in another order, the children of each side by side."""
-        order = np.argsort(self.depth, kind="stable")  # nodes of one depth stay as they are, in order of parents
-        depth, skip = self.depth[order].astype(np.int64), self.skip[order]
-        first = np.searchsorted(depth, np.arange(1, int(self.longest) + 3))  # the first node of each depth from 1 on
-        child = np.empty(order.size + 1, np.int32)
-        for d in range(self.longest):
-            below = order[first[d + 1] : first[d + 2]]
-            child[first[d] : first[d + 1]] = first[d + 1] + np.searchsorted(below, order[first[d] : first[d + 1]])
-        child[-1] = order.size
-        start = self.token_start
+        above = np.full(self.byte.size, -1, np.int64)  # the node of which each is a child, -1 for the root
+        by_depth = np.argsort(self.depth, kind="stable")
+        stops = np.cumsum(np.bincount(self.depth, minlength=self.longest + 1))
+        for d in range(2, self.longest + 1):
+            parents, nodes = by_depth[stops[d - 2] : stops[d - 1]], by_depth[stops[d - 1] : stops[d]]
+            above[nodes] = parents[np.searchsorted(parents, nodes) - 1]
+        order = np.argsort(above, kind="stable")
+        first = np.concatenate(([0], np.cumsum(np.bincount(above + 1, minlength=above.size + 1))))
+        start, skip = self.token_start, self.skip[order]
         node = np.zeros((order.size + 1, OF_NODE), np.int32)
-        node[:, NODE_CHILD] = child
+        node[:-1, NODE_CHILD], node[:-1, NODE_STOP] = first[order + 1], first[order + 2]
         node[:-1, NODE_TOKENS : NODE_TOKENS + 3] = np.stack((start[order], start[order + 1], start[skip]), axis=1)
         node[:-1, NODE_REACH] = self.depth[order] + self.height[order]
         characters = _content(self.byte, self.depth, start, BYTE_GROUP, False)[order]
@@ -144,10 +144,11 @@ class TokenTrie:
 
 
 class Branches(NamedTuple):
-    """The nodes of a trie by depth, so that a walk looks at the children of a node in one place.
+    """The nodes of a trie by what they are children of, so that a walk looks at the children of a node in one place.
 
-    The bytes, and the sets of characters, lie by themselves, as a walk passes over most of them; all else of a node
-    lies together, with the sets once more.
+    What is below them comes soon after, as in the trie, and is often on the same lines of memory. The bytes, and the
+    sets of characters, lie by themselves, as a walk passes over most of them; all else of a node lies together, with
+    the sets once more.
     """
 
     byte: NDArray[np.uint8]  # (M,)
@@ -155,11 +156,11 @@ class Branches(NamedTuple):
     node: NDArray[np.int32]  # (M + 1, OF_NODE)
 
 
-# Of a node: its first child, which is where those of the node before end (nodes 0 .. node[0, NODE_CHILD] are those of
-# the root); the first of the tokens that end here, the first below, the first behind those; the bytes from the root to
-# the deepest node below. And among half as many numbers of 64 bits, the sets of byte groups at and below the node, of
-# characters that tokens only begin or end as well.
-NODE_CHILD, NODE_TOKENS, NODE_REACH, OF_NODE = 0, 1, 4, 8
+# Of a node: its first child (nodes 0 .. node[0, NODE_CHILD] are those of the root); the first of the tokens that end
+# here, the first below, the first behind those; the bytes from the root to the deepest node below; the node after its
+# last child. And among half as many numbers of 64 bits, the sets of byte groups at and below the node, of characters
+# that tokens only begin or end as well.
+NODE_CHILD, NODE_TOKENS, NODE_REACH, NODE_STOP, OF_NODE = 0, 1, 4, 5, 8
 NODE_CHARACTERS = 3
 
 
