@@ -93,7 +93,7 @@ _STATES_AT_ONCE = 64  # written together with one that is reached: somebody wait
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
-_ARRAYS = ("class_of", "transition", "label", "needed")  # of a content
+_LOOKED_AT = 512  # bytes of a content before all of them
 _MOST_LEVELS = 512  # for which room is kept: 2 MB
 _NOTED_BYTES = 250  # that a noted mask takes besides these
 
@@ -142,8 +142,7 @@ class Known:
         self.nothing = Base.of(np.empty(0, np.uint32), sheets=Sheets(words))
         self._free: dict[tuple[int, int], Base] = {}
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
-        self._contents: dict[tuple[Any, ...], list[tuple[int, Content]]] = {}  # by what is soon looked at
-        self._same: dict[tuple[int, ...], tuple[int, Content]] = {}  # by which arrays they have, which are kept alive
+        self._contents: dict[tuple[Any, ...], list[tuple[bytes, int]]] = {}  # their numbers, by what is soon looked at
         self._bytes = 0
         self._next = itertools.count()
         # what is left of each token behind the end of a string, where something reads that, else -1
@@ -167,27 +166,15 @@ class Known:
 
     def number(self, content: Content) -> int:
         """Return a number that is the same for contents that are, from whichever schema."""
-        arrays = [getattr(content, name) for name in _ARRAYS]
-        own = *[id(array) if array.size else 0 for array in arrays], content.free, content.most
-        known = self._same.get(own)
-        if known is None:
-            known = self._number(content), content
-            if not content.needed.size:  # which each schema has for itself
-                self._count(sum(array.nbytes for array in arrays))
-                self._same[own] = known
-        return known[0]
-
-    def _number(self, content: Content) -> int:
-        """Return the number of a content by what is in its arrays."""
-        step = max(1, len(content.label) // 8)
-        same = content.transition.shape, content.free, content.most, content.transition[::step].tobytes()
-        for number, other in self._contents.get(same, ()):
-            pairs = ((getattr(content, name), getattr(other, name)) for name in _ARRAYS)
-            if all(one is another or np.array_equal(one, another) for one, another in pairs):
+        whole = b"".join((content.class_of.data, content.transition.data, content.label.data, content.needed.data))
+        some = whole[:: 1 + len(whole) // _LOOKED_AT]  # else a dictionary would go through all of it for a hash
+        same = content.transition.shape, content.free, content.most, some
+        for other, number in self._contents.get(same, ()):
+            if other == whole:
                 return number
         number = next(self._next)
-        self._count(sum(getattr(content, name).nbytes for name in _ARRAYS))
-        self._contents.setdefault(same, []).append((number, content))
+        self._count(len(whole))
+        self._contents.setdefault(same, []).append((whole, number))
         return number
 
     def text(self, content: int, state: int) -> Base | None:
@@ -205,7 +192,6 @@ class Known:
         if self._bytes > _MOST_KEPT:
             self._texts.clear()
             self._contents.clear()
-            self._same.clear()
             self._bytes = more
 
 
