@@ -19,16 +19,12 @@ from numpy.typing import NDArray
 
 from ..automata.budget import Meter
 from ..automata.nested import (
-    CALL,
     DEAD,
-    KEEP,
     KEY_LIKE,
     KEYS,
     PHASES,
-    RETURN,
     STRINGS,
     TEXTS,
-    UNWRITTEN,
     USE_SITE,
     Content,
     Machine,
@@ -52,6 +48,7 @@ from .lazy_kernels import (
     AT_NEED_STATE,
     AT_NODE,
     AT_NOTHING,
+    AT_PUSHED,
     AT_ROWS,
     AT_SCRATCH,
     AT_SETS,
@@ -282,6 +279,9 @@ class Lazy:
         self._has_eos = vocabulary.eos is not None
         self._header[AT_EOS] = -1 if vocabulary.eos is None else vocabulary.eos
         self._scratch_at = 0
+        pushed = np.zeros(max(1, trie.longest), np.int32)  # by one token
+        put(self._header, AT_PUSHED, pushed)
+        self._pushed = pushed.data
         self._texts = np.zeros(OF_TEXT, np.int64)
         self._num_texts = 0
         self._longest = trie.longest
@@ -320,8 +320,6 @@ class Lazy:
         for at, array, before in zip(range(AT_ROWS, AT_USES + 2, 2), arrays, self._arrays, strict=True):
             if array is not before:
                 put(self._header, at, array)
-        if arrays[0] is not self._arrays[0]:
-            self.rows = arrays[0].reshape(-1).data
         self._twins, self._keys = arrays[5].data, arrays[6].data
         self._arrays = arrays
         self._header[AT_SITE_LEAF + 1], self._header[AT_USES + 1] = m.num_sites, len(m.uses)
@@ -561,51 +559,32 @@ class Lazy:
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state and stack that a token leads to, None if it is not allowed.
 
-        stack: has `site` on top of the stack `below`, None at the bottom. push(stack, site) returns it with one more.
+        stack: has `site` on top of the stack `below`, None at the bottom, and all in `array`, once `sites()` was asked
+        for. push(stack, site) returns it with one more.
         """
         text = self.vocabulary.tokens[token]
         if not text:
             return None
+        sites = stack.array
+        if sites is None:
+            sites = stack.sites()
         read_on = self._loops.read
         with self._lock:
             if self._torn:
                 self._check()
-            rows, at, size = self.rows, 0, len(text)
-            while at < size:
-                if node < KEYS:
-                    code = rows[node << 8 | text[at]]
-                    if code > 0:
-                        node = code
-                        at += 1
-                        continue
-                else:
-                    node, at, code = read_on(self._header, node, text, at)
-                    if code > 0:
-                        continue
-                if code == DEAD:
-                    return None
-                if code <= CALL:
-                    site, node = self._arrays[1][CALL - code].tolist()
-                    stack = push(stack, site)
-                    at += 1
-                    continue
-                if code == UNWRITTEN:
-                    self._reach(node)
-                    rows = self.rows
-                    continue
-                if stack.below is None:
-                    return None
-                label = RETURN - code if code > KEEP else KEEP - code
-                start, states = self._arrays[2:4]
-                place = int(start[stack.site]) + label
-                if place >= start[stack.site + 1]:
-                    return None
-                node = int(states[place])
+            while True:
+                state, popped, pushed = read_on(self._header, node, text, sites)
+                if state != ASKS:
+                    break
+                self._reach(popped)
+            if state == DEAD:
+                return None
+            while popped:
                 stack = stack.below
-                if node < 0:
-                    return None
-                at += code > KEEP
-        return node, stack
+                popped -= 1
+            for k in range(pushed):
+                stack = push(stack, self._pushed[k])
+        return state, stack
 
     def fits(self, node: int, stack: Any) -> bool:
         """Return whether there is room to leave all that is open."""
@@ -687,7 +666,7 @@ def _loops() -> _Loops:
         entry_of(reads_little, (header, 0)),
         entry_of(text_freely, (header, 0)),
         entry_of(restore, (0, 0, True, 0, b"")),
-        entry_of(read, (header, 0, b"", 0)),
+        entry_of(read, (header, 0, b"", sites)),
         entry_of(addresses, (words, words, numbers, numbers, numbers, numbers, header)),
         entry_of(write_free, (groups, counts, np.uint64(0), 0, words)),
         entry_of(words_need, (header, 0, 0)),

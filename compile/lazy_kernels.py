@@ -65,12 +65,12 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_USES, AT_STRING_ROWS,
     AT_STRINGS, AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS,
-    AT_SETS, AT_CHARACTERS, AT_SURELY,
-) = range(0, 44, 2)  # fmt: skip
+    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED,
+) = range(0, 46, 2)  # fmt: skip
 (
     AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_WORDS, AT_EOS, AT_SCRATCH, AT_GROUPS,
     AT_WANTED, AT_FREE_BYTES, HEADER,
-) = range(44, 57)  # fmt: skip
+) = range(46, 59)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -230,18 +230,48 @@ def _is_any(header: Any, state: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def read(header: Any, node: int, text: Any, at: int) -> Any:
-    """Read bytes of a text from a place on, for as long as states have no rows.
+def read(header: Any, node: int, text: Any, sites: Any) -> Any:
+    """Read a token from a state. sites: of the frames that are open, the outermost first.
 
-    Returns (state, place, code): the code of the byte there if it does not lead to a state, else a number above 0.
+    Returns (the state it leads to, how many of the sites are gone then, how many others are on top of what is left).
+    These are in the room that the header says. In place of the state DEAD where the token is not allowed; ASKS where
+    another state must be written first, which is next.
     """
-    here, place = np.int64(node), np.int64(at)
-    while place < len(text) and here >= KEYS:
-        code = np.int64(_code(header, here, text[place]))
-        if code <= 0:
-            return here, place, code
-        here, place = code, place + 1
-    return here, place, np.int64(1)
+    rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
+    calls = array_at(header[AT_CALLS], header[AT_CALLS + 1], np.int32)
+    site_start = array_at(header[AT_SITE_START], header[AT_SITE_START + 1], np.int32)
+    site_states = array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)
+    pushed = array_at(header[AT_PUSHED], header[AT_PUSHED + 1], np.int32)
+    here, nothing = np.int64(node), np.int64(0)
+    at = popped = height = nothing
+    while at < len(text):
+        code = _any_code(header, rows, here, text[at])
+        if code > 0:
+            here = code
+            at += 1
+        elif code == DEAD:
+            return np.int64(DEAD), nothing, nothing
+        elif code <= CALL:
+            pushed[height], here = calls[2 * (CALL - code)], np.int64(calls[2 * (CALL - code) + 1])
+            height += 1
+            at += 1
+        elif code == UNWRITTEN:
+            return np.int64(ASKS), here, nothing
+        else:
+            if height:
+                height -= 1
+                site = np.int64(pushed[height])
+            elif popped < sites.size:
+                popped += 1
+                site = np.int64(sites[sites.size - popped])
+            else:
+                return np.int64(DEAD), nothing, nothing
+            to = site_start[site] + (RETURN - code if code > KEEP else KEEP - code)
+            here = np.int64(site_states[to] if to < site_start[site + 1] else DEAD)
+            if here < 0:
+                return np.int64(DEAD), nothing, nothing
+            at += code > KEEP
+    return here, popped, height
 
 
 @njit(cache=True, nogil=True)
