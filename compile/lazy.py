@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -25,6 +25,7 @@ from ..automata.nested import (
     PHASES,
     STRINGS,
     TEXTS,
+    USE_FIRST,
     USE_SITE,
     Content,
     Machine,
@@ -192,22 +193,27 @@ class Known:
             self._bytes = more
 
 
-class Noted:
-    """A mask by the words in which it differs from that of a base. shared: whether others have that base anyway."""
+class Noted(NamedTuple):
+    """A mask by the words in which it differs from that of a base."""
 
-    __slots__ = ("_base", "_differ", "_sheets", "nbytes")
+    base: Base
+    differ: bytes  # place, word, uint32, as often as there are any
+    sheets: Sheets
+    shared: bool  # whether others have that base anyway
 
-    def __init__(self, base: Base, differ: bytes, sheets: Sheets, shared: bool) -> None:
-        self._base, self._sheets = base, sheets
-        self._differ = differ  # place, word, uint32, as often as there are any
-        self.nbytes = _NOTED_BYTES + len(differ) + (0 if shared else base.differ.nbytes or base.mask.nbytes)
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        base = 0 if self.shared else self.base.differ.nbytes or self.base.mask.nbytes
+        return _NOTED_BYTES + len(self.differ) + base
 
     def mask(self) -> NDArray[np.uint32]:
         """Return the mask, read-only; it is written anew once nobody holds it."""
-        sheet = self._sheets.take()
-        _loops().restore(self._base.at, sheet.mask.size, self._base.sheets is None, sheet.at, self._differ)
+        base, differ, sheets, _ = self
+        sheet = sheets.take()
+        _loops().restore(base.at, sheet.mask.size, base.sheets is None, sheet.at, differ)
         mask = sheet.shown  # held before anybody else may take the sheet
-        self._sheets.give(sheet)
+        sheets.give(sheet)
         return mask
 
 
@@ -288,8 +294,9 @@ class Lazy:
         # of each text its first state, the states of its content, whether characters are counted, and after how many at
         # most all tokens are still within the bound: below 0 where some states are dead, too
         self._slack: list[tuple[int, int, bool, int]] = []
-        self._first_texts: list[int] = []  # and the first states of texts, and of counted strings
+        self._first_texts: list[int] = []  # and the first states of texts, of counted strings, and of uses of tries
         self._first_strings: list[int] = []
+        self._first_uses: list[int] = []
         self._known = known
         self._free_of: dict[int, NDArray[np.int16]] = {}  # which of `_free_sets` each state of some contents reads
         self._free_sets = np.zeros(2 * MOST_SETS, np.int64)  # groups of characters, and those wanted beside
@@ -323,6 +330,7 @@ class Lazy:
         self._twins, self._keys = arrays[5].data, arrays[6].data
         self._arrays = arrays
         self._header[AT_SITE_LEAF + 1], self._header[AT_USES + 1] = m.num_sites, len(m.uses)
+        self._first_uses.extend(use[USE_FIRST] for use in m.uses[len(self._first_uses) :])
         if len(m.strings) > self._strings.shape[1]:
             self._first_strings = [first for first, _, _ in m.strings]
             self._strings = np.array(
@@ -542,8 +550,7 @@ class Lazy:
 
     def _use(self, node: int) -> tuple[int, int, int, int]:
         """Return of which use of which trie a state is."""
-        uses = self.machine.uses
-        return uses[bisect_left(uses, (node + 1,)) - 1]
+        return self.machine.uses[bisect_right(self._first_uses, node) - 1]
 
     def _has_room(self, site: int, frames: int) -> bool:
         """Return whether a site may be pushed."""

@@ -291,8 +291,6 @@ class _NestedHost(_TableHost):
     parts = 2
     often = 6  # visits from which on the mask of a configuration is kept
     strings = 1 << 62  # the first state that may allow the same as another, by its number
-    kept = 0  # masks
-    noted = 0  # bytes of masks that are noted in few words
     root: _Stack | None = None  # which sequences share, so that what one has pushed is there for the next
     stacks = 0  # above it, about
     counts = False  # whether distances are known
@@ -320,7 +318,10 @@ class _NestedHost(_TableHost):
     @property
     def nbytes(self) -> int:
         """Bytes of the masks made so far."""
-        return (4 * self.words + _MASK_BYTES) * self.kept + self.noted + _ENTRY_BYTES * len(self.composed)
+        known = [one for one in list(self.composed.values()) if one is not _DEEPER and one.__class__ is not int]
+        whole = sum(one.__class__ is np.ndarray for one in known)
+        noted: int = sum(one.nbytes for one in known) - 4 * self.words * whole
+        return (4 * self.words + _MASK_BYTES) * whole + noted + _ENTRY_BYTES * len(self.composed)
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
@@ -413,13 +414,19 @@ class _NestedHost(_TableHost):
             mask = found.mask()
             return mask
         visits = 1 if found is None else found + 1
-        shown, looked, said = self.write(node, stack)
-        if said is True or (said is False and visits >= self.often):
-            self.keep(node + stack.variant, stack, looked, _whole(shown))
-        elif said is not False or visits == 1:
-            self.keep(node + stack.variant, stack, looked, said or visits)
+        known: Any
+        shown, looked, known = self.write(node, stack)
+        if known is True or (known is False and visits >= self.often):
+            known = _whole(shown)
+        elif known is False:
+            if visits > 1:
+                keyed[key] = visits
+                return shown
+            known = visits
+        if looked or len(keyed) >= self.most:
+            self.keep(node + stack.variant, stack, looked, known)
         else:
-            keyed[key] = visits
+            keyed[node + stack.variant] = known
         return shown
 
     def alike(self, node: int) -> int:
@@ -442,32 +449,15 @@ class _NestedHost(_TableHost):
         """Keep a mask, what is noted of it or its visits by as many sites as it depends on; the bottom is one."""
         with self.lock:  # matchers of several threads may be making room at once
             composed = self.composed
-            if len(composed) >= self.most:
-                for old in self.oldest():
-                    self._count(composed.pop(old), -1)
+            for old in self.oldest():
+                composed.pop(old, None)
             at: _Stack | None = stack
-            before = composed.get(key)
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
-                if before is not _DEEPER:
-                    if before is not None:
-                        self._count(before, -1)
-                    composed[key] = _DEEPER
+                composed[key] = _DEEPER
                 key = (key, at.site)
                 at = at.below
-                before = composed.get(key)
-            if before is not None:
-                self._count(before, -1)
             composed[key] = known
-            self._count(known, 1)
-
-    def _count(self, known: Any, times: int) -> None:
-        """Count what is kept of a mask from now on, or no longer."""
-        shape = known.__class__
-        if shape is np.ndarray:
-            self.kept += times * (known is not _DEEPER)
-        elif shape is not int:
-            self.noted += times * known.nbytes
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
