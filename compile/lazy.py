@@ -428,6 +428,11 @@ class Lazy:
             self._needs = needs
         return self._needs
 
+    def need(self, node: int) -> int:
+        """Return how many frames it takes at least to leave a state that has a row."""
+        with self._lock:
+            return _at(self._limits()[0], node)
+
     def mask(
         self, node: int, sites: NDArray[np.int32], frames: int
     ) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:

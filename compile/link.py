@@ -591,15 +591,27 @@ def _name_ends(library: Bound, machine: Machine, symbols: Symbols, counters: NDA
 
 
 def _needs(machine: Machine, number: NDArray[np.int32], states: int, depth: int) -> tuple[int, dict[str, NDArray[Any]]]:
-    """Return the depth of a table, and what its states and sites need of it where it can run out."""
+    """Return the depth of a table, and what its states and sites need of it where it can run out.
+
+    Raises ConstraintError where it is enough for no text.
+    """
     if machine.height is not None and machine.height <= depth:
         if not machine.anything:
             return machine.height, {}
         return depth, {"site_need": np.zeros(machine.num_sites, np.int32)}  # there: it can run out, in free values
     by_state, by_site, _ = needs(machine, MOST_DEPTH)
+    check_depth(int(by_state[0]), depth)
     out = np.zeros(states, np.int32)
     out[number] = by_state
     return depth, {"state_need": out, "site_need": by_site}
+
+
+def check_depth(need: int, depth: int) -> None:
+    """Raise ConstraintError where every text needs more frames than there may be."""
+    if need > depth:
+        raise ConstraintError(
+            f"every text has {need} recursive schemas open inside one another, and depth={depth} is less: raise it"
+        )
 
 
 def _nothing_left(symbols: Symbols, text_start: NDArray[np.int32], count: int) -> int:

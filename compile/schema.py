@@ -52,8 +52,8 @@ def compile_json_schema(
     lazy: whether to return a `LazyTable`, whose arrays are worked out when something asks for them. A `Matcher` does
     not: it finds what it needs as it goes. None for schemas whose table takes long, more than some ten milliseconds.
 
-    Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; TypeError and ValueError for
-    arguments of another kind.
+    Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; ConstraintError where `depth` is
+    enough for no text; TypeError and ValueError for arguments of another kind.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'{"'], eos=0)
     >>> table = compile_json_schema({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, vocab)

@@ -663,6 +663,28 @@ def test_recursion_is_exact_to_the_depth_asked_for(depth):
         assert all(takes(table, texts[n], writer()) for n in range(1, depth + 1))
 
 
+def rings(length):
+    """Return a schema of which every text holds `length` recursive schemas inside one another."""
+    parts = {}
+    for n in range(length):
+        refs = {"x": {"$ref": f"#/$defs/{(n + 1) % length}"}, "y": {"$ref": f"#/$defs/{n}"}}
+        required = ["x"] if n < length - 1 else []
+        parts[str(n)] = {"type": "object", "properties": refs, "required": required, "additionalProperties": False}
+    return {"$ref": "#/$defs/0", "$defs": parts}
+
+
+@pytest.mark.parametrize("length", [2, 3, 5])
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_depth_that_is_enough_for_no_text_is_refused_with_what_is(lazy, length):
+    schema, text = rings(length), '{"x": ' * (length - 1) + "{}" + "}" * (length - 1)
+    for depth in range(1, length):
+        with pytest.raises(ConstraintError, match=f"every text has {length} recursive .*, and depth={depth} is less"):
+            mw.compile_json_schema(schema, vocabulary(), lazy=lazy, depth=depth)
+    table = mw.compile_json_schema(schema, vocabulary(), lazy=lazy, depth=length)
+    assert mw.Matcher(table).accepts([1 + b for b in text.encode()])
+    assert takes(table, text)
+
+
 def test_within_max_tokens_whatever_is_written_is_complete_near_the_depth_too():
     table = mw.compile_json_schema(TREE, vocabulary(), depth=3)
     write = writer(1)

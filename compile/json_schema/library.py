@@ -21,7 +21,7 @@ from ...errors import ConstraintError
 from ...table import MOST_DEPTH, LazyTable, TransitionTable
 from .. import store
 from ..lazy import Base, Counted, Known, Lazy
-from ..link import Bound, bind_rows, bound_parts, text_of
+from ..link import Bound, bind_rows, bound_parts, check_depth, text_of
 from ..link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
 from ..vocabulary import TokenTrie, Vocabulary
 from .algebra import ANY, Integer
@@ -262,14 +262,18 @@ def lazily(
     """Return the lazy table of what is emitted under a meter, which `make` works out.
 
     meter: of what is written now; nobody waits for what is never reached. renews: whether texts lead to ever more of
-    it, so that it is emitted anew once much of the budget is spent.
+    it, so that it is emitted anew once much of the budget is spent. Raises ConstraintError where the depth is enough
+    for no text.
     """
     patient = replace(meter.budget, seconds=math.inf)
 
     def read(meter: Meter) -> Lazy:
         emitter = emitted(meter)
         emitter.begin(patient.begin())
-        return _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
+        reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
+        if reader.most_need > reader.depth:  # it may be too small for any text
+            check_depth(reader.need(0), reader.depth)
+        return reader
 
     def renewed(reader: Lazy) -> Lazy:
         return read(patient.begin()) if reader.is_large else reader
