@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import numpy as np
 from numba import njit
@@ -687,13 +687,11 @@ class Automaton(Protocol):
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
 
-    def mask(
-        self, node: int, sites: NDArray[np.int32], frames: int
-    ) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+    def mask(self, node: int, sites: NDArray[np.int32], frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the tokens that a configuration allows, read-only, and how much of the stack they depend on.
 
-        And the mask in few words, if it has that form, or whether it is worth being kept as it is. What is returned is
-        written anew once nobody holds it.
+        And what is noted of it in few words, by automata that are `Noting`, or whether it is worth being kept as it is.
+        What is returned is written anew once nobody holds it.
         """
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
@@ -703,15 +701,12 @@ class Automaton(Protocol):
         """Return whether there is room to leave all that is open."""
 
 
-class NotedMask(Protocol):
-    """A mask in few words."""
+@runtime_checkable
+class Noting(Protocol):
+    """What notes masks in few words."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-
-    def mask(self) -> NDArray[np.uint32]:
-        """Return the mask, read-only; it is written anew once nobody holds it."""
+    def restored(self, noted: bytes) -> NDArray[np.uint32]:
+        """Return a mask again that was found before, read-only."""
 
 
 class LazyTable(TransitionTable):

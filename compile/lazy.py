@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cache
+from sys import byteorder
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from ..automata.nested import (
 )
 from ..bundle import MOST_NOTED, Sheets, address_of, entry_of, put
 from ..errors import BudgetError, TableError
-from ..table import MOST_DEPTH, NotedMask
+from ..table import MOST_DEPTH
 from .lazy_kernels import (
     ASKS,
     AT_BODY,
@@ -93,7 +94,6 @@ _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
 _LOOKED_AT = 512  # bytes of a content before all of them
 _MOST_LEVELS = 512  # for which room is kept: 2 MB
-_NOTED_BYTES = 250  # that a noted mask takes besides these
 
 
 class Base(NamedTuple):
@@ -193,30 +193,6 @@ class Known:
             self._bytes = more
 
 
-class Noted(NamedTuple):
-    """A mask by the words in which it differs from that of a base."""
-
-    base: Base
-    differ: bytes  # place, word, uint32, as often as there are any
-    sheets: Sheets
-    shared: bool  # whether others have that base anyway
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-        base = 0 if self.shared else self.base.differ.nbytes or self.base.mask.nbytes
-        return _NOTED_BYTES + len(self.differ) + base
-
-    def mask(self) -> NDArray[np.uint32]:
-        """Return the mask, read-only; it is written anew once nobody holds it."""
-        base, differ, sheets, _ = self
-        sheet = sheets.take()
-        _loops().restore(base.at, sheet.mask.size, base.sheets is None, sheet.at, differ)
-        mask = sheet.shown  # held before anybody else may take the sheet
-        sheets.give(sheet)
-        return mask
-
-
 class Counted(NamedTuple):
     """Strings of so many characters: the rows of a string (Q, 256), counted from 0.
 
@@ -303,6 +279,9 @@ class Lazy:
         put(self._header, AT_SETS, self._free_sets)
         self._header[AT_SETS + 1] = 0
         self._numbers: dict[int, int] = {}  # of texts, those by which their contents are known
+        self._noted_bases: list[Base] = []  # from which masks differ in few words
+        self._number_of_base: dict[int, int] = {}  # by its address: its place among these
+        self._own_bytes = 0  # of those that only this table has
         self._body = body
         self._take()
         rows = self._arrays[0].reshape(-1)
@@ -409,7 +388,8 @@ class Lazy:
         contents = (text.transition.nbytes + text.needed.nbytes for text in self.machine.texts)
         rows, *others, twins, keys, uses = self._arrays  # whose room behind what is there takes no memory yet
         written = (2 * self.machine.size - self.machine.first) * (rows[0].nbytes + twins[:, 0].nbytes)
-        return int(written) + keys.nbytes + uses.nbytes + sum(array.nbytes for array in others) + sum(contents)
+        others_bytes = sum(array.nbytes for array in others) + sum(contents) + self._own_bytes
+        return int(written) + keys.nbytes + uses.nbytes + others_bytes
 
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
@@ -433,15 +413,13 @@ class Lazy:
         with self._lock:
             return _at(self._limits()[0], node)
 
-    def mask(
-        self, node: int, sites: NDArray[np.int32], frames: int
-    ) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+    def mask(self, node: int, sites: NDArray[np.int32], frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the tokens that a configuration allows, EOS included, (ceil(V / 32),) read-only.
 
         sites: of the frames that are open, the outermost first. frames: how many of these are no leaves, where they
         may run out, else -1. Returns too how many sites the mask depends on from the top, one more if it depends on
-        there being no more; and the mask by the words in which it differs from a base, or if these are too many,
-        whether it was much work. It is written anew once nobody holds it.
+        there being no more; and what `restored` makes the mask of again, the words in which it differs from a base, or
+        if these are too many, whether it was much work. It is written anew once nobody holds it.
         """
         known = self._known
         with self._lock:
@@ -497,8 +475,32 @@ class Lazy:
             if may_end and not looked:
                 looked = 1
             if differ >= 0:
-                return mask, looked, Noted(base, scratch[3][: 2 * differ].tobytes(), sheets, walk or node < TEXTS)
+                number = self._number_of_base.get(base.at)
+                if number is None:
+                    number = self._note(base, walk or node < TEXTS)
+                scratch[3][0] = number
+                return mask, looked, scratch[3][: 2 + 2 * differ].tobytes()
         return mask, looked, work > _ENOUGH
+
+    def _note(self, base: Base, shared: bool) -> int:
+        """Return the number of a base from which masks differ in few words. shared: whether others have it anyway."""
+        self._noted_bases.append(base)
+        if not shared:
+            self._own_bytes += base.differ.nbytes or base.mask.nbytes
+        number = self._number_of_base[base.at] = len(self._noted_bases) - 1
+        return number
+
+    def restored(self, noted: bytes) -> NDArray[np.uint32]:
+        """Return the mask of which this was noted, read-only; it is written anew once nobody holds it."""
+        base = self._noted_bases[int.from_bytes(noted[:4], byteorder)]
+        sheets = base.sheets
+        if sheets is None:
+            sheets = self._known.sheets
+        sheet = sheets.take()
+        self._loops.restore(base.at, sheet.mask.size, base.sheets is None, sheet.at, noted)
+        mask = sheet.shown  # held before anybody else may take the sheet
+        sheets.give(sheet)
+        return mask
 
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack.
@@ -548,7 +550,7 @@ class Lazy:
         if differ < 0:
             found = Base.of(sheet.mask.copy(), *leaves)
         else:
-            words = np.frombuffer(scratch[3][: 2 * differ].tobytes(), np.uint32)
+            words = np.frombuffer(scratch[3][2 : 2 + 2 * differ].tobytes(), np.uint32)
             found = Base.of(free.mask, *leaves, differ=words, sheets=free.sheets)
         known.sheets.give(sheet)
         return found
@@ -629,12 +631,14 @@ _Scratch = tuple[int, int, NDArray[np.int64], memoryview]
 def _scratch(levels: int) -> _Scratch:
     """Return for how many levels, the address of, and the room for a walk in this thread, kept unless it is large.
 
-    Before that address is room for the words in which a mask differs from its base, the last of these.
+    Before that address is room for the words in which a mask differs from its base, and before these for a number of
+    that: the last of what is returned.
     """
     found: _Scratch | None = getattr(_kept, "scratch", None)
     if found is None or found[0] < levels:
-        room = np.empty(MOST_NOTED + 2 * room_of(levels) + 3 * MOST_PENDING, np.int64)
-        found = levels, address_of(room) + 8 * MOST_NOTED, room, room[:MOST_NOTED].view(np.uint32).data
+        before = 1 + MOST_NOTED
+        room = np.empty(before + 2 * room_of(levels) + 3 * MOST_PENDING, np.int64)
+        found = levels, address_of(room) + 8 * before, room, room[:before].view(np.uint32).data
         if levels <= _MOST_LEVELS:
             _kept.scratch = found
     return found

@@ -1441,12 +1441,12 @@ def _renew(mask: Any, out: Any, noted: Any, whole: Any, differ: Any) -> None:
 def restore(base: int, words: int, whole: bool, sheet: int, differ: Any) -> None:
     """Write a mask by the words in which it differs from a base, of which the numbers are at an address.
 
-    sheet: the address of a `bundle.Sheet` of so many words. whole: it does not have the mask of the base. differ:
-    places and words, uint32, as bytes.
+    sheet: the address of a `bundle.Sheet` of so many words. whole: it does not have the mask of the base. differ: two
+    numbers for whoever kept it, then places and words, uint32, as bytes.
     """
     mask_at, size, _, _, _, _, _, _, _, _, _ = array_at(base, OF_BASE, np.int64)
     out, noted = array_at(sheet, words, np.uint32), array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32)
-    _renew(array_at(mask_at, size, np.uint32), out, noted, whole, np.frombuffer(differ, np.uint32))
+    _renew(array_at(mask_at, size, np.uint32), out, noted, whole, np.frombuffer(differ, np.uint32)[2:])
 
 
 @njit(cache=True, nogil=True)

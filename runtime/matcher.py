@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from ..bundle import Sheets
 from ..errors import VocabularyMismatchError
 from ..matrix import Constraint, SortedMatrix
-from ..table import NEVER, Automaton, LazyTable, NotedMask, TransitionTable
+from ..table import NEVER, Automaton, LazyTable, Noting, TransitionTable
 from . import packed
 
 _CACHE_BYTES = 32 << 20  # of composed masks kept for each constraint
 _ENTRY_BYTES = 100  # that a key and its place in a dictionary take
 _MASK_BYTES = 300  # that an array takes besides its words, where it is a view of another
+_NOTED_BYTES = 40  # that bytes take besides their own number
 _MOST_STACKS = 2048  # of one constraint that are known to sequences which begin
 _LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 _NO_END = 1 << 62  # a distance greater than any budget
@@ -89,6 +90,15 @@ class _Stack:
 
 _Place = tuple[int, _Stack]  # a configuration
 _DEEPER = np.empty(0, np.uint32)  # in place of a mask: it depends on the next site as well
+
+
+def _below(key: int, site: int) -> int:
+    """Return the key of what depends on one more site: keys without any are below 0.
+
+    A number, as the garbage collector counts tuples. Its digits of 32 bits are sites, the last ones first and none of
+    them 0, then a 0, then the key without sites: no two are the same.
+    """
+    return (key << 32 if key > 0 else -key << 64) | site + 1
 
 
 def _tokens_of(mask: NDArray[np.uint32]) -> NDArray[Any]:
@@ -294,6 +304,7 @@ class _NestedHost(_TableHost):
     root: _Stack | None = None  # which sequences share, so that what one has pushed is there for the next
     stacks = 0  # above it, about
     counts = False  # whether distances are known
+    restored: Any = None  # makes a mask of what was noted of it, where anything is; see `Noting`
 
     def __init__(self, table: TransitionTable) -> None:
         super().__init__(table)
@@ -318,10 +329,10 @@ class _NestedHost(_TableHost):
     @property
     def nbytes(self) -> int:
         """Bytes of the masks made so far."""
-        known = [one for one in list(self.composed.values()) if one is not _DEEPER and one.__class__ is not int]
-        whole = sum(one.__class__ is np.ndarray for one in known)
-        noted: int = sum(one.nbytes for one in known) - 4 * self.words * whole
-        return (4 * self.words + _MASK_BYTES) * whole + noted + _ENTRY_BYTES * len(self.composed)
+        kept = list(self.composed.values())
+        whole = sum(one is not _DEEPER and one.__class__ is np.ndarray for one in kept)
+        noted = sum(len(one) + _NOTED_BYTES for one in kept if one.__class__ is bytes)
+        return (4 * self.words + _MASK_BYTES) * whole + noted + _ENTRY_BYTES * len(kept)
 
     def start(self) -> _Place:
         """Return the place of a sequence with nothing written yet."""
@@ -396,22 +407,22 @@ class _NestedHost(_TableHost):
         node, stack = place
         if node >= self.strings:
             node = self.alike(node)
-        key: Any = node + stack.variant
+        key = ~(node + stack.variant)
         keyed = self.composed
         found: Any = keyed.get(key)
         at: _Stack | None = stack
         while found is _DEEPER:
             assert at is not None, "the mask of an empty stack depends on nothing else"
-            key = (key, at.site)
+            key = _below(key, at.site)
             at = at.below
             found = keyed.get(key)
         shape = found.__class__
         mask: NDArray[np.uint32]
+        if shape is bytes:
+            mask = self.restored(found)
+            return mask
         if shape is np.ndarray:
             mask = found
-            return mask
-        if found is not None and shape is not int:
-            mask = found.mask()
             return mask
         visits = 1 if found is None else found + 1
         known: Any
@@ -424,16 +435,16 @@ class _NestedHost(_TableHost):
                 return shown
             known = visits
         if looked or len(keyed) >= self.most:
-            self.keep(node + stack.variant, stack, looked, known)
+            self.keep(~(node + stack.variant), stack, looked, known)
         else:
-            keyed[node + stack.variant] = known
+            keyed[~(node + stack.variant)] = known
         return shown
 
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same, whatever the stack."""
         return node
 
-    def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+    def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the mask of a place, how many sites it depends on, and whether it was much work."""
         array = stack.array
         sites = stack.sites() if array is None else array
@@ -445,7 +456,7 @@ class _NestedHost(_TableHost):
         self.sheets.give(sheet)
         return mask, looked, False
 
-    def keep(self, key: Any, stack: _Stack, looked: int, known: Any) -> None:
+    def keep(self, key: int, stack: _Stack, looked: int, known: Any) -> None:
         """Keep a mask, what is noted of it or its visits by as many sites as it depends on; the bottom is one."""
         with self.lock:  # matchers of several threads may be making room at once
             composed = self.composed
@@ -455,7 +466,7 @@ class _NestedHost(_TableHost):
             for _ in range(looked):
                 assert at is not None, "there is nothing below the bottom of a stack"
                 composed[key] = _DEEPER
-                key = (key, at.site)
+                key = _below(key, at.site)
                 at = at.below
             composed[key] = known
 
@@ -576,7 +587,7 @@ class _LazyHost(_NestedHost):
     often = 2
 
     def __init__(self, table: LazyTable, machine: Automaton) -> None:  # none of the arrays of other hosts is there
-        self.machine = machine
+        self.machine, self.restored = machine, machine.restored if isinstance(machine, Noting) else None
         self.nowhere = None
         self.size, self.eos = table.vocab_size, -1 if table.eos is None else table.eos
         self.words = -(-table.vocab_size // 32)
@@ -592,7 +603,7 @@ class _LazyHost(_NestedHost):
         """Return the state that stands for all of a string that allow the same."""
         return node if node == _AFTER_EOS else self.machine.alike(node)
 
-    def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | NotedMask]:
+    def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the mask of a place, how many sites it depends on, and it in few words or whether to keep it."""
         if node == _AFTER_EOS:
             mask = np.zeros(self.words, np.uint32)
