@@ -876,16 +876,17 @@ class _Keys:
         key = may_come.tobytes()
         found = self.fragments.get(key)
         if found is None:
+            arrays = language.class_of, language.transition
             if self.before is None:
                 self.before = _before(language)
-                arrays = language.class_of, language.transition
-                self.total = [(state, come_narrowly(*arrays, state)) for state in total_states(*arrays).tolist()]
+                every = np.ones(len(language.label), np.bool_)
+                self.total = [(state, come_narrowly(*arrays, state, every)) for state in total_states(*arrays).tolist()]
             ends = np.append(may_come, False)[language.label]
             lives = leading_to(self.before, ends)
             if not lives[0]:
                 return DEAD
             # what comes narrowly before keys are gone does so behind them as well
-            free = next((s for s, sure in self.total if ends[s] and (sure or _is_free(language, lives, s))), -1)
+            free = next((s for s, sure in self.total if ends[s] and (sure or come_narrowly(*arrays, s, lives))), -1)
             found = self.emitter.as_it_is(language, free, lives.astype(np.int32) - 1)
             if found is None:
                 return None
@@ -952,12 +953,6 @@ def _needed(content: Labelled) -> NDArray[np.int32]:
         class_of, np.ascontiguousarray(content.transition, np.int32), content.label >= 0, False
     )
     return needed
-
-
-def _is_free(content: Labelled, live: NDArray[np.bool_], state: int) -> bool:
-    """Return whether a state that reads any text is one of `free_states` of an automaton without some states."""
-    part = trimmed(content, live)
-    return bool(come_narrowly(part.class_of, part.transition, np.count_nonzero(live[:state])))
 
 
 def trimmed(content: Labelled, live: NDArray[np.bool_]) -> Labelled:

@@ -82,9 +82,9 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
     Without those where a loop comes before it, as rows before it differ from it in many tokens then; and where rows
     before it are neither narrow nor like those of any string: they are better shared.
     """
-    return [
-        state for state in total_states(class_of, transition).tolist() if come_narrowly(class_of, transition, state)
-    ]
+    every = np.ones(len(transition), np.bool_)
+    total = total_states(class_of, transition).tolist()
+    return [state for state in total if come_narrowly(class_of, transition, state, every)]
 
 
 @njit(cache=True, nogil=True)
@@ -172,9 +172,12 @@ def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def come_narrowly(class_of: Any, transition: Any, free: Any) -> bool:
-    """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it."""
-    before = np.ones(transition.shape[0], np.bool_)
+def come_narrowly(class_of: Any, transition: Any, free: Any, live: Any) -> bool:
+    """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it.
+
+    live: the states that there are (N,).
+    """
+    before = live.copy()
     if not _ends_only_in(transition, free, before):
         return False
     for s in range(before.size):
@@ -182,9 +185,10 @@ def come_narrowly(class_of: Any, transition: Any, free: Any) -> bool:
             differs = 0
             for byte in _PLAIN:
                 t = transition[s, class_of[byte]]
-                differs += t >= 0 and t != free
+                differs += t >= 0 and t != free and live[t]
             for byte in _ESCAPED:
-                if transition[s, class_of[byte]] >= 0:
+                t = transition[s, class_of[byte]]
+                if t >= 0 and live[t]:
                     differs += 1
                     break
             if differs > 48:
