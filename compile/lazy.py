@@ -65,6 +65,7 @@ from .lazy_kernels import (
     AT_USES,
     AT_WORDS,
     HEADER,
+    MORE,
     MOST_PENDING,
     MOST_SETS,
     OF_BASE,
@@ -89,6 +90,7 @@ from .vocabulary import BYTE_GROUP, Vocabulary
 T = TypeVar("T")
 
 _STATES_AT_ONCE = 64  # written together with one that is reached: somebody waits for a mask
+_SITES_AT_ONCE = 4  # that a token is likely to leave
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
@@ -573,26 +575,29 @@ class Lazy:
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state and stack that a token leads to, None if it is not allowed.
 
-        stack: has `site` on top of the stack `below`, None at the bottom, and all in `array`, once `sites()` was asked
-        for. push(stack, site) returns it with one more.
+        stack: has `site` on top of the stack `below`, None at the bottom, `height` of them; all in `array`, once
+        `sites()` was asked for; and some in `top`. push(stack, site) returns it with one more.
         """
         text = self.vocabulary.tokens[token]
         if not text:
             return None
         sites = stack.array
         if sites is None:
-            sites = stack.sites()
+            sites = stack.top(_SITES_AT_ONCE)
         read_on = self._loops.read
         with self._lock:
             if self._torn:
                 self._check()
             while True:
                 state, popped, pushed = read_on(self._header, node, text, sites)
-                if state != ASKS:
+                if state >= 0:
                     break
-                self._reach(popped)
-            if state == DEAD:
-                return None
+                if state == ASKS:
+                    self._reach(popped)
+                elif state == MORE and len(sites) < stack.height:
+                    sites = stack.top(_SITES_AT_ONCE * len(sites))
+                else:
+                    return None
             while popped:
                 stack = stack.below
                 popped -= 1

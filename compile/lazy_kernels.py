@@ -48,6 +48,7 @@ from .vocabulary import (
 
 WRITTEN = -1  # in place of a state that has yet to be written
 ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
+MORE = -3  # the same: it depends on more of the stack
 UNKNOWN = -(1 << 40)  # bytes that a state surely reads, where nobody has looked
 _UNBOUNDED = 1 << 40  # characters, where they are not counted
 _MANY = 16  # bytes that a state reads from which on it is worth knowing which characters it reads freely
@@ -231,11 +232,11 @@ def _is_any(header: Any, state: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def read(header: Any, node: int, text: Any, sites: Any) -> Any:
-    """Read a token from a state. sites: of the frames that are open, the outermost first.
+    """Read a token from a state. sites: of the frames that are open, or some of them on top, the outermost first.
 
     Returns (the state it leads to, how many of the sites are gone then, how many others are on top of what is left).
     These are in the room that the header says. In place of the state DEAD where the token is not allowed; ASKS where
-    another state must be written first, which is next.
+    another state must be written first, which is next; MORE where one more site would be gone.
     """
     rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
     calls = array_at(header[AT_CALLS], header[AT_CALLS + 1], np.int32)
@@ -265,7 +266,7 @@ def read(header: Any, node: int, text: Any, sites: Any) -> Any:
                 popped += 1
                 site = np.int64(sites[sites.size - popped])
             else:
-                return np.int64(DEAD), nothing, nothing
+                return np.int64(MORE), nothing, nothing
             to = site_start[site] + (RETURN - code if code > KEEP else KEEP - code)
             here = np.int64(site_states[to] if to < site_start[site + 1] else DEAD)
             if here < 0:

@@ -75,13 +75,23 @@ class _Stack:
         """Return the sites, the outermost first."""
         array = self.array
         if array is None:
-            array = np.empty(self.height, np.int32)
-            at: _Stack = self
-            while at.below is not None:
-                array[at.height - 1] = at.site
-                at = at.below
-            array.flags.writeable = False
-            self.array = array
+            array = self.array = self.top(self.height)
+        return array
+
+    def top(self, most: int) -> NDArray[np.int32]:
+        """Return as many of the sites, those on top, the outermost first: not kept, as all of all stacks are many."""
+        size = min(most, self.height)
+        array = np.empty(size, np.int32)
+        at: _Stack = self
+        for place in range(size - 1, -1, -1):
+            array[place] = at.site
+            below = at.below
+            assert below is not None, "there are as many below as the stack is high"
+            if below.array is not None:
+                array[:place] = below.array[below.height - place :]
+                break
+            at = below
+        array.flags.writeable = False
         return array
 
     def __reduce__(self) -> Any:

@@ -940,3 +940,27 @@ def test_words_have_rows_where_the_numbers_of_states_have_run_out(name, monkeypa
         patched.setattr(Machine, "use", lambda *_: None)
         lazy, complete = tables(schema, vocab, depth=4)
         same_along_walks(lazy, complete, vocab, rng, 150)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_token_that_leaves_many_frames_is_read_however_many_sites_are_at_hand(asked):
+    """Without masks, tokens look at some sites on top at first, and at all of them where these are too few."""
+    tokens = [b"", *(bytes([b]) for b in range(256)), *(b"]" * n for n in range(2, 9)), b"[" * 7, b"]]]]]],1,[[["]
+    vocab = mw.Vocabulary.from_bytes(tokens, eos=0)
+    token_of = {n: tokens.index(b"]" * n) for n in range(1, 9)}
+    for table in tables({"$ref": "#/$defs/l", "$defs": {"l": {"items": {"$ref": "#/$defs/l"}}}}, vocab, depth=12):
+        for closing in ([3, 5], [6, 2], [8, 1], [1, 8], [8, 3], [4, 4], [7, 2]):
+            matcher = mw.Matcher(table)
+            for token in (264, 1 + ord("[")):
+                assert not asked or matcher.mask().any()
+                assert matcher.advance(token)
+            first, second = (token_of[n] for n in closing)
+            assert matcher.advance(first)
+            assert not asked or matcher.mask()[second // 32] >> second % 32 & 1 == (sum(closing) <= 8)
+            assert matcher.advance(second) == (sum(closing) <= 8)
+            assert matcher.is_accepting == (sum(closing) == 8 or closing[0] == 8)
+        matcher = mw.Matcher(table)
+        assert matcher.advance(264)
+        assert matcher.advance(265)
+        assert matcher.accepts([token_of[4]])
+        assert not matcher.accepts([token_of[5]])
