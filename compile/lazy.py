@@ -90,6 +90,7 @@ from .vocabulary import BYTE_GROUP, Vocabulary
 T = TypeVar("T")
 
 _STATES_AT_ONCE = 64  # written together with one that is reached: somebody waits for a mask
+_MOST_BASES = 1024  # of one table from which masks are noted: they stay with it, also once `Known` forgets them
 _SITES_AT_ONCE = 4  # that a token is likely to leave
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_MASKS = 256  # kept of what is read freely
@@ -478,10 +479,11 @@ class Lazy:
                 looked = 1
             if differ >= 0:
                 number = self._number_of_base.get(base.at)
-                if number is None:
+                if number is None and len(self._noted_bases) < _MOST_BASES:
                     number = self._note(base, walk or node < TEXTS)
-                scratch[3][0] = number
-                return mask, looked, scratch[3][: 2 + 2 * differ].tobytes()
+                if number is not None:
+                    scratch[3][0] = number
+                    return mask, looked, scratch[3][: 2 + 2 * differ].tobytes()
         return mask, looked, work > _ENOUGH
 
     def _note(self, base: Base, shared: bool) -> int:

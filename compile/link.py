@@ -46,6 +46,7 @@ _VERY_WIDE = 4096  # the same for rows on top: fewer are found sooner as they ar
 _ROOM = 16_384  # slots for remainders that are added
 _ROWS_AT_ONCE = 1024  # walked before somebody looks at the clock
 _ROWS_TAKEN = 64  # walked before they become masks and own edges: all of them may be wide
+_PLACES_AT_ONCE = 1 << 22  # of stacks, of tokens that may come first
 _PACED = 1024  # rows after which it is known how long the others take
 _BINDING = "binding a constraint to the vocabulary"
 
@@ -373,10 +374,6 @@ def link_machine(
                 "so that no depth would be enough for every text that was begun: a Matcher follows it, and put() reads "
                 "it on demand, without max_tokens"
             )
-        if need[start] > depth:
-            raise ConstraintError(
-                f"every text has {int(need[start])} brackets open at once, and depth={depth} is less: raise it"
-            )
     text, text_start = text_of(vocabulary)
     arrays = bind_rows(machine, vocabulary, text, text_start, split=True, meter=meter)
     bound = Bound(**bound_parts(machine, vocabulary, text, text_start, arrays))
@@ -443,10 +440,14 @@ def link(library: Bound, machine: Machine, source: str, depth: int, meter: Meter
     )  # fmt: skip
     pools, own_wide = _narrowed(pools, np.where(twin_state[order] < 0, number[order], -1), number, vocabulary.size)
     bases = library.lengths if counted else None
-    return _table(
+    table = _table(
         library, machine, fragments, bases, own_wide, order, number, total, pools, symbols, triples, twin_state,
         twin_site, source, depth,
     )  # fmt: skip
+    need = int(table.state_need[0]) if table.state_need.size else 0
+    if need > table.depth and not _begins(table):
+        raise too_deep(need, table.depth)
+    return table
 
 
 def _walk(
@@ -591,27 +592,30 @@ def _name_ends(library: Bound, machine: Machine, symbols: Symbols, counters: NDA
 
 
 def _needs(machine: Machine, number: NDArray[np.int32], states: int, depth: int) -> tuple[int, dict[str, NDArray[Any]]]:
-    """Return the depth of a table, and what its states and sites need of it where it can run out.
-
-    Raises ConstraintError where it is enough for no text.
-    """
+    """Return the depth of a table, and what its states and sites need of it where it can run out."""
     if machine.height is not None and machine.height <= depth:
         if not machine.anything:
             return machine.height, {}
         return depth, {"site_need": np.zeros(machine.num_sites, np.int32)}  # there: it can run out, in free values
     by_state, by_site, _ = needs(machine, MOST_DEPTH)
-    check_depth(int(by_state[0]), depth)
     out = np.zeros(states, np.int32)
     out[number] = by_state
     return depth, {"state_need": out, "site_need": by_site}
 
 
-def check_depth(need: int, depth: int) -> None:
-    """Raise ConstraintError where every text needs more frames than there may be."""
-    if need > depth:
-        raise ConstraintError(
-            f"every text has {need} recursive schemas open inside one another, and depth={depth} is less: raise it"
-        )
+def too_deep(need: int, depth: int) -> ConstraintError:
+    """Return the error of a depth with which no token may come first. need: a depth that is enough."""
+    return ConstraintError(f"depth={depth} is enough for no text: raise it to {need}")
+
+
+def _begins(table: TransitionTable) -> bool:
+    """Return whether some token may come first."""
+    part = max(1, _PLACES_AT_ONCE // max(1, table.slots))
+    for first in range(0, table.vocab_size, part):
+        tokens = np.arange(first, min(first + part, table.vocab_size))
+        if (table.follow(tokens[:, None]).node != table.dead).any():
+            return True
+    return False
 
 
 def _nothing_left(symbols: Symbols, text_start: NDArray[np.int32], count: int) -> int:

@@ -678,11 +678,27 @@ def rings(length):
 def test_a_depth_that_is_enough_for_no_text_is_refused_with_what_is(lazy, length):
     schema, text = rings(length), '{"x": ' * (length - 1) + "{}" + "}" * (length - 1)
     for depth in range(1, length):
-        with pytest.raises(ConstraintError, match=f"every text has {length} recursive .*, and depth={depth} is less"):
+        with pytest.raises(ConstraintError, match=f"depth={depth} is enough for no text: raise it to {length}"):
             mw.compile_json_schema(schema, vocabulary(), lazy=lazy, depth=depth)
     table = mw.compile_json_schema(schema, vocabulary(), lazy=lazy, depth=length)
     assert mw.Matcher(table).accepts([1 + b for b in text.encode()])
     assert takes(table, text)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_depth_is_enough_where_a_token_holds_a_text_that_fits(lazy):
+    """Where keys are told apart, they need as much as the deepest of them until one has been read."""
+    lists, inside = {"type": "array", "items": {"const": 1}, "minItems": 1}, {"$ref": "#/$defs/d"}
+    keys = {"patternProperties": {"b$": lists, "^a": inside}, "additionalProperties": False, "minProperties": 1}
+    schema = {"$ref": "#/$defs/d", "$defs": {"d": {"type": "object", **keys}}}
+    for tokens, fits in (([], False), ([b'{"b":[1]}'], True)):
+        vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *tokens], eos=0)
+        if fits:
+            table = mw.compile_json_schema(schema, vocab, lazy=lazy, depth=1, whitespace="compact")
+            assert mw.Matcher(table).accepts([257])
+            continue
+        with pytest.raises(ConstraintError, match="depth=1 is enough for no text: raise it to 2"):
+            mw.compile_json_schema(schema, vocab, lazy=lazy, depth=1, whitespace="compact")
 
 
 def test_within_max_tokens_whatever_is_written_is_complete_near_the_depth_too():

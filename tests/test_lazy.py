@@ -362,7 +362,9 @@ def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, 
         assert by_token.advance(257) == allowed
 
 
-def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
+@pytest.mark.parametrize("bases", [1, 1024])
+def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bases, monkeypatch):
+    monkeypatch.setattr(lazy_module, "_MOST_BASES", bases)
     _, vocab = tekken()
     lazy, complete = tables(LONG, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
@@ -382,11 +384,15 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted():
             assert a.is_accepting
             a.reset()
             b.reset()
+        if most > 10:
+            kept = [each for each in host.composed.values() if isinstance(each, np.ndarray) and each.size]
+            assert bool(kept) == (bases == 1)
     assert all((mask == copied).all() for mask, copied in held)
     known = [each for each in host.composed.values() if each is not matcher_module._DEEPER]
     whole = sum(isinstance(each, np.ndarray) for each in known)
     noted = [sys.getsizeof(each) for each in known if isinstance(each, bytes)]
     assert min(noted) < 100
+    assert len(lazy.automaton._noted_bases) <= bases
     around = 100 * len(host.composed) + 300 * whole
     assert abs(host.nbytes - around - 4 * host.words * whole - sum(noted)) < 10 * len(noted)
 
