@@ -470,12 +470,13 @@ def needs(
     """Return how many frames that are no leaves it takes to end the fragment of each state, (N,), and behind each site.
 
     most: in place of what has no end. Where labels lead into ever deeper calls, only the best of them is counted on;
-    without hope, none. Returned too is for which states this was not so. Behind the site of a trie of words it is what
-    others take; what its words take depends on which may still come.
+    without hope, none. Returned too is for which states this was not so. Behind the site of a trie of words, or of a
+    text by its content, it is what the other strings take; what the rest takes depends on what may still come.
     """
     site_start, site_states, site_leaf = machine.sites
     calls = machine.calls
-    words = calls[(calls[:, 1] >= KEYS) & (calls[:, 1] < STRINGS), 0]
+    inside = calls[:, 1]
+    told = np.setdiff1d(calls[((inside >= KEYS) & (inside < STRINGS)) | (inside >= TEXTS), 0], calls[inside < KEYS, 0])
     found = []
     for safely in (True, False):
         need = np.full(machine.size, most, np.int32)
@@ -488,7 +489,7 @@ def needs(
         inside[site_states < 0] = 0 if safely else most
         reduce = np.maximum if safely else np.minimum
         behind = reduce.reduceat(inside, site_start[:-1])
-        behind[words] = inside[site_start[words]]
+        behind[told] = inside[site_start[told]]
         found.append((need, behind))
         if not hope:
             return *found[0], found[0][0] < most
@@ -634,13 +635,49 @@ def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: An
 
 
 @njit(cache=True, nogil=True)
+def labels_ahead(class_of: Any, transition: Any, label: Any, free: int) -> Any:
+    """Return the labels with which words may end that go on from the states of a content, 64 in a number.
+
+    (N, PHASES, W): for each state, and each place in an escape behind it; see `Content`.
+    """
+    states, classes = transition.shape
+    out = np.zeros((states, PHASES, (label.max() >> 6) + 1), np.uint64)
+    for s in range(states):
+        if label[s] >= 0:
+            out[s, 0, label[s] >> 6] = np.uint64(1) << np.uint64(label[s] & 63)
+    changed = True
+    while changed:
+        changed = False
+        for s in range(states - 1, -1, -1):
+            for c in range(classes):
+                target = transition[s, c]
+                if target >= 0 and s != free:  # behind which everything ends with its own label
+                    for w in range(out.shape[2]):
+                        if out[target, 0, w] & ~out[s, 0, w]:
+                            out[s, 0, w] |= out[target, 0, w]
+                            changed = True
+    for phase, low, high in (
+        (4, 0, 0x1F), (4, 0x22, 0x22), (4, 0x5C, 0x5C), (5, 0, 0x0F), (6, 0x10, 0x1F), (7, 0x22, 0x22), (8, 0x5C, 0x5C)
+    ):  # fmt: skip
+        for s in range(states):
+            for byte in range(low, high + 1):
+                target = transition[s, class_of[byte]]
+                if target >= 0:
+                    out[s, phase] |= out[target, 0]
+    for phase in range(1, 4):  # any of them may still come
+        out[:, phase] = out[:, 4]
+    return out
+
+
+@njit(cache=True, nogil=True)
 def frames_needed(
     rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, uses: Any, safely: bool, out: Any
 ) -> None:  # fmt: skip
     """Lower out[s] to how many frames that are no leaves it takes at least to end the fragment of state s.
 
     out: (N,) 0 where nothing more has to be read, and a number above all others elsewhere. safely: whatever the labels
-    with which fragments end; else with the best of them, as always of those of words, of which one may be chosen.
+    with which fragments end; else with the best of them, as always of those of words and texts by their content, of
+    which one may be chosen.
     """
     states = rows.shape[0]
     first = np.zeros(states + 1, np.int64)  # each row's distinct codes
@@ -676,7 +713,7 @@ def frames_needed(
                 else:
                     site, inside = np.int64(calls[CALL - code, 0]), calls[CALL - code, 1]
                     need = np.int32(0) if site_leaf[site] else out[inside] + np.int32(1)
-                    worst = safely and not KEYS <= inside < STRINGS
+                    worst = safely and not KEYS <= inside < STRINGS and inside < TEXTS
                 if site >= 0:
                     after = np.int32(-1)
                     for x in range(site_start[site], site_start[site + 1]):

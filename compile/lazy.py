@@ -30,12 +30,14 @@ from ..automata.nested import (
     USE_SITE,
     Content,
     Machine,
+    labels_ahead,
 )
 from ..bundle import MOST_NOTED, Sheets, address_of, entry_of, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH
 from .lazy_kernels import (
     ASKS,
+    AT_AHEAD,
     AT_BODY,
     AT_BODY_GROUPS,
     AT_BYTE,
@@ -75,12 +77,12 @@ from .lazy_kernels import (
     WRITTEN,
     addresses,
     groups_read,
+    needed_behind,
     read,
     reads_little,
     restore,
     room_of,
     text_freely,
-    words_need,
     write_free,
     write_mask,
     write_text,
@@ -405,8 +407,15 @@ class Lazy:
     def _limits(self) -> _Limits:
         """Return how many frames each state and each site needs, once somebody is about to run out of them."""
         if self._needs is None:
-            needs = self._grow(self._find_limits)
-            for at, array in zip((AT_NEED_STATE, AT_NEED_SITE, AT_SURELY), needs, strict=True):
+            needs = self._grow(self._find_limits)  # which writes all that there is
+            places = []
+            for text in self.machine.texts if needs[0].size else ():
+                ahead: NDArray[np.uint64] = labels_ahead(text.class_of, text.transition, text.label, text.free)
+                self._kept.append(ahead)
+                places.append((address_of(ahead), ahead.shape[2]))
+            self._kept.append(np.array(places, np.int64))
+            arrays = *needs, self._kept[-1]
+            for at, array in zip((AT_NEED_STATE, AT_NEED_SITE, AT_SURELY, AT_AHEAD), arrays, strict=True):
                 put(self._header, at, array)
             self._needs = needs
         return self._needs
@@ -436,8 +445,8 @@ class Lazy:
                 site, twin, walk, least, room = -1, -1, False, 0, 0
                 base = self.bases.get(node)
                 if base is None:
-                    if node >= TEXTS:
-                        base = self._text(node)
+                    if node >= TEXTS:  # where labels may need different numbers of frames, it is walked
+                        base = None if frames >= 0 and self._forks(node) else self._text(node)
                     elif node >= STRINGS:
                         base, least, room = self._string(node)
                     elif node >= KEYS:
@@ -559,6 +568,10 @@ class Lazy:
         known.sheets.give(sheet)
         return found
 
+    def _forks(self, node: int) -> bool:
+        """Return whether a text may end with several labels, by one of its states."""
+        return bool(self.machine.texts[bisect_right(self._first_texts, node) - 1].label.max() > 0)
+
     def _use(self, node: int) -> tuple[int, int, int, int]:
         """Return of which use of which trie a state is."""
         return self.machine.uses[bisect_right(self._first_uses, node) - 1]
@@ -611,10 +624,10 @@ class Lazy:
         """Return whether there is room to leave all that is open."""
         with self._lock:
             need_state, need_site, _ = self._limits()
-            if KEYS <= node < STRINGS:
-                if stack.frames + self._loops.words_need(self._header, node, stack.site) > self.depth:
+            if KEYS <= node < STRINGS or node >= TEXTS:
+                if stack.frames + self._loops.needed_behind(self._header, node, stack.site) > self.depth:
                     return False
-                if self._use(node)[USE_SITE] < 0:  # which words may still come says what the site on top needs
+                if node >= TEXTS or self._use(node)[USE_SITE] < 0:  # what may still come says what the site needs
                     stack = stack.below
             elif stack.frames + _at(need_state, node) > self.depth:
                 return False
@@ -673,7 +686,7 @@ class _Loops(NamedTuple):
     read: Any
     addresses: Any
     write_free: Any
-    words_need: Any
+    needed_behind: Any
 
 
 @cache
@@ -692,5 +705,5 @@ def _loops() -> _Loops:
         entry_of(read, (header, 0, b"", sites)),
         entry_of(addresses, (words, words, numbers, numbers, numbers, numbers, header)),
         entry_of(write_free, (groups, counts, np.uint64(0), 0, words)),
-        entry_of(words_need, (header, 0, 0)),
+        entry_of(needed_behind, (header, 0, 0)),
     )

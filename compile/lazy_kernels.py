@@ -66,12 +66,12 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_USES, AT_STRING_ROWS,
     AT_STRINGS, AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS,
-    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED,
-) = range(0, 46, 2)  # fmt: skip
+    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED, AT_AHEAD,
+) = range(0, 48, 2)  # fmt: skip
 (
     AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_WORDS, AT_EOS, AT_SCRATCH, AT_GROUPS,
     AT_WANTED, AT_FREE_BYTES, HEADER,
-) = range(46, 59)  # fmt: skip
+) = range(48, 61)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -821,8 +821,8 @@ def write_free(characters: Any, length: Any, groups: Any, most: Any, out: Any) -
 @njit(cache=True, nogil=True)
 def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: Any) -> Any:
     """Return whether what is open after a token can be left again."""
-    of_words = KEYS <= state < STRINGS
-    within = of_words and _site_of(header, state) < 0  # which words may still come says what the site on top needs
+    told = KEYS <= state < STRINGS or state >= TEXTS  # what may still come says how many are needed behind it
+    within = told and (state >= TEXTS or _site_of(header, state) < 0)  # and so what the site on top needs
     top = np.int64(-1)
     site_leaf = array_at(header[AT_SITE_LEAF], header[AT_SITE_LEAF + 1], np.uint8)
     need_state = array_at(header[AT_NEED_STATE], header[AT_NEED_STATE + 1], np.int32)
@@ -841,37 +841,58 @@ def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: 
         if pushed[k] < need_site.size and not (within and k == pushed.size - 1):
             most = max(most, left + need_site[pushed[k]])
         left += not site_leaf[pushed[k]]
-    if of_words:
-        left += words_need(header, state, top)
+    if told:
+        left += needed_behind(header, state, top)
     elif state < need_state.size:
         left += need_state[state]
     return max(most, left) <= header[AT_DEPTH]
 
 
 @njit(cache=True, nogil=True)
-def words_need(header: Any, here: Any, top: Any) -> Any:
-    """Return how many frames it takes behind what a state of a trie may become; top: the site on top of the stack."""
-    need_state = array_at(header[AT_NEED_STATE], header[AT_NEED_STATE + 1], np.int32)
-    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
-    if not need_state.size:
+def needed_behind(header: Any, here: Any, top: Any) -> Any:
+    """Return how many frames it takes behind what a state of a trie or of a text may become; top: the site on top."""
+    if not header[AT_NEED_STATE + 1]:
         return np.int64(0)
-    surely = array_at(header[AT_SURELY], header[AT_SURELY + 1], np.uint8)
+    least, hoped = np.int64(MOST_DEPTH), np.int64(MOST_DEPTH)
+    if here >= TEXTS:
+        text = _text_in(header, here)
+        first, _, _, _, states, _, _, _, _, _ = array_at(text, OF_TEXT, np.int64)
+        which = 2 * ((text - header[AT_TEXTS]) // (8 * OF_TEXT))
+        ahead_at, words = array_at(header[AT_AHEAD] + 8 * which, 2, np.int64)
+        ahead = array_at(ahead_at, PHASES * states * words, np.uint64)
+        begin = words * ((here - first) % (PHASES * states))
+        for w in range(words):
+            labels = ahead[begin + w]
+            label = np.int64(64) * w
+            while labels:
+                if labels & np.uint64(1):
+                    least, hoped = _better(header, least, hoped, _state_behind(header, top, label))
+                labels >>= np.uint64(1)
+                label += 1
+        return least if least < MOST_DEPTH else hoped
+    keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
     first, _, trie, site = array_at(_use_in(header, here), OF_USE, np.int64)
     child, site = np.int64(here - first + trie), np.int64(top if site < 0 else site)
-    least, hoped = np.int64(MOST_DEPTH), np.int64(MOST_DEPTH)
-    stop, target = np.int64(keys[OF_KEY * child + KEY_STOP]), np.int64(-1)
+    stop = np.int64(keys[OF_KEY * child + KEY_STOP])
     if keys[OF_KEY * child + KEY_LIKE] >= 0:  # any other
-        target = _state_behind(header, site, 0)
-    while True:
-        if target >= 0 and surely[target]:
-            least = min(least, np.int64(need_state[target]))
-        elif target >= 0:
-            hoped = min(hoped, np.int64(need_state[target]))
-        if child == stop:
-            return least if least < MOST_DEPTH else hoped
+        least, hoped = _better(header, least, hoped, _state_behind(header, site, 0))
+    while child != stop:
         child = np.int64(keys[OF_KEY * child + KEY_END])
-        target = _state_behind(header, site, keys[OF_KEY * child + KEY_LABEL])
+        label = np.int64(keys[OF_KEY * child + KEY_LABEL])
+        least, hoped = _better(header, least, hoped, _state_behind(header, site, label))
         child += 1
+    return least if least < MOST_DEPTH else hoped
+
+
+@njit(cache=True, nogil=True)
+def _better(header: Any, least: Any, hoped: Any, state: Any) -> Any:
+    """Return the fewest frames that are surely and perhaps needed, where a further state may come, or DEAD."""
+    if state < 0:
+        return least, hoped
+    need = np.int64(array_at(header[AT_NEED_STATE], header[AT_NEED_STATE + 1], np.int32)[state])
+    if array_at(header[AT_SURELY], header[AT_SURELY + 1], np.uint8)[state]:
+        return min(least, need), hoped
+    return least, min(hoped, need)
 
 
 @njit(cache=True, nogil=True)
@@ -1078,7 +1099,10 @@ def _walk_tokens(
         is_any = any_groups and sets[_SETS * i + NODE_CHARACTERS] & ~any_groups == 0 and _is_any(header, code)
         below = behind if is_any else node[n + NODE_TOKENS + 1]
         if first < below:
-            allowed = frames < 0 or _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
+            allowed = True
+            if frames >= 0:  # what is on top says how many are needed
+                allowed = _fits(header, stack[(d + 1) * levels : (d + 1) * levels + h], p, code, real, frames)
+                looked = max(looked, min(p + 1, real.size))
             for x in range(first, below):
                 bit = one << np.uint32(token[x] & 31)
                 if notes:
@@ -1480,15 +1504,17 @@ def write_mask(
     mask, out = array_at(mask_at, size, np.uint32), array_at(sheet, words, np.uint32)
     noted = array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32)
     _renew(mask, out, noted, whole, array_at(differ_at, differing, np.uint32))
-    looked = work = np.int64(0)
+    work = np.int64(0)
+    looked = np.int64(frames >= 0 and real.size > 0)  # whether there is room depends on the site on top
     if exits:
-        looked = np.int64(site < 0)
+        looked = max(looked, np.int64(site < 0))
     if exits and (site >= 0 or real.size):
         site_start = array_at(header[AT_SITE_START], header[AT_SITE_START + 1], np.int32)
         site_states = array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)
         token, symbol = array_at(token_at, exits, np.int32), array_at(symbol_at, exits, np.int32)
         characters, label = array_at(characters_at, counted, np.int32), array_at(label_at, labels, np.int32)
-        left, popped, nothing = site if site >= 0 else np.int64(real[real.size - 1]), looked, header[AT_NOTHING]
+        left, nothing = site if site >= 0 else np.int64(real[real.size - 1]), header[AT_NOTHING]
+        popped = np.int64(site < 0)
         alive = np.empty((header[AT_SYMBOLS] + 31) >> 5, np.uint32)
         first = np.int64(0)
         while first < exits:
@@ -1507,6 +1533,8 @@ def write_mask(
                 looked, work = max(looked, seen), work + nodes
                 if state != WRITTEN:
                     return state, looked, work, np.int64(-1)
+                if frames >= 0:
+                    looked = max(looked, min(popped + 1, real.size))
                 if nothing >= 0 and (frames < 0 or _fits(header, real[:0], popped, start, real, frames)):
                     alive[nothing >> 5] |= one << np.uint32(nothing & 31)
                 for x in range(first, stop):

@@ -805,22 +805,20 @@ def test_words_that_begin_alike_are_told_apart_and_near_the_depth_only_those_com
     vocab, compared = wordy_vocabulary(rng), 0
     for _ in range(40):
         schema = wordy(rng, 2)
-        options = {"depth": rng.choice([1, 2, 3, 64]), "any_order": rng.random() < 0.2}
-        if options["any_order"]:  # in which more frames are counted on than an object takes
-            options["depth"] = 64
+        options = {"depth": rng.choice([1, 2, 3, 64]), "any_order": rng.random() < 0.2, "ascii": rng.random() < 0.2}
         try:
             lazy, complete = tables(schema, vocab, **options)
         except MaskwrightError:
             continue  # nothing fits the schema, or within the depth
-        same_as_far_as_it_goes(lazy, complete, vocab, rng)
+        same_until_it_ends(lazy, complete, vocab, rng)
         compared += 1
         if compared == 6:
             break
     assert compared == 6
 
 
-def same_as_far_as_it_goes(lazy, complete, vocab, rng):
-    """Walk along both tables, three times as far as a key can be begun behind which there is room."""
+def same_until_it_ends(lazy, complete, vocab, rng):
+    """Walk along both tables, three times, and as far as only EOS may come."""
     for _ in range(3):
         a, b = mw.Matcher(lazy), mw.Matcher(complete)
         for _ in range(40):
@@ -828,11 +826,79 @@ def same_as_far_as_it_goes(lazy, complete, vocab, rng):
             assert both[0] == both[1], b"".join(vocab.tokens[token] for token in a._tokens)
             allowed = [token for token in both[0] if token != vocab.eos]
             if not allowed:
+                assert a.is_accepting, b"".join(vocab.tokens[token] for token in a._tokens)
                 break
             some = rng.sample(allowed, min(6, len(allowed)))
             token = max(some, key=lambda v: len(vocab.tokens[v])) if rng.random() < 0.5 else some[0]
             assert a.advance(token)
             assert b.advance(token)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("seed", range(4 * TIMES))
+def test_a_depth_is_all_that_keeps_a_text_from_being_written(seed, lazy):
+    """A table allows what one of more depth allows with as many frames open as it may have, and nothing else."""
+    rng, compared = random.Random(seed), 0
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    for _ in range(60):
+        schema = wordy(rng, 2)
+        options = {"any_order": rng.random() < 0.3, "ascii": rng.random() < 0.3, "whitespace": "compact", "lazy": lazy}
+        try:
+            deep = mw.compile_json_schema(schema, vocab, depth=20, **options)
+        except MaskwrightError:
+            continue
+        shallow = {}
+        for depth in (1, 2, 3):
+            try:
+                table = mw.compile_json_schema(schema, vocab, depth=depth, **options)
+            except mw.ConstraintError:  # no text fits
+                shallow[depth] = None
+            else:
+                if table.depth == depth:  # else the schema does not recurse
+                    shallow[depth] = mw.Matcher(table)
+        for _ in range(8 if shallow else 0):
+            text, frames = random_text(mw.Matcher(deep), rng)
+            for depth, matcher in shallow.items() if text is not None else ():
+                fits = matcher is not None
+                if fits:
+                    matcher.reset()
+                    for byte in text:
+                        allowed = tokens_of(matcher.mask())
+                        assert allowed, (depth, text)
+                        fits = matcher.advance(byte + 1)
+                        assert fits == (byte + 1 in allowed), (depth, text)
+                        if not fits:
+                            break
+                assert fits == (frames <= depth), (depth, frames, text, schema)
+                compared += 1
+    assert compared > 40
+
+
+def random_text(matcher, rng):
+    """Return a text that a matcher of single bytes accepts, None where it became long, and the most frames open."""
+    text, frames = bytearray(), 0
+    while not matcher.is_accepting:
+        allowed = [token - 1 for token in tokens_of(matcher.mask())]
+        ending = [byte for byte in allowed if byte in b'"]}']
+        leading = [byte for byte in allowed if byte in b"\\{}[]:,abxyz12" or byte > 0x7F]
+        byte = rng.choice(ending if ending and rng.random() < 0.5 else leading or allowed)
+        assert matcher.advance(byte + 1)
+        text.append(byte)
+        frames = max(frames, matcher._place[1].frames)
+        if len(text) > 300:
+            return None, frames
+    return bytes(text), frames
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("value", [{"type": "null"}, {"$ref": "#"}, {}])
+def test_no_key_is_begun_where_none_may_come(value, lazy):
+    vocab = vocabulary()
+    schema = {"type": "object", "patternProperties": {"b$": value}, "maxProperties": 1}
+    matcher = mw.Matcher(mw.compile_json_schema(schema, vocab, lazy=lazy, whitespace="compact"))
+    for byte in b'{"a":"x"':
+        assert matcher.advance(vocab.tokens.index(bytes([byte])))
+    assert [vocab.tokens[token] for token in tokens_of(matcher.mask())] == [b"}"]
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -853,7 +919,7 @@ def test_near_the_depth_a_key_is_only_begun_if_there_is_room_behind_it(depth):
         schema = {"type": "object", "properties": {"e": {"$ref": "#"}, "a": {"$ref": f"#/$defs/{name}"}}}
         lazy, complete = tables({**schema, "additionalProperties": False, "$defs": definitions}, vocab, depth=depth)
         for seed in range(6):
-            same_as_far_as_it_goes(lazy, complete, vocab, random.Random(seed))
+            same_until_it_ends(lazy, complete, vocab, random.Random(seed))
 
 
 def test_where_ends_are_hoped_for_the_ways_that_surely_end_count_first():

@@ -78,6 +78,9 @@ class Emitter:
         height = self.machine.height
         # whatever the schema may open
         self.fits = depth is not None and height is not None and height <= frames(self.machine, depth)
+        # whether the depth may run out, so that texts with several labels have to say what is needed behind them;
+        # where these are read by their content, `lazy_kernels.needed_behind` does
+        self.in_place = height is None and not self.by_content
         self.any_order = any(isinstance(each, ObjectAutomaton) and each.any_order for each in self.found)
         self._whole()
 
@@ -199,7 +202,8 @@ class Emitter:
                             states[:] = [i for i in states if i not in ended]
                             moving = changed = True
                 left = [(automaton, states) for automaton, states in left if states]
-        return frames + 1 if not left else MOST_DEPTH
+        # and one for what comes behind a key that was chosen: it may be called, and then need as many
+        return frames + 2 if not left else MOST_DEPTH
 
     def _ends(
         self, automaton: Any, i: int, ended: set[int], before: dict[int, bool], done: dict[int, set[int]],
@@ -244,7 +248,11 @@ class Emitter:
             w.word(state, word, follow[label])
         if number and value.number is not None:
             start, fragment = self._number(value.number)
-            site = m.site(follow, True)
+            led = follow  # what other labels lead to says nothing of what is needed behind a number
+            if len(follow) > 1:
+                used = set(value.number.label.tolist())
+                led = tuple([to if label in used else -1 for label, to in enumerate(follow)])
+            site = m.site(led, True)
             m.enter(state, start, fragment, site)
             if start < self.library.machine.size:
                 m.twins[state] = start, site
@@ -254,6 +262,8 @@ class Emitter:
                 w.string(state, follow[text.label])
             elif type(text) is Finite:
                 self._words(state, text, follow)
+            elif type(text) is Regular and self.in_place and _forks(text.content):
+                m.edge(state, QUOTE, self.written(text, follow)[0])
             elif type(text) is Bounded or type(text) is Regular:
                 first, order = self._text(text)
                 m.edge(state, QUOTE, m.call(m.site(tuple(follow[label] for label in order), True), first))
@@ -326,7 +336,7 @@ class Emitter:
     def _content(self, text: Regular) -> tuple[int, tuple[int, ...]]:
         """Return the same of a string by its content."""
         if not self.lazy:
-            return self._written(text)
+            return self.written(text)
         m, content = self.machine, text.content
         free = free_state(content) if text.most is None else -1
         needed = np.zeros(0, np.int32) if text.most is None else _needed(content)
@@ -334,10 +344,10 @@ class Emitter:
         if found is not None:
             return found
         if content.label.max() > 0:  # the order of labels is known when it is written
-            return self._written(text)
+            return self.written(text)
 
         def write() -> None:
-            start, _ = self._written(text)
+            start, _ = self.written(text)
             m.copy(later, start)
             if start == self.library.places.body:
                 m.twins[later] = start, -1
@@ -353,51 +363,61 @@ class Emitter:
             return None
         label, order = ordered(content.label, free)
         if free == 0:
-            return self.library.places.body, order
+            return self.library.places.body, order[:1]
         class_of = np.ascontiguousarray(content.class_of, np.uint16)
         transition, label = (np.ascontiguousarray(array, np.int32) for array in (content.transition, label))
         first = self.machine.text(Content(class_of, transition, label, free, -1 if most is None else most, needed))
         return None if first is None else (first, order)
 
-    def _written(self, text: Regular) -> tuple[int, tuple[int, ...]]:
-        """Write a string by its content, and return the same of it."""
+    def written(self, text: Regular, follow: tuple[int, ...] | None = None) -> tuple[int, tuple[int, ...]]:
+        """Write a string by its content, and return the same of it.
+
+        follow: what its labels lead to. It is no fragment then, but read in the frame of what is around it, so that
+        each of its states says how many frames are needed behind what it may become; what is returned is a code.
+        """
         m, places, ascii = self.machine, self.library.places, self.library.layout.ascii
         content = cut(text, self.meter)
         class_of, codes = escaped(content, ascii, self.meter)
         labels = int(RETURN - codes.min()) + 1
+        order = tuple(range(labels))
         free = None if ascii else ending_freely(content, class_of, codes)
-        if free is None:
+        if free is None and follow is None:
             if self.lazy:
-                return m.dfa_later(class_of, codes), tuple(range(labels))
+                return m.dfa_later(class_of, codes), order
             codes = numbered(class_of, codes, self.library.vocabulary)
             first = m.dfa(class_of, codes)
             m.apart.append((first, class_of, codes, is_format(content.transition)))
-            return first, tuple(range(labels))
+            return first, order
         # what comes before is written out, as rows that differ little from those of any string, which ends by label 0
-        state, before = free
-        rows = codes[:, class_of]
-        label = int(RETURN - rows[state, QUOTE])
-        order = (label, *(other for other in range(labels) if other != label))
-        if not before[0]:
-            return places.body, order
-        kept = np.flatnonzero(before)
+        rows, before, site = codes[:, class_of], np.ones(len(codes), np.bool_), -1
+        known: dict[int, int] = {}  # the library's states
+        if free is not None:
+            state, before = free
+            label = int(RETURN - rows[state, QUOTE])
+            order = (label, *(other for other in order if other != label))
+            known = {**self._like_string(rows, state), len(rows): places.escape}
+            if follow is not None:
+                site = m.site((follow[label],), True)
+                known = {old: m.call(site, new) for old, new in known.items()}
+            if not before[0]:
+                return known[state], order
         # codes of the machine: ends by their place in `order`, states before by number, others like a string's
-        place = np.empty(labels, np.int32)
-        place[list(order)] = np.arange(labels)
-        number = (np.cumsum(before) - 1 + m.size).astype(np.int32)
-        for old, known in self._like_string(rows, state).items():
-            number[old] = known
-        mine = rows[kept]
+        ends = np.empty(labels, np.int32)
+        ends[list(order)] = RETURN - np.arange(labels) if follow is None else [follow[label] for label in order]
+        number = np.append(np.cumsum(before) - 1 + m.size, 0).astype(np.int32)
+        for old, new in known.items():
+            number[old] = new
+        mine = rows[before]
         out = np.where(mine >= 0, number[np.maximum(mine, 0)], mine)
-        ends = mine <= RETURN
-        out[ends] = RETURN - place[RETURN - mine[ends]]
-        # an escape that leads out of all that comes before could spell what leads elsewhere: only those that cannot
-        leaves = mine[:, BACKSLASH] == rows[state, BACKSLASH]
-        out[leaves, BACKSLASH] = places.escape
+        out[mine <= RETURN] = ends[RETURN - mine[mine <= RETURN]]
+        if free is not None:
+            # an escape that leads out of all that comes before could spell what leads elsewhere: only those that cannot
+            out[mine[:, BACKSLASH] == rows[state, BACKSLASH], BACKSLASH] = known[len(rows)]
         first = m.block(out.astype(np.int32))
-        like = (mine[:, 0x20:0x80] == state).mean(axis=1) > 0.5  # else the difference would be the larger row
-        for new in np.flatnonzero(like).tolist():
-            m.twins[first + new] = places.body, -1
+        if free is not None:
+            like = (mine[:, 0x20:0x80] == state).mean(axis=1) > 0.5  # else the difference would be the larger row
+            for new in np.flatnonzero(like).tolist():
+                m.twins[first + new] = places.body, site
         return first, order
 
     def _like_string(self, rows: NDArray[Any], state: int) -> dict[int, int]:
@@ -686,7 +706,7 @@ class _Keys:
         self.behind = [DEAD] * len(automaton.keys)  # the states behind keys, as far as they have been asked for
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
-        self.contents: list[Labelled] = []  # kept, as they are known by their identity
+        self.contents: dict[bytes, Labelled] = {}  # by the same, kept, as they are known by their identity
         self.before: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # `states_before` of the language
         self.total: list[tuple[int, bool]] = []  # `total_states` of it, and which of these are free
 
@@ -858,9 +878,11 @@ class _Keys:
                 targets[j] = behind(step)
         for c, step in here.others.items():
             targets[len(self.automaton.keys) + c] = behind(step)
+        if all(target == DEAD for target in targets):
+            return DEAD
         m = self.emitter.machine
         if self.shared is None:
-            self.shared = self._is_shared(language)
+            self.shared = not self.emitter.in_place and self._is_shared(language)
         if self.shared:  # one automaton for all states: a key that may not come next is an end that leads nowhere
             found = self.fragments.get(b"")
             if found is None:
@@ -901,14 +923,20 @@ class _Keys:
         rank = {target: n for n, target in enumerate(states)}
         renamed = np.array([*[rank.get(target, -1) for target in targets], -1], np.int32)
         key = renamed.tobytes()
-        found = self.fragments.get(key)
-        if found is None:
+        content = self.contents.get(key)
+        if content is None:
             content = language._replace(label=renamed[language.label])
             lives = leading_to(_before(language), content.label >= 0)
             if not lives[0]:
                 return DEAD
-            content = trimmed(content, lives)
-            self.contents.append(content)
+            content = self.contents[key] = trimmed(content, lives)
+        if self.emitter.in_place and len(states) > 1:
+            place = key, *states
+            if place not in self.made:
+                self.made[place] = self.emitter.written(Regular(content), tuple(states))[0]
+            return self.made[place]
+        found = self.fragments.get(key)
+        if found is None:
             found = self.fragments[key] = self.emitter._content(Regular(content))
         start, order = found
         m = self.emitter.machine
@@ -925,6 +953,12 @@ class _Keys:
             return False
         ends = np.isin(language.label, [keys + c for c in always])
         return bool(leading_to(_before(language), ends).all())
+
+
+def _forks(content: Labelled) -> bool:
+    """Return whether words end with several labels."""
+    ends = content.label[content.label >= 0]
+    return bool((ends != ends[0]).any())
 
 
 def ordered(label: NDArray[Any], free: int) -> tuple[NDArray[Any], tuple[int, ...]]:
