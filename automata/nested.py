@@ -99,6 +99,7 @@ class Machine:
         # of strings that are counted (first state, how many of its states are here, fewest and most characters)
         self.apart: list[tuple[int, NDArray[Any], NDArray[Any], bool]] = []
         self.counted: list[tuple[int, int, int, int | None]] = []
+        self.placed: list[tuple[int, int, int]] = []  # (first state, state after the last, site): see `place`
         self.strings: list[tuple[int, int, int | None]] = []  # first state, fewest and most characters
         self._next_string, self._next_text = STRINGS, TEXTS
         self.texts: list[Content] = []
@@ -153,12 +154,25 @@ class Machine:
         key = (states, leaf)
         found = self._site_of.get(key)
         if found is None:
-            found = self._site_of[key] = self.num_sites
-            self.num_sites += 1
-            self._site_states.extend(states)
-            self._site_start.append(self._used_site_states + len(self._site_states))
-            self._site_leaf.append(leaf)
+            found = self._site_of[key] = self._new_site(states, leaf)
         return found
+
+    def _new_site(self, states: tuple[int, ...], leaf: bool) -> int:
+        site = self.num_sites
+        self.num_sites += 1
+        self._site_states.extend(states)
+        self._site_start.append(self._used_site_states + len(self._site_states))
+        self._site_leaf.append(leaf)
+        return site
+
+    def place(self, first: int, count: int, states: tuple[int, ...]) -> int:
+        """Return a site for a fragment without calls that is entered with no other, by its states; see `site`.
+
+        How many frames each of these needs thus depends on itself alone.
+        """
+        site = self._new_site(states, True)
+        self.placed.append((first, first + count, site))
+        return site
 
     def call(self, site: int, target: int) -> int:
         """Return the code that pushes a site and goes to a state."""
@@ -471,12 +485,16 @@ def needs(
 
     most: in place of what has no end. Where labels lead into ever deeper calls, only the best of them is counted on;
     without hope, none. Returned too is for which states this was not so. Behind the site of a trie of words, or of a
-    text by its content, it is what the other strings take; what the rest takes depends on what may still come.
+    text by its content, it is what the other strings take; what the rest takes depends on what may still come. States
+    of fragments that were placed count in what comes behind, for which their sites need nothing.
     """
     site_start, site_states, site_leaf = machine.sites
     calls = machine.calls
     inside = calls[:, 1]
     told = np.setdiff1d(calls[((inside >= KEYS) & (inside < STRINGS)) | (inside >= TEXTS), 0], calls[inside < KEYS, 0])
+    site_of = np.full(machine.size, -1, np.int32)
+    for first, stop, site in machine.placed:
+        site_of[first:stop] = site
     found = []
     for safely in (True, False):
         need = np.full(machine.size, most, np.int32)
@@ -484,12 +502,14 @@ def needs(
         # strings and numbers make no calls, and those that are counted are not all here
         for first, stop in chain(((p[0], p[1]) for p in machine.parts), ((c[0], c[0] + c[1]) for c in machine.counted)):
             need[first:stop] = 0
-        frames_needed(machine.rows, calls, site_start, site_states, site_leaf, machine.all_uses, safely, need)
+        need[site_of >= 0] = most
+        frames_needed(machine.rows, calls, site_start, site_states, site_leaf, machine.all_uses, site_of, safely, need)
         inside = np.where(site_states < STRINGS, need[np.clip(site_states, 0, machine.size - 1)], 0)
         inside[site_states < 0] = 0 if safely else most
         reduce = np.maximum if safely else np.minimum
         behind = reduce.reduceat(inside, site_start[:-1])
         behind[told] = inside[site_start[told]]
+        behind[[site for _, _, site in machine.placed]] = 0
         found.append((need, behind))
         if not hope:
             return *found[0], found[0][0] < most
@@ -671,13 +691,14 @@ def labels_ahead(class_of: Any, transition: Any, label: Any, free: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def frames_needed(
-    rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, uses: Any, safely: bool, out: Any
+    rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, uses: Any, site_of: Any, safely: bool,
+    out: Any,
 ) -> None:  # fmt: skip
     """Lower out[s] to how many frames that are no leaves it takes at least to end the fragment of state s.
 
-    out: (N,) 0 where nothing more has to be read, and a number above all others elsewhere. safely: whatever the labels
-    with which fragments end; else with the best of them, as always of those of words and texts by their content, of
-    which one may be chosen.
+    site_of: (N,) the sites of states of fragments that were placed, -1 of others. out: (N,) 0 where nothing more has to
+    be read, and a number above all others elsewhere. safely: whatever the labels with which fragments end; else with
+    the best of them, as always of those of words and texts by their content, of which one may be chosen.
     """
     states = rows.shape[0]
     first = np.zeros(states + 1, np.int64)  # each row's distinct codes
@@ -707,6 +728,9 @@ def frames_needed(
                     need = out[code]
                 elif code > CALL and code < 0:
                     need = np.int32(0)
+                    if site_of[s] >= 0:
+                        label = RETURN - code if code > KEEP else KEEP - code
+                        need = out[site_states[site_start[site_of[s]] + label]]
                 elif code >= KEYS:  # words
                     need, worst = np.int32(0), False
                     site = uses[np.searchsorted(uses[:, USE_FIRST], code), USE_SITE]
@@ -714,6 +738,8 @@ def frames_needed(
                     site, inside = np.int64(calls[CALL - code, 0]), calls[CALL - code, 1]
                     need = np.int32(0) if site_leaf[site] else out[inside] + np.int32(1)
                     worst = safely and not KEYS <= inside < STRINGS and inside < TEXTS
+                    if inside < KEYS and site_of[inside] >= 0:
+                        site, need = np.int64(-1), out[inside]
                 if site >= 0:
                     after = np.int32(-1)
                     for x in range(site_start[site], site_start[site + 1]):

@@ -842,6 +842,14 @@ def test_a_depth_is_all_that_keeps_a_text_from_being_written(seed, lazy):
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     for _ in range(60):
         schema = wordy(rng, 2)
+        deeper = [key for key, value in schema["properties"].items() if "$ref" in str(value)]
+        if deeper and rng.random() < 0.5:  # a number decides whether there has to be more
+            schema["properties"] = {
+                "n": {"type": rng.choice(["integer", ["number", "string"]])},
+                **schema["properties"],
+            }
+            schema["if"] = {"properties": {"n": {"type": "number", "minimum": rng.choice([0, 5])}}, "required": ["n"]}
+            schema["then"] = {"required": [rng.choice(deeper)]}
         options = {"any_order": rng.random() < 0.3, "ascii": rng.random() < 0.3, "whitespace": "compact", "lazy": lazy}
         try:
             deep = mw.compile_json_schema(schema, vocab, depth=20, **options)

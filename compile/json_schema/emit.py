@@ -71,16 +71,17 @@ class Emitter:
         self.uses: defaultdict[int, int] = defaultdict(int)
         self.found: list[ObjectAutomaton | ArrayAutomaton] = []  # all there are
         self.fragments: dict[int, int] = {}  # first state of each object and array that is called
-        self.numbers: dict[int, tuple[int, tuple[int, int]]] = {}
+        self.numbers: dict[tuple[int, tuple[int, ...] | None], tuple[int, tuple[int, int], int]] = {}
         self.texts: dict[int, tuple[int, tuple[int, ...]]] = {}
         self.tries: dict[int, tuple[int, int]] = {}  # of listed words
         self._count()
         height = self.machine.height
         # whatever the schema may open
         self.fits = depth is not None and height is not None and height <= frames(self.machine, depth)
-        # whether the depth may run out, so that texts with several labels have to say what is needed behind them;
-        # where these are read by their content, `lazy_kernels.needed_behind` does
-        self.in_place = height is None and not self.by_content
+        # so that the depth may run out, and what has several labels has to say what is needed behind it. Of texts that
+        # are read by their content, `lazy_kernels.needed_behind` says so
+        self.recurs = height is None
+        self.in_place = self.recurs and not self.by_content
         self.any_order = any(isinstance(each, ObjectAutomaton) and each.any_order for each in self.found)
         self._whole()
 
@@ -247,12 +248,7 @@ class Emitter:
         for word, label in value.literals.items():
             w.word(state, word, follow[label])
         if number and value.number is not None:
-            start, fragment = self._number(value.number)
-            led = follow  # what other labels lead to says nothing of what is needed behind a number
-            if len(follow) > 1:
-                used = set(value.number.label.tolist())
-                led = tuple([to if label in used else -1 for label, to in enumerate(follow)])
-            site = m.site(led, True)
+            start, fragment, site = self._number(value.number, follow)
             m.enter(state, start, fragment, site)
             if start < self.library.machine.size:
                 m.twins[state] = start, site
@@ -293,18 +289,26 @@ class Emitter:
             here = m.later(lambda: write(here, automaton, follow))
             m.edge(state, opener, here)
 
-    def _number(self, number: Labelled) -> tuple[int, tuple[int, int]]:
-        """Return the first state of a number's fragment, and the fragment."""
-        found = self.numbers.get(id(number))
+    def _number(self, number: Labelled, follow: tuple[int, ...]) -> tuple[int, tuple[int, int], int]:
+        """Return the first state of a number's fragment, the fragment, and the site it is entered with."""
+        m, placed = self.machine, False
+        if len(follow) > 1:
+            used = set(number.label.tolist()) - {-1}
+            placed = self.recurs and len(used) > 1
+            follow = tuple([to if label in used else -1 for label, to in enumerate(follow)])
+        key = id(number), follow if placed else None
+        found = self.numbers.get(key)
         if found is None:
-            for known, start, fragment in self.library.numbers:
+            for known, start, fragment in () if placed else self.library.numbers:
                 if known is number:
-                    return start, fragment
+                    return start, fragment, m.site(follow, True)
             rows = self._number_rows(number)
-            first = (self.machine.dfa_later if self.lazy else self.machine.dfa)(_NUMBER_BYTES, rows)
-            self.machine.accepting.update((np.flatnonzero(number.label >= 0) + first).tolist())
-            found = self.numbers[id(number)] = first, (first, len(rows))
-        return found
+            first = (m.dfa_later if self.lazy and not placed else m.dfa)(_NUMBER_BYTES, rows)
+            m.accepting.update((np.flatnonzero(number.label >= 0) + first).tolist())
+            site = m.place(first, len(rows), follow) if placed else -1
+            found = self.numbers[key] = first, (first, len(rows)), site
+        start, fragment, site = found
+        return start, fragment, site if placed else m.site(follow, True)
 
     def _number_rows(self, number: Labelled) -> NDArray[np.int32]:
         rows = number.transition[:, number.class_of].astype(np.int32)
