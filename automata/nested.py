@@ -655,7 +655,7 @@ def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: An
 
 
 @njit(cache=True, nogil=True)
-def labels_ahead(class_of: Any, transition: Any, label: Any, free: int) -> Any:
+def labels_ahead(class_of: Any, transition: Any, label: Any) -> Any:
     """Return the labels with which words may end that go on from the states of a content, 64 in a number.
 
     (N, PHASES, W): for each state, and each place in an escape behind it; see `Content`.
@@ -671,7 +671,7 @@ def labels_ahead(class_of: Any, transition: Any, label: Any, free: int) -> Any:
         for s in range(states - 1, -1, -1):
             for c in range(classes):
                 target = transition[s, c]
-                if target >= 0 and s != free:  # behind which everything ends with its own label
+                if target >= 0:
                     for w in range(out.shape[2]):
                         if out[target, 0, w] & ~out[s, 0, w]:
                             out[s, 0, w] |= out[target, 0, w]

@@ -410,7 +410,7 @@ class Lazy:
             needs = self._grow(self._find_limits)  # which writes all that there is
             places = []
             for text in self.machine.texts if needs[0].size else ():
-                ahead: NDArray[np.uint64] = labels_ahead(text.class_of, text.transition, text.label, text.free)
+                ahead: NDArray[np.uint64] = labels_ahead(text.class_of, text.transition, text.label)
                 self._kept.append(ahead)
                 places.append((address_of(ahead), ahead.shape[2]))
             self._kept.append(np.array(places, np.int64))

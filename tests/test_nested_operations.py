@@ -1082,7 +1082,7 @@ def test_forced_text_goes_through_calls_and_returns():
 ITEM = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
 LABELLED: dict[str, Any] = {  # where how soon a text can end depends on what is in it
     "one": {"type": "array", "items": {"enum": [1, 12, 2]}, "contains": {"const": 1}},
-    "two": {"type": "array", "items": {"enum": [1, "a", None]}, "contains": {"const": 1}, "minContains": 2},
+    "two": {"type": "array", "items": {"enum": [1, 2, "a", None]}, "contains": {"const": 1}, "minContains": 2},
     "not": {"type": "array", "items": {"not": {"type": "array", "items": {"const": 1}}}, "contains": {"type": "array"}},
     "either": {"oneOf": [
         {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"const": 1}}, "required": ["b"],

@@ -18,11 +18,20 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
-from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine
+from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine, labels_ahead
 from ...automata.utf8 import characters_left
 from ...table import MOST_DEPTH
 from .formats import is_format
-from .fragments import come_narrowly, ending_freely, free_state, leading_to, numbered, states_before, total_states
+from .fragments import (
+    come_narrowly,
+    ending_freely,
+    free_state,
+    in_text,
+    leading_to,
+    numbered,
+    states_before,
+    total_states,
+)
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library, frames
 from .skeleton import (
@@ -259,7 +268,7 @@ class Emitter:
             elif type(text) is Finite:
                 self._words(state, text, follow)
             elif type(text) is Regular and self.in_place and _forks(text.content):
-                m.edge(state, QUOTE, self.written(text, follow)[0])
+                m.edge(state, QUOTE, self._by_place(text.content, follow))
             elif type(text) is Bounded or type(text) is Regular:
                 first, order = self._text(text)
                 m.edge(state, QUOTE, m.call(m.site(tuple(follow[label] for label in order), True), first))
@@ -340,7 +349,7 @@ class Emitter:
     def _content(self, text: Regular) -> tuple[int, tuple[int, ...]]:
         """Return the same of a string by its content."""
         if not self.lazy:
-            return self.written(text)
+            return self._written(text)
         m, content = self.machine, text.content
         free = free_state(content) if text.most is None else -1
         needed = np.zeros(0, np.int32) if text.most is None else _needed(content)
@@ -348,10 +357,10 @@ class Emitter:
         if found is not None:
             return found
         if content.label.max() > 0:  # the order of labels is known when it is written
-            return self.written(text)
+            return self._written(text)
 
         def write() -> None:
-            start, _ = self.written(text)
+            start, _ = self._written(text)
             m.copy(later, start)
             if start == self.library.places.body:
                 m.twins[later] = start, -1
@@ -373,58 +382,59 @@ class Emitter:
         first = self.machine.text(Content(class_of, transition, label, free, -1 if most is None else most, needed))
         return None if first is None else (first, order)
 
-    def written(self, text: Regular, follow: tuple[int, ...] | None = None) -> tuple[int, tuple[int, ...]]:
-        """Write a string by its content, and return the same of it.
+    def _by_place(self, content: Labelled, follow: tuple[int, ...]) -> int:
+        """Return the code that reads a string by its content in states that lead to follow[label]; see `_Placed`."""
+        placed, m = _Placed(self, content), self.machine
+        if placed.free >= 0:
+            return placed.code(follow, placed.free)
+        codes = placed.codes if self.lazy else numbered(placed.class_of, placed.codes, self.library.vocabulary)
+        first = m.dfa(placed.class_of, codes)
+        if not self.lazy:
+            m.apart.append((first, placed.class_of, codes, is_format(content.transition)))
+        return m.call(m.place(first, len(codes), follow), first)
 
-        follow: what its labels lead to. It is no fragment then, but read in the frame of what is around it, so that
-        each of its states says how many frames are needed behind what it may become; what is returned is a code.
-        """
+    def _written(self, text: Regular) -> tuple[int, tuple[int, ...]]:
+        """Write a string by its content, and return the same of it."""
         m, places, ascii = self.machine, self.library.places, self.library.layout.ascii
         content = cut(text, self.meter)
         class_of, codes = escaped(content, ascii, self.meter)
         labels = int(RETURN - codes.min()) + 1
-        order = tuple(range(labels))
         free = None if ascii else ending_freely(content, class_of, codes)
-        if free is None and follow is None:
+        if free is None:
             if self.lazy:
-                return m.dfa_later(class_of, codes), order
+                return m.dfa_later(class_of, codes), tuple(range(labels))
             codes = numbered(class_of, codes, self.library.vocabulary)
             first = m.dfa(class_of, codes)
             m.apart.append((first, class_of, codes, is_format(content.transition)))
-            return first, order
+            return first, tuple(range(labels))
         # what comes before is written out, as rows that differ little from those of any string, which ends by label 0
-        rows, before, site = codes[:, class_of], np.ones(len(codes), np.bool_), -1
-        known: dict[int, int] = {}  # the library's states
-        if free is not None:
-            state, before = free
-            label = int(RETURN - rows[state, QUOTE])
-            order = (label, *(other for other in order if other != label))
-            known = {**self._like_string(rows, state), len(rows): places.escape}
-            if follow is not None:
-                site = m.site((follow[label],), True)
-                known = {old: m.call(site, new) for old, new in known.items()}
-            if not before[0]:
-                return known[state], order
+        state, before = free
+        rows = codes[:, class_of]
+        label = int(RETURN - rows[state, QUOTE])
+        order = (label, *(other for other in range(labels) if other != label))
+        if not before[0]:
+            return places.body, order
+        kept = np.flatnonzero(before)
         # codes of the machine: ends by their place in `order`, states before by number, others like a string's
-        ends = np.empty(labels, np.int32)
-        ends[list(order)] = RETURN - np.arange(labels) if follow is None else [follow[label] for label in order]
-        number = np.append(np.cumsum(before) - 1 + m.size, 0).astype(np.int32)
-        for old, new in known.items():
-            number[old] = new
-        mine = rows[before]
+        place = np.empty(labels, np.int32)
+        place[list(order)] = np.arange(labels)
+        number = (np.cumsum(before) - 1 + m.size).astype(np.int32)
+        for old, known in self.like_string(rows, state).items():
+            number[old] = known
+        mine = rows[kept]
         out = np.where(mine >= 0, number[np.maximum(mine, 0)], mine)
-        out[mine <= RETURN] = ends[RETURN - mine[mine <= RETURN]]
-        if free is not None:
-            # an escape that leads out of all that comes before could spell what leads elsewhere: only those that cannot
-            out[mine[:, BACKSLASH] == rows[state, BACKSLASH], BACKSLASH] = known[len(rows)]
+        ends = mine <= RETURN
+        out[ends] = RETURN - place[RETURN - mine[ends]]
+        # an escape that leads out of all that comes before could spell what leads elsewhere: only those that cannot
+        leaves = mine[:, BACKSLASH] == rows[state, BACKSLASH]
+        out[leaves, BACKSLASH] = places.escape
         first = m.block(out.astype(np.int32))
-        if free is not None:
-            like = (mine[:, 0x20:0x80] == state).mean(axis=1) > 0.5  # else the difference would be the larger row
-            for new in np.flatnonzero(like).tolist():
-                m.twins[first + new] = places.body, site
+        like = (mine[:, 0x20:0x80] == state).mean(axis=1) > 0.5  # else the difference would be the larger row
+        for new in np.flatnonzero(like).tolist():
+            m.twins[first + new] = places.body, -1
         return first, order
 
-    def _like_string(self, rows: NDArray[Any], state: int) -> dict[int, int]:
+    def like_string(self, rows: NDArray[Any], state: int) -> dict[int, int]:
         """Return the library's state for `state` and for those that are in a character on the way back to it."""
         library = self.library
         like = {state: library.places.body}
@@ -710,7 +720,8 @@ class _Keys:
         self.behind = [DEAD] * len(automaton.keys)  # the states behind keys, as far as they have been asked for
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
-        self.contents: dict[bytes, Labelled] = {}  # by the same, kept, as they are known by their identity
+        self.contents: list[Labelled] = []  # kept, as they are known by their identity
+        self.placed: _Placed | None = None
         self.before: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # `states_before` of the language
         self.total: list[tuple[int, bool]] = []  # `total_states` of it, and which of these are free
 
@@ -884,9 +895,13 @@ class _Keys:
             targets[len(self.automaton.keys) + c] = behind(step)
         if all(target == DEAD for target in targets):
             return DEAD
-        m = self.emitter.machine
         if self.shared is None:
-            self.shared = not self.emitter.in_place and self._is_shared(language)
+            self.shared = self._is_shared(language)
+        if self.emitter.in_place:
+            if self.placed is None:
+                self.placed = _Placed(self.emitter, language)
+            return self.placed.code(targets, self.placed.free if self.shared else self._alive(language, targets)[1])
+        m = self.emitter.machine
         if self.shared:  # one automaton for all states: a key that may not come next is an end that leads nowhere
             found = self.fragments.get(b"")
             if found is None:
@@ -896,23 +911,26 @@ class _Keys:
         code = self._as_it_is(language, targets) if self.emitter.by_content else None
         return self._told_apart(language, targets) if code is None else code
 
+    def _alive(self, language: Labelled, targets: list[int]) -> tuple[NDArray[np.bool_], int]:
+        """Return from which states of an automaton some key can be completed that may come, and the free one, or -1."""
+        arrays = language.class_of, language.transition
+        if self.before is None:
+            self.before = _before(language)
+            every = np.ones(len(language.label), np.bool_)
+            self.total = [(state, come_narrowly(*arrays, state, every)) for state in total_states(*arrays).tolist()]
+        ends = np.append(np.array(targets) != DEAD, False)[language.label]
+        lives = leading_to(self.before, ends)
+        # what comes narrowly before keys are gone does so behind them as well
+        return lives, next((s for s, sure in self.total if ends[s] and (sure or come_narrowly(*arrays, s, lives))), -1)
+
     def _as_it_is(self, language: Labelled, targets: list[int]) -> int | None:
         """Return the code where only some keys may come of an automaton that is read as it is, None where it is not."""
-        may_come = np.array(targets) != DEAD
-        key = may_come.tobytes()
+        key = (np.array(targets) != DEAD).tobytes()
         found = self.fragments.get(key)
         if found is None:
-            arrays = language.class_of, language.transition
-            if self.before is None:
-                self.before = _before(language)
-                every = np.ones(len(language.label), np.bool_)
-                self.total = [(state, come_narrowly(*arrays, state, every)) for state in total_states(*arrays).tolist()]
-            ends = np.append(may_come, False)[language.label]
-            lives = leading_to(self.before, ends)
+            lives, free = self._alive(language, targets)
             if not lives[0]:
                 return DEAD
-            # what comes narrowly before keys are gone does so behind them as well
-            free = next((s for s, sure in self.total if ends[s] and (sure or come_narrowly(*arrays, s, lives))), -1)
             found = self.emitter.as_it_is(language, free, lives.astype(np.int32) - 1)
             if found is None:
                 return None
@@ -927,20 +945,14 @@ class _Keys:
         rank = {target: n for n, target in enumerate(states)}
         renamed = np.array([*[rank.get(target, -1) for target in targets], -1], np.int32)
         key = renamed.tobytes()
-        content = self.contents.get(key)
-        if content is None:
+        found = self.fragments.get(key)
+        if found is None:
             content = language._replace(label=renamed[language.label])
             lives = leading_to(_before(language), content.label >= 0)
             if not lives[0]:
                 return DEAD
-            content = self.contents[key] = trimmed(content, lives)
-        if self.emitter.in_place and len(states) > 1:
-            place = key, *states
-            if place not in self.made:
-                self.made[place] = self.emitter.written(Regular(content), tuple(states))[0]
-            return self.made[place]
-        found = self.fragments.get(key)
-        if found is None:
+            content = trimmed(content, lives)
+            self.contents.append(content)
             found = self.fragments[key] = self.emitter._content(Regular(content))
         start, order = found
         m = self.emitter.machine
@@ -957,6 +969,83 @@ class _Keys:
             return False
         ends = np.isin(language.label, [keys + c for c in always])
         return bool(leading_to(_before(language), ends).all())
+
+
+class _Placed:
+    """Strings by their content, read in the frame of what is around them, where the depth may run out.
+
+    Each state then says how many frames are needed behind what it may become. Places share the states from which the
+    same may still come, as those of an object do behind what tells two of its keys apart.
+    """
+
+    def __init__(self, emitter: Emitter, content: Labelled) -> None:
+        self.emitter, self.content, self.ascii = emitter, content, emitter.library.layout.ascii
+        self.class_of, self.codes = escaped(content, self.ascii, emitter.meter)
+        self.free = -1 if self.ascii else free_state(content)
+        ends = self.codes[:, self.class_of[QUOTE]]
+        label = np.where(ends <= RETURN, RETURN - ends, -1).astype(np.int32)
+        self.ahead = labels_ahead(self.class_of, np.ascontiguousarray(self.codes, np.int32), label)[:, 0]
+        self.libraries: dict[int, tuple[int, dict[int, int]]] = {}  # see `_library`
+        self.made: dict[tuple[int, int, bytes], int] = {}  # states of the machine, by what their labels lead to
+
+    def _library(self, free: int) -> tuple[int, dict[int, int]]:
+        """Return the state of the text that stands for one of the content from which any string may come.
+
+        And the library's states that do what it does, and what those do that are on the way back to it.
+        """
+        found = self.libraries.get(free)
+        if found is None:
+            state = in_text(self.content, self.class_of, self.codes, free)
+            known = self.emitter.like_string(self.codes[:, self.class_of], state)
+            # an escape that leads out of all that comes before could spell what leads elsewhere: only one that cannot
+            known[int(self.codes[state, self.class_of[BACKSLASH]])] = self.emitter.library.places.escape
+            found = self.libraries[free] = state, known
+        return found
+
+    def code(self, targets: Sequence[int], free: int) -> int:
+        """Return the code that reads the words whose labels lead to a state, DEAD if there are none.
+
+        free: the state of the content that is read as the library reads any string, -1 for none.
+        """
+        m = self.emitter.machine
+        leads = np.array(targets, np.int32)
+        bits = np.zeros(64 * self.ahead.shape[1], np.uint8)
+        bits[: len(leads)] = leads != DEAD
+        live = (self.ahead & np.packbits(bits, bitorder="little").view(np.uint64)).any(axis=1)
+        number = np.full(len(self.codes) + 1, DEAD, np.int32)  # codes of states, one more for what is none
+        any_string, known, site = -1, dict[int, int](), -1
+        if free >= 0 and not self.ascii and leads[self.content.label[free]] != DEAD:
+            any_string, known = self._library(free)
+            site = m.site((int(leads[self.content.label[free]]),), True)
+            for state, there in known.items():
+                number[state] = m.call(site, there)
+        first, new = m.size, list[int]()
+
+        def find(state: int) -> None:
+            ahead = np.unpackbits(self.ahead[state].view(np.uint8), bitorder="little")[: len(leads)]
+            key = free, state, leads[ahead.view(np.bool_)].tobytes()
+            if key not in self.made:
+                self.made[key] = first + len(new)
+                new.append(state)
+            number[state] = self.made[key]
+
+        if live[0] and 0 not in known:
+            find(0)
+        rows = []
+        for state in new:  # which grows meanwhile
+            here = self.codes[state]
+            for target in np.unique(here[here >= 0]).tolist():
+                if number[target] == DEAD and live[target]:
+                    find(target)
+            row = np.where(here >= 0, number[here], DEAD)
+            row[here <= RETURN] = leads[RETURN - here[here <= RETURN]]
+            rows.append(row[self.class_of])
+            # else the difference would be the larger row
+            if site >= 0 and (here[self.class_of[0x20:0x80]] == any_string).mean() > 0.5:
+                m.twins[first + len(rows) - 1] = self.emitter.library.places.body, site
+        if rows:
+            m.block(np.array(rows, np.int32))
+        return int(number[0])
 
 
 def _forks(content: Labelled) -> bool:

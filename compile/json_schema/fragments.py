@@ -206,13 +206,18 @@ def ending_freely(
     here = free_state(content)
     if here < 0:
         return None
-    word = _word_to(content, here)
-    state = 0
-    for byte in quoted(word.decode(), False)[1:-1]:
-        state = int(codes[state, class_of[byte]])
+    state = in_text(content, class_of, codes, here)
     written = np.ones(len(codes), np.bool_)
     _ends_only_in(codes, state, written)
     return state, written
+
+
+def in_text(content: Labelled, class_of: NDArray[Any], codes: NDArray[np.int32], here: int) -> int:
+    """Return which of the states of the content's JSON text stands for one of the content, between characters."""
+    state = 0
+    for byte in quoted(_word_to(content, here).decode(), False)[1:-1]:
+        state = int(codes[state, class_of[byte]])
+    return state
 
 
 def _word_to(content: Labelled, state: int) -> bytes:
