@@ -899,6 +899,33 @@ def random_text(matcher, rng):
 
 
 @pytest.mark.parametrize("lazy", [True, False])
+def test_near_the_depth_what_may_come_within_a_key_depends_on_the_keys_before_it(lazy):
+    tokens = [b"", *(bytes([b]) for b in range(256)), b'{"x":']
+    vocab = mw.Vocabulary.from_bytes(tokens, eos=0)
+    one = {"const": 1}
+    schema = {"type": "object", "properties": {"è": one, "é": one}, "additionalProperties": {"$ref": "#"}}
+    matcher = mw.Matcher(mw.compile_json_schema(schema, vocab, lazy=lazy, depth=1, whitespace="compact"))
+    for read, allowed in ((b'{"\xc3', b"\xa8\xa9"), (b'\xa8":1,"\xc3', b"\xa9")):
+        assert all(matcher.advance(byte + 1) for byte in read)
+        assert [vocab.tokens[token] for token in tokens_of(matcher.mask())] == [bytes([byte]) for byte in allowed]
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_token_that_opens_an_object_leaves_room_for_what_the_next_one_has_to_open(lazy):
+    """What is called behind its key needs a frame for itself, and one for the object that it has to have."""
+    tokens = [b"", *(bytes([b]) for b in range(256)), b'{"x":']
+    vocab = mw.Vocabulary.from_bytes(tokens, eos=0)
+    schema = {"properties": {"o": {"type": "object"}}, "required": ["o"], "additionalProperties": {"$ref": "#"}}
+    schema["type"] = "object"
+    options = {"lazy": lazy, "any_order": True, "whitespace": "compact"}
+    for depth in (3, 4):
+        matcher = mw.Matcher(mw.compile_json_schema(schema, vocab, depth=depth, **options))
+        assert matcher.advance(257)
+        assert (257 in tokens_of(matcher.mask())) == (depth == 4)
+        assert matcher.advance(257) == (depth == 4)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.parametrize("value", [{"type": "null"}, {"$ref": "#"}, {}])
 def test_no_key_is_begun_where_none_may_come(value, lazy):
     vocab = vocabulary()
