@@ -410,6 +410,9 @@ class Lazy:
             needs = self._grow(self._find_limits)  # which writes all that there is
             places = []
             for text in self.machine.texts if needs[0].size else ():
+                if text.label.max() == 0:  # nothing to tell apart
+                    places.append((0, 0))
+                    continue
                 ahead: NDArray[np.uint64] = labels_ahead(text.class_of, text.transition, text.label)
                 self._kept.append(ahead)
                 places.append((address_of(ahead), ahead.shape[2]))

@@ -859,6 +859,8 @@ def needed_behind(header: Any, here: Any, top: Any) -> Any:
         first, _, _, _, states, _, _, _, _, _ = array_at(text, OF_TEXT, np.int64)
         which = 2 * ((text - header[AT_TEXTS]) // (8 * OF_TEXT))
         ahead_at, words = array_at(header[AT_AHEAD] + 8 * which, 2, np.int64)
+        if words == 0:
+            least, hoped = _better(header, least, hoped, _state_behind(header, top, 0))
         ahead = array_at(ahead_at, PHASES * states * words, np.uint64)
         begin = words * ((here - first) % (PHASES * states))
         for w in range(words):
