@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from .budget import Meter
@@ -192,3 +193,74 @@ def _without(dfa: Dfa, gone: NDArray[np.bool_]) -> tuple[NDArray[np.uint16], NDA
     class_of = dfa.class_of[:BYTES]
     number = np.append(np.cumsum(~gone) - 1, -1).astype(np.int32)
     return class_of, number[dfa.transition[~gone, : int(class_of.max()) + 1]]  # the classes of bytes come first
+
+
+@njit(cache=True, nogil=True)
+def states_before(transition: Any) -> Any:
+    """Return the states that lead to each state (N, C), each once: before[start[s] : start[s + 1]]."""
+    states, classes = transition.shape
+    last, start = np.full(states, -1, np.int32), np.zeros(states + 2, np.int64)
+    before = np.empty(0, np.int32)
+    for fill in range(2):
+        for s in range(states):
+            for c in range(classes):
+                t = transition[s, c]
+                if t >= 0 and last[t] != s:
+                    last[t] = s
+                    if fill:
+                        before[start[t + 1]] = s
+                    start[t + (1 if fill else 2)] += 1
+        if not fill:
+            for s in range(states):
+                start[s + 2] += start[s + 1]
+            before = np.empty(start[states + 1], np.int32)
+            last[:] = -1
+    return start[: states + 1], before
+
+
+@njit(cache=True, nogil=True)
+def leading_to(known: Any, ends: Any) -> Any:
+    """Return which states (N,) lead to one of those in `ends` (N,), or are one, by what `states_before` found."""
+    (start, before), count = known, 0
+    found, todo = ends.copy(), np.empty(ends.size, np.int64)
+    for s in range(ends.size):
+        if ends[s]:
+            todo[count] = s
+            count += 1
+    while count:
+        count -= 1
+        s = todo[count]
+        for x in range(start[s], start[s + 1]):
+            if not found[before[x]]:
+                found[before[x]] = True
+                todo[count] = before[x]
+                count += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def labels_ahead(transition: Any, label: Any) -> Any:
+    """Return the labels with which words may end that go on from each state of a DFA: (N, W), 64 in a number."""
+    start, before = states_before(transition)
+    states = label.size
+    out = np.zeros((states, (label.max() >> 6) + 1), np.uint64)
+    todo, waits, count = np.empty(states, np.int64), np.zeros(states, np.bool_), 0  # a ring, as each waits once
+    for s in range(states - 1, -1, -1):  # most lead to later ones
+        if label[s] >= 0:
+            out[s, label[s] >> 6] = np.uint64(1) << np.uint64(label[s] & 63)
+            todo[count], waits[s] = s, True
+            count += 1
+    first = 0
+    while count:
+        s = todo[first]
+        first, count, waits[s] = (first + 1) % states, count - 1, False
+        for x in range(start[s], start[s + 1]):
+            p, more = before[x], False
+            for w in range(out.shape[1]):
+                if out[s, w] & ~out[p, w]:
+                    out[p, w] |= out[s, w]
+                    more = True
+            if more and not waits[p]:
+                todo[(first + count) % states], waits[p] = p, True
+                count += 1
+    return out

@@ -490,8 +490,8 @@ def needs(
     """
     site_start, site_states, site_leaf = machine.sites
     calls = machine.calls
-    inside = calls[:, 1]
-    told = np.setdiff1d(calls[((inside >= KEYS) & (inside < STRINGS)) | (inside >= TEXTS), 0], calls[inside < KEYS, 0])
+    to = calls[:, 1]
+    told = np.setdiff1d(calls[((to >= KEYS) & (to < STRINGS)) | (to >= TEXTS), 0], calls[to < KEYS, 0])
     site_of = np.full(machine.size, -1, np.int32)
     for first, stop, site in machine.placed:
         site_of[first:stop] = site
@@ -655,27 +655,14 @@ def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: An
 
 
 @njit(cache=True, nogil=True)
-def labels_ahead(class_of: Any, transition: Any, label: Any) -> Any:
-    """Return the labels with which words may end that go on from the states of a content, 64 in a number.
+def labels_in_escapes(class_of: Any, transition: Any, ahead: Any) -> Any:
+    """Return the labels ahead of the states of a content, and of the places in an escape behind each.
 
-    (N, PHASES, W): for each state, and each place in an escape behind it; see `Content`.
+    ahead: those of the states, (N, W); (N, PHASES, W) is returned; see `Content`.
     """
-    states, classes = transition.shape
-    out = np.zeros((states, PHASES, (label.max() >> 6) + 1), np.uint64)
-    for s in range(states):
-        if label[s] >= 0:
-            out[s, 0, label[s] >> 6] = np.uint64(1) << np.uint64(label[s] & 63)
-    changed = True
-    while changed:
-        changed = False
-        for s in range(states - 1, -1, -1):
-            for c in range(classes):
-                target = transition[s, c]
-                if target >= 0:
-                    for w in range(out.shape[2]):
-                        if out[target, 0, w] & ~out[s, 0, w]:
-                            out[s, 0, w] |= out[target, 0, w]
-                            changed = True
+    states = transition.shape[0]
+    out = np.zeros((states, PHASES, ahead.shape[1]), np.uint64)
+    out[:, 0] = ahead
     for phase, low, high in (
         (4, 0, 0x1F), (4, 0x22, 0x22), (4, 0x5C, 0x5C), (5, 0, 0x0F), (6, 0x10, 0x1F), (7, 0x22, 0x22), (8, 0x5C, 0x5C)
     ):  # fmt: skip
@@ -683,7 +670,7 @@ def labels_ahead(class_of: Any, transition: Any, label: Any) -> Any:
             for byte in range(low, high + 1):
                 target = transition[s, class_of[byte]]
                 if target >= 0:
-                    out[s, phase] |= out[target, 0]
+                    out[s, phase] |= ahead[target]
     for phase in range(1, 4):  # any of them may still come
         out[:, phase] = out[:, 4]
     return out
@@ -730,7 +717,10 @@ def frames_needed(
                     need = np.int32(0)
                     if site_of[s] >= 0:
                         label = RETURN - code if code > KEEP else KEEP - code
-                        need = out[site_states[site_start[site_of[s]] + label]]
+                        after = site_states[site_start[site_of[s]] + label]
+                        if after < 0:  # nothing goes on behind such an end
+                            continue
+                        need = out[after]
                 elif code >= KEYS:  # words
                     need, worst = np.int32(0), False
                     site = uses[np.searchsorted(uses[:, USE_FIRST], code), USE_SITE]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
+from ..automata.labelled import labels_ahead
 from ..automata.nested import (
     DEAD,
     KEY_LIKE,
@@ -30,7 +31,7 @@ from ..automata.nested import (
     USE_SITE,
     Content,
     Machine,
-    labels_ahead,
+    labels_in_escapes,
 )
 from ..bundle import MOST_NOTED, Sheets, address_of, entry_of, put
 from ..errors import BudgetError, TableError
@@ -413,8 +414,11 @@ class Lazy:
                 if text.label.max() == 0:  # nothing to tell apart
                     places.append((0, 0))
                     continue
-                ahead: NDArray[np.uint64] = labels_ahead(text.class_of, text.transition, text.label)
+                ahead: NDArray[np.uint64] = labels_ahead(text.transition, text.label)
+                self.meter.check(bytes=PHASES * ahead.nbytes, doing="reading a constraint as it is")
+                ahead = labels_in_escapes(text.class_of, text.transition, ahead)
                 self._kept.append(ahead)
+                self._own_bytes += ahead.nbytes
                 places.append((address_of(ahead), ahead.shape[2]))
             self._kept.append(np.array(places, np.int64))
             arrays = *needs, self._kept[-1]

@@ -10,6 +10,7 @@ import json
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -17,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.labelled import Labelled
-from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine, labels_ahead
+from ...automata.labelled import Labelled, labels_ahead, leading_to, states_before
+from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine
 from ...automata.utf8 import characters_left
 from ...table import MOST_DEPTH
 from .formats import is_format
@@ -27,9 +28,7 @@ from .fragments import (
     ending_freely,
     free_state,
     in_text,
-    leading_to,
     numbered,
-    states_before,
     total_states,
 )
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
@@ -90,7 +89,7 @@ class Emitter:
         # so that the depth may run out, and what has several labels has to say what is needed behind it. Of texts that
         # are read by their content, `lazy_kernels.needed_behind` says so
         self.recurs = height is None
-        self.in_place = self.recurs and not self.by_content
+        self.in_frame = self.recurs and not self.by_content
         self.any_order = any(isinstance(each, ObjectAutomaton) and each.any_order for each in self.found)
         self._whole()
 
@@ -267,7 +266,7 @@ class Emitter:
                 w.string(state, follow[text.label])
             elif type(text) is Finite:
                 self._words(state, text, follow)
-            elif type(text) is Regular and self.in_place and _forks(text.content):
+            elif type(text) is Regular and self.in_frame and _forks(text.content):
                 m.edge(state, QUOTE, self._by_place(text.content, follow))
             elif type(text) is Bounded or type(text) is Regular:
                 first, order = self._text(text)
@@ -383,15 +382,19 @@ class Emitter:
         return None if first is None else (first, order)
 
     def _by_place(self, content: Labelled, follow: tuple[int, ...]) -> int:
-        """Return the code that reads a string by its content in states that lead to follow[label]; see `_Placed`."""
-        placed, m = _Placed(self, content), self.machine
-        if placed.free >= 0:
-            return placed.code(follow, placed.free)
-        codes = placed.codes if self.lazy else numbered(placed.class_of, placed.codes, self.library.vocabulary)
-        first = m.dfa(placed.class_of, codes)
-        if not self.lazy:
-            m.apart.append((first, placed.class_of, codes, is_format(content.transition)))
-        return m.call(m.place(first, len(codes), follow), first)
+        """Return the code that reads a string by its content in states that lead to follow[label]; see `_InFrame`."""
+        text, m = _InFrame(self, content), self.machine
+        if text.free >= 0:
+            return text.code(follow, text.free)
+        first = m.dfa(text.class_of, text.codes) if self.lazy else self._apart(content, text.class_of, text.codes)
+        return m.call(m.place(first, len(text.codes), follow), first)
+
+    def _apart(self, content: Labelled, class_of: NDArray[Any], codes: NDArray[np.int32]) -> int:
+        """Add the JSON texts of a content as a DFA whose rows are made on their own, and return its first state."""
+        codes = numbered(class_of, codes, self.library.vocabulary)
+        first = self.machine.dfa(class_of, codes)
+        self.machine.apart.append((first, class_of, codes, is_format(content.transition)))
+        return first
 
     def _written(self, text: Regular) -> tuple[int, tuple[int, ...]]:
         """Write a string by its content, and return the same of it."""
@@ -401,11 +404,7 @@ class Emitter:
         labels = int(RETURN - codes.min()) + 1
         free = None if ascii else ending_freely(content, class_of, codes)
         if free is None:
-            if self.lazy:
-                return m.dfa_later(class_of, codes), tuple(range(labels))
-            codes = numbered(class_of, codes, self.library.vocabulary)
-            first = m.dfa(class_of, codes)
-            m.apart.append((first, class_of, codes, is_format(content.transition)))
+            first = m.dfa_later(class_of, codes) if self.lazy else self._apart(content, class_of, codes)
             return first, tuple(range(labels))
         # what comes before is written out, as rows that differ little from those of any string, which ends by label 0
         state, before = free
@@ -721,7 +720,7 @@ class _Keys:
         self.fragments: dict[bytes, tuple[int, tuple[int, ...]]] = {}  # by the labels that may come next
         self.shared: bool | None = None  # whether one automaton of keys serves all states
         self.contents: list[Labelled] = []  # kept, as they are known by their identity
-        self.placed: _Placed | None = None
+        self.in_frame: _InFrame | None = None
         self.before: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # `states_before` of the language
         self.total: list[tuple[int, bool]] = []  # `total_states` of it, and which of these are free
 
@@ -897,10 +896,10 @@ class _Keys:
             return DEAD
         if self.shared is None:
             self.shared = self._is_shared(language)
-        if self.emitter.in_place:
-            if self.placed is None:
-                self.placed = _Placed(self.emitter, language)
-            return self.placed.code(targets, self.placed.free if self.shared else self._alive(language, targets)[1])
+        if self.emitter.in_frame:
+            if self.in_frame is None:
+                self.in_frame = _InFrame(self.emitter, language)
+            return self.in_frame.code(targets, self.in_frame.free if self.shared else self._alive(language, targets)[1])
         m = self.emitter.machine
         if self.shared:  # one automaton for all states: a key that may not come next is an end that leads nowhere
             found = self.fragments.get(b"")
@@ -971,7 +970,7 @@ class _Keys:
         return bool(leading_to(_before(language), ends).all())
 
 
-class _Placed:
+class _InFrame:
     """Strings by their content, read in the frame of what is around them, where the depth may run out.
 
     Each state then says how many frames are needed behind what it may become. Places share the states from which the
@@ -982,11 +981,16 @@ class _Placed:
         self.emitter, self.content, self.ascii = emitter, content, emitter.library.layout.ascii
         self.class_of, self.codes = escaped(content, self.ascii, emitter.meter)
         self.free = -1 if self.ascii else free_state(content)
-        ends = self.codes[:, self.class_of[QUOTE]]
-        label = np.where(ends <= RETURN, RETURN - ends, -1).astype(np.int32)
-        self.ahead = labels_ahead(self.class_of, np.ascontiguousarray(self.codes, np.int32), label)[:, 0]
         self.libraries: dict[int, tuple[int, dict[int, int]]] = {}  # see `_library`
         self.made: dict[tuple[int, int, bytes], int] = {}  # states of the machine, by what their labels lead to
+
+    @cached_property
+    def ahead(self) -> NDArray[np.uint64]:
+        """The labels with which a text may end that goes on from each state (N, W), 64 in a number."""
+        ends = self.codes[:, self.class_of[QUOTE]]
+        label = np.where(ends <= RETURN, RETURN - ends, -1).astype(np.int32)
+        found: NDArray[np.uint64] = labels_ahead(np.ascontiguousarray(self.codes, np.int32), label)
+        return found
 
     def _library(self, free: int) -> tuple[int, dict[int, int]]:
         """Return the state of the text that stands for one of the content from which any string may come.
@@ -1011,7 +1015,8 @@ class _Placed:
         leads = np.array(targets, np.int32)
         bits = np.zeros(64 * self.ahead.shape[1], np.uint8)
         bits[: len(leads)] = leads != DEAD
-        live = (self.ahead & np.packbits(bits, bitorder="little").view(np.uint64)).any(axis=1)
+        wanted = np.packbits(bits, bitorder="little").view(np.uint64)
+        live: NDArray[np.bool_] = np.any(self.ahead & wanted, axis=1)
         number = np.full(len(self.codes) + 1, DEAD, np.int32)  # codes of states, one more for what is none
         any_string, known, site = -1, dict[int, int](), -1
         if free >= 0 and not self.ascii and leads[self.content.label[free]] != DEAD:
@@ -1033,7 +1038,7 @@ class _Placed:
             find(0)
         rows = []
         for state in new:  # which grows meanwhile
-            here = self.codes[state]
+            here: NDArray[np.int32] = self.codes[state]
             for target in np.unique(here[here >= 0]).tolist():
                 if number[target] == DEAD and live[target]:
                     find(target)

@@ -88,49 +88,6 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
 
 
 @njit(cache=True, nogil=True)
-def states_before(transition: Any) -> Any:
-    """Return the states that lead to each state (N, C), each once: before[start[s] : start[s + 1]]."""
-    states, classes = transition.shape
-    last, start = np.full(states, -1, np.int32), np.zeros(states + 2, np.int64)
-    before = np.empty(0, np.int32)
-    for fill in range(2):
-        for s in range(states):
-            for c in range(classes):
-                t = transition[s, c]
-                if t >= 0 and last[t] != s:
-                    last[t] = s
-                    if fill:
-                        before[start[t + 1]] = s
-                    start[t + (1 if fill else 2)] += 1
-        if not fill:
-            for s in range(states):
-                start[s + 2] += start[s + 1]
-            before = np.empty(start[states + 1], np.int32)
-            last[:] = -1
-    return start[: states + 1], before
-
-
-@njit(cache=True, nogil=True)
-def leading_to(known: Any, ends: Any) -> Any:
-    """Return which states (N,) lead to one of those in `ends` (N,), or are one, by what `states_before` found."""
-    (start, before), count = known, 0
-    found, todo = ends.copy(), np.empty(ends.size, np.int64)
-    for s in range(ends.size):
-        if ends[s]:
-            todo[count] = s
-            count += 1
-    while count:
-        count -= 1
-        s = todo[count]
-        for x in range(start[s], start[s + 1]):
-            if not found[before[x]]:
-                found[before[x]] = True
-                todo[count] = before[x]
-                count += 1
-    return found
-
-
-@njit(cache=True, nogil=True)
 def total_states(class_of: Any, transition: Any) -> Any:
     """Return the states of a string's content from which all characters lead back to them."""
     states = transition.shape[0]
