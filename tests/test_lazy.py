@@ -936,6 +936,63 @@ def test_no_key_is_begun_where_none_may_come(value, lazy):
     assert [vocab.tokens[token] for token in tokens_of(matcher.mask())] == [b"}"]
 
 
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_number_that_decides_what_follows_is_written_where_there_is_room(depth, lazy):
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "n": {"type": "integer"}, "x": {"$ref": "#"}},
+        "additionalProperties": False,
+        "if": {"properties": {"n": {"minimum": 5}}, "required": ["n"]},
+        "then": {"required": ["x"]},
+        "allOf": [
+            {
+                "if": {"required": ["a", "n"]},
+                "then": {"properties": {"n": {"maximum": 4}}, "required": ["x"]},
+            }
+        ],
+    }
+    table = mw.compile_json_schema(schema, vocab, depth=depth, lazy=lazy, whitespace="compact")
+    above = b'{"n":7,"x":' * (depth - 1)
+
+    def allowed(text):
+        """Return the bytes that may come after a text on the last level."""
+        matcher = mw.Matcher(table)
+        assert all(matcher.advance(byte + 1) for byte in above + text), text
+        return {token - 1 for token in tokens_of(matcher.mask())}
+
+    assert allowed(b"{") == set(b'"}')
+    assert allowed(b'{"') == set(b"an")
+    assert allowed(b'{"n":') == set(b"-01234")  # five and more ask for "x"
+    assert allowed(b'{"n":1') == set(b"}")
+    assert allowed(b'{"n":-') >= set(b"123456789")
+    assert allowed(b'{"a":1') == set(b".}")  # with "n" there has to be "x"
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("ascii", [True, False])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_string_that_decides_what_follows_is_written_where_there_is_room(depth, ascii, lazy):
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "string", "pattern": "^[a-d]{2}$"}, "x": {"$ref": "#"}},
+        "additionalProperties": False,
+        "if": {"properties": {"n": {"pattern": "^[cd]|d$"}}, "required": ["n"]},
+        "then": {"required": ["x"]},
+    }
+    table = mw.compile_json_schema(schema, vocab, depth=depth, lazy=lazy, ascii=ascii, whitespace="compact")
+    for level in range(1, depth + 1):
+        for text in (b"", b"a", b"c"):
+            matcher = mw.Matcher(table)
+            read = [matcher.advance(byte + 1) for byte in b'{"n":"da","x":' * (level - 1) + b'{"n":"' + text]
+            assert all(read[:-1]) and read[-1] == (level < depth or text != b"c")
+            last = {b"": "ab", b"a": "abc", b"c": ""}[text]
+            found = {token - 1 for token in tokens_of(matcher.mask())} - {ord("\\")}
+            assert not read[-1] or found == set((last if level == depth else "abcd").encode())
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_near_the_depth_a_key_is_only_begun_if_there_is_room_behind_it(depth):
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'"a', b'{"a', b'"ab'], eos=0)
