@@ -987,7 +987,8 @@ def test_a_string_that_decides_what_follows_is_written_where_there_is_room(depth
         for text in (b"", b"a", b"c"):
             matcher = mw.Matcher(table)
             read = [matcher.advance(byte + 1) for byte in b'{"n":"da","x":' * (level - 1) + b'{"n":"' + text]
-            assert all(read[:-1]) and read[-1] == (level < depth or text != b"c")
+            assert all(read[:-1])
+            assert read[-1] == (level < depth or text != b"c")
             last = {b"": "ab", b"a": "abc", b"c": ""}[text]
             found = {token - 1 for token in tokens_of(matcher.mask())} - {ord("\\")}
             assert not read[-1] or found == set((last if level == depth else "abcd").encode())
