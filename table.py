@@ -687,11 +687,11 @@ class Automaton(Protocol):
     def alike(self, node: int) -> int:
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
 
-    def mask(self, node: int, sites: NDArray[np.int32], frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
+    def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the tokens that a configuration allows, read-only, and how much of the stack they depend on.
 
-        And what is noted of it in few words, by automata that are `Noting`, or whether it is worth being kept as it is.
-        What is returned is written anew once nobody holds it.
+        sites: those of the stack, int32, the outermost first. And what is noted of it in few words, by automata that
+        are `Noting`, or whether it is worth being kept as it is. What is returned is written anew once nobody holds it.
         """
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:

@@ -8,6 +8,7 @@ that of a table, some microseconds for most states, and some hundred where a tex
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from ..bundle import MOST_NOTED, Sheets, address_of, entry_of, put
 from ..errors import BudgetError, TableError
 from ..table import MOST_DEPTH
 from .lazy_kernels import (
+    ALL_BYTES,
     ASKS,
     AT_AHEAD,
     AT_BODY,
@@ -86,19 +88,27 @@ from .lazy_kernels import (
     text_freely,
     write_free,
     write_mask,
+    write_short,
     write_text,
+    write_total,
 )
 from .vocabulary import BYTE_GROUP, Vocabulary
 
 T = TypeVar("T")
 
+# strings, or what begins one, with no escapes but those that a character needs
+_PLAINLY = re.compile(
+    rb"""(?:[^\\]|\\(?:["\\bfnrt]|u00(?:[01][0-9a-fA-F]|22|5[cC])))*(?:\\(?:u(?:0(?:0[0125]?)?)?)?)?""", re.DOTALL
+)
+
 _STATES_AT_ONCE = 64  # written together with one that is reached: somebody waits for a mask
+_FEW_AT_ONCE = 16  # with a further one of the same mask
 _MOST_BASES = 1024  # of one table from which masks are noted: they stay with it, also once `Known` forgets them
 _SITES_AT_ONCE = 4  # that a token is likely to leave
 _ENOUGH = 512  # nodes of the trie from which on a mask is worth keeping
 _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
-_LOOKED_AT = 512  # bytes of a content before all of them
+_LOOKED_AT = 512  # numbers of a content before all of them
 _MOST_LEVELS = 512  # for which room is kept: 2 MB
 
 
@@ -132,6 +142,37 @@ class Base(NamedTuple):
         return Base(mask, differ, token, symbol, characters, label, numbers, at, sheets)
 
 
+class _Total(NamedTuple):
+    """What states allow that read any characters, and have only the escapes that one needs.
+
+    text, start, token: the bytes of the tokens that end any string, or have other escapes; see `write_total`.
+    """
+
+    base: Base
+    text: NDArray[np.uint8]
+    start: NDArray[np.int32]
+    token: NDArray[np.int32]
+
+    @staticmethod
+    def of(vocabulary: Vocabulary, string: Base) -> _Total | None:
+        """Return this by the base of any string, None where too many tokens have other escapes."""
+        escaped = vocabulary.characters[0] >> np.uint64(BYTE_GROUP[0x5C]) & np.uint64(1) != 0
+        within = np.unpackbits(string.mask.view(np.uint8), count=vocabulary.size, bitorder="little") != 0
+        other = [t for t in np.flatnonzero(escaped & within).tolist() if not _PLAINLY.fullmatch(vocabulary.tokens[t])]
+        if len(other) > MOST_NOTED:
+            return None
+        mask = string.mask.copy()
+        for t in other:
+            mask[t >> 5] &= ~np.uint32(1 << (t & 31))
+        texts = [vocabulary.tokens[t] for t in (*other, *string.exit_token.tolist())]
+        return _Total(
+            Base.of(mask, sheets=Sheets(mask.size)),
+            np.frombuffer(b"".join(texts), np.uint8),
+            np.cumsum([0, *map(len, texts)], dtype=np.int32),
+            np.concatenate((np.array(other, np.int32), string.exit_token)),
+        )
+
+
 class Known:
     """What all tables of a library know of its vocabulary, and of what strings may have in them.
 
@@ -140,21 +181,30 @@ class Known:
 
     def __init__(self, vocabulary: Vocabulary, string: Base) -> None:
         _loops()
-        self._characters = vocabulary.characters
+        self._characters, self._tokens = vocabulary.characters, vocabulary.tokens
         words = -(-vocabulary.size // 32)
         self.sheets = Sheets(words)
         self.nothing = Base.of(np.empty(0, np.uint32), sheets=Sheets(words))
         self._free: dict[tuple[int, int], Base] = {}
+        # all tokens, by how many bytes they have or characters they begin, and how many of them have at most so many
+        self._by_length = [_sorted(lengths) for lengths in self._characters[1:]]
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
-        self._contents: dict[tuple[Any, ...], list[tuple[bytes, int]]] = {}  # their numbers, by what is soon looked at
+        # the numbers of contents, by what is soon looked at
+        self._contents: dict[tuple[Any, ...], list[tuple[Content, int]]] = {}
         self._bytes = 0
         self._next = itertools.count()
+        self.total = _Total.of(vocabulary, string)
         # what is left of each token behind the end of a string, where something reads that, else -1
         self.symbol_of = np.full(vocabulary.size, -1, np.int32)
         self.symbol_of[string.exit_token] = string.exit_symbol
         self.most_exits = string.exit_token.size
-        # numbers for each token that may end a string, and for how many do: see `write_text`
-        self.room = 2 * int(np.count_nonzero(self._characters[0] >> np.uint64(BYTE_GROUP[0x22]) & np.uint64(1))) + 2
+        self._most_ended = int(np.count_nonzero(self._characters[0] >> np.uint64(BYTE_GROUP[0x22]) & np.uint64(1)))
+
+    def room(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the room that `write_text` wants, kept in this thread: for tokens that end a string, and for exits."""
+        most = 2 * self._most_ended + 2
+        room = _room(most + 3 * self.most_exits)
+        return room[:most], room[most:].reshape(3, -1)
 
     def free(self, groups: int, most: int) -> Base:
         """Return the tokens of at most so many bytes, or -most characters, that are all of some groups."""
@@ -162,23 +212,34 @@ class Known:
         if found is None:
             if len(self._free) >= _MOST_MASKS:
                 self._free.clear()
-            mask = np.zeros(-(-self.symbol_of.size // 32), np.uint32)
-            characters, length, begun = self._characters
-            _loops().write_free(characters, begun if most < 0 else length, groups, abs(most), mask)
-            found = self._free[groups, most] = Base.of(mask, sheets=Sheets(mask.size))
+            token, up_to = self._by_length[most < 0]
+            short = up_to[min(abs(most), len(up_to) - 1)]
+            if short < token.size:
+                every = self.free(groups, ALL_BYTES).mask
+                mask = np.empty(every.size, np.uint32)
+                _loops().write_short(every, token, short, mask)
+                found = Base.of(mask, sheets=Sheets(mask.size))
+            elif most != ALL_BYTES:
+                found = self.free(groups, ALL_BYTES)
+            else:
+                mask = np.empty(-(-token.size // 32), np.uint32)
+                _loops().write_free(self._characters[0], groups, mask)
+                found = Base.of(mask, sheets=Sheets(mask.size))
+            self._free[groups, most] = found
         return found
 
     def number(self, content: Content) -> int:
         """Return a number that is the same for contents that are, from whichever schema."""
-        whole = b"".join((content.class_of.data, content.transition.data, content.label.data, content.needed.data))
-        some = whole[:: 1 + len(whole) // _LOOKED_AT]  # else a dictionary would go through all of it for a hash
-        same = content.transition.shape, content.free, content.most, some
+        transition = content.transition.reshape(-1)
+        some = transition[:: 1 + len(transition) // _LOOKED_AT].tobytes()
+        same = content.transition.shape, content.free, content.most, content.class_of.tobytes(), some
         for other, number in self._contents.get(same, ()):
-            if other == whole:
+            names = "class_of", "transition", "label", "needed"
+            if all(np.array_equal(getattr(content, name), getattr(other, name)) for name in names):
                 return number
         number = next(self._next)
-        self._count(len(whole))
-        self._contents.setdefault(same, []).append((whole, number))
+        self._count(transition.nbytes + content.label.nbytes + content.needed.nbytes)
+        self._contents.setdefault(same, []).append((content, number))
         return number
 
     def text(self, content: int, state: int) -> Base | None:
@@ -380,10 +441,10 @@ class Lazy:
                 "call its complete() and make new matchers, or compile the schema again"
             )
 
-    def _reach(self, state: int) -> None:
-        """Write the row of a state that was left for later, and of others that texts may come to."""
+    def _reach(self, state: int, most: int = _STATES_AT_ONCE) -> None:
+        """Write the row of a state that was left for later, and of others that texts may come to, about so many."""
         room = max(0, self.meter.budget.states - self.machine.size) // 8
-        self._grow(lambda: self.machine.reach(state, min(room, _STATES_AT_ONCE)))
+        self._grow(lambda: self.machine.reach(state, min(room, most)))
 
     @property
     def nbytes(self) -> int:
@@ -432,13 +493,13 @@ class Lazy:
         with self._lock:
             return _at(self._limits()[0], node)
 
-    def mask(self, node: int, sites: NDArray[np.int32], frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
+    def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the tokens that a configuration allows, EOS included, (ceil(V / 32),) read-only.
 
-        sites: of the frames that are open, the outermost first. frames: how many of these are no leaves, where they
-        may run out, else -1. Returns too how many sites the mask depends on from the top, one more if it depends on
-        there being no more; and what `restored` makes the mask of again, the words in which it differs from a base, or
-        if these are too many, whether it was much work. It is written anew once nobody holds it.
+        sites: of the frames that are open, int32, the outermost first. frames: how many of these are no leaves, where
+        they may run out, else -1. Returns too how many sites the mask depends on from the top, one more if it depends
+        on there being no more; and what `restored` makes the mask of again, the words in which it differs from a base,
+        or if these are too many, whether it was much work. It is written anew once nobody holds it.
         """
         known = self._known
         with self._lock:
@@ -446,8 +507,8 @@ class Lazy:
                 self._check()
             if frames >= 0:
                 self._limits()
-            may_end = node in self.machine.accepting
-            ends = may_end and self._has_eos and not sites.size
+            may_end, at_once = node in self.machine.accepting, _STATES_AT_ONCE
+            ends = may_end and self._has_eos and not sites
             while True:
                 site, twin, walk, least, room = -1, -1, False, 0, 0
                 base = self.bases.get(node)
@@ -459,7 +520,9 @@ class Lazy:
                     elif node >= KEYS:
                         first, _, trie, words = self._use(node)
                         like = DEAD if words >= 0 else self._keys[node - first + trie, KEY_LIKE]
-                        if like == self._body and (frames < 0 or self._has_room(int(sites[-1]), frames)):
+                        if like == self._body and (
+                            frames < 0 or self._has_room(int.from_bytes(sites[-4:], byteorder), frames)
+                        ):
                             twin = like
                     elif node >= self.machine.first:
                         twin, site = self._twins[0, node], self._twins[1, node]
@@ -490,7 +553,8 @@ class Lazy:
                 if state == WRITTEN:
                     break
                 del mask
-                self._reach(state)
+                self._reach(state, at_once)
+                at_once = _FEW_AT_ONCE  # who waits has waited for some already
             if may_end and not looked:
                 looked = 1
             if differ >= 0:
@@ -548,9 +612,12 @@ class Lazy:
             number = self._numbers[n] = known.number(self.machine.texts[n])
         base = known.text(number, node - first)
         if base is None:
-            groups, freely, wanted, _ = self._loops.text_freely(self._header, node)
-            if freely:
+            groups, freely, wanted, total = self._loops.text_freely(self._header, node)
+            if total and known.total is not None:
+                base = self._total(node, known.total)
+            elif freely:
                 base = self._walked(node, known.free(groups, freely), wanted, freely)
+            if base is not None:
                 known.keep(number, node - first, base)
         return base
 
@@ -559,14 +626,12 @@ class Lazy:
         known = self._known
         scratch = _scratch(self._levels)  # held for as long as its address is used
         self._scratch_at = self._header[AT_SCRATCH] = scratch[1]
-        room = _room(known.room + 3 * known.most_exits)
-        ended, exits = room[: known.room], room[known.room :].reshape(3, -1)
+        ended, exits = known.room()
         sheet = known.sheets.take()
         count, label, differ = self._loops.write_text(
             self._header, node, free.at, wanted, freely, known.symbol_of, sheet.at, ended, exits
         )  # fmt: skip
-        token, symbol, labels = exits[:, :count].copy()
-        leaves = token, symbol, _NONE, labels if label else _NONE
+        leaves = _leaves(exits, count, label)
         if differ < 0:
             found = Base.of(sheet.mask.copy(), *leaves)
         else:
@@ -574,6 +639,20 @@ class Lazy:
             found = Base.of(free.mask, *leaves, differ=words, sheets=free.sheets)
         known.sheets.give(sheet)
         return found
+
+    def _total(self, node: int, total: _Total) -> Base:
+        """Return what a state of a text allows that reads any characters."""
+        known = self._known
+        scratch = _scratch(self._levels)  # held for as long as its address is used
+        self._scratch_at = self._header[AT_SCRATCH] = scratch[1]
+        ended, exits = known.room()
+        count, label, differ = self._loops.write_total(
+            self._header, node, total.base.mask, total.text, total.start, total.token, known.symbol_of, ended, exits
+        )  # fmt: skip
+        if not count and not differ:
+            return total.base
+        words = np.frombuffer(scratch[3][2 : 2 + 2 * differ].tobytes(), np.uint32) if differ else None
+        return Base.of(total.base.mask, *_leaves(exits, count, label), differ=words, sheets=total.base.sheets)
 
     def _forks(self, node: int) -> bool:
         """Return whether a text may end with several labels, by one of its states."""
@@ -597,13 +676,13 @@ class Lazy:
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state and stack that a token leads to, None if it is not allowed.
 
-        stack: has `site` on top of the stack `below`, None at the bottom, `height` of them; all in `array`, once
+        stack: has `site` on top of the stack `below`, None at the bottom, `height` of them; all in `packed`, once
         `sites()` was asked for; and some in `top`. push(stack, site) returns it with one more.
         """
         text = self.vocabulary.tokens[token]
         if not text:
             return None
-        sites = stack.array
+        sites = stack.packed
         if sites is None:
             sites = stack.top(_SITES_AT_ONCE)
         read_on = self._loops.read
@@ -616,8 +695,8 @@ class Lazy:
                     break
                 if state == ASKS:
                     self._reach(popped)
-                elif state == MORE and len(sites) < stack.height:
-                    sites = stack.top(_SITES_AT_ONCE * len(sites))
+                elif state == MORE and len(sites) < 4 * stack.height:
+                    sites = stack.top(len(sites))  # four times as many
                 else:
                     return None
             while popped:
@@ -643,6 +722,10 @@ class Lazy:
                     return False
                 stack = stack.below
             return True
+
+
+def _last(sites: bytes) -> int:
+    return int.from_bytes(sites[-4:], byteorder)
 
 
 def _at(needed: NDArray[np.int32], which: int) -> int:
@@ -679,6 +762,18 @@ def _room(size: int) -> NDArray[np.int32]:
     return found[:size]
 
 
+def _leaves(exits: NDArray[np.int32], count: int, label: int) -> tuple[NDArray[np.int32], ...]:
+    """Return those of a base, of which so many were written, the last with this label."""
+    token, symbol, labels = exits[:, :count].copy()
+    return token, symbol, _NONE, labels if label else _NONE
+
+
+def _sorted(lengths: NDArray[np.uint16]) -> tuple[NDArray[np.int32], list[int]]:
+    """Return tokens by rising length, and how many have at most each length, up to the longest."""
+    token = np.argsort(lengths, kind="stable").astype(np.int32)
+    return token, np.cumsum(np.bincount(lengths)).tolist()
+
+
 _NONE, _SAME = np.empty(0, np.int32), np.empty(0, np.uint32)
 
 
@@ -687,30 +782,34 @@ class _Loops(NamedTuple):
 
     write_mask: Any
     write_text: Any
+    write_total: Any
     reads_little: Any
     text_freely: Any
     restore: Any
     read: Any
     addresses: Any
     write_free: Any
+    write_short: Any
     needed_behind: Any
 
 
 @cache
 def _loops() -> _Loops:
     """Load the loops, which takes 5 to 30 ms for each, before somebody waits for a mask."""
-    header, words, numbers, sites = (np.empty(0, kind) for kind in (np.int64, np.uint32, np.int32, np.int32))
-    groups, counts = np.empty(0, np.uint64), np.empty(0, np.uint16)
-    for array in (sites, groups, counts):
+    header, words, numbers = (np.empty(0, kind) for kind in (np.int64, np.uint32, np.int32))
+    groups, letters = np.empty(0, np.uint64), np.empty(0, np.uint8)
+    for array in (groups, letters):
         array.flags.writeable = False
     return _Loops(
-        entry_of(write_mask, (header, 0, True, 0, 0, 0, 0, 0, 0, sites, 0, True, True, 0, 0)),
+        entry_of(write_mask, (header, 0, True, 0, 0, 0, 0, 0, 0, b"", 0, True, True, 0, 0)),
         entry_of(write_text, (header, 0, 0, 0, 0, numbers, 0, numbers, numbers.reshape(3, 0))),
+        entry_of(write_total, (header, 0, words, letters, numbers, numbers, numbers, numbers, numbers.reshape(3, 0))),
         entry_of(reads_little, (header, 0)),
         entry_of(text_freely, (header, 0)),
         entry_of(restore, (0, 0, True, 0, b"")),
-        entry_of(read, (header, 0, b"", sites)),
+        entry_of(read, (header, 0, b"", b"")),
         entry_of(addresses, (words, words, numbers, numbers, numbers, numbers, header)),
-        entry_of(write_free, (groups, counts, np.uint64(0), 0, words)),
+        entry_of(write_free, (groups, np.uint64(0), words)),
+        entry_of(write_short, (words, numbers, 0, words)),
         entry_of(needed_behind, (header, 0, 0)),
     )

@@ -54,10 +54,11 @@ _UNBOUNDED = 1 << 40  # characters, where they are not counted
 _MANY = 16  # bytes that a state reads from which on it is worth knowing which characters it reads freely
 _MOST_AHEAD = 1024  # states looked at to know that
 _MOST_BYTES = 32  # of a token that are known to be read, where it is not known that all are
-_ALL_BYTES = 1 << 20  # of any token
+ALL_BYTES = 1 << 20  # of any token
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
 MOST_SETS = 256  # of groups that states read freely, kept
 _OWN = 512  # beside the number of such a set: it was looked for from this very state
+_TOTAL = 1024  # and: any characters are read, and after them any others
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _SETS = OF_NODE // 2  # numbers of 64 bits of a node
 _LEFT = -2  # the base has ended: what is below are its exits
@@ -232,7 +233,7 @@ def _is_any(header: Any, state: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def read(header: Any, node: int, text: Any, sites: Any) -> Any:
-    """Read a token from a state. sites: of the frames that are open, or some of them on top, the outermost first.
+    """Read a token from a state. sites: of the frames that are open, or some of them on top, int32, as bytes.
 
     Returns (the state it leads to, how many of the sites are gone then, how many others are on top of what is left).
     These are in the room that the header says. In place of the state DEAD where the token is not allowed; ASKS where
@@ -243,6 +244,7 @@ def read(header: Any, node: int, text: Any, sites: Any) -> Any:
     site_start = array_at(header[AT_SITE_START], header[AT_SITE_START + 1], np.int32)
     site_states = array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)
     pushed = array_at(header[AT_PUSHED], header[AT_PUSHED + 1], np.int32)
+    open_sites = np.frombuffer(sites, np.int32)
     here, nothing = np.int64(node), np.int64(0)
     at = popped = height = nothing
     while at < len(text):
@@ -262,9 +264,9 @@ def read(header: Any, node: int, text: Any, sites: Any) -> Any:
             if height:
                 height -= 1
                 site = np.int64(pushed[height])
-            elif popped < sites.size:
+            elif popped < open_sites.size:
                 popped += 1
-                site = np.int64(sites[sites.size - popped])
+                site = np.int64(open_sites[open_sites.size - popped])
             else:
                 return np.int64(MORE), nothing, nothing
             to = site_start[site] + (RETURN - code if code > KEEP else KEEP - code)
@@ -643,7 +645,7 @@ def _content_ahead(
 
     And the groups of all other characters that are read up to there; and which groups not to ask for to see more. And
     how many states in the queue it comes to, 8 for each of the content, 0 if there may be more; if there are none, it
-    reads _ALL_BYTES. Where the first is below 0, it reads as many characters of these groups, whatever they are, and no
+    reads ALL_BYTES. Where the first is below 0, it reads as many characters of these groups, whatever they are, and no
     more: they are counted, or the content is as long everywhere.
     """
     one, width = np.uint64(1), transition.size // label.size
@@ -710,7 +712,7 @@ def _content_ahead(
     if at == size and needed.size and most == left + 1 and sure == _MOST_BYTES:
         return -most, wanted, dropped, 0
     if at == size and left == _UNBOUNDED and min(most, sure) == _MOST_BYTES:
-        return np.int64(_ALL_BYTES), wanted, dropped, size
+        return np.int64(ALL_BYTES), wanted, dropped, size
     return min(most, sure), wanted, dropped, 0
 
 
@@ -734,16 +736,16 @@ def reads_little(header: Any, here: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def text_freely(header: Any, here: Any) -> Any:
-    """Return of a state of a text what `_row_freely` does of one with a row."""
+    """Return of a state of a text what `_row_freely` does of one with a row, and whether it reads any characters."""
     first, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, here), here)
-    nothing = np.uint64(0), np.int64(0), np.uint64(0), np.int64(WRITTEN)
+    nothing = np.uint64(0), np.int64(0), np.uint64(0), False
     if (here - first) % PHASES:
         return nothing
     sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
     before = np.int64(known[q]) if known.size else np.int64(-1)
     if before >= 0:
-        at = 2 * (before & ~_OWN)
-        all_read = np.uint64(sets[at]), np.int64(_ALL_BYTES), np.uint64(sets[at + 1]), np.int64(WRITTEN)
+        at = 2 * (before & MOST_SETS - 1)
+        all_read = np.uint64(sets[at]), np.int64(ALL_BYTES), np.uint64(sets[at + 1]), before & _TOTAL != 0
         # what all states behind another one read, this among them, may be little of what this one does
         more = 0
         for b in range(0x20, 0x7F):
@@ -766,6 +768,7 @@ def text_freely(header: Any, here: Any) -> Any:
             break
         groups &= ~dropped
     groups |= dropped
+    total = False
     if size and known.size:  # the same holds for all these states, and for other ends as well
         wanted |= _OTHERS
         at = np.int64(0)
@@ -774,15 +777,34 @@ def text_freely(header: Any, here: Any) -> Any:
         if at < MOST_SETS:
             sets[2 * at], sets[2 * at + 1] = np.int64(groups), np.int64(wanted)
             header[AT_SETS + 1] = max(header[AT_SETS + 1], at + 1)
+            total = groups == PLAIN and _stays(transition, label.size, classes[8, : count[8]], free, queue[:size])
             for x in range(size):
                 to = queue[x] >> 3
                 if queue[x] & 7 == 0 and (
-                    known[to] < 0 or _size_of(np.uint64(sets[2 * (known[to] & ~_OWN)])) < _size_of(groups)
+                    known[to] < 0 or _size_of(np.uint64(sets[2 * (known[to] & MOST_SETS - 1)])) < _size_of(groups)
                 ):
-                    known[to] = at | (_OWN if to == q else 0)
+                    known[to] = at | (_OWN if to == q else 0) | (_TOTAL if total else 0)
     if before >= 0 and (not size or _size_of(groups) <= _size_of(all_read[0])):
         return all_read
-    return groups, found, wanted, np.int64(WRITTEN)
+    return groups, found, wanted, total
+
+
+@njit(cache=True, nogil=True)
+def _stays(transition: Any, states: Any, classes: Any, free: Any, queue: Any) -> Any:
+    """Return whether some states of a content read all of some classes, too, and what comes then is one of them.
+
+    queue: 8 for each state and the place in a character, 0 before one. What is free may come as well.
+    """
+    width, among = transition.size // states, np.zeros(states, np.bool_)
+    for x in queue:
+        if x & 7 == 0:
+            among[x >> 3] = True
+    for q in np.flatnonzero(among):
+        for c in classes:
+            to = transition[q * width + c]
+            if to < 0 or not (to == free or among[to]):
+                return False
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -804,18 +826,32 @@ def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def write_free(characters: Any, length: Any, groups: Any, most: Any, out: Any) -> None:
-    """Set the bits of the tokens of a length of at most `most` whose characters are all of some groups, not UNCLEAN."""
+def write_free(characters: Any, groups: Any, out: Any) -> None:
+    """Set the bits of the tokens whose characters are all of some groups, not UNCLEAN."""
     read = np.empty(32 * out.size, np.uint8)
-    read[length.size :] = 0
+    read[characters.size :] = 0
     others = ~groups
-    for t in range(length.size):  # without branches: this becomes vector code
-        read[t] = (length[t] <= most) & (characters[t] & others == 0)
+    for t in range(characters.size):  # without branches: this becomes vector code
+        read[t] = characters[t] & others == 0
     for w in range(out.size):
         word = np.uint32(0)
         for t in range(32):
             word |= np.uint32(read[32 * w + t]) << np.uint32(t)
         out[w] = word
+
+
+@njit(cache=True, nogil=True)
+def write_short(mask: Any, token: Any, short: int, out: Any) -> None:
+    """Set the bits of a mask that are of the first `short` of all tokens."""
+    one = np.uint32(1)
+    if short + short > token.size:
+        _copy(mask, out)
+        for t in token[short:]:
+            out[t >> 5] &= ~(one << np.uint32(t & 31))
+    else:
+        _copy(mask[:0], out)
+        for t in token[:short]:
+            out[t >> 5] |= mask[t >> 5] & one << np.uint32(t & 31)
 
 
 @njit(cache=True, nogil=True)
@@ -949,7 +985,7 @@ def _walk_tokens(
     sets = array_at(header[AT_NODE + shift], header[AT_NODE + shift + 1] >> 1, np.uint64)
     token = array_at(header[AT_TOKEN + shift], header[AT_TOKEN + shift + 1], np.int32)
     characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)  # of tokens
-    levels, at_once = header[AT_LEVELS], freely < 0 or freely >= _ALL_BYTES
+    levels, at_once = header[AT_LEVELS], freely < 0 or freely >= ALL_BYTES
     where = header[AT_SCRATCH]  # this much of each for each level of the trie
     if within is not None:
         where += 8 * room_of(levels)
@@ -1358,7 +1394,7 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
     text = _text_in(header, start)
     first, class_of, transition, label, needed, free, q, left, most, known = _text_at(text, start)
     width, levels, one = transition.size // label.size, header[AT_LEVELS], np.uint32(1)
-    at_once = freely < 0 or freely >= _ALL_BYTES
+    at_once = freely < 0 or freely >= ALL_BYTES
     real, nothing = np.empty(0, np.int32), out[:0]
     at, stop, state, rest, phase = (
         np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64),
@@ -1428,8 +1464,8 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
             some, length, _, _ = text_freely(header, first + PHASES * (to + more))
             groups[d + 1], reach[d + 1] = some, d + 1 + abs(length)  # characters have a byte at least
         elif known.size and known[to] >= 0:
-            groups[d + 1], reach[d + 1] = np.uint64(sets[2 * (known[to] & ~_OWN)]), _ALL_BYTES
-        elif reach[d] < _ALL_BYTES and _goes_on(b, 1, groups[d]):  # within a character, where one was begun
+            groups[d + 1], reach[d + 1] = np.uint64(sets[2 * (known[to] & MOST_SETS - 1)]), ALL_BYTES
+        elif reach[d] < ALL_BYTES and _goes_on(b, 1, groups[d]):  # within a character, where one was begun
             groups[d + 1], reach[d + 1] = groups[d], reach[d]
         d += 1
         at[d], stop[d], state[d], rest[d], phase[d] = low, high, to, after, step
@@ -1478,7 +1514,7 @@ def restore(base: int, words: int, whole: bool, sheet: int, differ: Any) -> None
 
 @njit(cache=True, nogil=True)
 def write_mask(
-    header: Any, node: int, walk: bool, twin: int, site: int, base: int, least: int, room: int, frames: int, real: Any,
+    header: Any, node: int, walk: bool, twin: int, site: int, base: int, least: int, room: int, frames: int, sites: Any,
     sheet: int, whole: bool, ends: bool, wanted: int, freely: int,
 ) -> Any:  # fmt: skip
     """Write a mask; see `Lazy.mask`. Returns (a state that must be written first, or -1; sites looked at; work; words).
@@ -1503,6 +1539,7 @@ def write_mask(
         array_at(base, OF_BASE, np.int64)
     )
     words, one = header[AT_WORDS], np.uint32(1)
+    real: Any = np.frombuffer(sites, np.int32)
     mask, out = array_at(mask_at, size, np.uint32), array_at(sheet, words, np.uint32)
     noted = array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32)
     _renew(mask, out, noted, whole, array_at(differ_at, differing, np.uint32))
@@ -1594,6 +1631,55 @@ def write_text(
     _copy(free, out)
     ended[0] = 0
     _walk_text(header, np.int64(node), out, np.uint64(wanted), np.int64(freely), ended)
+    count, last = _by_label(ended, symbol_of, exits)
+    return count, last, _difference(header, free, out)
+
+
+@njit(cache=True, nogil=True)
+def write_total(
+    header: Any, node: int, mask: Any, text: Any, start: Any, token: Any, symbol_of: Any, ended: Any, exits: Any
+) -> Any:  # fmt: skip
+    """Write how the mask of a state of a text that reads any characters differs from another, and what ends it.
+
+    mask: of those that read any, too, and have only the escapes that a character needs. text, start, token: the bytes
+    of tokens that end a string, and of MOST_NOTED at most that have other escapes, which are read where anything may
+    come. Returned is what `write_text` does.
+    """
+    rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
+    differ = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
+    first, class_of, transition, label, _, free, origin, _, _, _ = _text_at(_text_in(header, node), np.int64(node))
+    width, words, one = transition.size // label.size, np.int64(0), np.uint32(1)
+    ended[0] = 0
+    for k in range(token.size):
+        q, x, stop = origin, np.int64(start[k]), np.int64(start[k + 1])
+        while x < stop and text[x] != 0x22 and text[x] != 0x5C and q != free:
+            q = np.int64(transition[q * width + class_of[text[x]]])
+            x += 1
+        if x < stop and text[x] == 0x22 and q != free:
+            if label[q] >= 0:
+                _list(ended, token, k, k + 1, label[q])
+            continue
+        here = first + PHASES * q if q != free else header[AT_BODY]
+        while x < stop and here > 0:  # what is not read as it is
+            here = _any_code(header, rows, here, text[x])
+            x += 1
+        if here > 0:
+            w, at = np.uint32(token[k] >> 5), np.int64(0)
+            while at < words and differ[2 * at] != w:
+                at += 1
+            if at == words:
+                differ[2 * at], differ[2 * at + 1] = w, mask[w]
+                words += 1
+            differ[2 * at + 1] |= one << np.uint32(token[k] & 31)
+        elif here != DEAD:
+            _list(ended, token, k, k + 1, RETURN - here)
+    count, last = _by_label(ended, symbol_of, exits)
+    return count, last, words
+
+
+@njit(cache=True, nogil=True)
+def _by_label(ended: Any, symbol_of: Any, exits: Any) -> Any:
+    """Write listed tokens that have a symbol, by label, into exits; return how many they are, and the last label."""
     last = np.int64(0)
     for k in range(1, ended[0] + 1):
         last = max(last, np.int64(ended[2 * k]))
@@ -1609,7 +1695,7 @@ def write_text(
             exits[0, at], exits[1, at], exits[2, at] = token, symbol_of[token], label
             place[label] += 1
     size = place[last]
-    return size, np.int64(exits[2, size - 1] if size else 0), _difference(header, free, out)
+    return size, np.int64(exits[2, size - 1] if size else 0)
 
 
 @njit(cache=True, nogil=True)

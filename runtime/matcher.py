@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from abc import ABC, abstractmethod
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -26,8 +27,6 @@ _NOTED_BYTES = 40  # that bytes take besides their own number
 _MOST_STACKS = 2048  # of one constraint that are known to sequences which begin
 _LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 _NO_END = 1 << 62  # a distance greater than any budget
-_NO_FRAMES = np.empty(0, np.int32)
-_NO_FRAMES.flags.writeable = False
 
 
 class Spelling(Protocol):
@@ -53,16 +52,16 @@ def _view(array: Any) -> memoryview:
 class _Stack:
     """The open frames of a sequence: a site on top of another stack, one object for each stack above one root."""
 
-    __slots__ = ("above", "array", "below", "distance", "far", "frames", "height", "site", "variant")
+    __slots__ = ("above", "below", "distance", "far", "frames", "height", "packed", "site", "variant")
 
     def __init__(self, host: _NestedHost, site: int, below: _Stack | None) -> None:
         self.site, self.below = site, below
         self.above: dict[int, _Stack] = {}  # pushed onto this one so far
-        self.array: NDArray[np.int32] | None = None  # its sites, the outermost first, once they have been asked for
+        self.packed: bytes | None = None  # its sites, int32, the outermost first, once they have been asked for
         self.far: list[int] | None = None  # its distances by ends, the same
         if below is None:
             self.height = self.frames = self.distance = 0
-            self.array = _NO_FRAMES
+            self.packed = b""
         else:
             self.height = below.height + 1
             self.frames = below.frames + (not host.site_leaf[site])
@@ -71,28 +70,27 @@ class _Stack:
         # 0, or with little room left a number that tells apart what fits: masks then depend on it
         self.variant = (1 + self.frames * (host.slots + 1) + self.height) * host.states if full else 0
 
-    def sites(self) -> NDArray[np.int32]:
-        """Return the sites, the outermost first."""
-        array = self.array
-        if array is None:
-            array = self.array = self.top(self.height)
-        return array
+    def sites(self) -> bytes:
+        """Return the sites, int32, the outermost first."""
+        packed = self.packed
+        if packed is None:
+            packed = self.packed = self.top(self.height)
+        return packed
 
-    def top(self, most: int) -> NDArray[np.int32]:
+    def as_array(self) -> NDArray[np.int32]:
+        """Return the sites as an array, read-only."""
+        return np.frombuffer(self.sites(), np.int32)
+
+    def top(self, most: int) -> bytes:
         """Return as many of the sites, those on top, the outermost first: not kept, as all of all stacks are many."""
-        size = min(most, self.height)
-        array = np.empty(size, np.int32)
+        above: list[int] = []
         at: _Stack = self
-        for place in range(size - 1, -1, -1):
-            array[place] = at.site
-            below = at.below
-            assert below is not None, "there are as many below as the stack is high"
-            if below.array is not None:
-                array[:place] = below.array[below.height - place :]
-                break
-            at = below
-        array.flags.writeable = False
-        return array
+        while len(above) < most and at.packed is None:
+            above.append(at.site)
+            assert at.below is not None, "all is known of an empty stack"
+            at = at.below
+        known = at.packed[-4 * (most - len(above)) :] if at.packed is not None and len(above) < most else b""
+        return known + array("i", reversed(above)).tobytes()
 
     def __reduce__(self) -> Any:
         raise TypeError("a stack belongs to its matcher")
@@ -456,12 +454,10 @@ class _NestedHost(_TableHost):
 
     def write(self, node: int, stack: _Stack) -> tuple[NDArray[np.uint32], int, bool | bytes]:
         """Return the mask of a place, how many sites it depends on, and whether it was much work."""
-        array = stack.array
-        sites = stack.sites() if array is None else array
         sheet = self.sheets.take()
         mask = sheet.shown  # held before anybody else may take the sheet
         looked = packed.mask_one(
-            self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, sites, NEVER, sheet.mask
+            self.header, self.tokens_of_edges, *packed.NO_BUDGET, node, stack.as_array(), NEVER, sheet.mask
         )  # fmt: skip
         self.sheets.give(sheet)
         return mask, looked, False
@@ -487,7 +483,7 @@ class _NestedHost(_TableHost):
         sheet = self.sheets.take()
         last = NEVER if room is None else min(room, NEVER)
         mask = sheet.shown
-        packed.mask_one(self.header, self.tokens_of_edges, *budget, node, stack.sites(), last, sheet.mask)
+        packed.mask_one(self.header, self.tokens_of_edges, *budget, node, stack.as_array(), last, sheet.mask)
         self.sheets.give(sheet)
         return mask
 
@@ -553,7 +549,7 @@ class _NestedHost(_TableHost):
 
     def configuration(self, place: _Place) -> tuple[int, tuple[int, ...]]:
         """Return the state of a place and the sites on its stack, the outermost first."""
-        return place[0], tuple(place[1].sites().tolist())
+        return place[0], tuple(place[1].as_array().tolist())
 
     def left(self, stack: _Stack, symbol: int) -> _Place | None:
         """Return where leaving the fragment on top with a symbol leads."""
@@ -620,8 +616,9 @@ class _LazyHost(_NestedHost):
             mask[self.eos >> 5] = 1 << (self.eos & 31)
             mask.flags.writeable = False
             return mask, 0, False
-        array = stack.array
-        sites = stack.sites() if array is None else array
+        sites = stack.packed
+        if sites is None:
+            sites = stack.sites()
         return self.machine.mask(node, sites, stack.frames if stack.variant else -1)
 
     def made(self, place: _Place, room: int | None = None) -> NDArray[np.uint32]:

@@ -226,7 +226,7 @@ class Stacks:
                 found += self._before
         return None if found == DEAD else (found, stack)
 
-    def mask(self, node: int, sites: NDArray[np.int32], frames: int) -> tuple[NDArray[np.uint32], int, bool]:
+    def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool]:
         """Return the tokens that a state allows, EOS included; it depends on no site, and is worth keeping."""
         sheet = self._sheets.take()
         mask, out = sheet.shown, sheet.mask

@@ -29,8 +29,6 @@ from .bounded import Lengths, follow_string
 from .fragments import Fragment, bound
 from .layout import QUOTE, Layout, Places, leaves, nested
 
-_NO_SITES = np.empty(0, np.int32)
-_NO_SITES.flags.writeable = False
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 _MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value
 _KEEPING = threading.Lock()  # held where these change: schemas are compiled, and read, in several threads
@@ -273,7 +271,7 @@ def lazily(
         emitter = emitted(meter)
         emitter.begin(patient.begin())
         reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
-        if reader.most_need > reader.depth and not reader.mask(0, _NO_SITES, 0)[0].any():
+        if reader.most_need > reader.depth and not reader.mask(0, b"", 0)[0].any():
             raise too_deep(reader.need(0), reader.depth)
         return reader
 
