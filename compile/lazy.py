@@ -70,6 +70,7 @@ from .lazy_kernels import (
     AT_USES,
     AT_WORDS,
     HEADER,
+    LITTLE,
     MORE,
     MOST_PENDING,
     MOST_SETS,
@@ -85,12 +86,10 @@ from .lazy_kernels import (
     reads_little,
     restore,
     room_of,
-    text_freely,
     write_free,
     write_mask,
     write_short,
     write_text,
-    write_total,
 )
 from .vocabulary import BYTE_GROUP, Vocabulary
 
@@ -110,67 +109,64 @@ _MOST_MASKS = 256  # kept of what is read freely
 _MOST_KEPT = 16 << 20  # bytes of what is known of contents
 _LOOKED_AT = 512  # numbers of a content before all of them
 _MOST_LEVELS = 512  # for which room is kept: 2 MB
+_OF_SLAB = 1 << 14  # numbers
 
 
 class Base(NamedTuple):
     """What a state allows that is, or nearly is, one of a library: its mask, and the exits beside.
 
-    Where there are words that differ, the mask is that of another base, which has the same sheets.
+    at: the address of OF_BASE numbers. The first four are the address of a mask and how many words it has, that of
+    words that differ from it and how many numbers these are, a place and a word each; then come the addresses of the
+    tokens of exits, their symbols, the characters that each reads before the end, and their labels, rising; how many
+    exits there are; for how many the characters matter, all or none; and how many have labels, none if all are 0.
+    sheets: that have the mask but for the words noted, None if there are none of its own. nbytes: what is its own.
+    held: what is at these addresses.
     """
 
-    mask: NDArray[np.uint32]
-    differ: NDArray[np.uint32]  # place, word; as often as there are any
-    exit_token: NDArray[np.int32]
-    exit_symbol: NDArray[np.int32]
-    exit_characters: NDArray[np.int32]  # read before the end; empty where their number is no matter
-    exit_label: NDArray[np.int32]  # rising; empty where all are 0
-    numbers: NDArray[np.int64]  # the addresses of all, after those of mask and words their sizes, then those of exits
-    at: int  # the address of these
-    sheets: Sheets | None  # that have the mask but for the words noted; None if there are none of its own
+    at: int
+    sheets: Sheets | None
+    nbytes: int
+    held: tuple[Any, ...]
 
     @staticmethod
-    def of(
-        mask: NDArray[np.uint32], *exits: NDArray[np.int32], differ: NDArray[np.uint32] | None = None,
-        sheets: Sheets | None = None,
-    ) -> Base:  # fmt: skip
-        """Return the base of contiguous arrays, those of exits as far as there are any."""
-        token, symbol, characters, label = exits + (_NONE,) * (4 - len(exits))
-        if differ is None:
-            differ = _SAME
+    def of(mask: NDArray[np.uint32], *exits: NDArray[np.int32], sheets: Sheets | None = None) -> Base:
+        """Return the base of contiguous arrays: a mask, and tokens, symbols and characters as far as there are any."""
+        token, symbol, characters = exits + (_NONE,) * (3 - len(exits))
         numbers = np.empty(OF_BASE, np.int64)
-        at = _loops().addresses(mask, differ, token, symbol, characters, label, numbers)
-        return Base(mask, differ, token, symbol, characters, label, numbers, at, sheets)
+        at = _loops().addresses(mask, token, symbol, characters, numbers)
+        return Base(at, sheets, mask.nbytes, (mask, token, symbol, characters, numbers))
 
 
 class _Total(NamedTuple):
     """What states allow that read any characters, and have only the escapes that one needs.
 
-    text, start, token: the bytes of the tokens that end any string, or have other escapes; see `write_total`.
+    text, start, token: the bytes of the tokens that end any string, or have other escapes; see `write_text`.
     """
 
     base: Base
+    mask: NDArray[np.uint32]
     text: NDArray[np.uint8]
     start: NDArray[np.int32]
     token: NDArray[np.int32]
 
     @staticmethod
-    def of(vocabulary: Vocabulary, string: Base) -> _Total | None:
-        """Return this by the base of any string, None where too many tokens have other escapes."""
+    def of(vocabulary: Vocabulary, string: NDArray[np.uint32], ending: NDArray[np.int32]) -> _Total:
+        """Return this by what any string allows, and the tokens that end one.
+
+        Where too many tokens have other escapes, there are no tokens: nobody reads all of them for a mask.
+        """
         escaped = vocabulary.characters[0] >> np.uint64(BYTE_GROUP[0x5C]) & np.uint64(1) != 0
-        within = np.unpackbits(string.mask.view(np.uint8), count=vocabulary.size, bitorder="little") != 0
+        within = np.unpackbits(string.view(np.uint8), count=vocabulary.size, bitorder="little") != 0
         other = [t for t in np.flatnonzero(escaped & within).tolist() if not _PLAINLY.fullmatch(vocabulary.tokens[t])]
-        if len(other) > MOST_NOTED:
-            return None
-        mask = string.mask.copy()
+        mask = string.copy()
         for t in other:
             mask[t >> 5] &= ~np.uint32(1 << (t & 31))
-        texts = [vocabulary.tokens[t] for t in (*other, *string.exit_token.tolist())]
-        return _Total(
-            Base.of(mask, sheets=Sheets(mask.size)),
-            np.frombuffer(b"".join(texts), np.uint8),
-            np.cumsum([0, *map(len, texts)], dtype=np.int32),
-            np.concatenate((np.array(other, np.int32), string.exit_token)),
-        )
+        token = np.array([*other, *ending.tolist()] if len(other) <= MOST_NOTED else [], np.int32)
+        texts = [vocabulary.tokens[t] for t in token.tolist()]
+        start = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        text = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+        base = Base.of(mask, sheets=Sheets(mask.size))
+        return _Total(base._replace(nbytes=0), mask, text, start, token)  # all tables have it
 
 
 class Known:
@@ -181,7 +177,7 @@ class Known:
 
     def __init__(self, vocabulary: Vocabulary, string: Base) -> None:
         _loops()
-        self._characters, self._tokens = vocabulary.characters, vocabulary.tokens
+        self._characters = vocabulary.characters
         words = -(-vocabulary.size // 32)
         self.sheets = Sheets(words)
         self.nothing = Base.of(np.empty(0, np.uint32), sheets=Sheets(words))
@@ -193,18 +189,20 @@ class Known:
         self._contents: dict[tuple[Any, ...], list[tuple[Content, int]]] = {}
         self._bytes = 0
         self._next = itertools.count()
-        self.total = _Total.of(vocabulary, string)
+        mask, token, symbol, _, _ = string.held
         # what is left of each token behind the end of a string, where something reads that, else -1
-        self.symbol_of = np.full(vocabulary.size, -1, np.int32)
-        self.symbol_of[string.exit_token] = string.exit_symbol
-        self.most_exits = string.exit_token.size
-        self._most_ended = int(np.count_nonzero(self._characters[0] >> np.uint64(BYTE_GROUP[0x22]) & np.uint64(1)))
-
-    def room(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return the room that `write_text` wants, kept in this thread: for tokens that end a string, and for exits."""
-        most = 2 * self._most_ended + 2
-        room = _room(most + 3 * self.most_exits)
-        return room[:most], room[most:].reshape(3, -1)
+        symbol_of = np.full(vocabulary.size, -1, np.int32)
+        symbol_of[token] = symbol
+        quoted = int(np.count_nonzero(self._characters[0] >> np.uint64(BYTE_GROUP[0x22]) & np.uint64(1)))
+        # see `write_text`: room for a mask and for tokens that end a string; and numbers of what it writes, at most
+        self.room = words + 2 * quoted + 2
+        self.most = OF_BASE + (3 * token.size + 1) // 2 + max((words + 1) // 2, MOST_NOTED)
+        total = _Total.of(vocabulary, mask, token)
+        self.total = total.base
+        places = [address_of(each) for each in (total.mask, total.text, total.start, total.token)]
+        numbers = np.array([address_of(symbol_of), symbol_of.size, quoted, *places, total.token.size], np.int64)
+        self._held = symbol_of, total, numbers
+        self.at = address_of(numbers)  # of OF_KNOWN numbers, for `write_text`
 
     def free(self, groups: int, most: int) -> Base:
         """Return the tokens of at most so many bytes, or -most characters, that are all of some groups."""
@@ -215,7 +213,7 @@ class Known:
             token, up_to = self._by_length[most < 0]
             short = up_to[min(abs(most), len(up_to) - 1)]
             if short < token.size:
-                every = self.free(groups, ALL_BYTES).mask
+                every = self.free(groups, ALL_BYTES).held[0]
                 mask = np.empty(every.size, np.uint32)
                 _loops().write_short(every, token, short, mask)
                 found = Base.of(mask, sheets=Sheets(mask.size))
@@ -248,7 +246,7 @@ class Known:
 
     def keep(self, content: int, state: int, base: Base) -> None:
         """Keep what a state of a content allows."""
-        self._count((base.differ.nbytes or base.mask.nbytes) + 3 * base.exit_token.nbytes)
+        self._count(base.nbytes)
         self._texts[content, state] = base
 
     def _count(self, more: int) -> None:
@@ -570,7 +568,7 @@ class Lazy:
         """Return the number of a base from which masks differ in few words. shared: whether others have it anyway."""
         self._noted_bases.append(base)
         if not shared:
-            self._own_bytes += base.differ.nbytes or base.mask.nbytes
+            self._own_bytes += base.nbytes
         number = self._number_of_base[base.at] = len(self._noted_bases) - 1
         return number
 
@@ -612,47 +610,30 @@ class Lazy:
             number = self._numbers[n] = known.number(self.machine.texts[n])
         base = known.text(number, node - first)
         if base is None:
-            groups, freely, wanted, total = self._loops.text_freely(self._header, node)
-            if total and known.total is not None:
-                base = self._total(node, known.total)
-            elif freely:
-                base = self._walked(node, known.free(groups, freely), wanted, freely)
+            base = self._base(node)
             if base is not None:
                 known.keep(number, node - first, base)
         return base
 
-    def _walked(self, node: int, free: Base, wanted: int, freely: int) -> Base:
-        """Return what a state of a text allows, of which some is read freely."""
+    def _base(self, node: int) -> Base | None:
+        """Return what a state of a text allows, None where little of that is read freely."""
         known = self._known
+        slab = _slab(known.most)
         scratch = _scratch(self._levels)  # held for as long as its address is used
         self._scratch_at = self._header[AT_SCRATCH] = scratch[1]
-        ended, exits = known.room()
-        sheet = known.sheets.take()
-        count, label, differ = self._loops.write_text(
-            self._header, node, free.at, wanted, freely, known.symbol_of, sheet.at, ended, exits
-        )  # fmt: skip
-        leaves = _leaves(exits, count, label)
-        if differ < 0:
-            found = Base.of(sheet.mask.copy(), *leaves)
-        else:
-            words = np.frombuffer(scratch[3][2 : 2 + 2 * differ].tobytes(), np.uint32)
-            found = Base.of(free.mask, *leaves, differ=words, sheets=free.sheets)
-        known.sheets.give(sheet)
-        return found
-
-    def _total(self, node: int, total: _Total) -> Base:
-        """Return what a state of a text allows that reads any characters."""
-        known = self._known
-        scratch = _scratch(self._levels)  # held for as long as its address is used
-        self._scratch_at = self._header[AT_SCRATCH] = scratch[1]
-        ended, exits = known.room()
-        count, label, differ = self._loops.write_total(
-            self._header, node, total.base.mask, total.text, total.start, total.token, known.symbol_of, ended, exits
-        )  # fmt: skip
-        if not count and not differ:
-            return total.base
-        words = np.frombuffer(scratch[3][2 : 2 + 2 * differ].tobytes(), np.uint32) if differ else None
-        return Base.of(total.base.mask, *_leaves(exits, count, label), differ=words, sheets=total.base.sheets)
+        free, at, room = known.total, 0, _room(known.room)
+        while True:
+            state, used, words = self._loops.write_text(self._header, node, at, known.at, room, slab.at)
+            if state == WRITTEN:
+                break
+            if state == LITTLE:
+                return None
+            groups, _, freely = self._header[AT_GROUPS:].tolist()
+            free = known.free(groups, freely)
+            at = free.at
+        if not used:
+            return free
+        return Base(slab.take(used), free.sheets if words >= 0 else None, 8 * used, (slab.numbers, free))
 
     def _forks(self, node: int) -> bool:
         """Return whether a text may end with several labels, by one of its states."""
@@ -724,10 +705,6 @@ class Lazy:
             return True
 
 
-def _last(sites: bytes) -> int:
-    return int.from_bytes(sites[-4:], byteorder)
-
-
 def _at(needed: NDArray[np.int32], which: int) -> int:
     return int(needed[which]) if which < needed.size else 0
 
@@ -754,18 +731,37 @@ def _scratch(levels: int) -> _Scratch:
     return found
 
 
-def _room(size: int) -> NDArray[np.int32]:
-    """Return room for so many numbers, kept in this thread."""
-    found: NDArray[np.int32] | None = getattr(_kept, "room", None)
-    if found is None or found.size < size:
-        found = _kept.room = np.empty(size, np.int32)
-    return found[:size]
+def _room(size: int) -> int:
+    """Return the address of room for so many numbers of 32 bits, kept in this thread."""
+    found: tuple[int, int, Any] | None = getattr(_kept, "room", None)
+    if found is None or found[1] < size:
+        array = np.empty(size, np.uint32)
+        found = _kept.room = address_of(array), size, array
+    return found[0]
 
 
-def _leaves(exits: NDArray[np.int32], count: int, label: int) -> tuple[NDArray[np.int32], ...]:
-    """Return those of a base, of which so many were written, the last with this label."""
-    token, symbol, labels = exits[:, :count].copy()
-    return token, symbol, _NONE, labels if label else _NONE
+class _Slab:
+    """Room for numbers that are written one after another, and stay: so many are left, from `at` on."""
+
+    __slots__ = ("at", "left", "numbers")
+
+    def __init__(self, size: int) -> None:
+        self.numbers = np.empty(size, np.int64)
+        self.at, self.left = address_of(self.numbers), size
+
+    def take(self, used: int) -> int:
+        """Return the address of numbers that were written."""
+        at = self.at
+        self.at, self.left = at + 8 * used, self.left - used
+        return at
+
+
+def _slab(least: int) -> _Slab:
+    """Return the slab of this thread, with room for so many numbers."""
+    found: _Slab | None = getattr(_kept, "slab", None)
+    if found is None or found.left < least:
+        found = _kept.slab = _Slab(max(least, _OF_SLAB))
+    return found
 
 
 def _sorted(lengths: NDArray[np.uint16]) -> tuple[NDArray[np.int32], list[int]]:
@@ -774,7 +770,7 @@ def _sorted(lengths: NDArray[np.uint16]) -> tuple[NDArray[np.int32], list[int]]:
     return token, np.cumsum(np.bincount(lengths)).tolist()
 
 
-_NONE, _SAME = np.empty(0, np.int32), np.empty(0, np.uint32)
+_NONE = np.empty(0, np.int32)
 
 
 class _Loops(NamedTuple):
@@ -782,9 +778,7 @@ class _Loops(NamedTuple):
 
     write_mask: Any
     write_text: Any
-    write_total: Any
     reads_little: Any
-    text_freely: Any
     restore: Any
     read: Any
     addresses: Any
@@ -797,18 +791,15 @@ class _Loops(NamedTuple):
 def _loops() -> _Loops:
     """Load the loops, which takes 5 to 30 ms for each, before somebody waits for a mask."""
     header, words, numbers = (np.empty(0, kind) for kind in (np.int64, np.uint32, np.int32))
-    groups, letters = np.empty(0, np.uint64), np.empty(0, np.uint8)
-    for array in (groups, letters):
-        array.flags.writeable = False
+    groups = np.empty(0, np.uint64)
+    groups.flags.writeable = False
     return _Loops(
         entry_of(write_mask, (header, 0, True, 0, 0, 0, 0, 0, 0, b"", 0, True, True, 0, 0)),
-        entry_of(write_text, (header, 0, 0, 0, 0, numbers, 0, numbers, numbers.reshape(3, 0))),
-        entry_of(write_total, (header, 0, words, letters, numbers, numbers, numbers, numbers, numbers.reshape(3, 0))),
+        entry_of(write_text, (header, 0, 0, 0, 0, 0)),
         entry_of(reads_little, (header, 0)),
-        entry_of(text_freely, (header, 0)),
         entry_of(restore, (0, 0, True, 0, b"")),
         entry_of(read, (header, 0, b"", b"")),
-        entry_of(addresses, (words, words, numbers, numbers, numbers, numbers, header)),
+        entry_of(addresses, (words, numbers, numbers, numbers, header)),
         entry_of(write_free, (groups, np.uint64(0), words)),
         entry_of(write_short, (words, numbers, 0, words)),
         entry_of(needed_behind, (header, 0, 0)),

@@ -49,6 +49,7 @@ from .vocabulary import (
 WRITTEN = -1  # in place of a state that has yet to be written
 ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted
 MORE = -3  # the same: it depends on more of the stack
+LITTLE = -4  # what a state reads freely, which is soon walked
 UNKNOWN = -(1 << 40)  # bytes that a state surely reads, where nobody has looked
 _UNBOUNDED = 1 << 40  # characters, where they are not counted
 _MANY = 16  # bytes that a state reads from which on it is worth knowing which characters it reads freely
@@ -88,6 +89,7 @@ OF_LEVEL = 10  # numbers of each level of a walk
 MOST_PENDING = 128  # parts of a trie that a loop of its own leaves to another
 _IN_A_ROW = 8  # pairs of words that are compared at once
 OF_BASE = 11  # numbers that say what a base is: see `lazy.Base`
+OF_KNOWN = 8  # those of `lazy.Known`
 
 
 @njit(cache=True, nogil=True)
@@ -1615,44 +1617,75 @@ def write_mask(
 
 
 @njit(cache=True, nogil=True)
-def write_text(
-    header: Any, node: int, base: int, wanted: int, freely: int, symbol_of: Any, sheet: int, ended: Any, exits: Any
-) -> Any:
-    """Write the tokens that a state of a text reads within it, and those that end it.
+def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: int) -> Any:
+    """Write the numbers of the base of a state of a text, and what they are the addresses of; see `lazy.Base`.
 
-    base: of what is read freely; wanted, freely: of that, see `write_mask`. symbol_of: of each token (V,) what is left
-    of it behind the end, -1 where nothing reads that. sheet: where the mask is written. ended: room for all that end a
-    string. exits: (3, n) those of them that have a symbol, these, and the labels by which they end the text, rising.
-    Returns how many these are, the last label, and in how many words the mask differs from that of the base, which are
-    before the scratch then; -1 if these are too many.
+    base: the address of the numbers of one of what the state reads freely, of which the header says more; 0 if nobody
+    has looked. known: the address of those of `lazy.Known`. sheet: that of room for a mask, and for tokens that end a
+    string. slab: where to write.
+
+    Returns (WRITTEN, how many numbers were, in how many words the mask differs from that of the base or -1 where it is
+    whole), without numbers if it is the mask of states that read any characters; (ASKS, ...) where the base is wanted;
+    or (LITTLE, ...) where no more is read freely.
     """
-    free = array_at(array_at(base, OF_BASE, np.int64)[0], header[AT_WORDS], np.uint32)
-    out = array_at(sheet, header[AT_WORDS], np.uint32)
-    _copy(free, out)
+    symbol_at, symbols, ending, total_at, text_at, start_at, token_at, tokens = array_at(known, OF_KNOWN, np.int64)
+    symbol_of = array_at(symbol_at, symbols, np.int32)
+    out, nothing = array_at(sheet, header[AT_WORDS], np.uint32), np.int64(0)
+    ended = array_at(sheet + 4 * header[AT_WORDS], 2 * ending + 2, np.int32)
     ended[0] = 0
-    _walk_text(header, np.int64(node), out, np.uint64(wanted), np.int64(freely), ended)
-    count, last = _by_label(ended, symbol_of, exits)
-    return count, last, _difference(header, free, out)
+    if base == 0:
+        groups, freely, wanted, total = text_freely(header, np.int64(node))
+        if not freely:
+            return np.int64(LITTLE), nothing, nothing
+        if not (total and tokens):
+            header[AT_GROUPS], header[AT_WANTED], header[AT_FREE_BYTES] = np.int64(groups), np.int64(wanted), freely
+            return np.int64(ASKS), nothing, nothing
+        mask_at, out = total_at, array_at(total_at, header[AT_WORDS], np.uint32)
+        token, start = array_at(token_at, tokens, np.int32), array_at(start_at, tokens + 1, np.int32)
+        text = array_at(text_at, start[tokens], np.uint8)
+        words = _read_each(header, np.int64(node), out, text, start, token, ended)
+    else:
+        mask_at = array_at(base, OF_BASE, np.int64)[0]
+        free = array_at(mask_at, header[AT_WORDS], np.uint32)
+        _copy(free, out)
+        _walk_text(header, np.int64(node), out, np.uint64(header[AT_WANTED]), header[AT_FREE_BYTES], ended)
+        words = _difference(header, free, out)
+    count, last = np.int64(0), np.int64(0)
+    for k in range(1, ended[0] + 1):
+        count += symbol_of[ended[2 * k - 1]] >= 0
+        last = max(last, np.int64(ended[2 * k]))
+    if not base and not count and not words:
+        return np.int64(WRITTEN), nothing, nothing
+    size, own = OF_BASE + (3 * count + 1) // 2, words if words >= 0 else (out.size + 1) // 2
+    exits_at, at = slab + 8 * OF_BASE, slab + 8 * size
+    _by_label(ended, symbol_of, last, count, array_at(exits_at, 3 * count, np.int32))
+    if words < 0:
+        _copy(out, array_at(at, header[AT_WORDS], np.uint32))
+        mask_at = at
+    else:
+        _copy(array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * words, np.uint32), array_at(at, 2 * words, np.uint32))
+    numbers = array_at(slab, OF_BASE, np.int64)
+    numbers[0], numbers[1], numbers[2], numbers[3] = mask_at, header[AT_WORDS], at, 2 * words if words > 0 else 0
+    numbers[4], numbers[5], numbers[6] = exits_at, exits_at + 4 * count, exits_at
+    numbers[7], numbers[8], numbers[9], numbers[10] = exits_at + 8 * count, count, 0, count if last else 0
+    return np.int64(WRITTEN), size + own, words
 
 
 @njit(cache=True, nogil=True)
-def write_total(
-    header: Any, node: int, mask: Any, text: Any, start: Any, token: Any, symbol_of: Any, ended: Any, exits: Any
-) -> Any:  # fmt: skip
-    """Write how the mask of a state of a text that reads any characters differs from another, and what ends it.
+def _read_each(header: Any, node: Any, mask: Any, text: Any, start: Any, token: Any, ended: Any) -> Any:
+    """Read tokens from a state of a text that reads any characters: those that end it, and those with other escapes.
 
-    mask: of those that read any, too, and have only the escapes that a character needs. text, start, token: the bytes
-    of tokens that end a string, and of MOST_NOTED at most that have other escapes, which are read where anything may
-    come. Returned is what `write_text` does.
+    mask: of such states that have only the escapes that a character needs. text, start, token: the bytes of the tokens.
+    Words in which the mask is another are written before the scratch, and tokens that end the text listed. Returns how
+    many words these are.
     """
     rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
     differ = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
-    first, class_of, transition, label, _, free, origin, _, _, _ = _text_at(_text_in(header, node), np.int64(node))
+    first, class_of, transition, label, _, free, origin, _, _, _ = _text_at(_text_in(header, node), node)
     width, words, one = transition.size // label.size, np.int64(0), np.uint32(1)
-    ended[0] = 0
     for k in range(token.size):
         q, x, stop = origin, np.int64(start[k]), np.int64(start[k + 1])
-        while x < stop and text[x] != 0x22 and text[x] != 0x5C and q != free:
+        while x < stop and text[x] != 0x22 and text[x] != 0x5C:
             q = np.int64(transition[q * width + class_of[text[x]]])
             x += 1
         if x < stop and text[x] == 0x22 and q != free:
@@ -1673,16 +1706,12 @@ def write_total(
             differ[2 * at + 1] |= one << np.uint32(token[k] & 31)
         elif here != DEAD:
             _list(ended, token, k, k + 1, RETURN - here)
-    count, last = _by_label(ended, symbol_of, exits)
-    return count, last, words
+    return words
 
 
 @njit(cache=True, nogil=True)
-def _by_label(ended: Any, symbol_of: Any, exits: Any) -> Any:
-    """Write listed tokens that have a symbol, by label, into exits; return how many they are, and the last label."""
-    last = np.int64(0)
-    for k in range(1, ended[0] + 1):
-        last = max(last, np.int64(ended[2 * k]))
+def _by_label(ended: Any, symbol_of: Any, last: Any, count: Any, exits: Any) -> None:
+    """Write listed tokens that have a symbol, `count` of them, these and their labels, by label, up to the last."""
     place = np.zeros(last + 2, np.int64)  # where those of each label come
     for k in range(1, ended[0] + 1):
         place[ended[2 * k] + 1] += symbol_of[ended[2 * k - 1]] >= 0
@@ -1692,10 +1721,8 @@ def _by_label(ended: Any, symbol_of: Any, exits: Any) -> Any:
         token, label = ended[2 * k - 1], ended[2 * k]
         if symbol_of[token] >= 0:
             at = place[label]
-            exits[0, at], exits[1, at], exits[2, at] = token, symbol_of[token], label
+            exits[at], exits[count + at], exits[2 * count + at] = token, symbol_of[token], label
             place[label] += 1
-    size = place[last]
-    return size, np.int64(exits[2, size - 1] if size else 0)
 
 
 @njit(cache=True, nogil=True)
@@ -1723,10 +1750,9 @@ def _difference(header: Any, base: Any, out: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def addresses(mask: Any, differ: Any, token: Any, symbol: Any, characters: Any, label: Any, out: Any) -> Any:
+def addresses(mask: Any, token: Any, symbol: Any, characters: Any, out: Any) -> Any:
     """Write the numbers of a base, see `lazy.Base`, into out (OF_BASE,), and return their address."""
-    out[0], out[1], out[2], out[3] = mask.ctypes.data, mask.size, differ.ctypes.data, differ.size
-    out[4], out[5] = token.ctypes.data, symbol.ctypes.data
-    out[6], out[7] = characters.ctypes.data, label.ctypes.data
-    out[8], out[9], out[10] = token.size, characters.size, label.size
+    out[0], out[1], out[2], out[3] = mask.ctypes.data, mask.size, mask.ctypes.data, 0
+    out[4], out[5], out[6], out[7] = token.ctypes.data, symbol.ctypes.data, characters.ctypes.data, token.ctypes.data
+    out[8], out[9], out[10] = token.size, characters.size, 0
     return np.int64(out.ctypes.data)

@@ -205,6 +205,43 @@ def test_a_token_that_begins_a_bounded_string_is_no_longer_than_it(most, ascii):
         same_along_walks(lazy, complete, vocab, random.Random(most), 120, rare=0.8)
 
 
+@pytest.mark.parametrize("others", [0, 1, 400])
+def test_what_states_allow_that_read_any_characters_is_only_told_apart_by_labels_and_escapes(others, monkeypatch):
+    """others: tokens with escapes that no character needs."""
+    words = [r"\/", r"a\/b", r"x\/", r"b\/", r"\u0", r"\u00", r"\u000", r"\u001f", r"\u0022", r"\u005", r"\u005C"]
+    words += [r"\"", r"\n", r"\\", r"a\\b", "ab", "\x7f", "\u00e9x", "\u4e2d"][: 8 if others == 0 else None]
+    words += [r"\u004", r"\u00e9", r"a\u0041", r"\ud83d"] if others else []
+    words += [f"{k:03}\\/" for k in range(others)] if others > 1 else []
+    ends = [f'{word}"{end}' for word in ("", *words[:30]) for end in ("", ",", "}", ", ")]
+    vocab = mw.Vocabulary.from_bytes(
+        [b"", *(bytes([b]) for b in range(256)), *dict.fromkeys(word.encode() for word in words + ends)], eos=0
+    )
+    met, keep = [], lazy_module.Known.keep
+    monkeypatch.setattr(
+        lazy_module.Known, "keep", lambda known, *given: met.append((known, given[2])) or keep(known, *given)
+    )
+    rng = random.Random(others)
+    narrow = ("^[^\\n]*$", '^[^"]*b$', "^[^\\x01]*$", "^([^\\n]|\\n[^a])*$", r"^[^\\]*x$")
+    for pattern in (
+        *narrow,
+        "b$",
+        "b",
+        "ab|x$",
+        "[^b]$",
+        "^a?.*b$",
+        "^[^x]*$",
+        "\\\\$",
+        '[\\x01"]$',
+        "[\u00e9\u4e2d]$",
+    ):
+        text = {"type": "string", "pattern": pattern}
+        decides = {"if": {"properties": {"a": text}}, "then": {"required": ["c"]}, "else": {"required": ["d"]}}
+        for schema in (text, {"not": text, "type": "string"}, {"type": "object", "properties": {"a": {}}, **decides}):
+            lazy, complete = tables(schema, vocab, whitespace="compact")
+            same_along_walks(lazy, complete, vocab, rng, 150, rare=0.3)
+    assert any(base is known.total or base.held[1] is known.total for known, base in met) == (others < 400)
+
+
 def test_no_loop_is_loaded_while_somebody_waits_for_a_mask():
     _, vocab = tekken()
     mw.compile_json_schema(True, vocab, lazy=True)
