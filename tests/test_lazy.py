@@ -242,6 +242,16 @@ def test_what_states_allow_that_read_any_characters_is_only_told_apart_by_labels
     assert any(base is known.total or base.held[1] is known.total for known, base in met) == (others < 400)
 
 
+def test_the_fewer_characters_are_left_the_shorter_are_the_tokens():
+    """Of content that is as long everywhere, tokens of its characters that are short enough are found by length."""
+    rng = random.Random(7)
+    words = {"".join(rng.choices("ab01zy-é ", k=rng.randint(2, 11))).encode() for _ in range(1500)}
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *sorted(words)], eos=0)
+    for pattern in ("^[0-9a-z]{12}$", "^[0-9a-zé]{9}-?[0-9a-z]{4}$", "^(?:[0-9a-y]{3} ){3}$"):
+        lazy, complete = tables({"type": "string", "pattern": pattern}, vocab)
+        same_along_walks(lazy, complete, vocab, rng, 200, rare=0)
+
+
 def test_no_loop_is_loaded_while_somebody_waits_for_a_mask():
     _, vocab = tekken()
     mw.compile_json_schema(True, vocab, lazy=True)
