@@ -144,7 +144,6 @@ class _Total(NamedTuple):
     """
 
     base: Base
-    mask: NDArray[np.uint32]
     text: NDArray[np.uint8]
     start: NDArray[np.int32]
     token: NDArray[np.int32]
@@ -166,7 +165,7 @@ class _Total(NamedTuple):
         start = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         text = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
         base = Base.of(mask, sheets=Sheets(mask.size))
-        return _Total(base._replace(nbytes=0), mask, text, start, token)  # all tables have it
+        return _Total(base._replace(nbytes=0), text, start, token)  # all tables have it
 
 
 class Known:
@@ -182,8 +181,7 @@ class Known:
         self.sheets = Sheets(words)
         self.nothing = Base.of(np.empty(0, np.uint32), sheets=Sheets(words))
         self._free: dict[tuple[int, int], Base] = {}
-        # all tokens, by how many bytes they have or characters they begin, and how many of them have at most so many
-        self._by_length = [_sorted(lengths) for lengths in self._characters[1:]]
+        self._by_length = vocabulary.by_length
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
         # the numbers of contents, by what is soon looked at
         self._contents: dict[tuple[Any, ...], list[tuple[Content, int]]] = {}
@@ -199,7 +197,7 @@ class Known:
         self.most = OF_BASE + (3 * token.size + 1) // 2 + max((words + 1) // 2, MOST_NOTED)
         total = _Total.of(vocabulary, mask, token)
         self.total = total.base
-        places = [address_of(each) for each in (total.mask, total.text, total.start, total.token)]
+        places = [address_of(each) for each in (total.base.held[0], *total[1:])]
         numbers = np.array([address_of(symbol_of), symbol_of.size, quoted, *places, total.token.size], np.int64)
         self._held = symbol_of, total, numbers
         self.at = address_of(numbers)  # of OF_KNOWN numbers, for `write_text`
@@ -232,7 +230,7 @@ class Known:
         some = transition[:: 1 + len(transition) // _LOOKED_AT].tobytes()
         same = content.transition.shape, content.free, content.most, content.class_of.tobytes(), some
         for other, number in self._contents.get(same, ()):
-            names = "class_of", "transition", "label", "needed"
+            names = "transition", "label", "needed"
             if all(np.array_equal(getattr(content, name), getattr(other, name)) for name in names):
                 return number
         number = next(self._next)
@@ -762,12 +760,6 @@ def _slab(least: int) -> _Slab:
     if found is None or found.left < least:
         found = _kept.slab = _Slab(max(least, _OF_SLAB))
     return found
-
-
-def _sorted(lengths: NDArray[np.uint16]) -> tuple[NDArray[np.int32], list[int]]:
-    """Return tokens by rising length, and how many have at most each length, up to the longest."""
-    token = np.argsort(lengths, kind="stable").astype(np.int32)
-    return token, np.cumsum(np.bincount(lengths)).tolist()
 
 
 _NONE = np.empty(0, np.int32)

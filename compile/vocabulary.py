@@ -401,6 +401,14 @@ class Vocabulary:
         return groups, length, begun
 
     @cached_property
+    def by_length(self) -> list[tuple[NDArray[np.int32], list[int]]]:
+        """Tokens (V,) by rising length, and how many have at most each length: of bytes, and of characters begun."""
+        return [
+            (np.argsort(lengths, kind="stable").astype(np.int32), np.cumsum(np.bincount(lengths)).tolist())
+            for lengths in self.characters[1:]
+        ]
+
+    @cached_property
     def spells_all_bytes(self) -> bool:
         """Whether each of the 256 bytes is a token, so that any bytes can be written."""
         return {token for token in self.tokens if len(token) == 1} == {bytes([b]) for b in range(256)}
