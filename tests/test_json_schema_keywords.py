@@ -265,6 +265,27 @@ def test_documents_are_found_by_uri_and_may_refer_to_each_other():
     check({"$ref": "http://x.org/a.json"}, [[2, 1.2]], [[1.1], [0]], documents=documents)
 
 
+def test_a_document_is_read_when_a_reference_may_lead_to_it():
+    documents = {
+        "http://x.org/broken": {"$defs": {"a": []}},
+        "http://x.org/a": {"type": "null"},
+        "http://x.org/b#": {"$id": "http://x.org/c", "$defs": {"d": {"$id": "d", "type": "boolean"}}},
+    }
+    check({"$ref": "http://x.org/a"}, [None], [True], documents=documents)
+    check({"$ref": "http://x.org/b"}, [None], [], documents=documents)
+    bundle = {"$ref": "http://x.org/a", "$defs": {"a": {"$id": "http://x.org/a", "type": "string"}}}
+    check(bundle, ["a"], [None], documents=documents)
+    check({"$ref": "http://x.org/d"}, [True], [None], documents=documents)
+    broken = r"http://x.org/broken#: the identifiers in it cannot be read \('list' object"
+    with pytest.raises(SchemaError, match=broken):
+        formula({"$ref": "http://x.org/broken"}, documents=documents)
+    with pytest.raises(SchemaError, match=f"/e, which is not known .* unless it is in this one: {broken}"):
+        formula({"$ref": "http://x.org/e"}, documents=documents)
+    draft = "http://json-schema.org/draft-07/schema"
+    check({"$ref": draft}, [True], [], documents=documents)
+    check({"$ref": draft}, ["a"], [True], documents={f"{draft}#": {"type": "string"}})
+
+
 def test_a_meta_schema_of_the_callers_leaves_out_vocabularies():
     vocabulary = {f"https://json-schema.org/draft/2020-12/vocab/{name}": True for name in ("core", "applicator")}
     documents = {"http://x.org/meta": {"$vocabulary": vocabulary}}

@@ -1,8 +1,8 @@
 """Schemas as documents: resources, the dialect of each, and what references lead to.
 
 Nothing is fetched. A reference within one document is followed here, key by key; for all others the `referencing`
-library indexes the identifiers and anchors of the caller's documents and of the official meta-schemas, once and only
-if such a reference is reached.
+library indexes the identifiers and anchors of the schema, of the official meta-schemas, and of the caller's documents:
+of those that references name, and of all once a reference names none of them.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Documents:
 
     def __init__(self, root: Any, given: Mapping[str, Any] | None) -> None:
         self._given = given or {}
+        self._unread = dict.fromkeys(self._given)  # those that are not in the registry
+        self._unreadable: list[str] = []  # what is wrong with those of them that no reference names
         self._scopes: dict[Any, Scope] = {}
         self._resources: dict[Any, _Resource] = {}
         self._customs: dict[str, Dialect] = {}  # by `$schema`
@@ -123,7 +125,7 @@ class Documents:
                 if root.get("$recursiveAnchor") is True:
                     anchors[""] = root
                 stack = [_resource_of(root, dialect)]
-                with _readable():
+                with _readable(path):
                     while stack:
                         at = stack.pop()
                         name = at.contents.get("$dynamicAnchor") if isinstance(at.contents, dict) else None
@@ -240,12 +242,12 @@ class Documents:
         """Return the scope of another resource, by its URI."""
         if uri == self.root.uri:
             return self.scope(scope, self.root.root, uri, "")
-        resource = self._index().get(uri)
+        resource = self._indexed(uri)
         if resource is None:
-            wanted = uri or "the document itself"
             raise SchemaError(
-                f"{quoted(reference)} leads to {wanted}, which is not known and is not fetched: "
-                f"pass it, documents={{{json.dumps(uri)}: ...}}",
+                f"{quoted(reference)} leads to {uri or 'the document itself'}, which is not known and is not fetched: "
+                f"pass it, documents={{{json.dumps(uri)}: ...}}"
+                + "".join(f"; unless it is in this one: {error}" for error in self._unreadable[:1]),
                 pointer(path),
             )
         return self.scope(scope, resource.contents, uri, uri + "#")
@@ -288,20 +290,45 @@ class Documents:
                 return Target(resource.anchors[name], inner, at)
         return None
 
-    def _index(self) -> Registry[Any]:
-        """Return the registry of everything that a reference may lead to."""
-        if self._registry is None:
-            import jsonschema_specifications
+    def _indexed(self, uri: str) -> Resource[Any] | None:
+        """Return the resource of an identifier, that of a document or of something in one.
 
-            root = self.root
-            resources = [(root.uri, _resource_of(root.root, root.dialect))]
-            for uri, document in self._given.items():
-                contents = read(document, uri.rstrip("#") + "#")
-                dialect = self._dialect(contents, root.dialect, uri.rstrip("#") + "#")
-                resources.append((uri, _resource_of(contents, dialect)))
-            with _readable():
-                self._registry = jsonschema_specifications.REGISTRY.with_resources(resources).crawl()
+        What the schema holds itself comes before the caller's documents, these before the official meta-schemas.
+        """
+        from jsonschema_specifications import REGISTRY
+
+        found: Resource[Any] | None = self._index().get(uri)
+        if found is REGISTRY.get(uri):
+            for name in (uri, uri + "#"):
+                if name in self._unread:
+                    self._add(name)
+            found = self._index().get(uri)
+        while found is None and self._unread:
+            try:
+                self._add(next(iter(self._unread)))
+            except SchemaError as error:
+                self._unreadable.append(str(error))
+            found = self._index().get(uri)
+        return found
+
+    def _index(self) -> Registry[Any]:
+        """Return the registry of all that is known by an identifier or an anchor."""
+        if self._registry is None:
+            from jsonschema_specifications import REGISTRY
+
+            resource = _resource_of(self.root.root, self.root.dialect)
+            with _readable(""):
+                self._registry = REGISTRY.with_resource(self.root.uri, resource).crawl()
         return self._registry
+
+    def _add(self, name: str) -> None:
+        """Put a document of the caller's into the registry."""
+        del self._unread[name]
+        path = name.rstrip("#") + "#"
+        contents = read(self._given[name], path)
+        resource = _resource_of(contents, self._dialect(contents, self.root.dialect, path))
+        with _readable(path):
+            self._registry = self._index().with_resource(name, resource).crawl()
 
 
 def _resource_of(contents: Any, dialect: Dialect) -> Resource[Any]:
@@ -321,15 +348,15 @@ def _specification(version: int) -> Any:
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
-    """Turn what `referencing` makes of malformed documents into an error about them."""
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what `referencing` makes of a malformed document into an error about it."""
     try:
         yield
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise SchemaError(
-            f"the identifiers of the documents cannot be read ({error}): "
+            f"the identifiers in it cannot be read ({error}): "
             'each "$id" and "$anchor" must be a string, each subschema an object, true or false',
-            "",
+            pointer(path),
         ) from error
 
 
