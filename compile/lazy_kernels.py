@@ -57,10 +57,12 @@ _MOST_AHEAD = 1024  # states looked at to know that
 _MOST_BYTES = 32  # of a token that are known to be read, where it is not known that all are
 ALL_BYTES = 1 << 20  # of any token
 _MOST_TRIES = 8  # to leave out the characters that keep others from being read
+_MOST_LOOKS = 16  # at what states read freely, by one walk, where another's is known that is less
 MOST_SETS = 256  # of groups that states read freely, kept
 _OWN = 512  # beside the number of such a set: it was looked for from this very state
 _TOTAL = 1024  # and: any characters are read, and after them any others
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
+_SMALL_PART = 256  # where that of another state is known
 _SETS = OF_NODE // 2  # numbers of 64 bits of a node
 _LEFT = -2  # the base has ended: what is below are its exits
 
@@ -68,12 +70,12 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_USES, AT_STRING_ROWS,
     AT_STRINGS, AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS,
-    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED, AT_AHEAD,
-) = range(0, 48, 2)  # fmt: skip
+    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED, AT_AHEAD, AT_SHARES,
+) = range(0, 50, 2)  # fmt: skip
 (
     AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_WORDS, AT_EOS, AT_SCRATCH, AT_GROUPS,
     AT_WANTED, AT_FREE_BYTES, HEADER,
-) = range(48, 61)  # fmt: skip
+) = range(50, 63)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -755,21 +757,24 @@ def text_freely(header: Any, here: Any) -> Any:
             more += other and _lives(needed, left, transition[q * (transition.size // label.size) + class_of[b]])
         if before & _OWN or more < _MANY:
             return all_read
-        known[q] = before | _OWN
     elif _reads_little(here, first, class_of, transition, label, needed, q, left):
         return nothing
     classes, after, group = np.empty((9, 256), np.int64), np.empty((9, 256), np.int64), np.empty((9, 256), np.int64)
     count = np.empty(9, np.int64)
     _by_class(class_of, classes, after, group, count)
     groups, queue = PLAIN, np.empty(_MOST_AHEAD, np.int64)
+    best, most = (groups, np.int64(0), np.uint64(0), np.int64(0)), -1.0
     for _ in range(_MOST_TRIES):
         found, wanted, dropped, size = _content_ahead(
             transition, label, needed, left, classes, after, group, count, free, q, groups, queue
         )
+        tokens = _tokens_of(header, groups, found)
+        if tokens > most:
+            best, most = (groups, found, wanted, size), tokens
         if not dropped:
             break
         groups &= ~dropped
-    groups |= dropped
+    groups, found, wanted, size = best
     total = False
     if size and known.size:  # the same holds for all these states, and for other ends as well
         wanted |= _OTHERS
@@ -783,12 +788,29 @@ def text_freely(header: Any, here: Any) -> Any:
             for x in range(size):
                 to = queue[x] >> 3
                 if queue[x] & 7 == 0 and (
-                    known[to] < 0 or _size_of(np.uint64(sets[2 * (known[to] & MOST_SETS - 1)])) < _size_of(groups)
+                    known[to] < 0
+                    or _tokens_of(header, np.uint64(sets[2 * (known[to] & MOST_SETS - 1)]), ALL_BYTES) < most
                 ):
                     known[to] = at | (_OWN if to == q else 0) | (_TOTAL if total else 0)
-    if before >= 0 and (not size or _size_of(groups) <= _size_of(all_read[0])):
+    if before >= 0 and most <= _tokens_of(header, all_read[0], ALL_BYTES):
+        known[q] = before | _OWN
         return all_read
     return groups, found, wanted, total
+
+
+@njit(cache=True, nogil=True)
+def _tokens_of(header: Any, groups: Any, found: Any) -> Any:
+    """Return about how many tokens have so many bytes, or -found characters, all but the first of some groups.
+
+    A first one that is not costs a walk little: behind it a state is known. Groups are taken to be independent.
+    """
+    share = array_at(header[AT_SHARES], header[AT_SHARES + 1], np.float64)
+    tokens = share[64 + min(abs(found), share.size - 65)] if found else 0.0
+    others = PLAIN & ~groups
+    for g in range(64):
+        if (others >> np.uint64(g)) & np.uint64(1):
+            tokens *= share[g]
+    return tokens
 
 
 @njit(cache=True, nogil=True)
@@ -1408,6 +1430,7 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
     at[0], stop[0], state[0], phase[0] = 0, node[NODE_CHILD], q, 0
     rest[0] = left + 1  # characters that may still begin
     pure[0], groups[0], reach[0] = True, np.uint64(0), 0
+    looks = np.int64(0)
     while d >= 0:
         i, last = at[d], stop[d]
         while i < last:
@@ -1461,7 +1484,11 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
         groups[d + 1], reach[d + 1] = np.uint64(0), 0
         if step:  # within an escape
             reach[d + 1] = 0
-        elif behind - begun >= _PART:
+        elif behind - begun >= _PART or (
+            behind - begun >= _SMALL_PART and looks < _MOST_LOOKS
+            and known.size and known[to] >= 0 and not known[to] & _OWN
+        ):  # fmt: skip
+            looks += 1
             more = (most - after) * label.size if most >= 0 else 0
             some, length, _, _ = text_freely(header, first + PHASES * (to + more))
             groups[d + 1], reach[d + 1] = some, d + 1 + abs(length)  # characters have a byte at least
