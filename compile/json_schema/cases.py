@@ -9,7 +9,7 @@ the constant members of objects exclude each other. What is empty but not plainl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from operator import is_not
 from typing import Any, NamedTuple
@@ -40,7 +40,6 @@ from .algebra import (
     all_of,
     any_of,
     negate,
-    replaced,
     restrict,
 )
 
@@ -130,6 +129,7 @@ class Cases:
         self._meter = meter
         self._flat: dict[Node, Node] = {}
         self._sketches: dict[Node, Sketch] = {}
+        self._listed: dict[Node, tuple[Any, ...] | None] = {}
         self._facts: dict[Node, _Facts] = {}
         self._apart: dict[Node, dict[Node, bool]] = {}
         self._groups: dict[Node, set[int]] = {}
@@ -166,15 +166,19 @@ class Cases:
             self._groups.setdefault(self.flat(node), set()).add(group)
         self._apart.clear()
 
-    def expand(self, vector: tuple[Node, ...]) -> list[Case]:
-        """Return pairwise disjoint cases with distinct remainders; values in none of them leave NEVER everywhere."""
+    def expand(self, vector: tuple[Node, ...], formulas: Formulas | None = None) -> list[Case]:
+        """Return pairwise disjoint cases with distinct remainders; values in none of them leave NEVER everywhere.
+
+        formulas: where this is found of several vectors that have much in common.
+        """
         if len(vector) == 1:
             quick = _only(vector[0])
             if quick is not None:
                 return quick
-        found = _tests_of(vector)
-        if len(found) == 1:
-            return self._by_only_test(vector, next(iter(found)))
+        formulas = formulas or Formulas()
+        found = formulas.tests(vector)
+        if found and found & (found - 1) == 0:
+            return _by_only_test(formulas, vector, found)
         leaves: dict[tuple[Node, ...], list[_Branch]] = {}
         pending = [_Branch(vector, _ALL, (), ())]
         rounds = 0
@@ -185,84 +189,77 @@ class Cases:
                 self._meter.check(states=max(len(leaves), len(pending)), doing="telling the cases of a value apart")
             if all(map(is_never, branch.vector)):
                 continue
-            tests = _tests_of(branch.vector)
+            tests = formulas.tests(branch.vector)
             if not tests:
                 leaves.setdefault(branch.vector, []).append(branch)
                 continue
-            branches = self._by_listed_values(branch, tests) if len(tests) >= _MANY else None
-            pending.extend(reversed(self._by_first_test(branch, list(tests)) if branches is None else branches))
+            branches = self._by_listed_values(branch, formulas, tests) if tests.bit_count() >= _MANY else None
+            pending.extend(reversed(self._by_first_test(branch, formulas, tests) if branches is None else branches))
         return [(_either(branches), rest) for rest, branches in leaves.items()]
 
-    def _by_only_test(self, vector: tuple[Node, ...], test: Test) -> list[Case]:
-        passed = replaced(vector, {test: ANY})
-        failed = replaced(vector, {test: NEVER})
-        if passed == failed:
-            return [(ANY, passed)]
-        cases = [(test.node, passed), (negate(test.node), failed)]
-        return [case for case in cases if not all(map(is_never, case[1]))]
-
-    def _by_first_test(self, branch: _Branch, tests: list[Test]) -> list[_Branch]:
+    def _by_first_test(self, branch: _Branch, formulas: Formulas, tests: int) -> list[_Branch]:
         """Return the branches in which the first test is passed and failed, those that are not plainly empty."""
-        test, others = tests[0], tests[1:]
+        bit = tests & -tests
+        others, node = tests ^ bit, formulas.node(bit)
         found = []
-        passed = self._pass(branch, test.args[0])
+        passed = self._pass(branch, node)
         if passed is not None:
-            outcomes = {test: ANY} | self._decided(others, passed)
-            found.append(passed._replace(vector=replaced(passed.vector, outcomes)))
-        failed = self._fail(branch, test.args[0])
+            sure, out = self._decided(formulas, others, passed)
+            found.append(passed._replace(vector=formulas.under(passed.vector, sure | bit, out)))
+        failed = self._fail(branch, node)
         if failed is not None:
-            outcomes = {test: NEVER}
-            if failed.values is not branch.values:
-                outcomes |= self._decided(others, failed)
-            found.append(failed._replace(vector=replaced(failed.vector, outcomes)))
+            sure, out = self._decided(formulas, others, failed) if failed.values is not branch.values else (0, 0)
+            found.append(failed._replace(vector=formulas.under(failed.vector, sure, out | bit)))
         if len(found) == 2 and found[0].vector == found[1].vector:  # the test does not matter
             return [branch._replace(vector=found[0].vector)]
         if len(found) == 1:  # nor where one way is impossible
             return [found[0]._replace(passed=branch.passed, failed=branch.failed)]
         return found
 
-    def _by_listed_values(self, branch: _Branch, tests: dict[Test, None]) -> list[_Branch] | None:
+    def _by_listed_values(self, branch: _Branch, formulas: Formulas, tests: int) -> list[_Branch] | None:
         """Return a branch per set of tests that listed values pass, and one for all other values.
 
-        None where there are not enough tests that list the strings and numbers they allow. A union of alternatives,
-        each with such a test, is taken apart by test, so that many alternatives (a `oneOf` told apart by constants,
-        say) take time proportional to their number.
+        None where there are not enough tests that list the strings and numbers they allow.
         """
-        listed: list[tuple[Test, Sketch]] = []
-        for test in tests:
-            sketch = self.sketch(test.args[0])
-            if sketch.exact and _is_finite(sketch):
-                listed.append((test, sketch))
+        listed: dict[int, tuple[Any, ...]] = {}
+        for bit in _bits(tests):
+            values = self._listed_by(formulas.node(bit))
+            if values is not None:
+                listed[bit] = values
         if len(listed) < _MANY:
             return None
-        passing: dict[Any, list[int]] = {}
-        for index, (_, sketch) in enumerate(listed):
-            for value in _values(_meet(branch.values, sketch)):
-                passing.setdefault(value, []).append(index)
-        together: dict[tuple[int, ...], list[Any]] = {}
-        for value, indices in passing.items():
-            together.setdefault(tuple(indices), []).append(value)
-        place = {test: index for index, (test, _) in enumerate(listed)}
-        unlisted = [test for test in tests if test not in place]
-        unions = [_Union(node, place) for node in branch.vector]
+        every = sum(listed)
+        passing: dict[Any, int] = {}
+        for bit, values in listed.items():
+            if branch.values is not _ALL:
+                values = tuple(_values(_meet(branch.values, self.sketch(formulas.node(bit)))))
+            for value in values:
+                passing[value] = passing.get(value, 0) | bit
+        together: dict[int, list[Any]] = {}
+        for value, inside in passing.items():
+            together.setdefault(inside, []).append(value)
         found = []
-        for group, values in sorted(together.items()):
-            literal = _node(values)
-            if len(group) == 1:
-                test, sketch = listed[group[0]]
-                if len(values) == sum(1 for _ in _values(sketch)):
-                    literal = test.args[0]  # as the schema has it, so that it is seen to be the same elsewhere
+        for inside, group in sorted(together.items(), key=lambda item: list(_bits(item[0]))):
+            # one as the schema has it, so that it is seen to be the same elsewhere
+            literal = formulas.node(inside) if len(group) == len(listed.get(inside, ())) else _node(group)
             passed = self._pass(branch, literal)
             if passed is not None:
-                outcomes = self._decided(unlisted, passed)
-                inside = set(group)
-                vector = tuple([union.under(inside, outcomes) for union in unions])
-                found.append(passed._replace(vector=vector))
+                sure, out = self._decided(formulas, tests & ~every, passed)
+                found.append(
+                    passed._replace(vector=formulas.under(passed.vector, sure | inside, out | every & ~inside))
+                )
         failed = self._fail(branch, _node(passing))
         if failed is not None:
-            outcomes = self._decided(unlisted, failed)
-            vector = tuple([union.under(set(), outcomes) for union in unions])
-            found.append(failed._replace(vector=vector))
+            sure, out = self._decided(formulas, tests & ~every, failed)
+            found.append(failed._replace(vector=formulas.under(failed.vector, sure, out | every)))
+        return found
+
+    def _listed_by(self, node: Node) -> tuple[Any, ...] | None:
+        """Return the strings, numbers and other values that a node lists; None where it does not, or says more."""
+        found = self._listed.get(node, ())
+        if found == ():
+            sketch = self.sketch(node)
+            found = self._listed[node] = tuple(_values(sketch)) if sketch.exact and _is_finite(sketch) else None
         return found
 
     def _pass(self, branch: _Branch, node: Node) -> _Branch | None:
@@ -278,19 +275,19 @@ class Cases:
         values = _less(branch.values, self.sketch(node))
         return _Branch(branch.vector, values, branch.passed, (*branch.failed, node)) if values.mask else None
 
-    def _decided(self, tests: Iterable[Test], branch: _Branch) -> dict[Node, Node]:
-        """Return the tests whose outcome is plain for the values of a branch: ANY, or NEVER."""
-        found: dict[Node, Node] = {}
-        for test in tests:
-            node = test.args[0]
+    def _decided(self, formulas: Formulas, tests: int, branch: _Branch) -> tuple[int, int]:
+        """Return the tests whose outcome is plain for the values of a branch: those passed, and those failed."""
+        passed = failed = 0
+        for bit in _bits(tests):
+            node = formulas.node(bit)
             sketch = self.sketch(node)
             if not _meet(branch.values, sketch).mask:
-                found[test] = NEVER
+                failed |= bit
             elif sketch.exact and not _less(branch.values, sketch).mask:
-                found[test] = ANY
+                passed |= bit
             elif branch.passed and any(self.apart(node, other) for other in branch.passed):
-                found[test] = NEVER
-        return found
+                failed |= bit
+        return passed, failed
 
     def within(self, one: Node, other: Node) -> bool:
         """Return whether a node is plainly part of another."""
@@ -425,43 +422,135 @@ def _either(branches: list[_Branch]) -> Node:
     return any_of(conditions)
 
 
-class _Union:
-    """A formula that is put under many assignments of some tests; alternatives that need one are found by it."""
+class Formulas:
+    """Formulas of tests, which are numbered as they are met, and what becomes of formulas by the outcomes of tests.
 
-    def __init__(self, node: Node, place: dict[Test, int]) -> None:
-        self._node = node
-        self._place = place
-        self._guarded: dict[int, list[int]] = {}
-        self._unguarded: list[int] = []
-        for position, part in enumerate(node.args if type(node) is Some else ()):
-            guard = next((place[t] for t in (part.args if type(part) is All else (part,)) if t in place), None)
-            if guard is None:
-                self._unguarded.append(position)
+    A set of tests is the bits of an int. What is found of a formula is kept by the outcomes of its own tests, so that
+    what many assignments have in common is gone through once.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []  # by test
+        self._bit: dict[Node, int] = {}  # of a test
+        self._within: dict[Node, tuple[int, int, int]] = {}
+        self._found: dict[tuple[Node, int, int], Node] = {}
+        self._by_guard: dict[Node, tuple[int, dict[int, list[int]], list[int]]] = {}
+
+    def node(self, bit: int) -> Node:
+        """Return the node that a value is tested for."""
+        return self._nodes[bit.bit_length() - 1]
+
+    def tests(self, vector: Iterable[Node]) -> int:
+        """Return the tests in some formulas."""
+        found = 0
+        for node in vector:
+            found |= self._tests(node)[0]
+        return found
+
+    def under(self, vector: tuple[Node, ...], passed: int, failed: int) -> tuple[Node, ...]:
+        """Return formulas in which some tests are passed, and some failed."""
+        return tuple([self._under(node, passed, failed) for node in vector])
+
+    def _tests(self, node: Any) -> tuple[int, int, int]:
+        """Return the tests in a formula; and those that are themselves one of its parts, or the negation of one is."""
+        shape = type(node)
+        if shape is All or shape is Some:
+            found = self._within.get(node)
+            if found is None:
+                every = plain = negated = 0
+                for part in node.args:
+                    within, own, against = self._tests(part)
+                    every |= within
+                    if type(part) is Test or type(part) is Not:
+                        plain |= own
+                        negated |= against
+                found = self._within[node] = every, plain, negated
+            return found
+        if shape is Not:
+            bit = self._tests(node.args[0])[0]
+            return bit, 0, bit
+        if shape is not Test:
+            return 0, 0, 0
+        bit = self._bit.get(node, 0)
+        if not bit:
+            bit = self._bit[node] = 1 << len(self._nodes)
+            self._nodes.append(node.args[0])
+        return bit, bit, 0
+
+    def _under(self, node: Any, passed: int, failed: int) -> Node:
+        shape = type(node)
+        if shape is Test:
+            bit = self._bit[node]
+            return ANY if passed & bit else NEVER if failed & bit else node
+        if shape is Not:
+            bit = self._bit.get(node.args[0], 0)
+            return NEVER if passed & bit else ANY if failed & bit else node
+        if shape is not All and shape is not Some:
+            return node  # type: ignore[no-any-return]
+        within, plain, negated = self._within.get(node) or self._tests(node)
+        passed &= within
+        failed &= within
+        if not passed | failed:
+            return node  # type: ignore[no-any-return]
+        if shape is All:
+            if plain & failed or negated & passed:
+                return NEVER
+        elif plain & passed or negated & failed:
+            return ANY
+        key = (node, passed, failed)
+        found = self._found.get(key)
+        if found is None:
+            absorbing = NEVER if shape is All else ANY
+            parts = []
+            for part in node.args if shape is All else self._alive(node, failed):
+                parts.append(self._under(part, passed, failed))
+                if parts[-1] is absorbing:
+                    found = absorbing
+                    break
             else:
-                self._guarded.setdefault(guard, []).append(position)
+                found = all_of(parts) if shape is All else any_of(parts)
+            self._found[key] = found
+        return found
 
-    def under(self, passed: set[int], others: dict[Node, Node]) -> Node:
-        """Return the formula where, of the tests with a place, exactly those in `passed` are passed."""
-        outcomes = _Outcomes(self._place, passed, others)
-        if type(self._node) is not Some:
-            return replaced((self._node,), outcomes)[0]
-        positions = [*self._unguarded, *(p for index in passed for p in self._guarded.get(index, ()))]
-        return any_of(replaced([self._node.args[position] for position in sorted(positions)], outcomes))
+    def _alive(self, node: Node, failed: int) -> list[Node]:
+        """Return the alternatives of a formula that do not plainly need one of the tests that are failed.
+
+        So many alternatives, a `oneOf` told apart by constants, say, take time proportional to their number.
+        """
+        parts: tuple[Node, ...] = node.args
+        if len(parts) < _MANY:
+            return list(parts)
+        guards = self._by_guard.get(node)
+        if guards is None:
+            every = 0
+            guarded: dict[int, list[int]] = {}
+            unguarded: list[int] = []
+            for position, part in enumerate(parts):
+                bit = self._tests(part)[1] if type(part) is All or type(part) is Test else 0
+                bit &= -bit
+                every |= bit
+                (guarded.setdefault(bit, []) if bit else unguarded).append(position)
+            guards = self._by_guard[node] = every, guarded, unguarded
+        every, guarded, unguarded = guards
+        positions = [*unguarded, *(p for bit in _bits(every & ~failed) for p in guarded[bit])]
+        return [parts[position] for position in sorted(positions)]
 
 
-class _Outcomes:
-    """What becomes of tests, as a mapping: of those with a place, by whether it is in a set, and of a few others."""
+def _bits(tests: int) -> Iterator[int]:
+    """Yield each test of a set, in the order of their numbers."""
+    while tests:
+        bit = tests & -tests
+        yield bit
+        tests ^= bit
 
-    def __init__(self, place: dict[Test, int], passed: set[int], others: dict[Node, Node]) -> None:
-        self._place = place
-        self._passed = passed
-        self._others = others
 
-    def get(self, test: Node) -> Node | None:
-        index = self._place.get(test)  # type: ignore[call-overload]
-        if index is None:
-            return self._others.get(test)
-        return ANY if index in self._passed else NEVER
+def _by_only_test(formulas: Formulas, vector: tuple[Node, ...], bit: int) -> list[Case]:
+    """Return the cases of formulas of one test."""
+    passed, failed = formulas.under(vector, bit, 0), formulas.under(vector, 0, bit)
+    if passed == failed:
+        return [(ANY, passed)]
+    cases = [(formulas.node(bit), passed), (negate(formulas.node(bit)), failed)]
+    return [case for case in cases if not all(map(is_never, case[1]))]
 
 
 def _only(node: Node) -> list[Case] | None:
@@ -492,26 +581,6 @@ def _only(node: Node) -> list[Case] | None:
 def _has_test(node: Node) -> bool:
     shape = type(node)
     return shape is Test or (shape in (All, Some, Not) and any(map(_has_test, node.args)))
-
-
-def _tests_of(vector: Iterable[Node]) -> dict[Test, None]:
-    """Return the tests in some formulas, in the order in which they occur."""
-    found: dict[Test, None] = {}
-    seen: set[Node] = set()  # what alternatives have in common is gone through once
-    stack = list(vector)
-    stack.reverse()
-    while stack:
-        node: Any = stack.pop()
-        shape = type(node)
-        if shape is Test:
-            found[node] = None
-        elif shape is Not:
-            if type(node.args[0]) is Test:
-                found[node.args[0]] = None
-        elif (shape is All or shape is Some) and node not in seen:
-            seen.add(node)
-            stack.extend(reversed(node.args))
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- sketches

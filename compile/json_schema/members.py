@@ -33,7 +33,7 @@ from .algebra import (
     replaced,
     restrict,
 )
-from .cases import Case, Test, closes, counted, is_any, is_never
+from .cases import Case, Formulas, Test, closes, counted, is_any, is_never
 from .skeleton import ObjectAutomaton, ObjectState, Step, Unordered
 from .source import inexact
 
@@ -330,6 +330,7 @@ class _Derivatives:
         self._derivatives: list[tuple[dict[Node, Node], dict[Node, Node]]] = [
             ({}, {}) for _ in range(self._letters.num)
         ]
+        self._formulas: dict[int, Formulas] = {}
         self._required: dict[Node, int] = {}
         self._said: dict[Node, int] = {}
         self._unsaid: dict[_Left, int] = {}
@@ -527,7 +528,10 @@ class _Derivatives:
                 inside, rest = row[letter] or self._after(atom, letter, row)
                 test = ANY if inside is ANY else cases.test(inside)
                 self._becomes(by, atom, letter, test, rest)
-        return cases.expand(replaced(tests.left, by, known))
+        formulas = self._formulas.get(letter)
+        if formulas is None:
+            formulas = self._formulas[letter] = Formulas()
+        return cases.expand(replaced(tests.left, by, known), formulas)
 
     def _becomes(self, by: dict[Node, Node], atom: Any, letter: int, test: Node, rest: Node) -> None:
         """Note what becomes of an atom, and of its negation if that is not the negation of it."""
