@@ -943,6 +943,26 @@ def test_hostile_schemas_end_in_an_answer_or_an_error_within_the_budget(name, la
     assert found in endings or (lazy and found is None and BudgetError in endings)
 
 
+def test_objects_of_many_states_are_bounded_by_what_they_take():
+    rng = random.Random(16)
+    keys = [[f"k{j}" for j in range(32) if rng.random() < 0.2] for _ in range(16)]
+    schema = {"anyOf": [{"properties": {key: {"const": 1} for key in each}} for each in keys]}
+    table = mw.compile_json_schema(schema, vocabulary(256))  # the states have more than a million steps
+    validator = jsonschema.Draft202012Validator(schema)
+    for each in keys:
+        assert takes(table, json.dumps(dict.fromkeys(each, 1)))
+    plain = [1 + b for b in b'{}": ,k0123456789']
+    for _ in range(100):
+        matcher, text = mw.Matcher(table), b""
+        while not matcher.is_accepting:
+            token = rng.choice([t for t in allowed_by(matcher) if t in plain])
+            assert matcher.advance(token)
+            text += bytes([token - 1])
+        assert validator.is_valid(json.loads(text)), text
+    with pytest.raises(BudgetError, match="needs 20 MB, reached while finding the states of an object"):
+        mw.compile_json_schema(schema, vocabulary(256), budget=mw.Budget(bytes=20_000_000))
+
+
 @pytest.mark.parametrize(
     "limits", [{"states": 1}, {"states": 300}, {"bytes": 1}, {"bytes": 100_000}, {"seconds": 0}], ids=str
 )

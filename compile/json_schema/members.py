@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .build import Builder
 
 _FINDING = "finding the states of an object"
+_OF_STATE, _OF_STEP = 1000, 50  # bytes that a state, and each of its steps, was seen to take
 _NO_STEPS: Mapping[int, Step] = {}
 _FEW = 64  # undeclared keys of a class that are declared where members are counted
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
@@ -345,7 +346,9 @@ class _Derivatives:
         self._begin(parts)
         for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
             if not i & 7:
-                builder.meter.check(states=len(self._found) + self._num_steps, doing=_FINDING)
+                states = len(self._found)
+                size = _OF_STATE * states + _OF_STEP * self._num_steps
+                builder.meter.check(states=states, bytes=size, doing=_FINDING)
             self.automaton.states.append(self._make(place, left, foreign))
 
     def _begin(self, parts: _Left) -> None:
