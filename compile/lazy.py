@@ -45,22 +45,27 @@ from .lazy_kernels import (
     AT_BODY_GROUPS,
     AT_BYTE,
     AT_CHARACTERS,
+    AT_CONTENT,
     AT_DEPTH,
+    AT_DEPTHS,
     AT_END_BYTE,
     AT_END_NODE,
     AT_EOS,
+    AT_FIRST_TOKEN,
     AT_GROUPS,
     AT_LEVELS,
     AT_NEED_SITE,
     AT_NEED_STATE,
     AT_NODE,
     AT_NOTHING,
+    AT_ORDER,
     AT_PUSHED,
     AT_ROWS,
     AT_SCRATCH,
     AT_SETS,
     AT_SHARES,
     AT_SITE_LEAF,
+    AT_SKIP,
     AT_STRING_ROWS,
     AT_STRINGS,
     AT_SURELY,
@@ -320,8 +325,14 @@ class Lazy:
         self._header = np.zeros(HEADER, np.int64)
         trie, ends = vocabulary.trie, remainders.trie
         below = ends.branches
-        self._kept: list[NDArray[Any]] = [*trie.branches, trie.token, below.byte, below.node, ends.token]
-        places = AT_BYTE, AT_CHARACTERS, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL
+        self._kept: list[NDArray[Any]] = [
+            *trie.branches, trie.token, below.byte, below.node, ends.token, trie.byte, trie.depth, trie.skip,
+            trie.content, trie.token_start,
+        ]  # fmt: skip
+        places = (
+            AT_BYTE, AT_CHARACTERS, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_ORDER, AT_DEPTHS,
+            AT_SKIP, AT_CONTENT, AT_FIRST_TOKEN,
+        )  # fmt: skip
         for at, array in zip(places, self._kept, strict=True):
             put(self._header, at, array)
         self._levels = self._header[AT_LEVELS] = max(trie.longest, ends.longest) + 2

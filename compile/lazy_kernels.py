@@ -63,6 +63,9 @@ _OWN = 512  # beside the number of such a set: it was looked for from this very 
 _TOTAL = 1024  # and: any characters are read, and after them any others
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _SMALL_PART = 256  # where that of another state is known
+_LONG = 1 << 15  # tokens to be walked, above which all are read in their order
+_MOST_STEPS = 1 << 14  # transitions of a text for which that is done
+_IN_ORDER = ALL_BYTES + 1  # bytes that are read freely, where that is so
 _SETS = OF_NODE // 2  # numbers of 64 bits of a node
 _LEFT = -2  # the base has ended: what is below are its exits
 
@@ -70,12 +73,13 @@ _LEFT = -2  # the base has ended: what is below are its exits
 (
     AT_ROWS, AT_CALLS, AT_SITE_START, AT_SITE_STATES, AT_SITE_LEAF, AT_TWINS, AT_KEYS, AT_USES, AT_STRING_ROWS,
     AT_STRINGS, AT_NEED_STATE, AT_NEED_SITE, AT_BYTE, AT_NODE, AT_TOKEN, AT_END_BYTE, AT_END_NODE, AT_SYMBOL, AT_TEXTS,
-    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED, AT_AHEAD, AT_SHARES,
-) = range(0, 50, 2)  # fmt: skip
+    AT_SETS, AT_CHARACTERS, AT_SURELY, AT_PUSHED, AT_AHEAD, AT_SHARES, AT_ORDER, AT_DEPTHS, AT_SKIP, AT_CONTENT,
+    AT_FIRST_TOKEN,
+) = range(0, 60, 2)  # fmt: skip
 (
     AT_LEVELS, AT_SYMBOLS, AT_NOTHING, AT_BODY, AT_BODY_GROUPS, AT_DEPTH, AT_WORDS, AT_EOS, AT_SCRATCH, AT_GROUPS,
     AT_WANTED, AT_FREE_BYTES, HEADER,
-) = range(50, 63)  # fmt: skip
+) = range(60, 73)  # fmt: skip
 # groups of characters that JSON writes as they are
 PLAIN = np.uint64(
     sum({1 << int(group) for group in BYTE_GROUP} - {1 << int(BYTE_GROUP[b]) for b in (*range(32), 34, 92)})
@@ -1501,6 +1505,95 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
 
 
 @njit(cache=True, nogil=True)
+def _left_to_walk(header: Any, start: Any, wanted: Any, freely: Any) -> Any:
+    """Return about how many tokens `_walk_text` comes to, by what their first two bytes lead to; 0 for large texts."""
+    byte, node, _ = _trie_of_tokens(header)
+    characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)
+    sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
+    _, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, start), start)
+    width, tokens = transition.size // label.size, np.int64(0)
+    if transition.size > _MOST_STEPS:
+        return tokens
+    for i in range(node[NODE_CHILD]):
+        n, b = OF_NODE * i, np.int64(byte[i])
+        all_free = freely < 0 or node[n + NODE_REACH] <= freely
+        if (all_free and characters[i] & wanted == 0) or b < 0x20 or b == 0x22 or b == 0x5C:
+            continue
+        to = np.int64(transition[q * width + class_of[b]])
+        if to == free or not _lives(needed, left, to):
+            continue
+        groups = np.uint64(0)
+        if known.size and known[to] >= 0:
+            groups = np.uint64(sets[2 * (known[to] & MOST_SETS - 1)])
+        for j in range(node[n + NODE_CHILD], node[n + NODE_STOP]):
+            c, m = np.int64(byte[j]), OF_NODE * j
+            if not characters[j] & ~groups or c < 0x20 or c == 0x22 or c == 0x5C:
+                continue
+            if _lives(needed, left, np.int64(transition[to * width + class_of[c]])):
+                tokens += node[m + NODE_TOKENS + 2] - node[m + NODE_TOKENS]
+    return tokens
+
+
+@njit(cache=True, nogil=True)
+def _clear_text(header: Any, start: Any, out: Any) -> None:
+    """Clear the bits of the tokens of plain characters, all of which are set, that a state of a text does not read.
+
+    The state is not within an escape. All tokens are read in their order, which takes a fifth of the time for each
+    that `_walk_text` does.
+    """
+    # unsigned numbers, as numba looks at the sign of every other index
+    one, nodes = np.uint64(1), np.uint64(header[AT_ORDER + 1])
+    byte, depth = array_at(header[AT_ORDER], nodes, np.uint8), array_at(header[AT_DEPTHS], nodes, np.uint16)
+    skip, content = array_at(header[AT_SKIP], nodes, np.uint32), array_at(header[AT_CONTENT], nodes, np.uint64)
+    begun = array_at(header[AT_FIRST_TOKEN], nodes + one, np.uint32)
+    token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.uint32)
+    sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
+    _, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, start), start)
+    states, classes = label.size, transition.size // label.size
+    width, over, dead = np.uint64(classes + 3), np.uint64(1 << 62), np.uint64(1 << 63)
+    # of each state: where it leads, by class and then by what is not plain, as a place in here, or what is to be done;
+    # the characters that have to be looked at, with those that are not whole; and those that must follow
+    step = np.empty(np.uint64(states) * width, np.uint64)
+    whole, at_other, at_keep, at_needed = PLAIN | one << np.uint64(UNCLEAN), classes, classes + 1, classes + 2
+    for x in range(states):
+        row = step[np.uint64(x) * width : np.uint64(x + 1) * width]
+        for c in range(classes):
+            target = np.int64(transition[x * classes + c])
+            if target < 0 or (target != free and needed.size and needed[target] < 0):
+                row[c] = dead
+            else:
+                row[c] = over if target == free else np.uint64(target) * width
+        row[at_other], row[at_keep], row[at_needed] = over, whole, 0
+        if known.size and known[x] >= 0:
+            row[at_keep] = whole & ~np.uint64(sets[2 * (known[x] & MOST_SETS - 1)])
+        if needed.size and needed[x] >= 0:
+            row[at_needed] = needed[x]
+    kind = np.empty(256, np.uint64)  # the class of each byte that is plain, or is within a character
+    for b in range(256):
+        name = np.uint64(BYTE_GROUP[b])
+        inside = 0x80 <= b < 0xC0
+        kind[b] = class_of[b] if inside or (name != UNCLEAN and (PLAIN >> name) & one) else at_other
+    state, rest = np.empty(header[AT_LEVELS] + 1, np.uint64), np.empty(header[AT_LEVELS] + 1, np.int64)
+    state[0], rest[0] = np.uint64(q) * width, left + 1
+    counts, i = needed.size > 0, np.uint64(0)
+    while i < nodes:
+        d, b = np.uint64(depth[i]), byte[i]
+        to = step[state[d - one] + kind[b]]
+        if to < over and counts:
+            rest[d] = rest[d - one] - (b & 0xC0 != 0x80)
+            if np.int64(step[to + np.uint64(at_needed)]) > rest[d]:
+                to = dead
+        if to < over:
+            state[d] = to
+            i = np.uint64(i + one if content[i] & step[to + np.uint64(at_keep)] else skip[i])
+            continue
+        if to == dead:
+            for x in range(np.uint64(begun[i]), np.uint64(begun[skip[i]])):
+                out[np.uint64(token[x] >> 5)] &= ~np.uint32(one << np.uint64(token[x] & 31))
+        i = np.uint64(skip[i])
+
+
+@njit(cache=True, nogil=True)
 def _copy(mask: Any, out: Any) -> None:
     """Write a mask into out, or 0 where it is empty."""
     if mask.size:
@@ -1664,6 +1757,8 @@ def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: 
         groups, freely, wanted, total = text_freely(header, np.int64(node))
         if not freely:
             return np.int64(LITTLE), nothing, nothing
+        if not total and _left_to_walk(header, np.int64(node), wanted, freely) > _LONG:
+            groups, wanted, freely = PLAIN, _OTHERS, np.int64(_IN_ORDER)
         if not (total and tokens):
             header[AT_GROUPS], header[AT_WANTED], header[AT_FREE_BYTES] = np.int64(groups), np.int64(wanted), freely
             return np.int64(ASKS), nothing, nothing
@@ -1675,6 +1770,8 @@ def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: 
         mask_at = array_at(base, OF_BASE, np.int64)[0]
         free = array_at(mask_at, header[AT_WORDS], np.uint32)
         _copy(free, out)
+        if header[AT_FREE_BYTES] == _IN_ORDER:
+            _clear_text(header, np.int64(node), out)
         _walk_text(header, np.int64(node), out, np.uint64(header[AT_WANTED]), header[AT_FREE_BYTES], ended)
         words = _difference(header, free, out)
     count, last = np.int64(0), np.int64(0)

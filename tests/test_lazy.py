@@ -27,6 +27,7 @@ from maskwright.automata.nested import Machine
 from maskwright.compile import lazy as lazy_module
 from maskwright.compile.json_schema import emit
 from maskwright.compile.json_schema.skeleton import ObjectState
+from maskwright.compile.lazy_kernels import ALL_BYTES, AT_FREE_BYTES
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 from maskwright.runtime import matcher as matcher_module
 
@@ -176,6 +177,31 @@ def test_behind_what_is_not_read_freely_nothing_is(string, text):
         assert lazy.advance(token)
         assert complete.advance(token)
     assert (lazy.mask() == complete.mask()).all()
+
+
+@pytest.mark.parametrize(
+    "string",
+    [
+        {"not": {"pattern": "set"}},
+        {"not": {"pattern": "é.|t |日本"}, "maxLength": 20},
+        {"not": {"pattern": "x\\d"}, "pattern": "^.{2}(?:.*e)?$", "maxLength": 9},
+        {"pattern": "^(?:[^s]|s[^e]|se[^t])*=.*$"},
+    ],
+)
+def test_where_few_of_many_tokens_are_refused_all_are_read_in_their_order(string):
+    _, vocab = tekken()
+    lazy, complete = tables({"type": "string", **string}, vocab)
+    mw.Matcher(lazy).mask()
+    header = lazy.automaton._header
+    header[AT_FREE_BYTES] = 0
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for token in vocab.encode(json.dumps('so "é', ensure_ascii=False)[:-1]):
+        assert (a.mask() == b.mask()).all()
+        assert a.advance(token)
+        assert b.advance(token)
+    assert (a.mask() == b.mask()).all()
+    assert header[AT_FREE_BYTES] > ALL_BYTES  # so it was for the last state, or the one before
+    same_along_walks(lazy, complete, vocab, random.Random(5), 60, rare=0.2)
 
 
 def test_contents_are_the_same_only_if_they_say_the_same():
