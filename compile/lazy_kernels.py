@@ -63,7 +63,7 @@ _OWN = 512  # beside the number of such a set: it was looked for from this very 
 _TOTAL = 1024  # and: any characters are read, and after them any others
 _PART = 4096  # tokens behind a first byte from which on that is looked at anew for what comes after it
 _SMALL_PART = 256  # where that of another state is known
-_LONG = 1 << 15  # tokens to be walked, above which all are read in their order
+_LONG = 3 << 14  # nodes that were walked, after which all tokens are read in their order
 _MOST_STEPS = 1 << 14  # transitions of a text for which that is done
 _IN_ORDER = ALL_BYTES + 1  # bytes that are read freely, where that is so
 _SETS = OF_NODE // 2  # numbers of 64 bits of a node
@@ -1411,10 +1411,11 @@ def _list(ended: Any, token: Any, first: Any, stop: Any, label: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ended: Any) -> None:
+def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ended: Any) -> Any:
     """Set the bits of the tokens that a state of a text reads within it, and list those that end it; see `_walk`.
 
-    The state is not within an escape. What comes where anything may is left to `_walk`.
+    The state is not within an escape. What comes where anything may is left to `_walk`. Returns whether that was done,
+    and not too long for what `_clear_text` can do.
     """
     byte, node, token = _trie_of_tokens(header)
     characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)
@@ -1434,7 +1435,8 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
     at[0], stop[0], state[0], phase[0] = 0, node[NODE_CHILD], q, 0
     rest[0] = left + 1  # characters that may still begin
     pure[0], groups[0], reach[0] = True, np.uint64(0), 0
-    looks = np.int64(0)
+    looks = work = np.int64(0)
+    most_work = _LONG if freely != _IN_ORDER and transition.size <= _MOST_STEPS else 1 << 62
     while d >= 0:
         i, last = at[d], stop[d]
         while i < last:
@@ -1448,6 +1450,10 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
         if i == last:
             d -= 1
             continue
+        work += 1
+        if work > most_work:
+            ended[0] = 0
+            return False
         at[d] = i + 1
         b, n, q = np.int64(byte[i]), OF_NODE * i, state[d]
         begun, behind = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]  # the tokens that begin with what led here
@@ -1502,36 +1508,7 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
             groups[d + 1], reach[d + 1] = groups[d], reach[d]
         d += 1
         at[d], stop[d], state[d], rest[d], phase[d] = low, high, to, after, step
-
-
-@njit(cache=True, nogil=True)
-def _left_to_walk(header: Any, start: Any, wanted: Any, freely: Any) -> Any:
-    """Return about how many tokens `_walk_text` comes to, by what their first two bytes lead to; 0 for large texts."""
-    byte, node, _ = _trie_of_tokens(header)
-    characters = array_at(header[AT_CHARACTERS], header[AT_CHARACTERS + 1], np.uint64)
-    sets = array_at(header[AT_SETS], 2 * MOST_SETS, np.int64)
-    _, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, start), start)
-    width, tokens = transition.size // label.size, np.int64(0)
-    if transition.size > _MOST_STEPS:
-        return tokens
-    for i in range(node[NODE_CHILD]):
-        n, b = OF_NODE * i, np.int64(byte[i])
-        all_free = freely < 0 or node[n + NODE_REACH] <= freely
-        if (all_free and characters[i] & wanted == 0) or b < 0x20 or b == 0x22 or b == 0x5C:
-            continue
-        to = np.int64(transition[q * width + class_of[b]])
-        if to == free or not _lives(needed, left, to):
-            continue
-        groups = np.uint64(0)
-        if known.size and known[to] >= 0:
-            groups = np.uint64(sets[2 * (known[to] & MOST_SETS - 1)])
-        for j in range(node[n + NODE_CHILD], node[n + NODE_STOP]):
-            c, m = np.int64(byte[j]), OF_NODE * j
-            if not characters[j] & ~groups or c < 0x20 or c == 0x22 or c == 0x5C:
-                continue
-            if _lives(needed, left, np.int64(transition[to * width + class_of[c]])):
-                tokens += node[m + NODE_TOKENS + 2] - node[m + NODE_TOKENS]
-    return tokens
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -1757,8 +1734,6 @@ def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: 
         groups, freely, wanted, total = text_freely(header, np.int64(node))
         if not freely:
             return np.int64(LITTLE), nothing, nothing
-        if not total and _left_to_walk(header, np.int64(node), wanted, freely) > _LONG:
-            groups, wanted, freely = PLAIN, _OTHERS, np.int64(_IN_ORDER)
         if not (total and tokens):
             header[AT_GROUPS], header[AT_WANTED], header[AT_FREE_BYTES] = np.int64(groups), np.int64(wanted), freely
             return np.int64(ASKS), nothing, nothing
@@ -1770,9 +1745,13 @@ def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: 
         mask_at = array_at(base, OF_BASE, np.int64)[0]
         free = array_at(mask_at, header[AT_WORDS], np.uint32)
         _copy(free, out)
-        if header[AT_FREE_BYTES] == _IN_ORDER:
+        freely = header[AT_FREE_BYTES]
+        if freely == _IN_ORDER:
             _clear_text(header, np.int64(node), out)
-        _walk_text(header, np.int64(node), out, np.uint64(header[AT_WANTED]), header[AT_FREE_BYTES], ended)
+        if not _walk_text(header, np.int64(node), out, np.uint64(header[AT_WANTED]), freely, ended):
+            header[AT_GROUPS], header[AT_WANTED] = np.int64(PLAIN), np.int64(_OTHERS)
+            header[AT_FREE_BYTES] = _IN_ORDER
+            return np.int64(ASKS), nothing, nothing
         words = _difference(header, free, out)
     count, last = np.int64(0), np.int64(0)
     for k in range(1, ended[0] + 1):

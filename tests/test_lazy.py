@@ -183,24 +183,22 @@ def test_behind_what_is_not_read_freely_nothing_is(string, text):
     "string",
     [
         {"not": {"pattern": "set"}},
-        {"not": {"pattern": "é.|t |日本"}, "maxLength": 20},
+        {"not": {"pattern": "é.|[a-y]t|日本"}, "maxLength": 20},
         {"not": {"pattern": "x\\d"}, "pattern": "^.{2}(?:.*e)?$", "maxLength": 9},
         {"pattern": "^(?:[^s]|s[^e]|se[^t])*=.*$"},
     ],
 )
-def test_where_few_of_many_tokens_are_refused_all_are_read_in_their_order(string):
+def test_where_much_of_a_vocabulary_would_be_walked_all_tokens_are_read_in_their_order(string):
     _, vocab = tekken()
     lazy, complete = tables({"type": "string", **string}, vocab)
-    mw.Matcher(lazy).mask()
-    header = lazy.automaton._header
-    header[AT_FREE_BYTES] = 0
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    asked = set()
     for token in vocab.encode(json.dumps('so "é', ensure_ascii=False)[:-1]):
         assert (a.mask() == b.mask()).all()
+        asked.add(int(lazy.automaton._header[AT_FREE_BYTES]))
         assert a.advance(token)
         assert b.advance(token)
-    assert (a.mask() == b.mask()).all()
-    assert header[AT_FREE_BYTES] > ALL_BYTES  # so it was for the last state, or the one before
+    assert max(asked) > ALL_BYTES  # so it was for one of them
     same_along_walks(lazy, complete, vocab, random.Random(5), 60, rare=0.2)
 
 
