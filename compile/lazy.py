@@ -188,13 +188,6 @@ class Known:
         self.nothing = Base.of(np.empty(0, np.uint32), sheets=Sheets(words))
         self._free: dict[tuple[int, int], Base] = {}
         self._by_length = vocabulary.by_length
-        # the share of tokens without a character of each group of 64 behind the first; then those up to each length
-        behind = [token[1:] for token in vocabulary.tokens if len(token) > 1]
-        starts = np.cumsum([0, *map(len, behind)])[:-1]
-        bits = np.uint64(1) << BYTE_GROUP[np.frombuffer(b"".join(behind), np.uint8)].astype(np.uint64)
-        within = np.unpackbits(np.bitwise_or.reduceat(bits, starts).view(np.uint8), bitorder="little").reshape(-1, 64)
-        without, up_to = 1 - within.sum(axis=0) / vocabulary.size, np.array(self._by_length[0][1])
-        self.shares = np.concatenate((without, up_to / vocabulary.size))
         self._texts: dict[tuple[int, int], Base] = {}  # by the number of the content, and the state in it
         # the numbers of contents, by what is soon looked at
         self._contents: dict[tuple[Any, ...], list[tuple[Content, int]]] = {}
@@ -360,7 +353,7 @@ class Lazy:
         self._free_sets = np.zeros(2 * MOST_SETS, np.int64)  # groups of characters, and those wanted beside
         put(self._header, AT_SETS, self._free_sets)
         self._header[AT_SETS + 1] = 0
-        put(self._header, AT_SHARES, known.shares)
+        put(self._header, AT_SHARES, vocabulary.shares)
         self._numbers: dict[int, int] = {}  # of texts, those by which their contents are known
         self._noted_bases: list[Base] = []  # from which masks differ in few words
         self._number_of_base: dict[int, int] = {}  # by its address: its place among these

@@ -789,12 +789,13 @@ def text_freely(header: Any, here: Any) -> Any:
             sets[2 * at], sets[2 * at + 1] = np.int64(groups), np.int64(wanted)
             header[AT_SETS + 1] = max(header[AT_SETS + 1], at + 1)
             total = groups == PLAIN and _stays(transition, label.size, classes[8, : count[8]], free, queue[:size])
+            last, less = np.int64(-1), False  # the set that was looked at last, and whether fewer tokens are read so
             for x in range(size):
                 to = queue[x] >> 3
-                if queue[x] & 7 == 0 and (
-                    known[to] < 0
-                    or _tokens_of(header, np.uint64(sets[2 * (known[to] & MOST_SETS - 1)]), ALL_BYTES) < most
-                ):
+                if queue[x] & 7 == 0 and known[to] >= 0 and known[to] & MOST_SETS - 1 != last:
+                    last = np.int64(known[to] & MOST_SETS - 1)
+                    less = _tokens_of(header, np.uint64(sets[2 * last]), ALL_BYTES) < most
+                if queue[x] & 7 == 0 and (known[to] < 0 or less):
                     known[to] = at | (_OWN if to == q else 0) | (_TOTAL if total else 0)
     if before >= 0 and most <= _tokens_of(header, all_read[0], ALL_BYTES):
         known[q] = before | _OWN

@@ -409,6 +409,19 @@ class Vocabulary:
         ]
 
     @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """The share of tokens without a character of each of 64 groups behind their first; then of at most each length.
+
+        See `BYTE_GROUP`; lengths are in bytes, from 0.
+        """
+        behind = [token[1:] for token in self.tokens if len(token) > 1]
+        starts = np.cumsum([0, *map(len, behind)])[:-1]
+        bits = np.uint64(1) << BYTE_GROUP[np.frombuffer(b"".join(behind), np.uint8)].astype(np.uint64)
+        within = np.unpackbits(np.bitwise_or.reduceat(bits, starts).view(np.uint8), bitorder="little").reshape(-1, 64)
+        without = 1 - within.sum(axis=0) / self.size
+        return np.concatenate((without, np.array(self.by_length[0][1]) / self.size))
+
+    @cached_property
     def spells_all_bytes(self) -> bool:
         """Whether each of the 256 bytes is a token, so that any bytes can be written."""
         return {token for token in self.tokens if len(token) == 1} == {bytes([b]) for b in range(256)}

@@ -27,7 +27,8 @@ from maskwright.automata.nested import Machine
 from maskwright.compile import lazy as lazy_module
 from maskwright.compile.json_schema import emit
 from maskwright.compile.json_schema.skeleton import ObjectState
-from maskwright.compile.lazy_kernels import ALL_BYTES, AT_FREE_BYTES
+from maskwright.compile.lazy_kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
+from maskwright.compile.vocabulary import BYTE_GROUP
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 from maskwright.runtime import matcher as matcher_module
 
@@ -200,6 +201,18 @@ def test_where_much_of_a_vocabulary_would_be_walked_all_tokens_are_read_in_their
         assert b.advance(token)
     assert max(asked) > ALL_BYTES  # so it was for one of them
     same_along_walks(lazy, complete, vocab, random.Random(5), 60, rare=0.2)
+
+
+def test_characters_are_left_out_that_few_tokens_have_behind_their_first():
+    _, vocab = tekken()
+    lazy, complete = tables({"type": "string", "not": {"pattern": r"\spx\s"}}, vocab)
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for token in vocab.encode('"z'):
+        assert a.advance(token)
+        assert b.advance(token)
+    assert (a.mask() == b.mask()).all()
+    read = int(lazy.automaton._header[AT_GROUPS]) >> BYTE_GROUP.astype(object)
+    assert [bool(read[byte] & 1) for byte in b"px "] == [True, True, False]  # spaces are first mostly, letters are not
 
 
 def test_contents_are_the_same_only_if_they_say_the_same():

@@ -256,11 +256,10 @@ class Cases:
 
     def _listed_by(self, node: Node) -> tuple[Any, ...] | None:
         """Return the strings, numbers and other values that a node lists; None where it does not, or says more."""
-        found = self._listed.get(node, ())
-        if found == ():
+        if node not in self._listed:
             sketch = self.sketch(node)
-            found = self._listed[node] = tuple(_values(sketch)) if sketch.exact and _is_finite(sketch) else None
-        return found
+            self._listed[node] = tuple(_values(sketch)) if sketch.exact and _is_finite(sketch) else None
+        return self._listed[node]
 
     def _pass(self, branch: _Branch, node: Node) -> _Branch | None:
         """Return the branch where the value is in a node too; None where that is plainly impossible."""
@@ -432,9 +431,9 @@ class Formulas:
     def __init__(self) -> None:
         self._nodes: list[Node] = []  # by test
         self._bit: dict[Node, int] = {}  # of a test
-        self._within: dict[Node, tuple[int, int, int]] = {}
+        self._within: dict[Node, tuple[int, int, int]] = {}  # see `_tests`
         self._found: dict[tuple[Node, int, int], Node] = {}
-        self._by_guard: dict[Node, tuple[int, dict[int, list[int]], list[int]]] = {}
+        self._by_guard: dict[Node, tuple[int, dict[int, list[int]], list[int]]] = {}  # see `_alive`
 
     def node(self, bit: int) -> Node:
         """Return the node that a value is tested for."""

@@ -293,7 +293,8 @@ class Documents:
     def _indexed(self, uri: str) -> Resource[Any] | None:
         """Return the resource of an identifier, that of a document or of something in one.
 
-        What the schema holds itself comes before the caller's documents, these before the official meta-schemas.
+        What the schema holds itself comes before the caller's document of that name, this before the official
+        meta-schemas, and these before what is somewhere in the caller's documents.
         """
         from jsonschema_specifications import REGISTRY
 
