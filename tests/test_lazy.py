@@ -205,9 +205,10 @@ def test_where_much_of_a_vocabulary_would_be_walked_all_tokens_are_read_in_their
 
 def test_characters_are_left_out_that_few_tokens_have_behind_their_first():
     _, vocab = tekken()
-    lazy, complete = tables({"type": "string", "not": {"pattern": r"\spx\s"}}, vocab)
+    lazy, complete = tables({"type": "string", "not": {"pattern": r"\spx\s|^px"}}, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
     for token in vocab.encode('"z'):
+        assert (a.mask() == b.mask()).all()  # at first letters are left out, for the "x"
         assert a.advance(token)
         assert b.advance(token)
     assert (a.mask() == b.mask()).all()
