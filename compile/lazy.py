@@ -236,8 +236,9 @@ class Known:
         some = transition[:: 1 + len(transition) // _LOOKED_AT].tobytes()
         same = content.transition.shape, content.free, content.most, content.class_of.tobytes(), some
         for other, number in self._contents.get(same, ()):
-            names = "transition", "label", "needed"
-            if all(np.array_equal(getattr(content, name), getattr(other, name)) for name in names):
+            both = [(getattr(content, name), getattr(other, name)) for name in ("transition", "label", "needed")]
+            # often they are the same arrays; and bytes are compared sooner than numbers
+            if all(a is b or (a.shape == b.shape and a.tobytes() == b.tobytes()) for a, b in both):
                 return number
         number = next(self._next)
         self._count(transition.nbytes + content.label.nbytes + content.needed.nbytes)

@@ -317,6 +317,36 @@ def test_what_is_left_of_tokens_is_read_as_itself():
     assert not a.advance(vocab.size - 1)
 
 
+def test_keys_that_never_come_do_not_keep_the_others_apart():
+    vocab, keys = vocabulary(), [f"K{i}" for i in range(40)]
+    schema = {
+        "properties": {key: {"type": "null"} for key in keys},
+        "propertyNames": {"pattern": "^[A-Z][A-Z0-9]*$"},
+        "additionalProperties": {"type": "null"},
+    }
+    lazy, complete = tables(schema, vocab)
+    a, b = mw.Matcher(lazy), mw.Matcher(complete)
+    for byte in json.dumps(dict.fromkeys([*keys[:20:3], *keys[20:], "KX", "Z"])).encode():
+        token = vocab.tokens.index(bytes([byte]))
+        assert (a.mask() == b.mask()).all()
+        assert a.advance(token)
+        assert b.advance(token)
+    assert len(lazy.automaton.machine.texts) == 1  # one automaton of keys for all places in the object
+
+
+@pytest.mark.parametrize("depth", [1, 64])
+def test_few_keys_of_many_come_where_a_schema_recurses(depth):
+    """Those that do have numbers beyond the states of the automaton that is left of all keys."""
+    schema = {
+        "properties": {"x-": {"const": 1}, "x-a": {"type": "string"}},
+        "patternProperties": {"^(a|x-).": {"$ref": "#"}, "^[a-c]{1,3}$": True},
+        "propertyNames": {"enum": ["c", "ab", "t", "abc"]},
+        "additionalProperties": False,
+    }
+    lazy, complete = tables(schema, vocabulary(), depth=depth)
+    same_along_walks(lazy, complete, vocabulary(), random.Random(depth), 300)
+
+
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 40])
 def test_near_the_depth_the_same_is_refused(depth):
     vocab = vocabulary()

@@ -711,6 +711,8 @@ class _Keys:
         ):
             # a key of several spellings is told from those that are not declared by its content
             self.language, _ = partition(automaton.keys, (), emitter.meter)
+        if self.language is not None:
+            self.language = _that_come(self.language, automaton)
         # one list of steps for all states
         self.is_shared = not automaton.any_order and all(state.steps is states[0].steps for state in states)
         self.made: dict[Any, int] = {}
@@ -1042,7 +1044,7 @@ class _InFrame:
             for target in np.unique(here[here >= 0]).tolist():
                 if number[target] == DEAD and live[target]:
                     find(target)
-            row = np.where(here >= 0, number[here], DEAD)
+            row = np.where(here >= 0, number[np.maximum(here, 0)], DEAD)
             row[here <= RETURN] = leads[RETURN - here[here <= RETURN]]
             rows.append(row[self.class_of])
             # else the difference would be the larger row
@@ -1068,6 +1070,28 @@ def ordered(label: NDArray[Any], free: int) -> tuple[NDArray[Any], tuple[int, ..
     place = np.full(len(order) + 1, -1, np.int32)
     place[list(order)] = np.arange(len(order))
     return place[label], order
+
+
+def _that_come(language: Labelled, automaton: ObjectAutomaton) -> Labelled:
+    """Return the automaton of an object's keys without those that come next in none of its states, if any do."""
+    ranges: dict[int, tuple[Sequence[Step | None], int, int]] = {}  # of lists of steps, which states share
+    labels: set[int] = set()
+    keys = len(automaton.keys)
+    for here in automaton.reading():
+        steps, first, last = ranges.get(id(here.steps), (here.steps, here.first, here.last))
+        ranges[id(here.steps)] = steps, min(first, here.first), max(last, here.last)
+        labels.update([keys + c for c in here.others])
+    for steps, first, last in ranges.values():
+        if automaton.any_order:
+            first, last = 0, keys
+        labels.update([j for j in range(first, last) if steps[j] is not None])
+    comes = np.isin(language.label, list(labels))
+    if (comes | (language.label < 0)).all():
+        return language
+    lives = leading_to(_before(language), comes)
+    if not lives[0]:
+        return language
+    return trimmed(language._replace(label=np.where(comes, language.label, np.int32(-1))), lives)
 
 
 def _before(content: Labelled) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
