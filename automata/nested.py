@@ -188,6 +188,13 @@ class Machine:
         self.num_calls += count
         return first
 
+    def twin(self, state: int) -> tuple[int, int]:
+        """Return the library's state that a state's row is nearly that of, and the site, -1 for none."""
+        if state >= self._flushed_states or state in self.twins:
+            return self.twins.get(state, (-1, -1))
+        like, site = self._twins[:, state].tolist()
+        return like, site
+
     def edge(self, state: int, byte: int, code: int) -> None:
         """Lead from a state by one byte."""
         self._edges.extend((state, byte, byte, code))

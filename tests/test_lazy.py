@@ -26,6 +26,8 @@ from maskwright.automata import nested
 from maskwright.automata.nested import Machine
 from maskwright.compile import lazy as lazy_module
 from maskwright.compile.json_schema import emit
+from maskwright.compile.json_schema.layout import Layout
+from maskwright.compile.json_schema.library import Library
 from maskwright.compile.json_schema.skeleton import ObjectState
 from maskwright.compile.lazy_kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
 from maskwright.compile.vocabulary import BYTE_GROUP
@@ -315,6 +317,32 @@ def test_what_is_left_of_tokens_is_read_as_itself():
         assert b.advance(1 + byte)
         assert (a.mask() == b.mask()).all()
     assert not a.advance(vocab.size - 1)
+
+
+def test_what_comes_behind_a_separator_is_told_from_what_the_library_reads_there():
+    """A string, or a key where any other may come, after a space or none: only what differs is looked at."""
+    words = (
+        b' "',
+        b' "a',
+        b' "a":',
+        b' "ab',
+        b' "b"',
+        b' "\\',
+        b' ""',
+        b' "":',
+        b' "x", "a',
+        b'": "',
+        b'", "b',
+        b'\n "',
+    )
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=0)
+    schema = {"properties": {"a": {"type": "string"}, "ab": {"type": ["string", "null"]}, "b": {"const": 1}}}
+    lazy, complete = tables(schema, vocab)
+    same_along_walks(lazy, complete, vocab, random.Random(3), 600)
+    places = Library.of(vocab, Layout()).places
+    like, site = lazy.automaton.machine.all_twins
+    assert (like == places.spaced).sum() >= 4  # behind two keys, and two members at least
+    assert (site[like == places.spaced] >= 0).all()
 
 
 def test_keys_that_never_come_do_not_keep_the_others_apart():

@@ -75,7 +75,7 @@ class Emitter:
         self.lazy = depth is not None
         self.by_content = self.lazy and not library.layout.ascii  # whether strings are read by their content
         self.machine = Machine(library.machine)
-        self.writer = Writer(self.machine, library.places, library.layout)
+        self.writer = Writer(self.machine, library.places, library.layout, self.lazy)
         self.uses: defaultdict[int, int] = defaultdict(int)
         self.found: list[ObjectAutomaton | ArrayAutomaton] = []  # all there are
         self.fragments: dict[int, int] = {}  # first state of each object and array that is called
@@ -672,13 +672,15 @@ class _Object:
         """Return the state that reads the next key, and the code behind its quote; DEAD if there is none."""
         found = self.opened.get(i)
         if found is None:
-            quoted = self.keys.opened(self.states[i], self.behind)
+            quoted, site = self.keys.opened(self.states[i], self.behind)
             if quoted == DEAD:
                 found = DEAD, DEAD
             else:
                 m = self.emitter.machine
                 found = m.state(), quoted
                 m.edge(found[0], QUOTE, quoted)
+                if site >= 0:
+                    m.twins[found[0]] = self.emitter.library.places.quote, site
             self.opened[i] = found
         return found
 
@@ -726,21 +728,24 @@ class _Keys:
         self.before: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # `states_before` of the language
         self.total: list[tuple[int, bool]] = []  # `total_states` of it, and which of these are free
 
-    def opened(self, here: ObjectState, behind: Callable[[Step], int]) -> int:
-        """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere."""
+    def opened(self, here: ObjectState, behind: Callable[[Step], int]) -> tuple[int, int]:
+        """Return where the opening quote of the next key leads in a state of the object, as a code; DEAD if nowhere.
+
+        And the site that is pushed there where all keys but those declared are read as any string is, else -1.
+        """
         if self.language is not None:
-            return self._by_language(self.language, here, behind)
+            return self._by_language(self.language, here, behind), -1
         if self.emitter.lazy and len(self.automaton.keys) <= _MOST_KEYS:
-            code = self._without_rows(here, behind)
+            code, site = self._without_rows(here, behind)
             if code is not None:
-                return code
+                return code, site
         if self.trie is None:
             self.trie = _trie([self.emitter._quoted(key)[1:] for key in self.automaton.keys])
         other = here.others.get(0)
         if other is not None:
-            return self._open(here, behind, behind(other))
+            return self._open(here, behind, behind(other)), -1
         live = any(here.steps[j] is not None for j in range(here.first, here.last))
-        return self._closed(here, behind) if live else DEAD
+        return (self._closed(here, behind) if live else DEAD), -1
 
     def _next(self, here: ObjectState, behind: Callable[[Step], int]) -> Callable[[_Branch], tuple[int, ...]]:
         """Return what tells apart the states of the object that differ in what may come next below a branch."""
@@ -809,8 +814,8 @@ class _Keys:
                     m.edge(state, branch.label[0], target)
         return root
 
-    def _without_rows(self, here: ObjectState, behind: Callable[[Step], int]) -> int | None:
-        """Return the code that reads a key that may come next in a trie without rows; DEAD if there is none.
+    def _without_rows(self, here: ObjectState, behind: Callable[[Step], int]) -> tuple[int | None, int]:
+        """Return what `opened` does, for a trie without rows.
 
         One serves all states of the object in which a key that is not declared may come, as whatever was begun may
         still become one, and another all where none may. A site says by label which keys may come, and where they
@@ -827,19 +832,20 @@ class _Keys:
                     known[j] = behind(step)
             targets = known[first:last]
         if other is None and all(target == DEAD for target in targets):
-            return DEAD
+            return DEAD, -1
         m, size = self.emitter.machine, len(self.automaton.keys)
         states = DEAD if other is None else behind(other), *(DEAD,) * first, *targets, *(DEAD,) * (size - last)
         if other is None:
             if self.closed is None:
                 self.closed = self._words()
-            return m.use(self.closed, states)
+            return m.use(self.closed, states), -1
         if self.open is None:
             places, keys = self.emitter.library.places, self.automaton.keys
             escape = places.key_escape if all(map(str.isascii, keys)) else places.escape
             # no key has an escape here, as it would have several spellings, and an automaton
             self.open = m.use(self._words(places.body, escape), None) if keys else places.body
-        return None if self.open is None else m.call(m.site(states, True), self.open)
+        site = m.site(states, True)
+        return None if self.open is None else m.call(site, self.open), site
 
     def _words(self, *others: int) -> tuple[int, int]:
         """Return the trie of all keys. others: the string and the escape of those that are not declared."""

@@ -36,6 +36,7 @@ class Places:
     """States of a library machine."""
 
     quote: int  # before the opening quote of a string
+    spaced: int  # before that, or a space and that
     body: int  # inside a string
     string: tuple[int, int]  # first state and number of states of the string fragment
     escape: int  # after a backslash in a string that may still become another, of whatever characters are written raw
@@ -56,6 +57,9 @@ def leaves(layout: Layout) -> tuple[Machine, Places]:
     body, string = _string(m, layout.ascii)
     quote = m.state()
     m.edge(quote, QUOTE, body)
+    spaced = m.state()
+    m.edge(spaced, QUOTE, body)
+    m.edge(spaced, SPACE, quote)
     key_escape = _other_escape(m, body, True)
     escape = key_escape if layout.ascii else _other_escape(m, body, False)
     words = {}
@@ -67,6 +71,7 @@ def leaves(layout: Layout) -> tuple[Machine, Places]:
     number_start, number = _number(m, layout, True)
     return m, Places(
         quote,
+        spaced,
         body,
         string,
         escape,
@@ -206,10 +211,10 @@ def _number(m: Machine, layout: Layout, fraction: bool) -> tuple[int, tuple[int,
 
 
 class Writer:
-    """Puts JSON punctuation into a machine."""
+    """Puts JSON punctuation into a machine. lazy: whether its masks are found row by row, from those of twins."""
 
-    def __init__(self, machine: Machine, places: Places, layout: Layout) -> None:
-        self.machine, self.places, self.layout = machine, places, layout
+    def __init__(self, machine: Machine, places: Places, layout: Layout, lazy: bool = False) -> None:
+        self.machine, self.places, self.layout, self.lazy = machine, places, layout, lazy
 
     def string(self, state: int, follow: int) -> None:
         """Any string, then on in `follow`."""
@@ -260,10 +265,8 @@ class Writer:
         """Read a comma, then on in `follow`, which reads what comes next without white space."""
         m = self.machine
         if self.layout.flexible:
-            spaced = m.state()
+            spaced = self._spaced(follow)
             m.edge(state, COMMA, spaced)
-            m.copy(spaced, follow)
-            m.late(spaced, SPACE, follow)
             self.line(spaced, follow)
         else:
             m.chain(state, self.layout.comma, follow)
@@ -272,12 +275,20 @@ class Writer:
         """Read a colon, then on in `follow`."""
         m = self.machine
         if self.layout.flexible:
-            spaced = m.state()
-            m.edge(state, ord(":"), spaced)
-            m.copy(spaced, follow)
-            m.late(spaced, SPACE, follow)
+            m.edge(state, ord(":"), self._spaced(follow))
         else:
             m.chain(state, self.layout.colon, follow)
+
+    def _spaced(self, follow: int) -> int:
+        """Return a state that reads what `follow` does, after a space or none."""
+        m = self.machine
+        spaced = m.state()
+        m.copy(spaced, follow)
+        m.late(spaced, SPACE, follow)
+        like, site = m.twin(follow) if self.lazy else (-1, -1)
+        if like == self.places.quote:
+            m.twins[spaced] = self.places.spaced, site
+        return spaced
 
 
 def nested(leaf: Machine, places: Places, layout: Layout) -> tuple[Machine, Places]:

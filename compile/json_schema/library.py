@@ -211,7 +211,7 @@ def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Libra
     leaf, places = leaves(layout)
     machine, places = nested(leaf, places, layout)
     text, text_start = text_of(vocabulary)
-    masked = (places.quote, places.body, places.number_start, places.integer_start)  # twins
+    masked = (places.quote, places.spaced, places.body, places.number_start, places.integer_start)  # twins
     name = store.name_of(
         "json", vocabulary.spelling, repr((layout, masked)), machine.rows.tobytes(), machine.calls.tobytes(),
         *(array.tobytes() for array in machine.sites),
