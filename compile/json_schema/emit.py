@@ -1088,7 +1088,7 @@ def _that_come(language: Labelled, automaton: ObjectAutomaton) -> Labelled:
         ranges[id(here.steps)] = steps, min(first, here.first), max(last, here.last)
         labels.update([keys + c for c in here.others])
     for steps, first, last in ranges.values():
-        if automaton.any_order:
+        if automaton.any_order:  # ranges mean nothing
             first, last = 0, keys
         labels.update([j for j in range(first, last) if steps[j] is not None])
     comes = np.isin(language.label, list(labels))

@@ -36,7 +36,7 @@ class Places:
     """States of a library machine."""
 
     quote: int  # before the opening quote of a string
-    spaced: int  # before that, or a space and that
+    spaced: int  # before that, or a space and that if there may be one
     body: int  # inside a string
     string: tuple[int, int]  # first state and number of states of the string fragment
     escape: int  # after a backslash in a string that may still become another, of whatever characters are written raw
@@ -57,9 +57,11 @@ def leaves(layout: Layout) -> tuple[Machine, Places]:
     body, string = _string(m, layout.ascii)
     quote = m.state()
     m.edge(quote, QUOTE, body)
-    spaced = m.state()
-    m.edge(spaced, QUOTE, body)
-    m.edge(spaced, SPACE, quote)
+    spaced = quote
+    if layout.flexible:
+        spaced = m.state()
+        m.edge(spaced, QUOTE, body)
+        m.edge(spaced, SPACE, quote)
     key_escape = _other_escape(m, body, True)
     escape = key_escape if layout.ascii else _other_escape(m, body, False)
     words = {}
