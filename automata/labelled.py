@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .budget import Meter
 from .dfa import BYTES, Dfa
-from .minimize import canonical
+from .minimize import canonical_labels
 from .nfa import Nfa, determinize
 
 
@@ -112,87 +112,125 @@ def minimized(
     class_of: NDArray[np.uint16], transition: NDArray[np.int32], label: NDArray[np.int32], meter: Meter
 ) -> Labelled:
     """Return the smallest automaton with these words and labels, of which there must be one; state 0 is the start."""
-    N, C = transition.shape
-    labels = int(label.max()) + 1
-    if labels == 1:
-        return relabelled(canonical(class_of, transition, label >= 0, meter=meter), 0)
-    # a word is followed by its label, spelled with a few markers
-    places = 1
-    while labels > _MARKERS**places:
-        places += 1
-    markers = min(labels, _MARKERS)
-    spread = [-(-labels // markers ** (place + 1)) for place in range(places)]  # states after each marker
-    M = N + sum(spread)
-    meter.check(bytes=4 * M * (C + markers), doing="telling labels apart")
-    marked = np.full((M, C + markers), -1, np.int32)
-    marked[:N, :C] = transition
-    ends = np.flatnonzero(label >= 0)
-    source, left, first = ends, label[ends], N
-    for count in spread:
-        marked[source, C + left % markers] = first + left // markers
-        source, left = first + np.arange(count), np.arange(count)
-        first += count
-    classes = np.concatenate((class_of, np.arange(C, C + markers, dtype=np.uint16)))
-    dfa = canonical(classes, marked, np.arange(M) == M - 1, meter=meter)
-    if places == 1:
-        narrow, rows, inside = _unmarked(dfa)
-        return Labelled(narrow, rows, np.where(inside.any(axis=1), np.argmax(inside, axis=1), -1).astype(np.int32))
-    ahead = dfa.transition[:, dfa.class_of[BYTES:]]  # (states, markers)
-    marker, following = np.argmax(ahead, axis=1), ahead.max(axis=1)  # a state with a label has one marker
-    found = np.where(following >= 0, 0, -1)
-    spelling = np.zeros(dfa.num_states, np.bool_)
-    source = at = np.flatnonzero(following >= 0)
-    for place in range(places):
-        found[source] += marker[at] * markers**place
-        at = following[at]
-        spelling[at] = True
-        source, at = source[following[at] >= 0], at[following[at] >= 0]  # those in a spelling end before
-    return Labelled(*_without(dfa, spelling), found[~spelling].astype(np.int32))
-
-
-_MARKERS = 16
+    return Labelled(*canonical_labels(class_of, transition, label, meter=meter))
 
 
 def spelled(words: Mapping[bytes, int], meter: Meter) -> Labelled:
     """Return exactly these words, one at least, with their labels."""
-    steps: list[dict[int, int]] = [{}]
-    labels = [-1]
-    source, symbol, target = [], [], []
-    for word, label in words.items():
-        state = 0
-        for byte in word:
-            following = steps[state].get(byte)
-            if following is None:
-                following = steps[state][byte] = len(steps)
-                source.append(state)
-                symbol.append(byte)
-                target.append(following)
-                steps.append({})
-                labels.append(-1)
-            state = following
-        labels[state] = label
-    used = sorted(set(symbol))
-    class_of = np.full(BYTES, len(used), np.uint16)
-    class_of[used] = np.arange(len(used))
-    meter.check(states=len(steps), bytes=4 * len(steps) * (len(used) + 1), doing="spelling words")
-    transition = np.full((len(steps), len(used) + 1), -1, np.int32)
-    transition[source, class_of[symbol]] = target
-    return minimized(class_of, transition, np.array(labels, np.int32), meter)
+    return minimized(*overlaid(_NOTHING, words, meter), meter)
+
+
+def overlaid(base: Labelled, words: Mapping[bytes, int], meter: Meter) -> Labelled:
+    """Return the automaton with labels of their own, perhaps -1, for some words, one at least; states can be alike."""
+    data = np.frombuffer(b"".join(words), np.uint8)
+    stop = np.cumsum([len(word) for word in words], dtype=np.int64)
+    parent, byte, last = _trie(data, stop)
+    classes = base.transition.shape[1] + np.unique(data).size
+    states = parent.size + base.num_states
+    meter.check(states=states, bytes=8 * states * classes, doing="spelling words")
+    label = np.array(list(words.values()), np.int32)
+    return Labelled(*_overlaid(base.class_of, base.transition, base.label, parent, byte, last, label))
+
+
+_NOTHING = Labelled(np.zeros(BYTES, np.uint16), np.empty((0, 1), np.int32), np.empty(0, np.int32))
+
+
+@njit(cache=True, nogil=True)
+def _trie(data: Any, stop: Any) -> Any:
+    """Return the trie of words, which are data up to each stop: each node's parent and byte (N,), and each word's node.
+
+    Nodes come after their parents; the root is 0.
+    """
+    parent = np.zeros(data.size + 1, np.int32)
+    byte = np.zeros(data.size + 1, np.uint8)
+    child = np.full(data.size + 1, -1, np.int32)  # the first of each node's
+    beside = np.full(data.size + 1, -1, np.int32)  # the next with the same parent
+    last = np.empty(stop.size, np.int32)
+    nodes, i = 1, 0
+    for word in range(stop.size):
+        node = 0
+        while i < stop[word]:
+            found, before = child[node], -1
+            while found >= 0 and byte[found] != data[i]:
+                found, before = beside[found], found
+            if found < 0:
+                found = nodes
+                nodes += 1
+                parent[found], byte[found] = node, data[i]
+                if before < 0:
+                    child[node] = found
+                else:
+                    beside[before] = found
+            node = found
+            i += 1
+        last[word] = node
+    return parent[:nodes].copy(), byte[:nodes].copy(), last
+
+
+@njit(cache=True, nogil=True)
+def _overlaid(class_of: Any, transition: Any, label: Any, parent: Any, byte: Any, last: Any, labels: Any) -> Any:
+    """Return class_of, transition and label of a trie, then what its nodes lead to of an automaton, as far as reached.
+
+    Words end in the nodes `last`, with these labels; others, and what goes on from nodes in another way, are as before.
+    """
+    states, nodes = label.size, parent.size
+    own = np.zeros(class_of.size, np.bool_)  # bytes of words are classes of their own, after those with others left
+    for node in range(1, nodes):
+        own[byte[node]] = True
+    number = np.full(transition.shape[1], -1, np.int32)
+    for a in range(class_of.size):
+        if not own[a]:
+            number[class_of[a]] = 0
+    column = np.empty(transition.shape[1] + class_of.size, np.int32)
+    classes = 0
+    for c in range(number.size):
+        if number[c] >= 0:
+            number[c], column[classes] = classes, c
+            classes += 1
+    wide = np.empty(class_of.size, np.uint16)
+    for a in range(class_of.size):
+        wide[a] = classes if own[a] else number[class_of[a]]
+        if own[a]:
+            column[classes] = class_of[a]
+            classes += 1
+    reads = np.full(nodes, -1, np.int32)  # the state of each node in the automaton
+    place = np.full(states, -1, np.int32)  # of each state that is reached, among these
+    order = np.empty(states, np.int32)
+    found = 0
+    rows = np.full((nodes + states, classes), -1, np.int32)
+    ends = np.full(nodes + states, -1, np.int32)
+    if states:
+        reads[0] = 0
+    for node in range(1, nodes):
+        rows[parent[node], wide[byte[node]]] = node
+    i = 0
+    while i < nodes + found:
+        if i and i < nodes and reads[parent[i]] >= 0:
+            reads[i] = transition[reads[parent[i]], class_of[byte[i]]]
+        state = reads[i] if i < nodes else order[i - nodes]
+        if state >= 0:
+            ends[i] = label[state]
+            for k in range(classes):
+                t = transition[state, column[k]]
+                if t >= 0 and rows[i, k] < 0:
+                    if place[t] < 0:
+                        place[t], order[found] = found, t
+                        found += 1
+                    rows[i, k] = nodes + place[t]
+        i += 1
+    for word in range(last.size):
+        ends[last[word]] = labels[word]
+    return wide, rows[: nodes + found], ends[: nodes + found]
 
 
 def _unmarked(dfa: Dfa) -> tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.bool_]]:
     """Return class_of and transition over bytes alone, and which markers, (N, markers), lead to the one end."""
     end = int(np.argmax(dfa.accepting))
-    gone = np.arange(dfa.num_states) == end
+    kept = np.arange(dfa.num_states) != end
     inside = dfa.transition[:, dfa.class_of[BYTES:]] == end
-    return *_without(dfa, gone), inside[~gone]
-
-
-def _without(dfa: Dfa, gone: NDArray[np.bool_]) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-    """Return class_of and transition over bytes alone, without the states that only markers lead to."""
     class_of = dfa.class_of[:BYTES]
-    number = np.append(np.cumsum(~gone) - 1, -1).astype(np.int32)
-    return class_of, number[dfa.transition[~gone, : int(class_of.max()) + 1]]  # the classes of bytes come first
+    number = np.append(np.cumsum(kept) - 1, -1).astype(np.int32)
+    return class_of, number[dfa.transition[kept, : int(class_of.max()) + 1]], inside[kept]  # classes of bytes are first
 
 
 @njit(cache=True, nogil=True)

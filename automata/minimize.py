@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from .budget import Meter
 from .dfa import Accepting, ClassOf, Dfa, Transition
@@ -31,23 +32,36 @@ def canonical(
     Takes class_of (A,) uint16, transition (N, C) int32 with -1 for none, accepting (N,) bool. Two canonical DFAs
     over one alphabet accept the same language if and only if their arrays are equal.
     """
+    label = accepting.astype(np.int32)
+    label -= 1
+    classes, rows, label = canonical_labels(class_of, transition, label, start, meter)
+    return Dfa(classes, rows, label >= 0)
+
+
+def canonical_labels(
+    class_of: ClassOf, transition: Transition, label: NDArray[np.int32], start: int = 0, meter: Meter | None = None
+) -> tuple[ClassOf, Transition, NDArray[np.int32]]:
+    """Return class_of, transition and label in canonical form, where states that accept do so with a label.
+
+    Takes what `canonical` does, and for accepting label (N,) int32, -1 for states that do not accept.
+    """
     if meter is not None:
         meter.check(bytes=transition.size * _BYTES_PER_TRANSITION, doing="minimising")
-    good, classes, rows, ends = _canonical(class_of, transition, accepting, start)
+    good, classes, rows, labels = _canonical(class_of, transition, label, start)
     if not good:
         raise ValueError(
             f"these arrays are no DFA: class_of {class_of.shape} must lie below {transition.shape[1]}, transition "
             f"{transition.shape} and start {start} below {transition.shape[0]}, and accepting must be one per state"
         )
-    return Dfa(classes, rows, ends)
+    return classes, rows, labels
 
 
 @njit(cache=True, nogil=True)
-def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> Any:
-    """Return (whether the arrays are a DFA, class_of, transition, accepting) in canonical form."""
+def _canonical(class_of: Any, transition: Any, label: Any, start: int) -> Any:
+    """Return (whether the arrays are a DFA, class_of, transition, label) in canonical form."""
     N, C = transition.shape
-    no_language = np.zeros(class_of.size, np.uint16), np.full((1, 1), -1, np.int32), np.zeros(1, np.bool_)
-    good = 0 <= start < N and accepting.size == N and class_of.size > 0
+    no_language = np.zeros(class_of.size, np.uint16), np.full((1, 1), -1, np.int32), np.full(1, -1, np.int32)
+    good = 0 <= start < N and label.size == N and class_of.size > 0
     for c in class_of:
         good = good and c < C
     if good:
@@ -60,16 +74,15 @@ def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> An
     # equal columns are merged first: that is what makes the rest cheap where classes came as single symbols
     merged, columns = _merge_columns(class_of, transition)
     K = columns.size
-    kept, number = _trim(transition, columns, accepting, start)
+    kept, number = _trim(transition, columns, label, start)
     count = kept.size
     if count == 0:
         return True, no_language[0], no_language[1], no_language[2]
 
     # the transitions that are left
     to = np.empty((count, K), np.int32)
-    ends = np.empty(count, np.bool_)
+    ends = label[kept]
     for i in range(count):
-        ends[i] = accepting[kept[i]]
         for k in range(K):
             t = transition[kept[i], columns[k]]
             to[i, k] = number[t] if t >= 0 else -1
@@ -87,16 +100,16 @@ def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> An
         for i in range(count):
             into[i + 1] += into[i]
         source = np.empty(into[count], np.int32)
-        label = np.empty(into[count], np.int32)
+        by = np.empty(into[count], np.int32)
         fill = into[:count].copy()
         for i in range(count):
             for k in range(K):
                 t = to[i, k]
                 if t >= 0:
                     source[fill[t]] = i
-                    label[fill[t]] = k
+                    by[fill[t]] = k
                     fill[t] += 1
-        block, member, blocks = refine(source, label, into, ends, K, block, blocks)
+        block, member, blocks = refine(source, by, into, ends >= 0, K, block, blocks)
 
     # one row per block, numbered breadth first
     rows = np.full((blocks, K), -1, np.int32)
@@ -119,7 +132,7 @@ def _canonical(class_of: Any, transition: Any, accepting: Any, start: int) -> An
     # merging states can have made more columns equal
     merged, columns = _merge_columns(merged, rows)
     out = np.empty((blocks, columns.size), np.int32)
-    out_ends = np.empty(blocks, np.bool_)
+    out_ends = np.empty(blocks, np.int32)
     for i in range(blocks):
         out_ends[i] = ends[member[order[i]]]
         for k in range(columns.size):
@@ -161,7 +174,7 @@ def _merge_columns(class_of: Any, transition: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _trim(transition: Any, columns: Any, accepting: Any, start: int) -> Any:
+def _trim(transition: Any, columns: Any, label: Any, start: int) -> Any:
     """Return the states on ways from start to an end, and the place (N,) of each state among them, -1 for others."""
     N = transition.shape[0]
     number = np.full(N, -1, np.int32)
@@ -195,7 +208,7 @@ def _trim(transition: Any, columns: Any, accepting: Any, start: int) -> Any:
     stack = np.empty(N, np.int32)
     height = 0
     for i in range(count):
-        if accepting[reached[i]]:
+        if label[reached[i]] >= 0:
             useful[reached[i]] = True
             stack[height] = reached[i]
             height += 1
@@ -224,18 +237,18 @@ def _trim(transition: Any, columns: Any, accepting: Any, start: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _rounds(to: Any, accepting: Any) -> Any:
+def _rounds(to: Any, label: Any) -> Any:
     """Return a block (N,) for each state, their number, and whether no word tells the states of one apart.
 
-    to: the state that each leads to by each class (N, K), -1 for none. States of different blocks are told apart by
-    some word. It ends early where words would have to be long.
+    to: the state that each leads to by each class (N, K), -1 for none; label: that it accepts with (N,), -1 for none.
+    States of different blocks are told apart by some word. It ends early where words would have to be long.
     """
     N, K = to.shape
     block = np.empty(N, np.int32)
     blocks = 0
-    seen = np.full(2, -1, np.int32)
+    seen = np.full(label.max() + 2, -1, np.int32)
     for s in range(N):
-        a = np.int32(accepting[s])
+        a = label[s] + 1
         if seen[a] < 0:
             seen[a] = blocks
             blocks += 1

@@ -169,31 +169,26 @@ class Nfa:
             bytes=self._bytes(more * (edges + epsilons + 2 * size)),  # with what determinising keeps of each state
             doing=f"repeating a part of {size:,} states {count:,} times",
         )
-        shift = self.num_states - part.state_from + size * np.arange(more, dtype=np.int32)
+        shift = self.num_states - part.state_from, size, more
         for flat, begin, stop, width in (
             (self._edges, part.edge_from, part.edge_to, 4),
             (self._epsilons, part.epsilon_from, part.epsilon_to, 2),
         ):
-            own = np.array(flat[begin:stop], np.int32).reshape(-1, width)
-            ends = own[:, :: width - 1]
-            if ends.size and not part.state_from <= ends.min() <= ends.max() < part.state_to:
+            own = np.frombuffer(flat, np.int32)[begin:stop]
+            inside, copied = _copied(own, width, part.state_from, part.state_to, *shift)
+            if not inside:
                 raise ValueError(
                     "a fragment to repeat has edges to others: build its parts right before it, each used once"
                 )
-            copied = np.repeat(own[None], more, axis=0)
-            copied[:, :, 0] += shift[:, None]
-            copied[:, :, -1] += shift[:, None]
+            del own  # which keeps the list from growing
             flat.frombytes(copied.tobytes())
-        own = self._ordered_in(part)
-        if own.size:
-            chains = int(own[:, 1].max()) + 1 - int(own[:, 1].min())
-            copied = np.repeat(own[None], more, axis=0)
-            copied[:, :, 0] += shift[:, None]
-            copied[:, :, 1] += self._chains - int(own[:, 1].min()) + chains * np.arange(more, dtype=np.int32)[:, None]
-            self._chains += chains * more
-            self._ordered.frombytes(copied.tobytes())
+        copied, self._chains = _copied_chains(
+            np.frombuffer(self._ordered, np.int32), part.state_from, part.state_to, *shift, self._chains
+        )
+        self._ordered.frombytes(copied.tobytes())
+        first = self.num_states - part.state_from
         self.num_states += more * size
-        places = shift.tolist()
+        places = range(first, first + more * size, size)
         return [(part.start, part.end), *((part.start + d, part.end + d) for d in places)]
 
     def _order(self, part: Fragment, copies: list[tuple[int, int]]) -> None:
@@ -204,20 +199,11 @@ class Nfa:
         """
         if len(copies) < 2:
             return
-        inner = self._ordered_in(part)[:, 0] - part.state_from  # states that are in a chain already stay there
-        free = np.setdiff1d(np.arange(part.state_to - part.state_from, dtype=np.int32), inner)
-        first = np.array([start - part.start for start, _ in copies], np.int32)[:, None] + part.state_from
-        triples = np.empty((len(copies), free.size, 3), np.int32)
-        triples[:, :, 0] = first + free
-        triples[:, :, 1] = self._chains + np.arange(free.size, dtype=np.int32)
-        triples[:, :, 2] = np.arange(len(copies), dtype=np.int32)[:, None]
-        self._chains += free.size
+        shift = np.array([start - part.start for start, _ in copies], np.int32)
+        ordered = np.frombuffer(self._ordered, np.int32)
+        triples, self._chains = _in_chains(ordered, part.state_from, part.state_to, shift, self._chains)
+        del ordered
         self._ordered.frombytes(triples.tobytes())
-
-    def _ordered_in(self, part: Fragment) -> IntArray:
-        """Return the (state, chain, place) of the part's states that have one, (n, 3)."""
-        ordered = np.array(self._ordered, np.int32).reshape(-1, 3)
-        return ordered[(ordered[:, 0] >= part.state_from) & (ordered[:, 0] < part.state_to)]
 
     # --------------------------------------------------------------------------------------------------- plumbing
 
@@ -250,6 +236,58 @@ class Nfa:
         ordered = np.array(self._ordered, np.int32).reshape(-1, 3)
         chain[ordered[:, 0]], place[ordered[:, 0]] = ordered[:, 1], ordered[:, 2]
         return chain, place
+
+
+@njit(cache=True, nogil=True)
+def _copied(own: Any, width: int, low: int, high: int, shift: int, size: int, more: int) -> Any:
+    """Return whether rows of states low .. high - 1, the first and last of each of so many numbers, are of these alone.
+
+    Then more copies of them, the first shifted by `shift` and each by `size` more, else nothing.
+    """
+    copied = np.empty(more * own.size, np.int32)
+    for i in range(own.size):
+        is_state = i % width == 0 or i % width == width - 1
+        if is_state and not low <= own[i] < high:
+            return False, copied[:0]
+        for m in range(more):
+            copied[m * own.size + i] = own[i] + (shift + m * size if is_state else 0)
+    return True, copied
+
+
+@njit(cache=True, nogil=True)
+def _copied_chains(ordered: Any, low: int, high: int, shift: int, size: int, more: int, chains: int) -> Any:
+    """Return the triples of copies, as in `_copied`, each of whose chains is a new one; and how many there are then."""
+    own = np.empty(ordered.size, np.int32)
+    count, first, last = 0, chains, -1
+    for i in range(0, ordered.size, 3):
+        if low <= ordered[i] < high:
+            own[count : count + 3] = ordered[i : i + 3]
+            first, last = min(first, ordered[i + 1]), max(last, ordered[i + 1])
+            count += 3
+    copied = np.empty(more * count, np.int32)
+    if count:
+        for m in range(more):
+            for i in range(0, count, 3):
+                copied[m * count + i] = own[i] + shift + m * size
+                copied[m * count + i + 1] = own[i + 1] + chains - first
+                copied[m * count + i + 2] = own[i + 2]
+            chains += last + 1 - first
+    return copied, chains
+
+
+@njit(cache=True, nogil=True)
+def _in_chains(ordered: Any, low: int, high: int, shift: Any, chains: int) -> Any:
+    """Return triples for copies of states low .. high - 1, of which those in no chain begin one, and chains then."""
+    free = np.ones(high - low, np.bool_)  # those in a chain already stay there
+    for i in range(0, ordered.size, 3):
+        if low <= ordered[i] < high:
+            free[ordered[i] - low] = False
+    states = np.flatnonzero(free)
+    triples = np.empty((shift.size, states.size, 3), np.int32)
+    for m in range(shift.size):
+        for i in range(states.size):
+            triples[m, i] = low + states[i] + shift[m], chains + i, m
+    return triples, chains + states.size
 
 
 # ------------------------------------------------------------------------------------------------ determinising

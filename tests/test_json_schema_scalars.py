@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from maskwright.automata import utf8
 from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
-from maskwright.automata.labelled import Labelled, labelled, spelled
+from maskwright.automata.labelled import Labelled, labelled, minimized, overlaid, relabelled, spelled
 from maskwright.compile.json_schema import formats, numbers, strings
 from maskwright.compile.json_schema.algebra import (
     ANY,
@@ -96,6 +96,53 @@ def test_spelled_words_are_read_and_no_others(words):
     check_shape(found)
     assert {word: found.label_of(word) for word in words} == words
     assert as_dfa(found).cardinality() == len(words)
+
+
+@given(
+    st.sampled_from(["[a-c]*", "a(bc)+|c{3}", "[^b]+", "()"]),
+    st.dictionaries(st.text("abcz", max_size=5).map(str.encode), st.integers(-1, 40), max_size=20),
+    st.lists(st.text("abcz", max_size=6).map(str.encode), max_size=30),
+)
+@settings(max_examples=60, deadline=None)
+def test_words_laid_over_an_automaton_have_their_own_labels_and_others_what_they_had(pattern, words, others):
+    base = relabelled(to_dfa(pattern), 7)
+    found = overlaid(base, words, meter())
+    for word in (*words, *others):
+        assert found.label_of(word) == words.get(word, base.label_of(word)), word
+    if (found.label >= 0).any():
+        small = minimized(*found, meter())
+        check_shape(small)
+        for word in (*words, *others):
+            assert small.label_of(word) == words.get(word, base.label_of(word)), word
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_states_with_equal_labels_ahead_are_merged_and_no_others(data):
+    """Against rounds of plain refinement, of automata with states that are not reached or lead nowhere."""
+    states, classes = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
+    rows = data.draw(st.lists(st.lists(st.integers(-1, states - 1), min_size=classes, max_size=classes),
+                              min_size=states, max_size=states))  # fmt: skip
+    label = data.draw(st.lists(st.integers(-1, 3), min_size=states, max_size=states))
+    reached, useful = {0}, {s for s in range(states) if label[s] >= 0}
+    for _ in range(states):
+        reached |= {t for s in reached for t in rows[s] if t >= 0}
+        useful |= {s for s in range(states) if useful & set(rows[s])}
+    if 0 not in useful:
+        return
+    block = {s: (label[s],) for s in reached & useful} | {-1: ()}
+    for _ in range(states):
+        ahead = {s: (block[s], *(block.get(t, ()) for t in rows[s])) for s in reached & useful}
+        block = {s: (i,) for i, kind in enumerate(sorted(set(ahead.values()))) for s in ahead if ahead[s] == kind}
+    found = minimized(np.arange(256, dtype=np.uint16) % classes, np.array(rows, np.int32), np.array(label, np.int32),
+                      meter())  # fmt: skip
+    check_shape(found)
+    assert found.num_states == len(set(block.values()))
+    for word in itertools.chain.from_iterable(itertools.product(range(classes), repeat=n) for n in range(5)):
+        state = 0
+        for byte in word:
+            state = rows[state][byte] if state >= 0 else -1
+        assert found.label_of(bytes(word)) == (label[state] if state >= 0 else -1), word
 
 
 # -------------------------------------------------------------------------------------------------------- numbers
@@ -449,6 +496,9 @@ lengths = st.builds(Length, st.integers(0, 4), st.none() | st.integers(0, 6))
 def test_lengths_are_counted_in_characters_whatever_is_said_of_them(one, other, words):
     node, rest = all_of([one, other]), all_of([other, negate(one)])
     found = strings.texts((node, rest), meter())
+    if isinstance(found, Regular) and found.most is None:
+        check_shape(found.content)
+        assert minimized(*found.content, meter()).num_states == found.content.num_states
     for text in ["", *words]:
         expected = 0 if string_holds(node, text) else 1 if string_holds(rest, text) else -1
         assert label_in(found, text) == expected, text

@@ -79,8 +79,6 @@ def _kept(name: str, make: Callable[[], Dfa]) -> Dfa:
         made = make()
         store.save(key, {"class_of": made.class_of, "transition": made.transition, "accepting": made.accepting})
         return made
-    for array in arrays.values():
-        array.flags.writeable = False
     return Dfa(**arrays)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...automata import ops, utf8
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
-from ...automata.labelled import Labelled, joint, labelled, minimized, relabelled, spelled
+from ...automata.labelled import Labelled, joint, labelled, minimized, overlaid, relabelled, spelled
 from ...automata.minimize import _merge_columns, canonical
 from ...automata.utf8 import characters_left
 from ...errors import SchemaError
@@ -73,7 +73,7 @@ def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
         if both is not None:
             raise ValueError(f"formulas {words[both]} and {others[0]} are not disjoint: {both!r} is in both")
         free = relabelled(utf8.text(), others[0])
-        return Regular(minimized(*_with_words(free, dict.fromkeys(excluded, -1) | words, meter), meter))
+        return Regular(minimized(*overlaid(free, _utf8(dict.fromkeys(excluded, -1) | words), meter), meter))
     dfas = {i: dfa for i in others if not (dfa := language(parts[i], meter)).is_empty}
     if not dfas:
         return Finite(words) if words else None
@@ -203,16 +203,20 @@ def _by_length(parts: Mapping[int, Node], meter: Meter) -> Text | None:
     label = np.full(longest + 1, -1, np.int32)  # by length
     for turn in turns:
         label[turn:] = next((i for i, part in parts.items() if _fits(part, turn)), -1)
-    only = np.unique(label).tolist()
-    if len(only) == 1:
-        return Free(only[0]) if only[0] >= 0 else None
+    changes = np.flatnonzero(label[1:] != label[:-1])
+    if not changes.size:
+        return Free(int(label[0])) if label[0] >= 0 else None
     # a state is how many characters there were and a state of the text; each character's first byte counts
+    longest = int(changes[-1]) + 1
+    live = longest + int(label[longest] >= 0)  # so many numbers of characters lead to a label
     first = np.zeros(C, np.int32)
     first[text.class_of[:0x80]] = first[text.class_of[0xC0:]] = 1
-    counts = np.minimum(np.arange(longest + 1)[:, None, None] + first, longest)
-    transition = np.where(text.transition >= 0, counts * T + text.transition, -1).astype(np.int32).reshape(-1, C)
-    ends = np.where(text.accepting, label[:, None], -1).astype(np.int32).ravel()
-    return Regular(minimized(text.class_of, transition, ends, meter))
+    counts = np.minimum(np.arange(live, dtype=np.int32)[:, None, None] + first, longest)
+    transition = np.where((text.transition >= 0) & (counts < live), (counts - 1) * T + text.transition + 1, -1)
+    ends = np.where(text.accepting, label[:live, None], -1).ravel()
+    inner = np.arange(1, T)  # states inside a character with none before are not reached
+    rows = np.delete(transition.reshape(-1, C), inner, axis=0)
+    return Regular(Labelled(text.class_of, rows, np.delete(ends, inner)))
 
 
 def _fits(node: Node, length: int) -> bool:
@@ -344,16 +348,16 @@ def _pattern(source: str, meter: Meter) -> Dfa:
 
 
 def _spelled(words: Sequence[str], meter: Meter) -> Dfa:
-    found: dict[bytes, int] = {}
-    for word in words:
-        try:
-            found[word.encode()] = 0
-        except UnicodeEncodeError:  # a lone surrogate, which no text has
-            continue
+    found = _utf8(dict.fromkeys(words, 0))
     if not found:
         return _nothing()
     made = spelled(found, meter)
     return Dfa(made.class_of, made.transition, made.label == 0)
+
+
+def _utf8(words: Mapping[str, int]) -> dict[bytes, int]:
+    """Return the bytes of words with their labels, but for those with a lone surrogate, which no text has."""
+    return {word.encode(): label for word, label in words.items() if _is_text(word)}
 
 
 def _counted(low: int, high: int | None, meter: Meter) -> Dfa:
@@ -416,7 +420,7 @@ def _overlaid(
     Each node of the words' trie leads to a word whose label no other has, so that nothing can be merged.
     """
     shifted = base._replace(label=np.where(base.label >= 0, base.label + np.int32(len(keys)), np.int32(-1)))
-    found = _with_words(shifted, {key: j for j, key in enumerate(keys)}, meter)
+    found = overlaid(shifted, _utf8({key: j for j, key in enumerate(keys)}), meter)
     label = found.label
     left = np.unique(label[label >= len(keys)]) - len(keys)
     if left.size < len(classes):
@@ -426,71 +430,6 @@ def _overlaid(
         found = found._replace(label=renamed[label])
         classes = [classes[c] for c in left.tolist()]
     return found, classes
-
-
-def _with_words(base: Labelled, labels: Mapping[str, int], meter: Meter) -> Labelled:
-    """Return the automaton in which some words have other labels, perhaps -1; states can be alike.
-
-    The words' trie stands before it.
-    """
-    N, C = base.transition.shape
-    class_of = base.class_of.tolist()
-    rows = base.transition.tolist()
-    steps: list[dict[int, int]] = [{}]
-    place = [0]  # the state of each node in the automaton, N for none
-    words: list[int] = []  # the node of each word
-    named: list[int] = []  # and its label
-    dead = [-1] * C
-    for key, own_label in labels.items():
-        try:
-            word = key.encode()
-        except UnicodeEncodeError:  # a lone surrogate, which no text has
-            continue
-        node = 0
-        for byte in word:
-            following = steps[node].get(byte)
-            if following is None:
-                state = place[node]
-                state = (rows[state] if state < N else dead)[class_of[byte]]
-                following = steps[node][byte] = len(steps)
-                steps.append({})
-                place.append(state if state >= 0 else N)
-            node = following
-        words.append(node)
-        named.append(own_label)
-    nodes = len(steps)
-    meter.check(states=nodes + N, bytes=8 * (nodes + N) * (C + 64), doing="telling words apart")
-    source = [node for node, step in enumerate(steps) for _ in step]
-    symbol = [byte for step in steps for byte in step]
-    target = [following for step in steps for following in step.values()]
-    # bytes of words are classes of their own, after those that have other bytes left
-    own = sorted(set(symbol))
-    kept, narrow = np.unique(np.delete(base.class_of, own), return_inverse=True)
-    wide = np.empty(BYTES, np.uint16)
-    wide[np.delete(np.arange(BYTES), own)] = narrow
-    wide[own] = np.arange(kept.size, kept.size + len(own))
-    columns = np.concatenate((kept, base.class_of[own]))
-    shifted = np.full((N + 1, columns.size), -1, np.int32)
-    shifted[:N] = base.transition[:, columns]
-    shifted[shifted >= 0] += nodes
-    transition = np.concatenate((shifted[place], shifted[:N]))
-    transition[source, wide[symbol]] = target
-    label = np.concatenate((np.append(base.label, np.int32(-1))[place], base.label))
-    label[words] = named
-
-    # states that only the words led to are gone
-    reached = np.zeros(nodes + N, np.bool_)
-    reached[:nodes] = True
-    fresh = np.arange(nodes)
-    while fresh.size:
-        found = transition[fresh].ravel()
-        found = found[found >= 0]
-        fresh = np.unique(found[~reached[found]])
-        reached[fresh] = True
-    if not reached.all():
-        number = np.append(np.cumsum(reached) - 1, -1).astype(np.int32)
-        transition, label = number[transition[reached]], label[reached]
-    return Labelled(wide, transition, label)
 
 
 # -------------------------------------------------------------------------------------------------------- escapes
