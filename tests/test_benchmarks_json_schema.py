@@ -86,6 +86,24 @@ def test_a_schema_that_takes_too_long_is_left(naive):
     assert ask(naive, {"takes": ["a"]}, ["a"])["outcome"] == "pass"
 
 
+def test_whole_tables_are_measured_apart_and_within_the_same_time(naive, monkeypatch):
+    class Table:
+        nbytes = 1000
+
+        def __init__(self, schema):
+            self.seconds = schema["seconds"]
+
+        def complete(self):
+            time.sleep(self.seconds)
+
+    monkeypatch.setattr(naive.bench.engine, "compile", Table)
+    found = naive.whole(bench._case("g", "i", {"seconds": 0.01}, [], []))
+    assert found["bytes"] == 1000
+    assert found["whole_s"] >= 0.01
+    assert naive.whole(bench._case("g", "i", {"seconds": 3}, [], [])) == {"outcome": "timeout"}
+    assert naive.whole(bench._case("g", "i", {}, [], [])) == {"whole": "KeyError: 'seconds'"}
+
+
 def test_an_engine_apart_is_ended_after_its_time_and_started_anew(tmp_path, monkeypatch):
     worker = tmp_path / "worker.py"
     worker.write_text(
