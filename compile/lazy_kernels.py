@@ -240,6 +240,15 @@ def _is_any(header: Any, state: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _is_free(header: Any, state: Any, like: Any, most: Any) -> Any:
+    """Return whether a state of a counted string reads all of `most` bytes as that state of any string does."""
+    first, states, low, high = _string_in(header, state)
+    k = (state - first) // states
+    unbound = k >= low and (high < 0 or high - k >= most)
+    return unbound and like == header[AT_BODY] + state - first - k * states
+
+
+@njit(cache=True, nogil=True)
 def read(header: Any, node: int, text: Any, sites: Any) -> Any:
     """Read a token from a state. sites: of the frames that are open, or some of them on top, int32, as bytes.
 
@@ -1160,7 +1169,10 @@ def _walk_tokens(
             if other == _LEFT:
                 same = leaves and h == 0 and code == after_base
             else:
-                same = other == code and (h == 0 if base_site < 0 else h == 1 and stack[(d + 1) * levels] == base_site)
+                same = other == code
+                if STRINGS <= code < TEXTS:
+                    same = _is_free(header, code, other, np.int64(node[n + NODE_REACH]))
+                same = same and (h == 0 if base_site < 0 else h == 1 and stack[(d + 1) * levels] == base_site)
             if same:
                 continue  # from here on exactly what the base, or its exits, say
         is_any = any_groups and sets[_SETS * i + NODE_CHARACTERS] & ~any_groups == 0 and _is_any(header, code)

@@ -345,6 +345,49 @@ def test_what_comes_behind_a_separator_is_told_from_what_the_library_reads_there
     assert (site[like == places.spaced] >= 0).all()
 
 
+@pytest.mark.parametrize(("depth", "ends"), [(3, True), (64, True), (64, False)])
+def test_bounded_strings_are_told_from_any_where_a_token_comes_to_a_bound(depth, ends):
+    some = ["", "a", "ab", "abc", "abcdefgh", "\\n", "\\u00", "é", "漢字"]
+    words = [f"{space}{opened}{text}" for space in ("", " ") for opened in ('"', '["') for text in some]
+    ended = [f"{word}{end}" for word in words for end in ('"', '",', '", "', '"]', '": "abc", "')]
+    if not ends:  # no token is longer than one that goes a character too far
+        words, ended = ['"ab', '"abc'], []
+    vocab = mw.Vocabulary.from_bytes(
+        [
+            b"",
+            *(bytes([b]) for b in range(256)),
+            "漢".encode()[:2],
+            *(word.encode() for word in {*words, *ended} if len(word) > 1),
+        ],
+        eos=0,
+    )
+    bounds = [(low, high) for low in (0, 1, 2) for high in (1, 2, 3, 9, 400, None) if high is None or low <= high]
+    texts = [
+        {"type": "string", "minLength": low} | ({} if high is None else {"maxLength": high}) for low, high in bounds
+    ]
+    kinds = [*texts, *({**text, "type": ["string", "null", "integer"]} for text in texts[::3])]
+    schema = {
+        "properties": {f"k{i}": kind for i, kind in enumerate(kinds)},
+        "additionalProperties": {
+            "type": "array",
+            "prefixItems": texts[::2],
+            "items": {"anyOf": [texts[1], {"$ref": "#"}]},
+        },
+    }
+    lazy, complete = tables(schema, vocab, depth=depth)
+    for seed in range(4):
+        same_along_walks(lazy, complete, vocab, random.Random(seed), 300)
+    like, _ = lazy.automaton.machine.all_twins
+    places = Library.of(vocab, Layout()).places
+    assert (like == places.spaced).sum() > 10
+    for i, kind in enumerate(kinds):  # each at once, behind its key
+        a, b = mw.Matcher(lazy), mw.Matcher(complete)
+        for byte in f'{{"k{i}":'.encode():
+            assert a.advance(1 + byte)
+            assert b.advance(1 + byte)
+        assert (a.mask() == b.mask()).all(), kind
+
+
 def test_keys_that_never_come_do_not_keep_the_others_apart():
     vocab, keys = vocabulary(), [f"K{i}" for i in range(40)]
     schema = {

@@ -270,7 +270,10 @@ class Emitter:
                 m.edge(state, QUOTE, self._by_place(text.content, follow))
             elif type(text) is Bounded or type(text) is Regular:
                 first, order = self._text(text)
-                m.edge(state, QUOTE, m.call(m.site(tuple(follow[label] for label in order), True), first))
+                site = m.site(tuple(follow[label] for label in order), True)
+                m.edge(state, QUOTE, m.call(site, first))
+                if type(text) is Bounded and self.lazy and text.low <= 1:  # no token is far from being as in any string
+                    m.twins[state] = self.library.places.quote, site
         if value.array is not None:
             if value.array.free >= 0:
                 w.any_array(state, follow[value.array.free])
