@@ -242,6 +242,21 @@ REFERENCES = [
          "$defs": {"t": {"$id": "tree", "$dynamicAnchor": "node", "properties": {"next": {"$dynamicRef": "#node"}}}}},
         [{"next": {"next": {}}}], [{"x": 1}, {"next": {"x": 1}}],
     ),
+    (  # a pointer passes through "outer", whose anchor of the name is not in scope then
+        {"$id": "http://x.org/root", "$ref": "outer#/$defs/inner", "$defs": {"o": {"$id": "outer", "$defs": {
+            "text": {"$dynamicAnchor": "leaf", "type": "string"},
+            "inner": {"$id": "inner", "items": {"$dynamicRef": "#leaf"}, "$defs": {
+                "number": {"$dynamicAnchor": "leaf", "type": "integer"}}}}}}},
+        [[1], []], [["a"]],
+    ),
+    (  # here "outer" is entered first
+        {"$id": "http://x.org/root", "$ref": "outer", "$defs": {"o": {
+            "$id": "outer", "$ref": "#/$defs/inner", "$defs": {
+            "text": {"$dynamicAnchor": "leaf", "type": "string"},
+            "inner": {"$id": "inner", "items": {"$dynamicRef": "#leaf"}, "$defs": {
+                "number": {"$dynamicAnchor": "leaf", "type": "integer"}}}}}}},
+        [["a"], []], [[1]],
+    ),
     (
         {**draft(2019), "$id": "http://x.org/strict", "$recursiveAnchor": True, "$ref": "tree",
          "unevaluatedProperties": False, "$defs": {"t": {"$id": "tree", "$recursiveAnchor": True,

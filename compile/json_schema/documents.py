@@ -98,10 +98,10 @@ class Documents:
 
     # ---------------------------------------------------------------------------------------------- resources
 
-    def scope(self, outer: Scope, root: Any, uri: str, path: Path) -> Scope:
-        """Return the scope of a resource that is entered from another."""
+    def scope(self, outer: Scope, root: Any, uri: str, path: Path, dynamic: frozenset[Any] | None = None) -> Scope:
+        """Return the scope of a resource that is entered from another, or from one that has these dynamic anchors."""
         dialect = self._dialect(root, outer.dialect, path)
-        dynamic = outer.dynamic
+        dynamic = outer.dynamic if dynamic is None else dynamic
         if dialect.version >= 2019:
             known = {name for name, _ in dynamic}
             resource = self._resource(root, uri, path, dialect)
@@ -212,14 +212,14 @@ class Documents:
             uri, fragment = scope.uri, reference[1:]
         else:
             uri, fragment = urldefrag(_join(scope.uri, reference, path))
-        fragment = unquote(fragment)
+        fragment, dynamic = unquote(fragment), scope.dynamic
         if uri != scope.uri:
             scope = self._other(scope, uri, reference, path)
         if not fragment:
             return Target(scope.root, scope, scope.path)
         if not fragment.startswith("/"):
             return self._anchor(scope, fragment, reference, path)
-        contents = scope.root
+        contents, named = scope.root, scope
         at: Path = scope.path
         for key in fragment[1:].split("/"):
             key = key.replace("~1", "/").replace("~0", "~")
@@ -236,6 +236,8 @@ class Documents:
             at = (at, key)
             if isinstance(contents, dict) and scope.id in contents:
                 scope = scope.enter(contents, at)
+        if scope is not named:  # resources that the pointer passes through are not entered
+            scope = self.scope(scope, scope.root, scope.uri, scope.path, dynamic)
         return Target(contents, scope, at)
 
     def _other(self, scope: Scope, uri: str, reference: str, path: Path) -> Scope:
