@@ -1075,7 +1075,7 @@ def _walk_tokens(
             i = _other_word(header, texts[d], here, other, byte, sets, i, last)
         elif here < STRINGS and here >= KEYS and other == DEAD:
             i = _next_word(header, texts[d], here, byte, i, last)
-        elif row_at[d]:
+        elif row_at[d] and other == DEAD:  # what a base allows has to be taken out
             i = _next_plain(texts[d], row_at[d], here, byte, i, last)
         if i == last:
             if d == 0:

@@ -388,6 +388,33 @@ def test_bounded_strings_are_told_from_any_where_a_token_comes_to_a_bound(depth,
         assert (a.mask() == b.mask()).all(), kind
 
 
+def test_a_token_from_a_declared_key_into_its_string_is_told_from_one_behind_any_key():
+    """What any key allows is in the mask already: what the string of this one does not read has to be taken out."""
+    words = [f'{end}{space}"{text}{behind}' for end in ("", 'c"', 'bc"') for space in (":", ": ") for text in
+             ("a", "ab", "abc", "abcd", "xy", "\\n", "é") for behind in ("", '"', '",', '", "')]  # fmt: skip
+    words += [word[1:] if word[0] == ":" else word for word in words] + [f'"{word}' for word in words if word[0] == ":"]
+    vocab = mw.Vocabulary.from_bytes(
+        [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in dict.fromkeys(words) if len(word) > 1)],
+        eos=0,
+    )
+    keys = "abc", "ac", "bc", "c"
+    declared = [{"pattern": "^.{1,2}$", "maxLength": 4}, {"pattern": "^[ab]+$"}, {"pattern": "c$"}, {"format": "date"}]
+    schema = {
+        "properties": {key: {"type": "string", **kind} for key, kind in zip(keys, declared, strict=True)},
+        "additionalProperties": {"type": ["string", "null"], "maxLength": 5},
+    }
+    for any_order in (False, True):
+        lazy = mw.compile_json_schema(schema, vocab, any_order=any_order)
+        complete = mw.compile_json_schema(schema, vocab, any_order=any_order, lazy=False)
+        same_along_walks(lazy, complete, vocab, random.Random(5), 300)
+        for key in keys:
+            for text in (f'{{"{key}', f'{{"x": null, "{key}'):
+                a, b = mw.Matcher(lazy), mw.Matcher(complete)
+                for byte in text.encode():
+                    assert a.advance(1 + byte) == b.advance(1 + byte)
+                assert (a.mask() == b.mask()).all(), text
+
+
 def test_keys_that_never_come_do_not_keep_the_others_apart():
     vocab, keys = vocabulary(), [f"K{i}" for i in range(40)]
     schema = {
