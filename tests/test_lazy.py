@@ -11,6 +11,7 @@ import random
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -413,6 +414,59 @@ def test_a_token_from_a_declared_key_into_its_string_is_told_from_one_behind_any
                 for byte in text.encode():
                     assert a.advance(1 + byte) == b.advance(1 + byte)
                 assert (a.mask() == b.mask()).all(), text
+
+
+KEYS = ["a", "ab", "abc", "c", "é"]
+TEXTS = [
+    {},
+    {"pattern": "^.{1,2}$", "maxLength": 4},
+    {"pattern": "^[ab]+$"},
+    {"pattern": "c$"},
+    {"format": "date"},
+    {"minLength": 1, "maxLength": 2},
+    {"enum": ["a", "abc"]},
+    {"not": {"enum": ["ab", "b"]}},
+    {"type": ["string", "null", "integer"]},
+    {"type": "array", "items": {"type": "string", "pattern": "b"}},
+]
+
+
+@cache
+def joined() -> mw.Vocabulary:
+    """Tokens that go through the end of a key or a string into what comes then, and further."""
+    parts = ["a", "ab", "abc", "b", "é", "1", "null", "2024-", "\\u00e9"]
+    ends = ['":"', '": "', '":["', '","', '", "', '"],"', '":', '", "a":"']
+    words = [before + end + part for end in ends for before in ("", "a", "bc", '"ab') for part in parts]
+    words += [word + end for word in words[::5] for end in ends[:6]]
+    return mw.Vocabulary.from_bytes(
+        [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in dict.fromkeys(words))], eos=0
+    )
+
+
+@pytest.mark.parametrize("seed", range(12 * TIMES))
+def test_masks_say_of_every_token_whether_it_is_taken(seed):
+    rng, vocab = random.Random(seed), joined()
+    schema = {
+        "properties": {key: {"type": "string", **rng.choice(TEXTS)} for key in rng.sample(KEYS, 3)},
+        "patternProperties": {"^[a-c]+$": {"type": "string", **rng.choice(TEXTS)}} if seed % 3 == 0 else {},
+        "additionalProperties": {"type": "string", **rng.choice(TEXTS[:6])},
+    }
+    matcher = mw.Matcher(mw.compile_json_schema(schema, vocab, any_order=seed % 4 == 1))
+    for key in KEYS:
+        matcher.reset()
+        for byte in f'{{"{key}'.encode():
+            matcher.advance(1 + byte)
+        for _ in range(8):
+            allowed = set(tokens_of(matcher.mask()))
+            for token in range(1, vocab.size):
+                taken = matcher.advance(token)
+                if taken:
+                    matcher.rollback(1)
+                assert taken == (token in allowed), (matcher._tokens, vocab.tokens[token])
+            long = [token for token in allowed if token > 256]
+            if not allowed - {0}:
+                break
+            matcher.advance(rng.choice(long if long and rng.random() < 0.6 else sorted(allowed - {0})))
 
 
 def test_keys_that_never_come_do_not_keep_the_others_apart():
