@@ -20,7 +20,8 @@ without, or with --limit or --quick, they go to a folder of their own. Measured 
 
 maskwright and llguidance run in this process. xgrammar runs in one of its own, which waits while the others work: its
 native code cannot be interrupted, and with some schemas it does not come back. maskwright with members in any order has
-one too, as what it finds would be known to the other. What an engine remembers of the schemas before stays with it. An
+one too, as what it finds would be known to the other. Whole tables are worked out last; garbage is collected between
+schemas, outside of what is timed. What an engine remembers of the schemas before stays with it. An
 instance is written as `json.dumps` does, without escaping what is not ASCII.
 """
 
