@@ -104,6 +104,25 @@ def test_whole_tables_are_measured_apart_and_within_the_same_time(naive, monkeyp
     assert naive.whole(bench._case("g", "i", {}, [], [])) == {"whole": "KeyError: 'seconds'"}
 
 
+def test_what_is_refused_for_the_order_of_members_is_told_from_what_is_refused_in_any(monkeypatch):
+    here = bench.Here("maskwright", TOY, 30.0)
+    inner = {"type": "object", "properties": {"c": {"type": "integer"}, "d": {"type": "boolean"}}}
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": inner}, "b": {"type": "string"}}}
+    valid = [
+        {"a": [{"c": 1, "d": True}], "b": "x", "e": None},
+        {"b": "x", "a": [{"c": 1, "d": True}, {"e": "\u00e9", "d": True, "c": 1}]},
+        {"e": [], "a": [{"d": True, "c": 1}], "b": "x"},
+        {"b": 1, "a": [{"d": True, "c": 1}]},  # not valid in truth, and called so to be refused
+        {"b": "x", "a": [{"d": True, "c": 1.5}]},
+    ]
+    found = here.ask(case := bench._case("g", "i", schema, valid, []), [TOY.encode(json.dumps(v)) for v in valid])
+    assert (found["outcome"], found["tests"]) == ("wrong refusal", [1, 2, 3, 4])
+    assert here.reordered(case, found["tests"]) == {"refused in order": [3, 4]}
+    here.limit = 0.1
+    monkeypatch.setattr(here.bench, "reordered", lambda *_: time.sleep(3))
+    assert here.reordered(case, found["tests"]) == {"refused in order": [1, 2, 3, 4]}
+
+
 def test_an_engine_apart_is_ended_after_its_time_and_started_anew(tmp_path, monkeypatch):
     worker = tmp_path / "worker.py"
     worker.write_text(
@@ -146,7 +165,8 @@ def test_bars_are_held_against_all_schemas():
     assert held == {
         "schemas passed": True,
         "invalid instances accepted": False,
-        "valid instances refused": True,
+        "valid instances refused as they are written": True,
+        "valid instances refused with members in the schema's order": True,
         "schema to first mask, p50": True,
         "schema to first mask, p99": False,
         "schema to first mask, worst": False,
@@ -155,7 +175,7 @@ def test_bars_are_held_against_all_schemas():
         "mask and advance, worst": True,
         "bytes of a table, shared part aside, p50": True,
     }
-    assert [row[3] for row in bench.bars(bench.summary(ours, ["maskwright"]))][3:5] == [None, None]
+    assert [row[3] for row in bench.bars(bench.summary(ours, ["maskwright"]))][4:6] == [None, None]
 
 
 def test_it_runs_and_maskwright_passes(tmp_path):
