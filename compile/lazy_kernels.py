@@ -265,7 +265,7 @@ def read(header: Any, node: int, text: Any, sites: Any) -> Any:
     here, nothing = np.int64(node), np.int64(0)
     at = popped = height = nothing
     while at < len(text):
-        code = _any_code(header, rows, here, text[at])
+        code = _any_code(header, rows, here, np.int64(text[at]))
         if code > 0:
             here = code
             at += 1
@@ -1000,18 +1000,19 @@ def _put(out: Any, mask: Any, noted: Any, token: Any, allowed: Any) -> None:
 
 
 def _walk_tokens(
-    header: Any, ends: bool, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
+    header: Any, ends: Any, start: Any, popped: Any, base: Any, base_site: Any, frames: Any, real: Any, out: Any,
     mask: Any, noted: Any, wanted: Any, freely: Any, ended: Any, low: Any, high: Any, within: Any = None,
 ) -> Any:  # fmt: skip
     """Set and clear the bits of the tokens of a trie in `out`, as they are read from a state.
 
-    ends: walk what may be left of tokens, not the tokens. popped: sites of `real` that are gone already. base: the
-    state whose tokens are in `out`, -1 for none: what reads like it stays as it is. mask, noted: see `_put`; the first
-    is empty where all its words are 0, the second where nothing is noted. wanted, freely: tokens of so many bytes, or
-    of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are read.
-    ended: where the tokens that leave the frame are listed, and not followed; see `write_text`. low, high: the nodes
-    that come next, where something was read before; all tokens if these are 0. within: not None where another walk
-    waits for this one, with the scratch. Returns (a state that must be written first, or -1; sites looked at; nodes).
+    ends: 1 to walk what may be left of tokens, 0 to walk the tokens. popped: sites of `real` that are gone already.
+    base: the state whose tokens are in `out`, -1 for none: what reads like it stays as it is. mask, noted: see `_put`;
+    the first is empty where all its words are 0, the second where nothing is noted. wanted, freely: tokens of so many
+    bytes, or of any number if that is below 0, that have no characters of the groups wanted are in `out`, if they are
+    read. ended: where the tokens that leave the frame are listed, and not followed; see `write_text`. low, high: the
+    nodes that come next, where something was read before; all tokens if these are 0. within: not None where another
+    walk waits for this one, with the scratch. Returns (a state that must be written first, or -1; sites looked at;
+    nodes).
     """
     rows = array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)
     calls = array_at(header[AT_CALLS], header[AT_CALLS + 1], np.int32)
@@ -1203,8 +1204,8 @@ def _walk_tokens(
                 for x in range(left):
                     code, under, end = pending[3 * x], pending[3 * x + 1], pending[3 * x + 2]
                     unwritten, seen, nodes = _walk_rest(
-                        header, False, code, np.int64(0), np.int64(-1), np.int64(-1), frames, around, out, mask, noted,
-                        np.uint64(0), freely, ended, under, end, True,
+                        header, np.int64(0), code, np.int64(0), np.int64(-1), np.int64(-1), frames, around, out, mask,
+                        noted, np.uint64(0), freely, ended, under, end, True,
                     )  # fmt: skip
                     looked, work = max(looked, p + max(seen - h, 0)), work + nodes
                     if unwritten != WRITTEN:
@@ -1335,7 +1336,7 @@ def _string_apart(
             d -= 1
             continue
         at[d] = i + 1
-        code, n = _string_code(header, state[d], byte[i]), OF_NODE * i
+        code, n = _string_code(header, state[d], np.int64(byte[i])), OF_NODE * i
         if code == DEAD:
             continue
         work += 1
@@ -1409,7 +1410,8 @@ def _text_apart(
     return left, work
 
 
-# two functions, and not one that calls itself, which numba's cache does not bring back
+# Two functions, and not one that calls itself, which numba's cache does not bring back. Each other type of an argument
+# takes seconds to compile: so all calls have the same, those with a constant or an empty array too.
 _walk, _walk_rest = njit(_walk_tokens, cache=True, nogil=True), njit(_walk_tokens, cache=True, nogil=True)
 
 
@@ -1500,7 +1502,7 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
         pure[d + 1] = pure[d] and _goes_on(b, d, ~wanted)
         if to == free:
             _walk(
-                header, False, header[AT_BODY], np.int64(0), np.int64(-1), np.int64(-1), np.int64(-1), real, out,
+                header, np.int64(0), header[AT_BODY], np.int64(0), np.int64(-1), np.int64(-1), np.int64(-1), real, out,
                 nothing, nothing, wanted, np.int64(freely if pure[d + 1] else 0), ended, low, high,
             )  # fmt: skip
             continue
@@ -1651,9 +1653,10 @@ def write_mask(
         array_at(base, OF_BASE, np.int64)
     )
     words, one = header[AT_WORDS], np.uint32(1)
-    real: Any = np.frombuffer(sites, np.int32)
+    packed: Any = np.frombuffer(sites, np.int32)
+    real = array_at(packed.ctypes.data, packed.size, np.int32)  # can be written to, as wherever `_walk` is called
     mask, out = array_at(mask_at, size, np.uint32), array_at(sheet, words, np.uint32)
-    noted = array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32)
+    noted, ended = array_at(sheet + 4 * words, 1 + MOST_NOTED, np.uint32), array_at(sheet, 0, np.int32)
     _renew(mask, out, noted, whole, array_at(differ_at, differing, np.uint32))
     work = np.int64(0)
     looked = np.int64(frames >= 0 and real.size > 0)  # whether there is room depends on the site on top
@@ -1678,8 +1681,8 @@ def write_mask(
             if start >= 0:
                 alive[:] = np.uint32(0)
                 state, seen, nodes = _walk(
-                    header, True, start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive, mask[:0],
-                    noted[:0], np.uint64(0), np.int64(0), header[:0], np.int64(0), np.int64(0),
+                    header, np.int64(1), start, popped, np.int64(-1), np.int64(-1), np.int64(frames), real, alive,
+                    mask[:0], noted[:0], np.uint64(0), np.int64(0), ended, np.int64(0), np.int64(0),
                 )  # fmt: skip
                 looked, work = max(looked, seen), work + nodes
                 if state != WRITTEN:
@@ -1700,8 +1703,8 @@ def write_mask(
             left, work = _walk_apart(header, np.int64(node), np.int64(0), high, out, mask, noted)
         if left < 0:
             state, seen, nodes = _walk(
-                header, False, np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames), real, out,
-                mask, noted, np.uint64(wanted), np.int64(freely), header[:0], np.int64(0), np.int64(0),
+                header, np.int64(0), np.int64(node), np.int64(0), np.int64(twin), np.int64(site), np.int64(frames),
+                real, out, mask, noted, np.uint64(wanted), np.int64(freely), ended, np.int64(0), np.int64(0),
             )  # fmt: skip
             if state != WRITTEN:
                 return state, looked, work, np.int64(-1)
@@ -1709,8 +1712,8 @@ def write_mask(
         pending = array_at(header[AT_SCRATCH] + 16 * room_of(header[AT_LEVELS]), 3 * MOST_PENDING, np.int64)
         for x in range(left):
             state, seen, nodes = _walk_rest(
-                header, False, pending[3 * x], np.int64(0), np.int64(-1), np.int64(-1), np.int64(frames), real, out,
-                mask, noted, np.uint64(0), np.int64(0), header[:0], pending[3 * x + 1], pending[3 * x + 2], True,
+                header, np.int64(0), pending[3 * x], np.int64(0), np.int64(-1), np.int64(-1), np.int64(frames), real,
+                out, mask, noted, np.uint64(0), np.int64(0), ended, pending[3 * x + 1], pending[3 * x + 2], True,
             )  # fmt: skip
             if state != WRITTEN:
                 return state, looked, work, np.int64(-1)
@@ -1810,7 +1813,7 @@ def _read_each(header: Any, node: Any, mask: Any, text: Any, start: Any, token: 
             continue
         here = first + PHASES * q if q != free else header[AT_BODY]
         while x < stop and here > 0:  # what is not read as it is
-            here = _any_code(header, rows, here, text[x])
+            here = _any_code(header, rows, here, np.int64(text[x]))
             x += 1
         if here > 0:
             w, at = np.uint32(token[k] >> 5), np.int64(0)

@@ -23,6 +23,8 @@ settings.load_profile("maskwright")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes: more threads only get in the way
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# what is compiled here is run once or twice: a quarter less time. Examples and benchmarks run what users run
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 if "MASKWRIGHT_CACHE" not in os.environ:  # nothing a user has kept may decide a test, and nothing of tests is kept
     os.environ["MASKWRIGHT_CACHE"] = tempfile.mkdtemp(prefix="maskwright-tests-")

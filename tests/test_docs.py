@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,9 @@ ROOT = Path(mw.__file__).parent
 
 
 def run(path: Path, folder: Path) -> str:
-    out = subprocess.run([sys.executable, "-W", "error", path], cwd=folder, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_DISABLE")}
+    command = [sys.executable, "-W", "error", path]
+    out = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
     return out.stdout
 
