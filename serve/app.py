@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,17 +42,18 @@ def _error(refused: Refused) -> JSON:
 
 def create_app(service: Service, *, playground: bool = True) -> FastAPI:
     """Return the application; its lifespan starts and stops the service. playground: whether it is at /."""
+    held, service = service, weakref.proxy(service)  # FastAPI never lets go of a route: none may hold a model
     play = Playground(service) if playground else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await service.start()
+        await held.start()
         try:
             yield
         finally:
             if play is not None:
                 play.close()
-            await service.stop()
+            await held.stop()
 
     app = FastAPI(title="maskwright", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(_Watch, service=service)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 from naive_grammar import accepts
-from test_grammars import TERMINALS
+from test_grammars import TERMINALS, terminal
 from tokenizer_zoo import tekken
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile import link
 from maskwright.compile.grammar.analysis import embedding, least, may_read, reachable
-from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule, Sequence, Terminal, Text
+from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule, Sequence, Text
 from maskwright.compile.grammar.regions import with_lists
 from maskwright.compile.grammars import compile_form
 from maskwright.compile.regex.lower import to_dfa
@@ -47,7 +47,7 @@ def a_node(rng: random.Random, deep: int, names: list[str]) -> Node:
     kind = rng.random()
     if deep == 0 or kind < 0.2:
         texts = [Text(data) for data in (b"a", b"b", b"ab", b"", b"(", b"()", b")")]
-        return rng.choice([*texts, Terminal("t", rng.choice(TERMINALS)), *(Rule(rng.choice(names)) for _ in "12")])
+        return rng.choice([*texts, terminal(rng.choice(TERMINALS)), *(Rule(rng.choice(names)) for _ in "12")])
     parts = [a_node(rng, deep - 1, names) for _ in range(rng.randint(0, 3))]
     if kind < 0.45:
         opener, closer = rng.choice(PAIRS)
@@ -115,16 +115,15 @@ def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab,
     assert with_calls > 20
 
 
-WORDS = [to_dfa(p) for p in ("(?!(be|en)$)[ben]+", "(?!en$)[en]+", "en[be]+", "[be][en]*", "(en)?b", "en")]
-GAPS = [Text(b" "), Terminal(" +", to_dfa(" +")), Text(b";"), Text(b"")]
+WORDS = ("(?!(be|en)$)[ben]+", "(?!en$)[en]+", "en[be]+", "[be][en]*", "(en)?b", "en")
 
 
 def test_words_that_close_may_be_the_beginning_of_names(vocab):
     """Random blocks between two words: such as have a table have the one of their reader, and its ends."""
-    with_calls = 0
+    with_calls, gaps = 0, [Text(b" "), terminal(" +"), Text(b";"), Text(b"")]
     for seed in range(500):
         rng = random.Random(seed)
-        names = [Terminal("t", rng.choice(WORDS)) for _ in "12"]
+        names = [terminal(rng.choice(WORDS)) for _ in "12"]
         rules: dict[str, Node] = {}
         for name in ("start", "x"):
             inner: list[Node] = [
@@ -132,7 +131,7 @@ def test_words_that_close_may_be_the_beginning_of_names(vocab):
                 Rule("start"),
                 *rng.sample([Rule("x")], seed % 2),
             ]
-            before, after, behind = (rng.choice(GAPS) for _ in "123")
+            before, after, behind = (rng.choice(gaps) for _ in "123")
             body = Repeat(Sequence((before, Choice(tuple(inner)))), 0, None)
             opener, closer = rng.choice([(b"be", b"en"), (b"be", b"en"), (b"(", b"en"), (b"be", b"ene")])
             rules[name] = Sequence((Text(opener), body, after, Text(closer), *rng.sample([behind], rng.randint(0, 1))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import cache
 
 import pytest
 from naive_grammar import accepts
@@ -32,13 +33,18 @@ def allowed_bytes(matcher: mw.Matcher) -> bytes:
     return bytes(byte for byte in range(256) if mask[1 + byte >> 5] >> (1 + byte & 31) & 1)
 
 
-TERMINALS = [to_dfa(pattern) for pattern in ("a+", "[ab]*", "a*b", "[ab]", "(ab)?", "b|aa", "a{2}")]
+TERMINALS = ("a+", "[ab]*", "a*b", "[ab]", "(ab)?", "b|aa", "a{2}")
+
+
+@cache
+def terminal(pattern: str) -> Terminal:
+    return Terminal("t", to_dfa(pattern))
 
 
 def a_node(rng: random.Random, deep: int, names: list[str]) -> Node:
     kind = rng.random()
     if deep == 0 or kind < 0.3:
-        leaves: list[Node] = [Text(b"a"), Text(b"b"), Text(b"ab"), Text(b""), Terminal("t", rng.choice(TERMINALS))]
+        leaves: list[Node] = [Text(b"a"), Text(b"b"), Text(b"ab"), Text(b""), terminal(rng.choice(TERMINALS))]
         return rng.choice([*leaves, Rule(rng.choice(names)), Rule(rng.choice(names))])
     if kind < 0.6:
         return Sequence(tuple(a_node(rng, deep - 1, names) for _ in range(rng.randint(0, 3))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
@@ -927,6 +929,15 @@ def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(gra
         one.thread.join(10)
         assert not one.thread.is_alive()
         assert not one.worker._thread.is_alive()
+
+
+def test_a_server_that_has_ended_keeps_nothing():
+    with running() as one:
+        assert post(one, prompt="a", max_tokens=2).status_code == 200
+        arena = weakref.ref(one.arena)
+    del one
+    gc.collect()
+    assert arena() is None
 
 
 def test_the_command_serves_and_ends_by_sigterm(tmp_path):

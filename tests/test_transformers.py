@@ -861,12 +861,13 @@ def test_wrong_use_is_refused():
         ConstraintLogitsProcessor(table(), eos_token_ids=-1)
 
 
-@pytest.mark.parametrize("wrong", ["red", None, 3, ["red"], [table(), 3]])
-def test_what_is_no_table_is_named(wrong):
-    with pytest.raises(TypeError, match="tables must be a TransitionTable, which compile_regex and the like return"):
-        ConstraintLogitsProcessor(wrong)
-    with pytest.raises(TypeError, match="tables must be a TransitionTable, which compile_regex and the like return"):
-        generate(llama(vocabulary().size), prompts(), custom_generate=constrained_generate, tables=wrong)
+def test_what_is_no_table_is_named():
+    said = "tables must be a TransitionTable, which compile_regex and the like return"
+    for wrong in ("red", None, 3, ["red"], [table(), 3]):
+        with pytest.raises(TypeError, match=said):
+            ConstraintLogitsProcessor(wrong)
+        with pytest.raises(TypeError, match=said):
+            generate(llama(vocabulary().size), prompts(), custom_generate=constrained_generate, tables=wrong)
 
 
 def test_numbers_may_be_numpys_and_must_be_whole():
