@@ -9,7 +9,7 @@ Claims checked here (Tekken, 131,072 tokens; schemas with instances that are kno
 - one mask and one advance take at most 5 microseconds in the median, 20 at the 99th percentile, and never 1 ms;
 - a table takes at most 256 KB in the median, the part that all tables share aside.
 
-    python benchmarks/json_schema.py --data FILE        all engines, in turn, schema by schema
+    python benchmarks/json_schema.py --data FILE        all engines, in turn, some schemas each
     python benchmarks/json_schema.py                    the few schemas below, to see that it runs
     python benchmarks/json_schema.py --data FILE --limit 5 --engines maskwright llguidance
 
@@ -52,7 +52,7 @@ import numpy as np
 import peers
 from harness import Bar, as_code, grid, machine, processor_seconds, save, write_json, write_report
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress, track
 
 RESULTS = Path(__file__).parent / "results"
 OURS, ANY_ORDER, REFERENCE = "maskwright", "maskwright, any order", "llguidance"
@@ -513,21 +513,32 @@ def _settle() -> None:
     gc.disable()
 
 
+def _texts(case: Record, tokenizer: peers.Tokenizer) -> list[list[int]]:
+    return [tokenizer.encode(json.dumps(test["data"], ensure_ascii=False)) for test in case["tests"]]
+
+
 def measure(cases: list[Record], names: list[str], limit: float = TIMEOUT) -> list[Record]:
-    """Return a record for each case and engine; all engines take each schema in turn, each case another one first."""
+    """Return a record for each case and engine; engines take some schemas each in turn, each time another one first.
+
+    As many as there are between two collections: what one engine reads all the time is in the processor's caches when
+    it is timed, as where it serves, and a machine that becomes slower does so for all of them.
+    """
     tokenizer = peers.tekken()
     runners = {name: (Apart if name in APART else Here)(name, tokenizer, limit) for name in names}
     records = []
     _settle()
     try:
-        for i, case in enumerate(track(cases, "schemas", console=console)):
-            texts = [tokenizer.encode(json.dumps(test["data"], ensure_ascii=False)) for test in case["tests"]]
-            first = i % len(names)
-            for name in names[first:] + names[:first]:
-                found = runners[name].ask(case, texts)
-                records.append({"engine": name, "id": case["id"], "group": case["group"], **found})
-            if i % COLLECTED == 0:
-                gc.collect()
+        with Progress(console=console) as progress:
+            task = progress.add_task("schemas", total=len(cases) * len(names))
+            for turn, begin in enumerate(range(0, len(cases), COLLECTED)):
+                some = [(case, _texts(case, tokenizer)) for case in cases[begin : begin + COLLECTED]]
+                first = turn % len(names)
+                for name in names[first:] + names[:first]:
+                    for case, texts in some:
+                        found = runners[name].ask(case, texts)
+                        records.append({"engine": name, "id": case["id"], "group": case["group"], **found})
+                        progress.advance(task)
+                    gc.collect()
         mine, own = runners.get(OURS), [record for record in records if record["engine"] == OURS]
         if isinstance(mine, Here):  # last, as whole tables push what steps need out of the processor's caches
             for record, case in track(list(zip(own, cases, strict=True)), "whole tables", console=console):

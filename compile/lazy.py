@@ -282,10 +282,9 @@ class Lazy:
     """What a lazy table is before it is worked out; `runtime.matcher` reads it.
 
     bases: what is known of a library's states, by state. remainders: what may be left of a token where a fragment ends
-    in its middle, by symbol. body: the state of any string. counted: makes what strings of bounded length take, once
-    one is met. limits: finds how many frames each state and each site needs, 0 beyond, and which states surely. known:
-    what all tables of the library know. bound: frames below the depth where that begins to matter, None where it never
-    does.
+    in its middle, by symbol. body: the state of any string. counted: what strings of bounded length take. limits: finds
+    how many frames each state and each site needs, 0 beyond, and which states surely. known: what all tables of the
+    library know. bound: frames below the depth where that begins to matter, None where it never does.
     """
 
     def __init__(
@@ -295,7 +294,7 @@ class Lazy:
         bases: dict[int, Base],
         remainders: Vocabulary,
         body: int,
-        counted: Callable[[], Counted],
+        counted: Counted,
         limits: Callable[[], _Limits],
         known: Known,
         depth: int,
@@ -308,7 +307,7 @@ class Lazy:
         self.depth, self.meter = depth, meter
         self.strings = STRINGS
         self.most_need = -MOST_DEPTH if bound is None else bound
-        self._counted, self._find_limits = counted, limits
+        self.counted, self._find_limits = counted, limits
         self._lock = threading.RLock()
         self._needs: _Limits | None = None
         self._begun = machine.size
@@ -392,7 +391,6 @@ class Lazy:
             self._strings = np.array(
                 [(first, low, -1 if high is None else high) for first, low, high in m.strings], np.int64
             ).T.copy()
-            self.counted = self._counted()
             put(self._header, AT_STRING_ROWS, self.counted.rows)
             put(self._header, AT_STRINGS, self._strings)
         if len(m.texts) > self._num_texts:

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -278,11 +278,39 @@ def lazily(
     def renewed(reader: Lazy) -> Lazy:
         return read(patient.begin()) if reader.is_large else reader
 
+    _load_loops()
     reader = read(meter)
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
         depth=reader.depth, renewed=renewed if renews else None,
     )  # fmt: skip
+
+
+_OF_ALL_KINDS = {
+    "properties": {
+        "listed": {"enum": ["a", "ab"]},
+        "bounded": {"maxLength": 9},
+        "patterns": {"pattern": "^(?:[a-cé]{2,40}|x.*y)$", "allOf": [{"pattern": "^a"}], "maxLength": 30},
+        "prefix": {"pattern": "^a"},
+        "again": {"$ref": "#"},
+    },
+    "patternProperties": {"^x": True, "y$": {"type": "null"}},
+}
+
+
+@cache
+def _load_loops() -> None:
+    """Load the loops with which states are written, 3 to 15 ms each, before somebody waits for the mask of one."""
+    from .build import build
+    from .emit import Emitter
+    from .keywords import formula
+
+    vocabulary = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
+    for layout in (Layout(), Layout(ascii=True)):
+        library, meter = Library.of(vocabulary, layout), Budget(seconds=math.inf).begin()
+        emitter = Emitter((build(formula(_OF_ALL_KINDS, meter=meter), meter),), library, meter, 1)
+        emitter.finish()
+        _reader(library, emitter, 1, meter).need(0)
 
 
 def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
@@ -298,6 +326,6 @@ def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
 
     return Lazy(
         machine, library.vocabulary, library.bases, library.remainders, library.places.body,
-        lambda: library.counted, limits, library.known, depth,
+        library.counted, limits, library.known, depth,
         None if bound is None else bound + library.most_opened, meter, emitter.release,
     )  # fmt: skip
