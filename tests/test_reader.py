@@ -110,7 +110,7 @@ def test_keys_and_values_lie_in_each_rows_own_columns():
     tokens = np.array([text + [0] * (n - len(text)) for text in texts])
     _, cache = read.extend(tokens, None, np.zeros(3, np.int64), lengths[:, None] - 1)
     for b, text in enumerate(texts):
-        plain = model("llama")(torch.tensor([text]), use_cache=True).past_key_values
+        plain = model("llama")(torch.tensor([text]), use_cache=True)[reader.CACHE]
         for ours, theirs in zip(cache.layers, plain.layers, strict=True):
             torch.testing.assert_close(ours.keys[b, :, : len(text)], theirs.keys[0], **CLOSE)
             torch.testing.assert_close(ours.values[b, :, : len(text)], theirs.values[0], **CLOSE)

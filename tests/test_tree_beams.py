@@ -224,7 +224,7 @@ def test_keys_and_values_of_each_beam_are_those_of_a_plain_pass_over_its_tokens(
             real = torch.cat([mask, mask.new_ones(len(tokens) - 7)]).bool()
             plain = transformers.DynamicCache(config=of.config)
             with torch.no_grad():
-                logits = of(tokens[real][None], past_key_values=plain).logits[0, -1]
+                logits = of(tokens[real][None], **{tree_beams.CACHE: plain}).logits[0, -1]
             torch.testing.assert_close(scores[row], logits.float().log_softmax(-1), rtol=0, atol=1e-5)
             seen = torch.cat([mask.bool(), tree.visible[row]])
             for layer, expected in zip(tree.layers, plain.layers, strict=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from .tree_beams import check_model
+from .tree_beams import CACHE, check_model
 
 _MOST_AT_ONCE = 512  # tokens of a long prompt in one pass: a mask has as many rows
 
@@ -104,9 +104,8 @@ class TransformersReader:
             input_ids=tokens,
             attention_mask=_penalty(torch.as_tensor(seen, device=device)[:, None], self.model.dtype),
             position_ids=torch.as_tensor(positions, device=device),
-            past_key_values=cache,
             use_cache=True,
-            **({"logits_to_keep": index} if self._selects else {}),
+            **{CACHE: cache, **({"logits_to_keep": index} if self._selects else {})},
         ).logits
         return logits if self._selects else logits[:, index]
 

@@ -25,9 +25,11 @@ except ImportError:
         "this module needs transformers, 5 or later: pip install 'maskwright[transformers]'"
     ) from None
 
+# what models take and return their keys and values as: by its second name up to transformers 5.23
+CACHE = next(name for name in ("cache", "past_key_values") if name in CausalLMOutputWithPast.__dataclass_fields__)
 _HONOURS_MASKS = ("sdpa", "eager")
 _REFUSED = (
-    "output_attentions", "output_hidden_states", "inputs_embeds", "past_key_values", "cache_implementation",
+    "output_attentions", "output_hidden_states", "inputs_embeds", "cache", "past_key_values", "cache_implementation",
     "assistant_model", "prompt_lookup_num_tokens", "low_memory", "token_type_ids",
 )  # fmt: skip
 
@@ -80,10 +82,9 @@ def tree_beam_search(
     out = _over_tree(model, tree, scores).generate(
         input_ids,
         attention_mask=attention_mask,
-        past_key_values=tree,
         num_beams=beams,
         max_new_tokens=max_new_tokens,
-        **{**options, "return_dict_in_generate": True, "use_cache": True},
+        **{**options, CACHE: tree, "return_dict_in_generate": True, "use_cache": True},
     )
     found = out.get("sequences_scores")
     if found is None and scores:  # `generate` tells them only together with those of all tokens, (B * beams, V) a step
@@ -176,19 +177,17 @@ def _over_tree(model: Any, tree: TreeCache, scores: list[Tensor]) -> Any:
         setattr(out, name, OrderedDict())
 
     def run(tokens: Tensor, seen: Tensor | None, positions: Tensor, **kwargs: Any) -> Tensor:
-        logits: Tensor = model(
-            input_ids=tokens, attention_mask=seen, position_ids=positions, past_key_values=tree, **kwargs
-        ).logits
+        kwargs[CACHE] = tree
+        logits: Tensor = model(input_ids=tokens, attention_mask=seen, position_ids=positions, **kwargs).logits
         return logits
 
     def forward(
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Any = None,
         **kwargs: Any,
     ) -> Any:
-        if input_ids is None or position_ids is None or past_key_values is not tree:
+        if input_ids is None or position_ids is None or kwargs.pop(CACHE, None) is not tree:
             raise ValueError("tree_beam_search needs token ids, positions and its own cache at every step")
         rows = input_ids.shape[0]
         each = rows // tree.batch
@@ -204,7 +203,8 @@ def _over_tree(model: Any, tree: TreeCache, scores: list[Tensor]) -> Any:
             logits = run(input_ids.view(-1, each), seen, position_ids.reshape(-1, each), **kwargs).view(rows, 1, -1)
         else:
             raise ValueError("tree_beam_search takes one token a step: leave out assisted decoding and the like")
-        return CausalLMOutputWithPast(logits=logits, past_key_values=tree)
+        held: dict[str, Any] = {CACHE: tree}
+        return CausalLMOutputWithPast(logits=logits, **held)
 
     def update_finished(*args: Any, **kwargs: Any) -> Any:
         updated = model._update_finished_beams(*args, **kwargs)
@@ -267,7 +267,7 @@ def check_model(model: Any, task: str, instead: str) -> None:
         why = (
             f"its rotary embedding ({', '.join(sorted(kinds))}) changes with the length of the longest text in a batch"
         )
-    elif "past_key_values" not in takes:
+    elif CACHE not in takes:
         why = "it keeps no keys and values in a cache of transformers"
     elif "position_ids" not in takes or getattr(config, "alibi", False):
         why = "it takes positions from the order of its tokens (ALiBi, for one), where siblings stand side by side"

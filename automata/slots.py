@@ -1,0 +1,18 @@
+"""Where open addressing looks for a key first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True, inline="always")
+def slot_of(key: Any, slots: int) -> Any:
+    """Return the slot of a key of up to 64 bits, perhaps of several parts, in a table of `slots`, a power of two.
+
+    All bits of the key count: its high ones only reach the high half of the product, which is folded down.
+    """
+    mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(slots - 1))
