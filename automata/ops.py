@@ -6,7 +6,8 @@ together in an Nfa and determinise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical
 from .nfa import Nfa, determinize, grown
+from .slots import slot_of
 
 # truth tables: bit 2 * a + b says whether a word is in, given whether it is in the first and in the second language
 _AND, _MINUS, _XOR, _OR = 0b1000, 0b0100, 0b0110, 0b1110
@@ -36,6 +38,16 @@ def union(a: Dfa, b: Dfa, meter: Meter | None = None) -> Dfa:
 def intersection(a: Dfa, b: Dfa, meter: Meter | None = None) -> Dfa:
     """Return the words of both languages."""
     return _combine(a, b, _AND, meter, "intersecting")
+
+
+def unions(dfas: Sequence[Dfa], meter: Meter | None = None) -> Dfa:
+    """Return the words of any of some languages, of which there is one at least."""
+    return _folded(union, dfas, meter)
+
+
+def intersections(dfas: Sequence[Dfa], meter: Meter | None = None) -> Dfa:
+    """Return the words of all of some languages, of which there is one at least."""
+    return _folded(intersection, dfas, meter)
 
 
 def difference(a: Dfa, b: Dfa, meter: Meter | None = None) -> Dfa:
@@ -137,6 +149,18 @@ def widen(dfa: Dfa, alphabet: int, loops: Iterable[int] = (), meter: Meter | Non
 # ------------------------------------------------------------------------------------------------------- product
 
 
+def _folded(operation: Callable[[Dfa, Dfa, Meter | None], Dfa], dfas: Sequence[Dfa], meter: Meter | None) -> Dfa:
+    """Combine DFAs, always the two smallest: what narrows much is often small, and no large one is walked often."""
+    heap = [(dfa.transition.size, i, dfa) for i, dfa in enumerate(dfas)]
+    heapify(heap)
+    for i in range(len(dfas), 2 * len(dfas) - 1):
+        _, _, a = heappop(heap)
+        _, _, b = heap[0]
+        made = operation(a, b, meter)
+        heapreplace(heap, (made.transition.size, i, made))
+    return heap[0][2]
+
+
 def _same_alphabet(a: Dfa, b: Dfa) -> None:
     if a.alphabet != b.alphabet:
         raise ValueError(f"alphabets of {a.alphabet} and {b.alphabet} symbols do not mix: widen() the smaller")
@@ -217,7 +241,7 @@ def _pairs(
         slots *= 2
     table = np.full(slots, -1, np.int32)
     for i in range(count):
-        slot = _slot(pairs[i, 0], pairs[i, 1], slots)
+        slot = slot_of(np.int64(pairs[i, 0]) << 32 | np.int64(pairs[i, 1]), slots)
         while table[slot] >= 0:
             slot = (slot + 1) & (slots - 1)
         table[slot] = i
@@ -240,7 +264,7 @@ def _pairs(
                     continue
                 p = p if p >= 0 else Na
                 q = q if q >= 0 else Nb
-            slot = _slot(p, q, slots)
+            slot = slot_of(np.int64(p) << 32 | np.int64(q), slots)
             while table[slot] >= 0 and (pairs[table[slot], 0] != p or pairs[table[slot], 1] != q):
                 slot = (slot + 1) & (slots - 1)
             if table[slot] < 0:
@@ -264,9 +288,3 @@ def _pairs(
         done += 1
     progress[0], progress[1] = done, count
     return why
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _slot(p: int, q: int, slots: int) -> Any:
-    mixed = ((np.uint64(p) << np.uint64(32)) | np.uint64(q)) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64((mixed >> np.uint64(20)) & np.uint64(slots - 1))

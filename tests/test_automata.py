@@ -6,6 +6,7 @@ import itertools
 import re
 import time
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.minimize import canonical
 from maskwright.automata.nfa import Fragment, Nfa, determinize
+from maskwright.automata.slots import slot_of
 from maskwright.errors import BudgetError, ConstraintError
 
 LETTERS = b"abc"
@@ -887,6 +889,41 @@ def test_products_and_reversals_stay_within_the_budget():
     assert backwards.num_states == 17
     with pytest.raises(BudgetError, match="states"):
         ops.reverse(backwards, Budget(states=3000).begin())
+
+
+@settings(deadline=None)
+@given(st.lists(trees, min_size=1, max_size=4))
+def test_several_languages_are_put_together_as_two_by_two_in_their_order(some):
+    dfas = [compiled(tree) for tree in some]
+    union = both = dfas[0]
+    for dfa in dfas[1:]:
+        union, both = ops.union(union, dfa), ops.intersection(both, dfa)
+    assert ops.equivalent(ops.unions(dfas), union)
+    assert ops.equivalent(ops.intersections(dfas), both)
+
+
+def test_what_narrows_much_is_intersected_before_it_could_grow():
+    def with_word(word: bytes) -> Dfa:
+        nfa = Nfa()
+        anything = [(0, 255)]
+        around = [nfa.repeat(nfa.symbols(anything), 0, None) for _ in range(2)]
+        return determinize(nfa, nfa.concat([around[0], nfa.literal(word), around[1]]))
+
+    nfa = Nfa()
+    few = determinize(nfa, nfa.repeat(nfa.symbols([(97, 98)]), 0, 3))
+    words = [with_word(bytes([c]) * 40) for c in range(97, 105)]
+    with pytest.raises(BudgetError, match="while intersecting"):
+        reduce(lambda made, dfa: ops.intersection(made, dfa, Budget(states=5000).begin()), [*words, few])
+    assert ops.intersections([*words, few], Budget(states=5000).begin()).is_empty
+
+
+@pytest.mark.parametrize("shift", [0, 1, 8, 32, 48])
+def test_keys_of_two_parts_are_spread_whichever_part_tells_them_apart(shift):
+    slots = 1 << 16
+    for few in (1, 18):
+        keys = [high << shift | low for high in range(16_000 // few) for low in range(min(few, 1 << shift))]
+        found = {slot_of(np.int64(key), slots) for key in keys}
+        assert len(found) > 0.75 * len(keys)  # at random 0.89
 
 
 @pytest.mark.parametrize(

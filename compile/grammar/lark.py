@@ -424,14 +424,13 @@ class _Reader:
         return _OUTSIDE.sub(replaced, self.text)
 
     def _ignored(self) -> Dfa | None:
-        found: Dfa | None = None
+        found: list[Dfa] = []
         for tree in self.module.ignored:
             self.ignoring = True
             token = next((t for t in tree.scan_values(lambda v: isinstance(v, Token))), None)
             pattern, _ = self._pattern(tree, self.module.definitions, ())
-            dfa = self._words(pattern.to_regexp(), [(tree, self.module.definitions)], token)
-            found = dfa if found is None else ops.union(found, dfa, self.meter)
-        return found
+            found.append(self._words(pattern.to_regexp(), [(tree, self.module.definitions)], token))
+        return ops.unions(found, self.meter) if found else None
 
     # ------------------------------------------------------------------------------------------------------ rules
 

@@ -25,6 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.slots import slot_of
 from ...bundle import Sheets, array_at, put
 from ...errors import BudgetError
 from ...table import MOST_DEPTH
@@ -348,7 +349,7 @@ def _place(header: Any, at: int) -> None:
 @njit(cache=True, nogil=True)
 def _is_new(seen: Any, stamps: Any, stamp: Any, key: Any) -> Any:
     """Note a pair, and return whether it is new since the stamp was."""
-    slot = np.int64((np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (seen.size - 1)
+    slot = slot_of(key, seen.size)
     while stamps[slot] == stamp:
         if seen[slot] == key:
             return False

@@ -570,12 +570,11 @@ class _Reader:
         if not ends:
             return node
         found = _Occurrences(ends, self.meter)
-        dfa: Dfa | None = None
+        each = []
         for end in ends:  # whichever occurs first says what the content is
             both = dfa_of(_followed(node, (end,)), self.meter)
-            one = ops.intersection(both, found.dfa((end,), self.meter), self.meter)
-            dfa = one if dfa is None else ops.union(dfa, one, self.meter)
-        assert dfa is not None
+            each.append(ops.intersection(both, found.dfa((end,), self.meter), self.meter))
+        dfa = ops.unions(each, self.meter)
         if dfa.is_empty:
             _wrong(
                 where,

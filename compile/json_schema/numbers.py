@@ -262,10 +262,7 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
     """Return the plain texts of a formula's numbers; whole: those without a fraction."""
     kind = type(node)
     if kind is Some:
-        union = _grammar("nothing")
-        for part in node.args:
-            union = ops.union(union, _regular(part, whole, meter), meter)
-        return union
+        return ops.unions([_regular(part, whole, meter) for part in node.args], meter)
     low = high = multiple = None
     low_open = high_open = integral = False
     parts = node.args if kind is All else (node,)

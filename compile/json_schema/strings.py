@@ -23,6 +23,7 @@ from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled, joint, labelled, minimized, overlaid, relabelled, spelled
 from ...automata.minimize import _merge_columns, canonical
+from ...automata.slots import slot_of
 from ...automata.utf8 import characters_left
 from ...errors import SchemaError
 from ..regex.lower import to_dfa
@@ -290,10 +291,7 @@ def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
     """Return the same, and how many characters they have at most, None for no bound: that is not counted in the DFA."""
     kind = type(node)
     if kind is Some:
-        union = _nothing()
-        for part in node.args:
-            union = ops.union(union, language(part, meter), meter)
-        return union, None
+        return ops.unions([language(part, meter) for part in node.args], meter), None
     inner: list[Dfa] = []
     outer: list[Dfa] = []
     low, high = 0, None
@@ -328,12 +326,10 @@ def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
                 raise TypeError(f"not about strings: {node!r}")
         else:
             raise TypeError(f"not about strings: {node!r}")
-    made = inner[0] if inner else utf8.text()
-    for dfa in inner[1:]:
-        made = ops.intersection(made, dfa, meter)
     if low:
-        made = ops.intersection(made, _counted(low, None, meter), meter)
-    for dfa in outer:
+        inner.append(_counted(low, None, meter))
+    made = ops.intersections(inner or [utf8.text()], meter)
+    for dfa in sorted(outer, key=lambda dfa: dfa.transition.size):
         made = ops.difference(made, dfa, meter)
     return made, high
 
@@ -568,7 +564,7 @@ def _write(class_of: Any, transition: Any, label: Any, special: Any, ascii: bool
                 slots *= 2
             table = np.full(slots, -1, np.int32)
             for j in range(count):
-                slot = np.int64((np.uint64(codes[j]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (slots - 1)
+                slot = slot_of(codes[j], slots)
                 while table[slot] >= 0:
                     slot = (slot + 1) & (slots - 1)
                 table[slot] = j
@@ -658,7 +654,7 @@ def _write(class_of: Any, transition: Any, label: Any, special: Any, ascii: bool
             if t < 0:
                 continue
             code = (np.int64(to) << 48) | (np.int64(t) << 8) | np.int64(known)
-            slot = np.int64((np.uint64(code) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20)) & (slots - 1)
+            slot = slot_of(code, slots)
             while table[slot] >= 0 and codes[table[slot]] != code:
                 slot = (slot + 1) & (slots - 1)
             if table[slot] < 0:
