@@ -148,13 +148,20 @@ def compile_request(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer."""
+    """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer.
+
+    Nor is what it made walked once for each generation afterwards: it joins the oldest at once, and little of it is in
+    cycles. Not so where somebody has frozen objects of the process, which would thaw.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if collects:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

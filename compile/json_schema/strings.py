@@ -326,9 +326,8 @@ def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
                 raise TypeError(f"not about strings: {node!r}")
         else:
             raise TypeError(f"not about strings: {node!r}")
-    if low:
-        inner.append(_counted(low, None, meter))
-    made = ops.intersections(inner or [utf8.text()], meter)
+    counted = [_counted(low, None, meter)] if low else []  # which takes for granted that a text is UTF-8
+    made = ops.intersections([*(inner or [utf8.text()]), *counted], meter)
     for dfa in sorted(outer, key=lambda dfa: dfa.transition.size):
         made = ops.difference(made, dfa, meter)
     return made, high
