@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import sys
@@ -658,12 +659,35 @@ ROWS: dict[str, tuple[Node, list[Any], list[Any]]] = {
         [[], ["b", "a"], [None, "a", "b"]],
         [["a", "a"], [None, "b", None], ["c"]],
     ),
+    "distinct words": (
+        all_of([Kinds(ARRAY), Unique((word("a"), word("b"), word("ab"))), ItemCount(1, 2)]),
+        [["b", "a"], ["ab"], ["ab", "a"]],
+        [[], ["a", "a"], ["b", "a", "ab"], ["aa"], [None]],
+    ),
+    "distinct words of a pattern": (
+        all_of(
+            [Kinds(ARRAY), Unique((word("a"), word("b"), word("ab"), INT)), Items((), all_of([STR, Pattern("^a")]))]
+        ),
+        [[], ["ab", "a"], ["a"]],
+        [["b"], ["a", "a"], ["a", "b"], [Decimal(1)]],
+    ),
     "names and patterns": (
         all_of([obj({"a": STR}, rest=NEVER, x=INT), Names(Length(0, 2))]),
         [{"a": "", "xa": Decimal(1)}, {"x": Decimal(2)}],
         [{"a": "", "xyz": Decimal(1)}, {"x": ""}, {"y": ""}],
     ),
 }
+
+
+def test_arrays_of_distinct_words_share_one_value_and_none_longer_than_there_are_words_is_begun() -> None:
+    words = [f"w{i}" for i in range(12)]
+    node = all_of([Kinds(ARRAY), Unique(tuple(map(word, words))), ItemCount(3, None)])
+    automaton = build(node, Budget().begin()).array
+    assert automaton is not None
+    assert len(automaton.states) == 2**12
+    assert len({id(state.item.value) for state in automaton.states if state.item is not None}) == 1
+    with pytest.raises(SchemaError, match="matches no value"):
+        build(all_of([Kinds(ARRAY), Unique((word("a"), word("b"))), ItemCount(3, None)]), Budget().begin())
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -763,6 +787,7 @@ def test_values_alike_are_one_object() -> None:
 def test_nodes_of_one_form_are_one_object_until_nobody_has_them() -> None:
     assert obj({"only here": STR}) is obj({"only here": Kinds(STRING)})
     assert Later(lambda: ANY) is not Later(lambda: ANY)
+    gc.collect()
     algebra._sweep()
     before = len(algebra._nodes)
     held: list[Node] = [obj({"only here": Words((f"only here {i}",))}) for i in range(100)]

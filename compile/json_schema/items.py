@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .algebra import (
     ANY,
     NEVER,
+    STRING,
     All,
     Contains,
     ItemCount,
@@ -28,6 +29,8 @@ from .skeleton import ArrayAutomaton, ArrayState, Step, Value
 if TYPE_CHECKING:
     from .build import Builder
 
+_FINDING = "finding the states of an array"
+
 
 def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
     """Return the automaton of formulas about arrays; None where it is plain that no array is in any."""
@@ -35,6 +38,10 @@ def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
         pieces = parts[0].args if type(parts[0]) is All else parts
         if all(type(piece) is Items or type(piece) is ItemCount for piece in pieces):
             return _counted_items(builder, pieces)
+        if all(type(piece) is Unique or type(piece) is ItemCount or _is_alike(piece) for piece in pieces):
+            words = _words(builder, pieces)
+            if words is not None:
+                return _distinct_words(builder, words, pieces)
     return _Derivatives(builder, parts).automaton
 
 
@@ -72,6 +79,60 @@ def _counted_items(builder: Builder, pieces: Sequence[Any]) -> ArrayAutomaton | 
     return automaton
 
 
+def _is_alike(piece: Any) -> bool:
+    """Return whether a formula asks the same of all items."""
+    return type(piece) is Items and not piece.args[0]
+
+
+def _words(builder: Builder, pieces: Sequence[Any]) -> list[Node] | None:
+    """Return the nodes of distinct items where each is a word, such as may come among these; None for others."""
+    uniques = [piece for piece in pieces if type(piece) is Unique]
+    if len(uniques) != 1:
+        return None
+    asked = [builder.cases.flat(piece.args[1]) for piece in pieces if type(piece) is Items]
+    found = [all_of([builder.cases.flat(value), *asked]) for value in uniques[0].args[0]]
+    found = [node for node in found if builder.by_kind(node)]
+    return found if all(builder.by_kind(node).keys() == {STRING} for node in found) else None
+
+
+def _distinct_words(builder: Builder, words: Sequence[Node], pieces: Sequence[Any]) -> ArrayAutomaton | None:
+    """Return the automaton of arrays of distinct words: its states are sets of those that are left.
+
+    All its steps have one value. Which words may not come any more is for whoever writes the step: of words, none is
+    begun that leads nowhere.
+    """
+    counts = [piece.args for piece in pieces if type(piece) is ItemCount]
+    low = max([low for low, *_ in counts], default=0)
+    high = min([high for _, high, *_ in counts if high is not None], default=len(words))
+    if min(high, len(words)) < low:
+        return None
+    value = builder.value(tuple(words)) if words else None
+    sets = [(1 << len(words)) - 1]
+    number = {sets[0]: 0}
+    states: list[ArrayState] = []
+    for left in sets:  # which grows meanwhile
+        if not len(states) & 255:
+            builder.meter.check(states=len(sets), doing=_FINDING)
+        taken = len(words) - left.bit_count()
+        item = None
+        if value is not None and left and taken < high:
+            following = []
+            for k in range(len(words)):
+                rest = left & ~(1 << k)
+                if rest == left:
+                    following.append(-1)
+                    continue
+                if rest not in number:
+                    number[rest] = len(sets)
+                    sets.append(rest)
+                following.append(number[rest])
+            item = Step(value, tuple(following))
+        states.append(ArrayState(0 if taken >= low else -1, item))
+    automaton = ArrayAutomaton(states=states)
+    builder.sound.add(automaton)
+    return automaton
+
+
 def _item(items: Items, place: int) -> Node:
     prefix: tuple[Node, ...] = items.args[0]
     rest: Node = items.args[1]
@@ -94,7 +155,7 @@ class _Derivatives:
         self.automaton = ArrayAutomaton()
         self._state(0, parts)
         for place, left in self._found:  # which grows meanwhile
-            builder.meter.check(states=len(self._found), doing="finding the states of an array")
+            builder.meter.check(states=len(self._found), doing=_FINDING)
             close = next((label for label, node in enumerate(left) if closes(node)), -1)
             self.automaton.states.append(ArrayState(close, self._step(place, left)))
 
