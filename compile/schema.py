@@ -148,20 +148,13 @@ def compile_request(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer.
-
-    Nor is what it made walked once for each generation afterwards: it joins the oldest at once, and little of it is in
-    cycles. Not so where somebody has frozen objects of the process, which would thaw.
-    """
+    """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer."""
     collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()
 
 
@@ -246,7 +239,7 @@ def _text(contents: Any) -> str:
         levels, parts = levels + 1, parts + len(level)
         if levels > _MOST_LEVELS or parts > _MOST_PARTS:
             return _digest(contents)
-        if not all(isinstance(key, str) for whole in level if isinstance(whole, dict) for key in whole):
+        if not all(_has_names(whole) for whole in level if isinstance(whole, dict)):
             return _digest(contents)  # JSON would write 1 as "1"
         level = _inside(level)
     try:
@@ -255,13 +248,21 @@ def _text(contents: Any) -> str:
         return _digest(contents)
 
 
+def _has_names(whole: Mapping[Any, Any]) -> bool:
+    """Return whether all keys are strings."""
+    return {str}.issuperset(map(type, whole)) or all(isinstance(key, str) for key in whole)
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def _inside(wholes: Iterable[Any]) -> list[Any]:
     """Return the objects and arrays in some others."""
     return [
         part
         for whole in wholes
         for part in (whole.values() if isinstance(whole, dict) else whole)
-        if isinstance(part, (dict, list, tuple))
+        if type(part) not in _SCALARS and isinstance(part, (dict, list, tuple))
     ]
 
 

@@ -1007,6 +1007,19 @@ def test_a_budget_counts_what_sequences_without_one_have_opened():
     assert not b.advance(1 + ord("["))
 
 
+def test_garbage_is_still_collected_where_a_process_does_nothing_but_compile():
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    vocab, made = vocabulary(1000), weakref.WeakSet()
+    for i in range(500):
+        made.add(Cycle())
+        mw.compile_json_schema({"properties": {f"key {i}": {"type": "integer"}}}, vocab)
+    assert len(made) < 300
+    assert gc.isenabled()
+
+
 @pytest.mark.parametrize(
     "inside", [{}, {"items": {"$ref": "#"}, "properties": MANY["properties"] | {"a": {"$ref": "#"}}}]
 )

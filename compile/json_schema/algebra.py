@@ -21,6 +21,21 @@ BOOLEAN = FALSE | TRUE
 EVERYTHING = (1 << 7) - 1
 
 
+class _Known(ref["Node"]):
+    """A reference to a node that is forgotten along with it."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _forget(known: _Known) -> None:
+    if _nodes.get(known.key) is known:
+        _nodes.pop(known.key, None)  # which another thread may have been quicker to do
+
+
+_nodes: dict[tuple[Any, ...], _Known] = {}  # by class and arguments
+
+
 class Node:
     """A set of JSON values; those of one form are one object.
 
@@ -39,14 +54,12 @@ class Node:
         if node is None:
             made = _new(cls)
             made.args = args
-            own: ref[Node] = ref(made)
-            if known is None:
-                node = _nodes.setdefault(key, own)()  # perhaps another thread's, which was quicker
-            if node is None:  # one that was forgotten
+            own = _Known(made, _forget)
+            own.key = key
+            node = _nodes.setdefault(key, own)()  # perhaps another thread's, which was quicker
+            if node is None:  # one that is about to be forgotten
                 _nodes[key] = own
                 node = made
-            if len(_nodes) > _limit:
-                _sweep()
         return node  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -54,20 +67,6 @@ class Node:
 
 
 _new = object.__new__
-_nodes: dict[tuple[Any, ...], ref[Node]] = {}  # by class and arguments; of some that are no more, too
-_FEW = 1 << 13
-_limit = _FEW  # how many there may be before those are taken out
-
-
-def _sweep() -> None:
-    """Take out nodes that are no more: in one go, which is less work than a callback for each."""
-    global _limit
-    entries = list(_nodes.items())
-    while entries:  # from the last on: what a node was made of came before it, and nothing else may hold that
-        key, known = entries.pop()
-        if known() is None:
-            _nodes.pop(key, None)
-    _limit = max(_FEW, 2 * len(_nodes))
 
 
 class All(Node):

@@ -38,8 +38,8 @@ def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
         pieces = parts[0].args if type(parts[0]) is All else parts
         if all(type(piece) is Items or type(piece) is ItemCount for piece in pieces):
             return _counted_items(builder, pieces)
-        if all(type(piece) is Unique or type(piece) is ItemCount or _is_alike(piece) for piece in pieces):
-            words = _words(builder, pieces)
+        if all(type(piece) is Unique or type(piece) is ItemCount or _same_for_all(piece) for piece in pieces):
+            words = _single_words(builder, pieces)
             if words is not None:
                 return _distinct_words(builder, words, pieces)
     return _Derivatives(builder, parts).automaton
@@ -79,32 +79,32 @@ def _counted_items(builder: Builder, pieces: Sequence[Any]) -> ArrayAutomaton | 
     return automaton
 
 
-def _is_alike(piece: Any) -> bool:
+def _same_for_all(piece: Any) -> bool:
     """Return whether a formula asks the same of all items."""
     return type(piece) is Items and not piece.args[0]
 
 
-def _words(builder: Builder, pieces: Sequence[Any]) -> list[Node] | None:
-    """Return the nodes of distinct items where each is a word, such as may come among these; None for others."""
+def _single_words(builder: Builder, pieces: Sequence[Any]) -> list[Node] | None:
+    """Return what each item may be, where `Unique` lists words; None where it lists anything else."""
     uniques = [piece for piece in pieces if type(piece) is Unique]
     if len(uniques) != 1:
         return None
     asked = [builder.cases.flat(piece.args[1]) for piece in pieces if type(piece) is Items]
-    found = [all_of([builder.cases.flat(value), *asked]) for value in uniques[0].args[0]]
-    found = [node for node in found if builder.by_kind(node)]
+    values = [builder.cases.flat(value) for value in uniques[0].args[0]]
+    found = [node for value in values if builder.by_kind(node := all_of([value, *asked]))]
     return found if all(builder.by_kind(node).keys() == {STRING} for node in found) else None
 
 
 def _distinct_words(builder: Builder, words: Sequence[Node], pieces: Sequence[Any]) -> ArrayAutomaton | None:
     """Return the automaton of arrays of distinct words: its states are sets of those that are left.
 
-    All its steps have one value. Which words may not come any more is for whoever writes the step: of words, none is
-    begun that leads nowhere.
+    All its steps have one value, although words that are gone lead nowhere: each node is one word, as `Unique` has it,
+    or none, so that the value is listed, and of listed words none is begun that leads nowhere (`emit`).
     """
     counts = [piece.args for piece in pieces if type(piece) is ItemCount]
     low = max([low for low, *_ in counts], default=0)
-    high = min([high for _, high, *_ in counts if high is not None], default=len(words))
-    if min(high, len(words)) < low:
+    high = min([len(words), *(high for _, high, *_ in counts if high is not None)])
+    if high < low:
         return None
     value = builder.value(tuple(words)) if words else None
     sets = [(1 << len(words)) - 1]
@@ -115,17 +115,14 @@ def _distinct_words(builder: Builder, words: Sequence[Node], pieces: Sequence[An
             builder.meter.check(states=len(sets), doing=_FINDING)
         taken = len(words) - left.bit_count()
         item = None
-        if value is not None and left and taken < high:
+        if value is not None and taken < high:
             following = []
             for k in range(len(words)):
                 rest = left & ~(1 << k)
-                if rest == left:
-                    following.append(-1)
-                    continue
-                if rest not in number:
+                if rest != left and rest not in number:
                     number[rest] = len(sets)
                     sets.append(rest)
-                following.append(number[rest])
+                following.append(number[rest] if rest != left else -1)
             item = Step(value, tuple(following))
         states.append(ArrayState(0 if taken >= low else -1, item))
     automaton = ArrayAutomaton(states=states)

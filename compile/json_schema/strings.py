@@ -326,8 +326,8 @@ def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
                 raise TypeError(f"not about strings: {node!r}")
         else:
             raise TypeError(f"not about strings: {node!r}")
-    counted = [_counted(low, None, meter)] if low else []  # which takes for granted that a text is UTF-8
-    made = ops.intersections([*(inner or [utf8.text()]), *counted], meter)
+    inner = inner or [utf8.text()]  # `_counted` counts characters, whatever bytes come with them: it is never alone
+    made = ops.intersections([*inner, _counted(low, None, meter)] if low else inner, meter)
     for dfa in sorted(outer, key=lambda dfa: dfa.transition.size):
         made = ops.difference(made, dfa, meter)
     return made, high

@@ -268,7 +268,7 @@ def check_model(model: Any, task: str, instead: str) -> None:
             f"its rotary embedding ({', '.join(sorted(kinds))}) changes with the length of the longest text in a batch"
         )
     elif CACHE not in takes:
-        why = "it keeps no keys and values in a cache of transformers"
+        why = f"it takes no {CACHE!r}, the keys and values that transformers keeps"
     elif "position_ids" not in takes or getattr(config, "alibi", False):
         why = "it takes positions from the order of its tokens (ALiBi, for one), where siblings stand side by side"
     elif config._attn_implementation not in _HONOURS_MASKS:
