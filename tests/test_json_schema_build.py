@@ -664,11 +664,14 @@ ROWS: dict[str, tuple[Node, list[Any], list[Any]]] = {
         [[], ["a", "a"], ["b", "a", "ab"], ["aa"], [None]],
     ),
     "distinct words of a pattern": (
-        all_of(
-            [Kinds(ARRAY), Unique((word("a"), word("b"), word("ab"), INT)), Items((), all_of([STR, Pattern("^a")]))]
-        ),
+        all_of([Kinds(ARRAY), Unique((word("a"), word("b"), word("ab"))), Items((), Pattern("^a"))]),
         [[], ["ab", "a"], ["a"]],
         [["b"], ["a", "a"], ["a", "b"], [Decimal(1)]],
+    ),
+    "distinct items, of which words may come": (
+        all_of([Kinds(ARRAY), Unique((word("a"), INT, word("b"))), Items((), all_of([STR, Not(Words(("b",)))]))]),
+        [[], ["a"]],
+        [["b"], ["a", "a"], [Decimal(1)], ["a", Decimal(1)]],
     ),
     "names and patterns": (
         all_of([obj({"a": STR}, rest=NEVER, x=INT), Names(Length(0, 2))]),
