@@ -12,11 +12,13 @@ from sys import getrefcount
 from typing import Any
 
 import numpy as np
-from numba import njit, typeof, types
+from numba import typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
+
+from .kernels.compiled import kernel
 
 
 @intrinsic
@@ -32,7 +34,7 @@ def _to_pointer(typing: Any, number: Any) -> Any:
 _pointer: Any = _to_pointer  # which kernels call without its first argument
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def array_at(address: Any, size: Any, kind: Any) -> Any:
     """Return the array of `size` elements at an address."""
     return carray(_pointer(address), (size,), kind)

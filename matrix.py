@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import TableError
+from .kernels.compiled import kernel
 from .table import MOST_TOKENS, TransitionTable, integer_vocabulary
 
 IntArray = NDArray[np.signedinteger[Any]]
@@ -187,7 +187,7 @@ Constraint: TypeAlias = TransitionTable | SortedMatrix
 """What a `Matcher` and the decoders take: both say `vocab_size`, `vocabulary`, `eos` and how long sequences are."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def measure(columns: Any, widths: Any, branches: Any) -> int:
     """Write runs and branches by depth (L,); return the first row that does not come after the one before, or -1."""
     length, count = columns.shape
@@ -208,7 +208,7 @@ def measure(columns: Any, widths: Any, branches: Any) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_rows(columns: Any, first_rows: Any, sids: Any, out: Any) -> None:
     """Write where each of sids (N, L) stands in the sorted columns (L, Q), where it does; first_rows: (V + 1,)."""
     length = columns.shape[0]
@@ -235,7 +235,7 @@ def find_rows(columns: Any, first_rows: Any, sids: Any, out: Any) -> None:
                 out[i] = low
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def in_order(values: Any, length: int, vocab_size: int, same: Any) -> int:
     """Return how many rows of values (N * L,) are sorted, up to the first that is not or has a token outside 0 .. V.
 
@@ -258,7 +258,7 @@ def in_order(values: Any, length: int, vocab_size: int, same: Any) -> int:
     return int(same.size)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def lay_out(values: Any, index: Any, same: Any, columns: Any) -> Any:
     """Write the rows of values (N * L,) in the order of index (N,), but the `same` ones, into columns (L, Q).
 

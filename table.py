@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from .errors import BudgetError, NoTableError, TableError, TableFileError, VocabularyMismatchError
+from .kernels.compiled import kernel
 
 FORMAT_VERSION = 4
 """Version of the file format; a reader refuses any other."""
@@ -1099,7 +1099,7 @@ _FAULTS = (
 )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_fault(
     row_start: Any,
     edge_token: Any,
@@ -1202,7 +1202,7 @@ def _first_fault(
     return 0, 0, shortest, longest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _leads_out(
     row_start: Any,
     edge_target: Any,
@@ -1255,7 +1255,7 @@ def _leads_out(
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_graph_fault(
     row_start: Any,
     edge_token: Any,
@@ -1509,7 +1509,7 @@ def _first_graph_fault(
     return 0, 0, need, most_need, most_pushes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place(array: Any, first: Any, stop: Any, value: Any) -> Any:
     """Return where a sorted part of an array holds a value, or -1."""
     lo, hi = np.int64(first), np.int64(stop)
@@ -1526,7 +1526,7 @@ def _place(array: Any, first: Any, stop: Any, value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ kernels
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk(
     row_start: Any,
     edge_token: Any,
@@ -1604,7 +1604,7 @@ def _walk(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def stray_row(rows: int, sites: int, node: Any, stack: Any, height: Any) -> int:
     """Return the first of configurations (n,) that is none of a nested table with so many rows and sites, or -1."""
     for i in range(node.size):
@@ -1616,7 +1616,7 @@ def stray_row(rows: int, sites: int, node: Any, stack: Any, height: Any) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def follow_rows(
     row_start: Any,
     edge_token: Any,
@@ -1743,7 +1743,7 @@ def follow_rows(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _distances(row_start: Any, edge_token: Any, edge_target: Any, accepting: Any, vocab_size: int, out: Any) -> None:
     """Fewest tokens from each state of a trie to an end; targets have higher numbers, so one backward pass does."""
     rows, edges = row_start.size - 1, edge_target.size
@@ -1761,7 +1761,7 @@ def _distances(row_start: Any, edge_token: Any, edge_target: Any, accepting: Any
         out[s] = best
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def graph_facts(
     row_start: Any,
     edge_token: Any,
@@ -1911,7 +1911,7 @@ def graph_facts(
     return -1, distance, longest[0] if tail == rows else -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _farthest(
     row_start: Any,
     edge_token: Any,
@@ -1940,7 +1940,7 @@ def _farthest(
             out[s] = distance[s + 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _belong(
     code: Any, where: Any, rows: Any, action_state: Any, action_start: Any, action_push: Any, of_row: Any, of_site: Any,
     done: Any,
@@ -1960,7 +1960,7 @@ def _belong(
     return news
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _belonging(
     base_row: Any,
     action_state: Any,
@@ -2015,7 +2015,7 @@ def _belonging(
     return of_row, of_site
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _lower(
     code: Any, needed: Any, counting: Any, several: Any, most: Any, s: Any, code_need: Any, room_code: Any, far: Any,
     best: Any,
@@ -2031,7 +2031,7 @@ def _lower(
             best[c] = min(best[c], far[code, c] + 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _nested_distances(
     row_start: Any,
     edge_token: Any,

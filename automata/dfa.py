@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError
+from ..kernels.compiled import kernel
 
 ClassOf = NDArray[np.uint16]
 Transition = NDArray[np.int32]
@@ -253,7 +253,7 @@ def _below(rng: np.random.Generator, limit: int) -> int:
             return draw
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _topological(transition: Any) -> Any:
     """Return the states (N,) with every transition leading forward, or none of them if there is a cycle."""
     N, C = transition.shape

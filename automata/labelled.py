@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..kernels.compiled import kernel
 from .budget import Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical_labels
@@ -135,7 +135,7 @@ def overlaid(base: Labelled, words: Mapping[bytes, int], meter: Meter) -> Labell
 _NOTHING = Labelled(np.zeros(BYTES, np.uint16), np.empty((0, 1), np.int32), np.empty(0, np.int32))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _trie(data: Any, stop: Any) -> Any:
     """Return the trie of words, which are data up to each stop: each node's parent and byte (N,), and each word's node.
 
@@ -167,7 +167,7 @@ def _trie(data: Any, stop: Any) -> Any:
     return parent[:nodes].copy(), byte[:nodes].copy(), last
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _overlaid(class_of: Any, transition: Any, label: Any, parent: Any, byte: Any, last: Any, labels: Any) -> Any:
     """Return class_of, transition and label of a trie, then what its nodes lead to of an automaton, as far as reached.
 
@@ -233,7 +233,7 @@ def _unmarked(dfa: Dfa) -> tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[
     return class_of, number[dfa.transition[kept, : int(class_of.max()) + 1]], inside[kept]  # classes of bytes are first
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def states_before(transition: Any) -> Any:
     """Return the states that lead to each state (N, C), each once: before[start[s] : start[s + 1]]."""
     states, classes = transition.shape
@@ -256,7 +256,7 @@ def states_before(transition: Any) -> Any:
     return start[: states + 1], before
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def leading_to(known: Any, ends: Any) -> Any:
     """Return which states (N,) lead to one of those in `ends` (N,), or are one, by what `states_before` found."""
     (start, before), count = known, 0
@@ -276,7 +276,7 @@ def leading_to(known: Any, ends: Any) -> Any:
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def labels_ahead(transition: Any, label: Any) -> Any:
     """Return the labels with which words may end that go on from each state of a DFA: (N, W), 64 in a number."""
     start, before = states_before(transition)

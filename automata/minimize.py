@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..kernels.compiled import kernel
 from .budget import Meter
 from .dfa import Accepting, ClassOf, Dfa, Transition
 
@@ -56,7 +56,7 @@ def canonical_labels(
     return classes, rows, labels
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _canonical(class_of: Any, transition: Any, label: Any, start: int) -> Any:
     """Return (whether the arrays are a DFA, class_of, transition, label) in canonical form."""
     N, C = transition.shape
@@ -140,7 +140,7 @@ def _canonical(class_of: Any, transition: Any, label: Any, start: int) -> Any:
     return True, merged, out, out_ends
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _merge_columns(class_of: Any, transition: Any) -> Any:
     """Return class_of (A,) with classes in order of their smallest symbol, and the column (K,) of each class."""
     N, C = transition.shape
@@ -173,7 +173,7 @@ def _merge_columns(class_of: Any, transition: Any) -> Any:
     return merged, columns[:K].copy()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _trim(transition: Any, columns: Any, label: Any, start: int) -> Any:
     """Return the states on ways from start to an end, and the place (N,) of each state among them, -1 for others."""
     N = transition.shape[0]
@@ -236,7 +236,7 @@ def _trim(transition: Any, columns: Any, label: Any, start: int) -> Any:
 # ------------------------------------------------------------------------------------------------- refinement
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rounds(to: Any, label: Any) -> Any:
     """Return a block (N,) for each state, their number, and whether no word tells the states of one apart.
 
@@ -305,7 +305,7 @@ def _rounds(to: Any, label: Any) -> Any:
     return block, blocks, True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def refine(source: Any, label: Any, into: Any, accepting: Any, K: int, block: Any, blocks: int) -> Any:
     """Return a block (N,) for each state, the same for two if no word tells them apart, a state of each, their number.
 
@@ -409,7 +409,7 @@ def refine(source: Any, label: Any, into: Any, accepting: Any, K: int, block: An
     return block, member, blocks
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _compare(by: Any, s: int, t: int) -> int:
     """Return -1, 0 or 1 as the rows of s and t stand in order."""
     for w in range(by.shape[1]):
@@ -418,7 +418,7 @@ def _compare(by: Any, s: int, t: int) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _run(element: Any, begin: int, end: int, by: Any) -> int:
     """Return where the states from `begin` on cease to have equal rows."""
     j = begin + 1
@@ -427,7 +427,7 @@ def _run(element: Any, begin: int, end: int, by: Any) -> int:
     return j
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sort(element: Any, begin: int, end: int, by: Any, spare: Any) -> None:
     """Sort states begin .. end by their rows, by merging; equal ones, most often all, cost one pass."""
     if _run(element, begin, end, by) >= end:

@@ -18,8 +18,9 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ..kernels.compiled import kernel
 
 UNWRITTEN = 0  # in rows that are left for later: nothing leads to state 0, the start of the whole
 KEYS = 1 << 27  # from here on states are those of tries of words, which have no rows: see `Machine.trie`
@@ -557,7 +558,7 @@ def _longer(array: NDArray[Any], used: int, size: int, grows: bool) -> NDArray[A
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_rows(
     rows: Any,
     calls: Any,
@@ -613,7 +614,7 @@ def _fill_rows(
             rows[late[i, 0], b] = late[i, 3]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_tries(keys: Any, tries: Any, letters: Any, ends: Any, labels: Any, rows: Any) -> None:
     """Write the states of tries of sorted words, each trie's in the order of its words; see `Machine.trie`."""
     longest, at = np.int64(0), np.int64(0)
@@ -652,7 +653,7 @@ def _fill_tries(keys: Any, tries: Any, letters: Any, ends: Any, labels: Any, row
                 keys[here, KEY_END] = keys[here + 1, KEY_END]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: Any) -> None:
     """Write a state of a trie in which no word ends and from which none goes on."""
     keys[here, KEY_BYTE], keys[here, KEY_CHILD], keys[here, KEY_NEXT], keys[here, KEY_LIKE] = byte, -1, -1, like
@@ -661,7 +662,7 @@ def _set_key(keys: Any, here: Any, byte: Any, like: Any, string: Any, escape: An
     keys[here, KEY_END], keys[here, KEY_STOP] = -1, here + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def labels_in_escapes(class_of: Any, transition: Any, ahead: Any) -> Any:
     """Return the labels ahead of the states of a content, and of the places in an escape behind each.
 
@@ -683,7 +684,7 @@ def labels_in_escapes(class_of: Any, transition: Any, ahead: Any) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def frames_needed(
     rows: Any, calls: Any, site_start: Any, site_states: Any, site_leaf: Any, uses: Any, site_of: Any, safely: bool,
     out: Any,

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..kernels.compiled import kernel
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical
@@ -238,7 +238,7 @@ class Nfa:
         return chain, place
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copied(own: Any, width: int, low: int, high: int, shift: int, size: int, more: int) -> Any:
     """Return whether rows of states low .. high - 1, the first and last of each of so many numbers, are of these alone.
 
@@ -254,7 +254,7 @@ def _copied(own: Any, width: int, low: int, high: int, shift: int, size: int, mo
     return True, copied
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copied_chains(ordered: Any, low: int, high: int, shift: int, size: int, more: int, chains: int) -> Any:
     """Return the triples of copies, as in `_copied`, each of whose chains is a new one; and how many there are then."""
     own = np.empty(ordered.size, np.int32)
@@ -275,7 +275,7 @@ def _copied_chains(ordered: Any, low: int, high: int, shift: int, size: int, mor
     return copied, chains
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _in_chains(ordered: Any, low: int, high: int, shift: Any, chains: int) -> Any:
     """Return triples for copies of states low .. high - 1, of which those in no chain begin one, and chains then."""
     free = np.ones(high - low, np.bool_)  # those in a chain already stay there
@@ -345,7 +345,7 @@ def grown(values: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
     return grown
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compress(edges: Any, epsilons: Any, n: int, alphabet: int) -> Any:
     """Return the alphabet in classes, and edges and epsilons by state.
 
@@ -415,7 +415,7 @@ def _compress(edges: Any, epsilons: Any, n: int, alphabet: int) -> Any:
     return class_of, rows, epsilon_start, epsilon_to, edge_start
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _subsets(
     rows: Any,
     edge_start: Any,

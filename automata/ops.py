@@ -11,9 +11,9 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..kernels.compiled import kernel
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical
@@ -210,7 +210,7 @@ def _product(
     return class_of.astype(np.uint16), transition[:count], accepting[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pairs(
     transition_a: Any,
     accepting_a: Any,

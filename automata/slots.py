@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from ..kernels.compiled import kernel
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def slot_of(key: Any, slots: int) -> Any:
     """Return the slot of a key of up to 64 bits, perhaps of several parts, in a table of `slots`, a power of two.
 

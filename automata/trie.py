@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ..kernels.compiled import kernel
 
 IntArray = NDArray[np.signedinteger[Any]]
 Progress = Callable[[str, int, int], None]
@@ -55,13 +56,13 @@ class Trie:
 # ---------------------------------------------------------------------------------------------------- words
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _begin(offsets: Any, length: int, i: int) -> Any:
     """Where sequence i starts; `offsets` is empty when all have the same length."""
     return offsets[i] if offsets.size else i * length
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _word(values: Any, begin: int, stop: int, bits: int, per_word: int) -> Any:
     """Tokens begin..stop as one uint64: token + 1 in `bits` bits each, 0 where the sequence has ended."""
     word = np.uint64(0)
@@ -72,7 +73,7 @@ def _word(values: Any, begin: int, stop: int, bits: int, per_word: int) -> Any:
     return word
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def load_words(
     values: Any,
     offsets: Any,
@@ -105,7 +106,7 @@ def load_words(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def into_buckets(words: Any, shift: int, start: Any, words_out: Any, index_out: Any) -> None:
     """Move all words to their buckets by the digit at `shift`, with their numbers; `start` holds first places."""
     mask = np.uint64(start.size - 1)
@@ -120,7 +121,7 @@ def into_buckets(words: Any, shift: int, start: Any, words_out: Any, index_out: 
 # --------------------------------------------------------------------------------------------------- sorting
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _insertion_sort(words: Any, index: Any, lo: int, hi: int) -> None:
     for i in range(lo + 1, hi):
         word, at = words[i], index[i]
@@ -133,7 +134,7 @@ def _insertion_sort(words: Any, index: Any, lo: int, hi: int) -> None:
         index[j] = at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scatter(words: Any, index: Any, lo: int, hi: int, shift: int, start: Any, words_out: Any, index_out: Any) -> None:
     """Move lo..hi to their buckets by the digit at `shift`; `start` holds each bucket's first place."""
     mask = np.uint64(start.size - 1)
@@ -145,14 +146,14 @@ def _scatter(words: Any, index: Any, lo: int, hi: int, shift: int, start: Any, w
         index_out[at] = index[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _histogram(words: Any, lo: int, hi: int, shift: int, counts: Any) -> None:
     mask = np.uint64(counts.size - 1)
     for i in range(lo, hi):
         counts[(words[i] >> np.uint64(shift)) & mask] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _radix_sort(words: Any, index: Any, lo: int, hi: int, top_bits: int, spare_words: Any, spare_index: Any) -> None:
     """Sort lo..hi by the lowest `top_bits` bits of their words, stably; the bits above are all equal."""
     stack = [(lo, hi, top_bits)]
@@ -194,7 +195,7 @@ def _radix_sort(words: Any, index: Any, lo: int, hi: int, top_bits: int, spare_w
                 first = last
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sort_words(
     values: Any,
     offsets: Any,
@@ -247,7 +248,7 @@ def sort_words(
 # --------------------------------------------------------------------------------------------------- the trie
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_nodes(offsets: Any, length: int, index: Any, shared: Any, rows: Any, edges: Any) -> Any:
     """Count rows and edges by depth into `rows` and `edges`; return (tail entries, distinct, shortest, longest)."""
     n = index.size
@@ -278,7 +279,7 @@ def count_nodes(offsets: Any, length: int, index: Any, shared: Any, rows: Any, e
     return tails, distinct, shortest, longest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_nodes(
     values: Any,
     offsets: Any,
@@ -349,7 +350,7 @@ def fill_nodes(
     at[0], at[1], at[2], at[3] = i, before, tail, group
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def fill_masks(row_start: Any, edge_token: Any, base_row: Any, masks: Any) -> None:
     """Set the bit of each edge's token in the mask (U, words) of each row that has one."""
     for row in range(base_row.size):

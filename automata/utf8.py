@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from ..kernels.compiled import kernel
 from .dfa import BYTES, Dfa
 from .minimize import canonical
 
@@ -74,7 +74,7 @@ def text() -> Dfa:
     return canonical(one.class_of, transition, accepting)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def characters_left(class_of: Any, transition: Any, accepting: Any, longest: bool) -> Any:
     """Return how many characters begin at least (N,), from each state on, until a word of a trimmed DFA may end.
 
@@ -103,7 +103,7 @@ def characters_left(class_of: Any, transition: Any, accepting: Any, longest: boo
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _character(ranges: Any, blocks: int) -> Any:
     """Return the transitions (N, 256) of one character in these ranges (R, 2); state 0 starts, state 1 accepts.
 

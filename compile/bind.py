@@ -22,12 +22,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
 from ..automata.dfa import Dfa
 from ..errors import ConstraintError
+from ..kernels.compiled import kernel
 from ..table import NEVER, TransitionTable, graph_facts
 from .vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, TokenTrie, Vocabulary
 
@@ -185,7 +185,7 @@ def _with_room(rows: _Rows, own: int, extra: int) -> _Rows:
 # ------------------------------------------------------------------------------------------- states that are alike
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number_along(class_of: Any, transition: Any, root_start: Any) -> Any:
     """Return new numbers of the states (N,), such that the steps of long repetitions all have the same length.
 
@@ -266,7 +266,7 @@ def _renumbered(
     return out, ends
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _relative_steps(transition: Any) -> Any:
     """Return which transitions (N, C) as many states share as a step of the same length as share their target."""
     states, classes = transition.shape
@@ -288,7 +288,7 @@ def _relative_steps(transition: Any) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _name_states(transition: Any, relative: Any, live: Any, rounds: int) -> Any:
     """Return (names (R + 1, N), how many states have the last name of each (N,), whether it holds for any bytes).
 
@@ -363,7 +363,7 @@ def _name_states(transition: Any, relative: Any, live: Any, rounds: int) -> Any:
 # ------------------------------------------------------------------------------------------------------- the walk
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk_rows(
     class_of: Any,
     transition: Any,
@@ -730,7 +730,7 @@ def _walk_rows(
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find_loops(p: Any, class_of: Any, transition: Any, relative: Any, named: Any, byte_group: Any, loops: Any) -> None:
     """Set loops[p]: the groups of characters that lead from state p back to it, and those that do by relative steps."""
     out = np.uint64(1) << np.uint64(UNCLEAN)  # groups that do not
@@ -763,7 +763,7 @@ def _find_loops(p: Any, class_of: Any, transition: Any, relative: Any, named: An
     loops[p, 1] = ~(out | stepless)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _reach(t: Any, counters: Any, order: Any, reached: Any) -> None:
     """Note that tokens lead to state t."""
     if not reached[t]:
@@ -772,7 +772,7 @@ def _reach(t: Any, counters: Any, order: Any, reached: Any) -> None:
         counters[_TAIL] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _note(code: Any, s: Any, states: Any, seen: Any, codes: Any, counters: Any, order: Any, reached: Any) -> None:
     """Note that tokens of state s lead where a code says, once for each code."""
     if seen[code + 2 * states] != s:
@@ -782,7 +782,7 @@ def _note(code: Any, s: Any, states: Any, seen: Any, codes: Any, counters: Any, 
         _reach((code >> 1) + (code & 1) * s, counters, order, reached)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _class_of(v: Any, low: Any, stop: Any, class_token: Any, class_id: Any) -> Any:
     """Return the class of token v: that of its entry, or 0."""
     high = stop
@@ -795,7 +795,7 @@ def _class_of(v: Any, low: Any, stop: Any, class_token: Any, class_id: Any) -> A
     return class_id[low] if low < stop and class_token[low] == v else np.int32(0)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _bits(word: Any) -> Any:
     """Return how many bits of 32 are set."""
     x = np.int64(word)
@@ -888,7 +888,7 @@ def _renumber_bases(
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_rows(
     kept: Any,
     row_own: Any,

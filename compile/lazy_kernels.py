@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from ..automata.nested import (
     CALL,
@@ -33,6 +32,7 @@ from ..automata.nested import (
     USE_SITE,
 )
 from ..bundle import ALL_WORDS, MOST_NOTED, array_at
+from ..kernels.compiled import kernel
 from ..table import MOST_DEPTH
 from .vocabulary import (
     BYTE_GROUP,
@@ -98,7 +98,7 @@ OF_BASE = 11  # numbers that say what a base is: see `lazy.Base`
 OF_KNOWN = 8  # those of `lazy.Known`
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state that has no row, and a byte."""
     if here < STRINGS:
@@ -108,7 +108,7 @@ def _code(header: Any, here: Any, byte: Any) -> Any:
     return _text_code(header, _text_in(header, here), here, byte)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _record_in(records: Any, count: Any, size: Any, here: Any) -> Any:
     """Return the address of the last of some records, of so many numbers each, whose first is at most a state."""
     numbers = array_at(records, size * count, np.int64)
@@ -122,20 +122,20 @@ def _record_in(records: Any, count: Any, size: Any, here: Any) -> Any:
     return records + 8 * size * low
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _use_in(header: Any, here: Any) -> Any:
     """Return the address of the numbers that say which use of which trie a state is of."""
     return _record_in(header[AT_USES], header[AT_USES + 1], OF_USE, here)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_of(use: Any, here: Any) -> Any:
     """Return whether a state is of a use of a trie, of which the numbers are at an address."""
     first, stop, _, _ = array_at(use, OF_USE, np.int64)
     return first <= here < stop
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _word_code(header: Any, use: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state of a trie of words, of which the use is at an address, and a byte."""
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
@@ -155,14 +155,14 @@ def _word_code(header: Any, use: Any, here: Any, byte: Any) -> Any:
     return np.int64(DEAD if like < 0 else array_at(header[AT_ROWS], header[AT_ROWS + 1], np.int32)[like << 8 | byte])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _state_behind(header: Any, site: Any, label: Any) -> Any:
     """Return the state to which a site leads by a label, DEAD for none."""
     start = array_at(header[AT_SITE_START], header[AT_SITE_START + 1], np.int32)[site]
     return np.int64(array_at(header[AT_SITE_STATES], header[AT_SITE_STATES + 1], np.int32)[start + label])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _leads(header: Any, keys: Any, child: Any, site: Any) -> Any:
     """Return whether a site leads somewhere by one of the words below a state of a trie."""
     here, stop = child, np.int64(keys[OF_KEY * child + KEY_STOP])
@@ -174,7 +174,7 @@ def _leads(header: Any, keys: Any, child: Any, site: Any) -> Any:
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _next_word(header: Any, use: Any, here: Any, byte: Any, i: Any, last: Any) -> Any:
     """Return the next node, from i to last, whose byte a state of a trie may read, or `last`."""
     first, _, trie, site = array_at(use, OF_USE, np.int64)
@@ -195,7 +195,7 @@ def _next_word(header: Any, use: Any, here: Any, byte: Any, i: Any, last: Any) -
     return i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _other_word(header: Any, use: Any, here: Any, other: Any, byte: Any, sets: Any, i: Any, last: Any) -> Any:
     """Return the next node, from i to last, below which a state of a trie reads not as another does, or `last`."""
     keys = array_at(header[AT_KEYS], header[AT_KEYS + 1], np.int32)
@@ -218,7 +218,7 @@ def _other_word(header: Any, use: Any, here: Any, other: Any, byte: Any, sets: A
     return i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_any(header: Any, state: Any) -> Any:
     """Return whether a state surely reads what any string has, a token of it: in a bounded one, or towards a key."""
     if state < KEYS:
@@ -239,7 +239,7 @@ def _is_any(header: Any, state: Any) -> Any:
     return state == first + k * states and (high < 0 or high - k >= header[AT_LEVELS])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_free(header: Any, state: Any, like: Any, most: Any) -> Any:
     """Return whether a state of a counted string reads all of `most` bytes as that state of any string does."""
     first, states, low, high = _string_in(header, state)
@@ -248,7 +248,7 @@ def _is_free(header: Any, state: Any, like: Any, most: Any) -> Any:
     return unbound and like == header[AT_BODY] + state - first - k * states
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read(header: Any, node: int, text: Any, sites: Any) -> Any:
     """Read a token from a state. sites: of the frames that are open, or some of them on top, int32, as bytes.
 
@@ -294,13 +294,13 @@ def read(header: Any, node: int, text: Any, sites: Any) -> Any:
     return here, popped, height
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _text_in(header: Any, here: Any) -> Any:
     """Return the address of the numbers that say which text a state is of."""
     return _record_in(header[AT_TEXTS], header[AT_TEXTS + 1], OF_TEXT, here)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_in(text: Any, here: Any) -> Any:
     """Return whether a state is of a text, of which the numbers are at an address; 0 is none."""
     if text == 0:
@@ -309,7 +309,7 @@ def _is_in(text: Any, here: Any) -> Any:
     return first <= here < first + PHASES * states * (most + 1 if most >= 0 else 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _row_of(text: Any, here: Any) -> Any:
     """Return the address of the transitions of a state of a text, 0 within an escape."""
     first, _, transitions_at, _, states, classes, _, _, _, _ = array_at(text, OF_TEXT, np.int64)
@@ -317,7 +317,7 @@ def _row_of(text: Any, here: Any) -> Any:
     return transitions_at + 4 * (q % states) * classes if q * PHASES == here - first else np.int64(0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _plain_code(header: Any, text: Any, row_at: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state of a text that is not within an escape, of which `_row_of` says this, and a byte."""
     first, classes_at, _, labels_at, states, _, free, most, needed_at, _ = array_at(text, OF_TEXT, np.int64)
@@ -336,7 +336,7 @@ def _plain_code(header: Any, text: Any, row_at: Any, here: Any, byte: Any) -> An
     return header[AT_BODY] if to == free else first + to * PHASES
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _next_plain(text: Any, row_at: Any, here: Any, byte: Any, i: Any, last: Any) -> Any:
     """Return the next node, from i to last, whose byte a state as of `_plain_code` may read, or `last`."""
     first, classes_at, _, labels_at, states, _, _, _, _, _ = array_at(text, OF_TEXT, np.int64)
@@ -350,7 +350,7 @@ def _next_plain(text: Any, row_at: Any, here: Any, byte: Any, i: Any, last: Any)
     return i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _text_at(text: Any, here: Any) -> Any:
     """Return what a text at an address has: its first state, arrays, flat, and free state; and where in it a state is.
 
@@ -371,7 +371,7 @@ def _text_at(text: Any, here: Any) -> Any:
     return first, class_of, transition, label, needed, free, q, left, most, known
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _text_code(header: Any, text: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state of a string by its content, of which the numbers are at an address, and a byte."""
     first, class_of, transition, label, needed, free, q, left, most, _ = _text_at(text, here)
@@ -430,7 +430,7 @@ def _text_code(header: Any, text: Any, here: Any, byte: Any) -> Any:
     return first + target * PHASES
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left: Any) -> Any:
     """Return whether a row of a content reads one of some characters, after which so many may be left."""
     last = -1
@@ -442,7 +442,7 @@ def _reads_some(row: Any, class_of: Any, low: Any, high: Any, needed: Any, left:
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _string_in(header: Any, here: Any) -> Any:
     """Return of the counted string that a state is of: its first state, how many are of one count, and its bounds."""
     strings = array_at(header[AT_STRINGS], header[AT_STRINGS + 1], np.int64)  # (3, n)
@@ -453,7 +453,7 @@ def _string_in(header: Any, here: Any) -> Any:
     return strings[at], header[AT_STRING_ROWS + 1] >> 8, strings[count + at], strings[2 * count + at]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _string_code(header: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state of a counted string and a byte."""
     rows = array_at(header[AT_STRING_ROWS], header[AT_STRING_ROWS + 1], np.int32)
@@ -472,13 +472,13 @@ def _string_code(header: Any, here: Any, byte: Any) -> Any:
     return first + done * states + code
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _any_code(header: Any, rows: Any, here: Any, byte: Any) -> Any:
     """Return the code of a state and a byte."""
     return np.int64(rows[here << 8 | byte]) if here < KEYS else _code(header, here, byte)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow(byte: Any, phase: Any) -> Any:
     """Return the bytes of a character that are to come after one more: phases 4 to 7 are those of its second byte."""
     if phase:
@@ -490,14 +490,14 @@ def _follow(byte: Any, phase: Any) -> Any:
     return 6 if byte == 0xF0 else 7 if byte == 0xF4 else 3
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bytes_of(phase: Any) -> Any:
     """Return the lowest and the highest byte that may come in a phase within a character."""
     low = 0xA0 if phase == 4 else 0x90 if phase == 6 else 0x80
     return low, 0x9F if phase == 5 else 0x8F if phase == 7 else 0xBF
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _reads(header: Any, rows: Any, state: Any, phase: Any) -> Any:
     """Return whether a state within a character reads all that may be left of it."""
     low, high = _bytes_of(phase)
@@ -511,7 +511,7 @@ def _reads(header: Any, rows: Any, state: Any, phase: Any) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
     """Return which of some groups of characters a state reads all, within its frame."""
     last, last_phase, reads = np.int64(-1), np.int64(-1), True
@@ -529,7 +529,7 @@ def groups_read(header: Any, rows: Any, state: Any, groups: Any) -> Any:
     return groups
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
     """Return the groups of characters that a state reads, but for those after which little of the rest is read."""
     one = np.uint64(1)
@@ -548,7 +548,7 @@ def _usual_groups(header: Any, rows: Any, start: Any) -> Any:
     return groups & ~dropped
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _row_freely(header: Any, start: Any) -> Any:
     """Return groups of characters, as bits, and how many of their bytes, _MOST_BYTES at most, a state surely reads.
 
@@ -572,7 +572,7 @@ def _row_freely(header: Any, start: Any) -> Any:
     return groups, surely, wanted, unwritten
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
     """Return how many bytes of any characters of some groups a row surely reads, and the groups of others read.
 
@@ -618,13 +618,13 @@ def _row_ahead(header: Any, rows: Any, start: Any, groups: Any) -> Any:
     return np.int64(_MOST_BYTES), wanted, np.int64(WRITTEN), np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _lives(needed: Any, left: Any, target: Any) -> Any:
     """Return whether a state of a content leads to an end, if so many characters may begin."""
     return target >= 0 and (not needed.size or 0 <= needed[target] <= left)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_class(class_of: Any, classes: Any, after: Any, group: Any, count: Any) -> None:
     """Write what the bytes of each phase, within a character or before one, lead to: a class of bytes, and a phase.
 
@@ -653,7 +653,7 @@ def _by_class(class_of: Any, classes: Any, after: Any, group: Any, count: Any) -
         count[phase] = n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _content_ahead(
     transition: Any, label: Any, needed: Any, left: Any, classes: Any, after: Any, group: Any, count: Any, free: Any,
     start: Any, groups: Any, queue: Any,
@@ -733,7 +733,7 @@ def _content_ahead(
     return min(most, sure), wanted, dropped, 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _reads_little(
     here: Any, first: Any, class_of: Any, transition: Any, label: Any, needed: Any, q: Any, left: Any
 ) -> Any:
@@ -744,14 +744,14 @@ def _reads_little(
     return read < _MANY or (here - first) % PHASES != 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def reads_little(header: Any, here: int) -> bool:
     """Return whether a state of a text reads few characters, or is in an escape: its mask is soon found."""
     first, class_of, transition, label, needed, _, q, left, _, _ = _text_at(_text_in(header, here), np.int64(here))
     return bool(_reads_little(np.int64(here), first, class_of, transition, label, needed, q, left))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def text_freely(header: Any, here: Any) -> Any:
     """Return of a state of a text what `_row_freely` does of one with a row, and whether it reads any characters."""
     first, class_of, transition, label, needed, free, q, left, _, known = _text_at(_text_in(header, here), here)
@@ -812,7 +812,7 @@ def text_freely(header: Any, here: Any) -> Any:
     return groups, found, wanted, total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _tokens_of(header: Any, groups: Any, found: Any) -> Any:
     """Return about how many tokens have so many bytes, or -found characters, all but the first of some groups.
 
@@ -827,7 +827,7 @@ def _tokens_of(header: Any, groups: Any, found: Any) -> Any:
     return tokens
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _stays(transition: Any, states: Any, classes: Any, free: Any, queue: Any) -> Any:
     """Return whether some states of a content read all of some classes, too, and what comes then is one of them.
 
@@ -845,7 +845,7 @@ def _stays(transition: Any, states: Any, classes: Any, free: Any, queue: Any) ->
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _size_of(groups: Any) -> Any:
     """Return how many groups there are."""
     size = 0
@@ -855,7 +855,7 @@ def _size_of(groups: Any) -> Any:
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
     """Return whether a byte, after some read, begins a character of some groups or is within one."""
     if BYTE_GROUP[byte] == UNCLEAN:
@@ -863,7 +863,7 @@ def _goes_on(byte: Any, read: Any, groups: Any) -> Any:
     return (groups >> np.uint64(BYTE_GROUP[byte])) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_free(characters: Any, groups: Any, out: Any) -> None:
     """Set the bits of the tokens whose characters are all of some groups, not UNCLEAN."""
     read = np.empty(32 * out.size, np.uint8)
@@ -878,7 +878,7 @@ def write_free(characters: Any, groups: Any, out: Any) -> None:
         out[w] = word
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_short(mask: Any, token: Any, short: int, out: Any) -> None:
     """Set the bits of a mask that are of the first `short` of all tokens."""
     one = np.uint32(1)
@@ -892,7 +892,7 @@ def write_short(mask: Any, token: Any, short: int, out: Any) -> None:
             out[t >> 5] |= mask[t >> 5] & one << np.uint32(t & 31)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: Any) -> Any:
     """Return whether what is open after a token can be left again."""
     told = KEYS <= state < STRINGS or state >= TEXTS  # what may still come says how many are needed behind it
@@ -922,7 +922,7 @@ def _fits(header: Any, pushed: Any, popped: Any, state: Any, real: Any, frames: 
     return max(most, left) <= header[AT_DEPTH]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def needed_behind(header: Any, here: Any, top: Any) -> Any:
     """Return how many frames it takes behind what a state of a trie or of a text may become; top: the site on top."""
     if not header[AT_NEED_STATE + 1]:
@@ -960,7 +960,7 @@ def needed_behind(header: Any, here: Any, top: Any) -> Any:
     return least if least < MOST_DEPTH else hoped
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _better(header: Any, least: Any, hoped: Any, state: Any) -> Any:
     """Return the fewest frames that are surely and perhaps needed, where a further state may come, or DEAD."""
     if state < 0:
@@ -971,19 +971,19 @@ def _better(header: Any, least: Any, hoped: Any, state: Any) -> Any:
     return least, min(hoped, need)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _site_of(header: Any, here: Any) -> Any:
     """Return the site that says where words lead from a state of a trie, DEAD where one on the stack does."""
     return array_at(_use_in(header, here), OF_USE, np.int64)[USE_SITE]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_plain(code: Any) -> Any:
     """Return whether a code is that of a state, or of none."""
     return code > 0 or code == DEAD
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _put(out: Any, mask: Any, noted: Any, token: Any, allowed: Any) -> None:
     """Set or clear the bit of a token, and note the word if it was until now that of a mask; see `bundle.Sheet`."""
     w, bit = np.uint64(token) >> np.uint64(5), np.uint32(1) << np.uint32(token & 31)
@@ -1229,13 +1229,13 @@ def _walk_tokens(
     return np.int64(WRITTEN), looked, work
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def room_of(levels: Any) -> Any:
     """Return how many numbers of 64 bits a walk keeps for so many levels of the trie."""
     return levels * OF_LEVEL + (levels * levels >> 1) + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _trie_of_tokens(header: Any) -> Any:
     """Return bytes, nodes and tokens of the trie of all tokens; see `vocabulary.Branches`."""
     byte = array_at(header[AT_BYTE], header[AT_BYTE + 1], np.uint8)
@@ -1243,7 +1243,7 @@ def _trie_of_tokens(header: Any) -> Any:
     return byte, node, array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_apart(header: Any, state: Any) -> Any:
     """Return whether what a state reads has a loop of its own: a string with conditions, or nothing but words."""
     if STRINGS <= state < TEXTS:
@@ -1254,7 +1254,7 @@ def _is_apart(header: Any, state: Any) -> Any:
     return KEYS <= state < STRINGS and _site_of(header, state) >= 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk_apart(header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any) -> Any:
     """Set the bits of the tokens that a state as of `_is_apart` reads within its string, from nodes low .. high on.
 
@@ -1273,7 +1273,7 @@ def _walk_apart(header: Any, start: Any, low: Any, high: Any, out: Any, mask: An
     return _words_apart(header, start, low, high, out, mask, noted, at, stop, state, rest, pending)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _words_apart(
     header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any, at: Any, stop: Any, state: Any,
     next_one: Any, pending: Any,
@@ -1321,7 +1321,7 @@ def _words_apart(
     return left, work
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _string_apart(
     header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any, at: Any, stop: Any, state: Any,
     pending: Any,
@@ -1359,7 +1359,7 @@ def _string_apart(
     return left, work
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _text_apart(
     header: Any, start: Any, low: Any, high: Any, out: Any, mask: Any, noted: Any, at: Any, stop: Any, state: Any,
     rest: Any, pending: Any,
@@ -1412,10 +1412,10 @@ def _text_apart(
 
 # Two functions, and not one that calls itself, which numba's cache does not bring back. Each other type of an argument
 # takes seconds to compile: so all calls have the same, those with a constant or an empty array too.
-_walk, _walk_rest = njit(_walk_tokens, cache=True, nogil=True), njit(_walk_tokens, cache=True, nogil=True)
+_walk, _walk_rest = kernel(_walk_tokens), kernel(_walk_tokens)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _list(ended: Any, token: Any, first: Any, stop: Any, label: Any) -> None:
     """List tokens first .. stop as such that end with a label."""
     count = np.int64(ended[0])
@@ -1425,7 +1425,7 @@ def _list(ended: Any, token: Any, first: Any, stop: Any, label: Any) -> None:
     ended[0] = count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ended: Any) -> Any:
     """Set the bits of the tokens that a state of a text reads within it, and list those that end it; see `_walk`.
 
@@ -1526,7 +1526,7 @@ def _walk_text(header: Any, start: Any, out: Any, wanted: Any, freely: Any, ende
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _clear_text(header: Any, start: Any, out: Any) -> None:
     """Clear the bits of the tokens of plain characters, all of which are set, that a state of a text does not read.
 
@@ -1585,7 +1585,7 @@ def _clear_text(header: Any, start: Any, out: Any) -> None:
         i = np.uint64(skip[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy(mask: Any, out: Any) -> None:
     """Write a mask into out, or 0 where it is empty."""
     if mask.size:
@@ -1596,7 +1596,7 @@ def _copy(mask: Any, out: Any) -> None:
             out[w] = np.uint32(0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _renew(mask: Any, out: Any, noted: Any, whole: Any, differ: Any) -> None:
     """Write a mask into out, or 0 where it is empty, then words at their places, and note these.
 
@@ -1614,7 +1614,7 @@ def _renew(mask: Any, out: Any, noted: Any, whole: Any, differ: Any) -> None:
     noted[0] = differ.size >> 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def restore(base: int, words: int, whole: bool, sheet: int, differ: Any) -> None:
     """Write a mask by the words in which it differs from a base, of which the numbers are at an address.
 
@@ -1626,7 +1626,7 @@ def restore(base: int, words: int, whole: bool, sheet: int, differ: Any) -> None
     _renew(array_at(mask_at, size, np.uint32), out, noted, whole, np.frombuffer(differ, np.uint32)[2:])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_mask(
     header: Any, node: int, walk: bool, twin: int, site: int, base: int, least: int, room: int, frames: int, sites: Any,
     sheet: int, whole: bool, ends: bool, wanted: int, freely: int,
@@ -1729,7 +1729,7 @@ def write_mask(
     return np.int64(WRITTEN), looked, work, np.int64(noted[0])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: int) -> Any:
     """Write the numbers of the base of a state of a text, and what they are the addresses of; see `lazy.Base`.
 
@@ -1790,7 +1790,7 @@ def write_text(header: Any, node: int, base: int, known: int, sheet: int, slab: 
     return np.int64(WRITTEN), size + own, words
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_each(header: Any, node: Any, mask: Any, text: Any, start: Any, token: Any, ended: Any) -> Any:
     """Read tokens from a state of a text that reads any characters: those that end it, and those with other escapes.
 
@@ -1828,7 +1828,7 @@ def _read_each(header: Any, node: Any, mask: Any, text: Any, start: Any, token: 
     return words
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _by_label(ended: Any, symbol_of: Any, last: Any, count: Any, exits: Any) -> None:
     """Write listed tokens that have a symbol, `count` of them, these and their labels, by label, up to the last."""
     place = np.zeros(last + 2, np.int64)  # where those of each label come
@@ -1844,7 +1844,7 @@ def _by_label(ended: Any, symbol_of: Any, last: Any, count: Any, exits: Any) -> 
             place[label] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _difference(header: Any, base: Any, out: Any) -> Any:
     """Write the words in which a mask differs from another before the scratch; return how many, -1 if too many."""
     differ = array_at(header[AT_SCRATCH] - 8 * MOST_NOTED, 2 * MOST_NOTED, np.uint32)
@@ -1868,7 +1868,7 @@ def _difference(header: Any, base: Any, out: Any) -> Any:
     return np.int64(count)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def addresses(mask: Any, token: Any, symbol: Any, characters: Any, out: Any) -> Any:
     """Write the numbers of a base, see `lazy.Base`, into out (OF_BASE,), and return their address."""
     out[0], out[1], out[2], out[3] = mask.ctypes.data, mask.size, mask.ctypes.data, 0

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..automata.nested import CALL, DEAD, KEEP, RETURN
+from ..kernels.compiled import kernel
 from .vocabulary import BEHIND
 
 _KILL = -(2**31)
@@ -93,7 +93,7 @@ class Pools(NamedTuple):
     action_push: NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _symbol(
     v: Any, offset: Any, label: Any, text: Any, text_start: Any, counters: Any, slots: Any, rem_token: Any,
     rem_offset: Any, alive: Any, symbol_slots: Any, symbol_rem: Any, symbol_label: Any, admit: Any,
@@ -146,13 +146,13 @@ def _symbol(
     return y
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _is_full(counters: Any, slots: Any, symbol_slots: Any) -> Any:
     """Whether another remainder or symbol would make looking for one slow."""
     return 2 * counters[REMAINDERS] + 8 > slots.size or 2 * counters[SYMBOLS] + 8 > symbol_slots.size
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _action(
     stack: Any, h: Any, state: Any, counters: Any, slots: Any, action_state: Any, action_start: Any, action_push: Any
 ) -> Any:
@@ -185,7 +185,7 @@ def _action(
     return np.int32(ACTION + a)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def loops_of(rows: Any, byte_group: Any, unclean: int) -> Any:
     """Return the groups of characters that lead from each state back to it (N,), as bits; see `BYTE_GROUP`."""
     out = np.zeros(rows.shape[0], np.uint64)
@@ -214,7 +214,7 @@ def loops_of(rows: Any, byte_group: Any, unclean: int) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def tokens_of(
     byte: Any, content: Any, skip: Any, token_start: Any, token: Any, byte_group: Any, groups: Any
 ) -> Any:  # fmt: skip
@@ -234,7 +234,7 @@ def tokens_of(
     return out[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mark_tokens(token: Any, code: Any, words: Any, codes: int) -> Any:
     """Set the bits of tokens (n,) in words, and return how many have each code, (codes,)."""
     count = np.zeros(codes, np.int64)
@@ -244,7 +244,7 @@ def mark_tokens(token: Any, code: Any, words: Any, codes: int) -> Any:
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ranked(token: Any, code: Any, targets: Any, codes: int) -> Any:
     """Return the tokens whose code is not the first of some targets, and the place of their codes among these."""
     rank_of = np.empty(codes, np.int32)
@@ -258,13 +258,13 @@ def ranked(token: Any, code: Any, targets: Any, codes: int) -> Any:
     return out[:n].copy(), rank_out[:n].copy()
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _is_of(byte: Any, byte_group: Any, groups: Any) -> Any:
     """Whether a byte is of a character of some groups, as far as it says: bytes behind the first say nothing."""
     return (0x80 <= byte < 0xC0) or groups >> np.uint64(byte_group[byte]) & np.uint64(1) != 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def walk_rows(
     rows: Any, calls: Any, site_start: Any, site_states: Any, twin_state: Any, twin_site: Any, order: Any, first: int,
     byte: Any, skip: Any, depth: Any, token_start: Any, token: Any, root_start: Any, text: Any, text_start: Any,
@@ -466,7 +466,7 @@ def walk_rows(
     return int(order.size)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def resolve_sites(
     rows: Any, calls: Any, site_start: Any, site_states: Any, first_site: int, known: int, text: Any, text_start: Any,
     stack: Any, admit: int, progress: Any,
@@ -572,7 +572,7 @@ def resolve_sites(
         after = begin = np.int64(0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def walk_exits(
     class_of: Any, codes: Any, byte: Any, skip: Any, depth: Any, token_start: Any, token: Any, root_start: Any,
     closes: Any, text: Any, text_start: Any, counters: Any, slots: Any, rem_token: Any, rem_offset: Any, alive: Any,
@@ -656,7 +656,7 @@ def walk_exits(
     return len(codes), lists
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place_symbols(
     remainders: int, used: int, text: Any, text_start: Any, slots: Any, rem_token: Any, rem_offset: Any,
     symbol_slots: Any, symbol_rem: Any, symbol_label: Any,
@@ -677,7 +677,7 @@ def place_symbols(
         symbol_slots[at] = y
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def place_actions(actions: int, slots: Any, action_state: Any, action_start: Any, action_push: Any) -> None:
     """Put actions into empty slots, as `_action` looks for them."""
     for a in range(actions):

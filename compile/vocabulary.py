@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError, VocabularyMismatchError
+from ..kernels.compiled import kernel
 from ..table import MOST_TOKENS
 from . import tokenizers
 
@@ -585,7 +585,7 @@ class Vocabulary:
         return [ids[raw[a:b]] for a, b in pairwise([*starts, len(raw)])]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _build(order: Any, token_bytes: Any, token_offset: Any) -> Any:
     """Return (byte, skip, depth, height, token_start, root_start, longest): the trie of tokens `order`, (K,) sorted."""
     count = order.size
@@ -640,7 +640,7 @@ def _build(order: Any, token_bytes: Any, token_offset: Any) -> Any:
     return byte, skip, depth, height, token_start, root_start, longest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _phases(byte: Any, depth: Any) -> Any:
     """Return where each node (M,) is in a character of UTF-8.
 
@@ -691,7 +691,7 @@ def _phases(byte: Any, depth: Any) -> Any:
     return phase
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _begun(byte: Any, depth: Any, byte_group: Any) -> Any:
     """Return the groups of all characters that begin on the way to each node (M,), as bits, and how many these are.
 
@@ -711,7 +711,7 @@ def _begun(byte: Any, depth: Any, byte_group: Any) -> Any:
     return out, number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _content(byte: Any, depth: Any, token_start: Any, byte_group: Any, whole: bool) -> Any:
     """Return the groups of all characters that tokens have from each node on (M,), as bits.
 

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
-from numba import cfunc, njit, types
+from numba import types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from ..bundle import address_of, array_at
+from ..kernels.compiled import callback, kernel
 from ..table import (
     NEVER,
     NestedState,
@@ -276,7 +277,7 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="maskwright")
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compose(
     row_start: Any,
     edge_token: Any,
@@ -324,7 +325,7 @@ def _compose(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _shorten(
     row_start: Any,
     edge_token: Any,
@@ -394,20 +395,20 @@ def _shorten(
                     out[i, v >> 5] &= ~(np.uint32(1) << np.uint32(v & 31))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _inside(code: Any, s: Any, rows: Any) -> Any:
     """Return whether a code leads to a row; for classes of which a state has no token it may not."""
     t = (code >> 1) + (code & 1) * s
     return t >= 0 and t < rows
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply(masks: Any, logits: Any, lowest: Any, first: int, last: int) -> None:
     for i in range(first, last):
         _apply_row(masks[i], logits[i], lowest)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
     done = _apply_words(mask, row, lowest)
     for j in range(32 * done, row.size):
@@ -415,7 +416,7 @@ def _apply_row(mask: Any, row: Any, lowest: Any) -> None:
             row[j] = lowest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply_blocks(mask: Any, row: Any, lowest: Any) -> Any:
     """Apply as many words as there are whole blocks of, and return how many these are."""
     # all is counted from 0 by constants: where an index might be negative none of this becomes vector code
@@ -440,7 +441,7 @@ def _apply_blocks(mask: Any, row: Any, lowest: Any) -> Any:
     return _BLOCK * blocks
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply_parts(mask: Any, row: Any, lowest: Any) -> Any:
     """Do what `_apply_blocks` does, for all whole words, where the processor stores by masks."""
     words, at, ahead = min(mask.size, row.size >> 5), row.ctypes.data, 32 * row.itemsize
@@ -489,7 +490,7 @@ _NODE, _STACK, _HEIGHT, _ROOM, _HEADER, _STRAY, _BUDGET = range(7, 14)
 LONGEST = _BUDGET + 10  # of an order; one without `room` ends before the budget
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _apply_to(mask: Any, order: Any, i: Any) -> None:
     """Apply the mask of row i to logits that are where an order says."""
     at, columns, lowest = order[_AT] + order[_AHEAD] * i, order[_COLUMNS], order[_LOWEST]
@@ -504,7 +505,7 @@ def _apply_to(mask: Any, order: Any, i: Any) -> None:
 @lru_cache(maxsize=1)
 def _part_of() -> Any:
     """Return the native function that a team's threads call: see `apply`."""
-    return cfunc(types.void(types.voidptr), cache=True)(_take_rows)
+    return callback(types.void(types.voidptr))(_take_rows)
 
 
 def _take_rows(argument: Any) -> None:
@@ -525,7 +526,7 @@ def _nested_part_of(kind: Any) -> Any:
     def take(argument: Any) -> None:
         _compose_rows(carray(argument, (LONGEST,), np.int64), kind)
 
-    return cfunc(types.void(types.voidptr), cache=True)(take)
+    return callback(types.void(types.voidptr))(take)
 
 
 @lru_cache(maxsize=3)
@@ -535,7 +536,7 @@ def _follow_part_of(kind: Any) -> Any:
     def take(argument: Any) -> None:
         _follow_each(carray(argument, (11,), np.int64), kind)
 
-    return cfunc(types.void(types.voidptr), cache=True)(take)
+    return callback(types.void(types.voidptr))(take)
 
 
 @intrinsic
@@ -574,14 +575,14 @@ for _empty in NO_BUDGET:
 ) = range(28)  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _array(header: Any, which: Any, kind: Any) -> Any:
     """Return an array of a bundle."""
     at = _ARRAYS + 2 * which
     return array_at(header[at], header[at + 1], kind)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_addresses(
     header: Any,
     row_start: Any,
@@ -649,7 +650,7 @@ def _write_addresses(
         at += 2
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _budget_in(order: Any) -> Any:
     """Return the `Budget` of an order: addresses and lengths of the arrays, and how many ends; empty without."""
     if not order[_ROOM]:
@@ -663,7 +664,7 @@ def _budget_in(order: Any) -> Any:
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def stray_in(order: Any) -> Any:
     """Return a row that stands nowhere in the table of an order of `apply_nested`, or -1."""
     rows, header = order[_COUNT], array_at(order[_HEADER], _ARRAYS + 2 * len(_BUNDLED), np.int64)
@@ -672,7 +673,7 @@ def stray_in(order: Any) -> Any:
     return stray_row(header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size, node, stack, height)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def compose_row(order: Any, kind: Any, i: Any, mask: Any, alive: Any) -> None:
     """Write the mask of row i of an order; alive: room for all symbols, cleared. kind: the type of tokens."""
     rows, header = order[_COUNT], array_at(order[_HEADER], _ARRAYS + 2 * len(_BUNDLED), np.int64)
@@ -686,14 +687,14 @@ def compose_row(order: Any, kind: Any, i: Any, mask: Any, alive: Any) -> None:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sizes(order: Any) -> Any:
     """Return how many words the masks of an order have, and how many symbols its table."""
     header = array_at(order[_HEADER], _ARRAYS, np.int64)
     return header[_WORDS], header[_SYMBOLS]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compose_rows(order: Any, kind: Any) -> None:
     """Take one row after the other that no other thread has taken, compose its mask and apply it."""
     stray = stray_in(order)
@@ -710,7 +711,7 @@ def _compose_rows(order: Any, kind: Any) -> None:
         _apply_to(mask, order, i)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _find(array: Any, first: Any, stop: Any, value: Any) -> Any:
     """Return where a sorted part of an array holds a value, or -1."""
     lo, hi = np.int64(first), np.int64(stop)
@@ -724,7 +725,7 @@ def _find(array: Any, first: Any, stop: Any, value: Any) -> Any:
     return lo if lo < end and np.int64(array[lo]) == value else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fits(
     header: Any, code_distance: Any, code_room: Any, code: Any, frames: Any, height: Any, far: Any, room: Any
 ) -> Any:
@@ -750,7 +751,7 @@ def _fits(
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _return_to(site_distance: Any, site_room: Any, site: Any, far: Any, height: Any, left: Any) -> None:
     """Write the distances of a stack with one more site on it, behind those of as much as lies below it.
 
@@ -764,7 +765,7 @@ def _return_to(site_distance: Any, site_room: Any, site: Any, far: Any, height: 
         far[height + 1, end] = least
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mark(
     header: Any,
     code_distance: Any,
@@ -814,7 +815,7 @@ def _mark(
     return looked
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mask_row(
     header: Any,
     edge_token: Any,
@@ -941,7 +942,7 @@ def _mask_row(
     return looked
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mask_one(
     header: Any,
     edge_token: Any,
@@ -966,7 +967,7 @@ def mask_one(
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _compose_nested(
     header: Any,
     edge_token: Any,
@@ -993,7 +994,7 @@ def _compose_nested(
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow_each(order: Any, kind: Any) -> None:
     """Take some rows after the others that no other thread has taken, and follow their tokens."""
     _, rows, tokens_at, node_at, stack_at, height_at, to_node, to_stack, to_height, header_at, _ = order

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from ..bundle import address_of, array_at
+from ..kernels.compiled import callback, kernel
 from .packed import LONGEST, Logits, Team, compose_row, next_row, pays, sizes, stray_in
 
 WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
@@ -125,7 +126,7 @@ def _part_of(kind: Any) -> Any:
         def take(argument: Any) -> None:
             _draw_composed(carray(argument, (_STRAY + 1,), np.int64), kind)
 
-    return cfunc(types.void(types.voidptr), cache=True)(take)
+    return callback(types.void(types.voidptr))(take)
 
 
 @intrinsic
@@ -152,7 +153,7 @@ _float_of: Any = _bits_to_float  # which kernels call without their first argume
 _bits_of: Any = _float_to_bits
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read(at: Any, kind: Any, first: Any, count: Any, temperature: Any, x: Any) -> None:
     """Write logits from an address into x (BLOCK,), divided by a temperature; -inf behind the last. No zero is -0."""
     if kind == 0:
@@ -174,7 +175,7 @@ def _read(at: Any, kind: Any, first: Any, count: Any, temperature: Any, x: Any) 
         x[j] = _NOTHING
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _half(bits: Any) -> Any:
     """Return the number that 16 bits are: its exponent is moved, by multiplying, as that takes subnormal ones along."""
     size = _float_of((bits & 0x7FFF) << 13) * np.float32(2.0**112)
@@ -184,21 +185,21 @@ def _half(bits: Any) -> Any:
     return _float_of(wide | (bits & 0x8000) << 16)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _key(x: Any) -> Any:
     """Return an integer that orders as numbers do, NaN beyond the infinities."""
     bits = _bits_of(x)
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _of_key(key: Any) -> Any:
     """Return the number that a key is of."""
     key = np.int64(key)
     return _float_of(key ^ ((key >> 63) & 0x7FFFFFFF))
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def _exp(x: Any) -> Any:
     """Return the exponential of a number, as of 0 where it is above that; 0 where it would be subnormal.
 
@@ -213,7 +214,7 @@ def _exp(x: Any) -> Any:
     return p * _float_of((np.int64(n) + 127) << 23) if x >= _LEAST else np.float32(0)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc"})
+@kernel(fastmath={"reassoc"})
 def _sum(weights: Any) -> Any:
     """Return the sum of weights (BLOCK,), taken in whichever order is quickest."""
     total = np.float32(0)
@@ -222,14 +223,14 @@ def _sum(weights: Any) -> Any:
     return np.float64(total)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _weigh(x: Any, best: Any, weights: Any) -> None:
     """Write the weights of logits x (BLOCK,); those above `best`, which are not allowed, weigh as much as that."""
     for j in range(BLOCK):
         weights[j] = _exp(x[j] - best)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _only(bits: Any, x: Any, floor: Any, weights: Any) -> None:
     """Set weights (BLOCK,) to 0 of what is not allowed, or lies below a floor."""
     for k in range(_WORDS):
@@ -240,7 +241,7 @@ def _only(bits: Any, x: Any, floor: Any, weights: Any) -> None:
             weights[at] = np.float32(0) if goes else weights[at]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _allowed(mask: Any, block: Any, bits: Any) -> Any:
     """Write the words of a block's mask; return 0 if no token of it is allowed, 2 if all are, else 1."""
     some, every = np.uint32(0), np.uint32(0xFFFFFFFF)
@@ -252,7 +253,7 @@ def _allowed(mask: Any, block: Any, bits: Any) -> Any:
     return 0 if some == 0 else 2 if every == np.uint32(0xFFFFFFFF) else 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_rows(order: Any) -> None:
     """Draw from one row after the other that no other thread has taken, by masks that are there."""
     room, words = _room_for(order), order[_MASK_WORDS]
@@ -263,7 +264,7 @@ def _draw_rows(order: Any) -> None:
         _draw_from(order, i, array_at(order[_MASKS] + 4 * words * i, words, np.uint32), room)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_composed(order: Any, kind: Any) -> None:
     """Do the same, composing the mask of each. kind: the type of tokens."""
     composing = array_at(order[_MASKS], LONGEST, np.int64)
@@ -281,7 +282,7 @@ def _draw_composed(order: Any, kind: Any) -> None:
         _draw_from(order, i, mask, room)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _room_for(order: Any) -> Any:
     """Return what a thread needs room for: logits, weights and the mask of a block, and sums of all blocks."""
     blocks = (order[_COLUMNS] + BLOCK - 1) // BLOCK
@@ -291,7 +292,7 @@ def _room_for(order: Any) -> Any:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_from(order: Any, i: Any, mask: Any, room: Any) -> None:
     """Draw from row i."""
     x, weights, bits, sums = room
@@ -309,7 +310,7 @@ def _draw_from(order: Any, i: Any, mask: Any, room: Any) -> None:
     valid[i] = tokens[i] >= 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_row(
     mask: Any, at: Any, kind: Any, columns: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, first: Any,
     second: Any, mass: Any, x: Any, weights: Any, bits: Any, sums: Any,
@@ -382,7 +383,7 @@ def _draw_row(
     return token, np.float32(min(np.float64(logit) - np.float64(by) - math.log(kept), 0.0)), share
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first(
     mask: Any, at: Any, kind: Any, columns: Any, scale: Any, block: Any, best: Any, x: Any, bits: Any
 ) -> Any:  # fmt: skip
@@ -395,7 +396,7 @@ def _first(
     return np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pick(
     mask: Any, at: Any, kind: Any, columns: Any, scale: Any, floor: Any, by: Any, first: Any, second: Any, kept: Any,
     x: Any, weights: Any, bits: Any, sums: Any,
@@ -434,7 +435,7 @@ def _pick(
 # ------------------------------------------------------------------------------------------------------ filters
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _floor(
     mask: Any, at: Any, kind: Any, columns: Any, scale: Any, top_k: Any, top_p: Any, min_p: Any, best: Any, x: Any,
     weights: Any, bits: Any, sums: Any,
@@ -454,7 +455,7 @@ def _floor(
     return floor
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _kept_by(
     mask: Any, at: Any, kind: Any, columns: Any, scale: Any, goal: Any, by_weight: Any, floor: Any, best: Any, x: Any,
     weights: Any, bits: Any, blocks: Any,

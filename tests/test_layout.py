@@ -16,12 +16,13 @@ ROOT = Path(mw.__file__).parent
 # what each part may import of the others, besides errors
 ALLOWED = {
     "errors": set(),
-    "automata": {"automata"},
-    "bundle": set(),
-    "matrix": {"table"},
-    "table": set(),
-    "compile": {"automata", "bundle", "compile", "matrix", "table"},
-    "runtime": {"bundle", "matrix", "runtime", "table"},
+    "kernels": set(),
+    "automata": {"automata", "kernels"},
+    "bundle": {"kernels"},
+    "matrix": {"kernels", "table"},
+    "table": {"kernels"},
+    "compile": {"automata", "bundle", "compile", "kernels", "matrix", "table"},
+    "runtime": {"bundle", "kernels", "matrix", "runtime", "table"},
     "demo": {"demo", "table", "compile", "runtime", ""},
     "cli": {"automata", "compile", "demo", "drawing", "serve", "table", ""},
     "drawing": {"automata", "compile", "table"},
@@ -55,6 +56,7 @@ def sources() -> list[Path]:
         "compile/grammar",
         "compile/json_schema",
         "compile/regex",
+        "kernels",
         "runtime",
         "runtime/decode",
     )

@@ -21,13 +21,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.slots import slot_of
 from ...bundle import Sheets, array_at, put
 from ...errors import BudgetError
+from ...kernels.compiled import kernel
 from ...table import MOST_DEPTH
 from ..vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, Vocabulary
 from .network import Network
@@ -301,7 +301,7 @@ _GROWING: tuple[tuple[int, Any, int], ...] = (
 # ------------------------------------------------------------------------------------------------------ kernels
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash(data: Any, size: Any, seed: Any) -> Any:
     """Return a hash of the first numbers of an array."""
     key = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(size)
@@ -311,7 +311,7 @@ def _hash(data: Any, size: Any, seed: Any) -> Any:
     return np.int64(key & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place(header: Any, at: int) -> None:
     """Put all there is into a table of slots that has grown."""
     slots = array_at(header[at], header[at + 1], np.int32)
@@ -346,7 +346,7 @@ def _place(header: Any, at: int) -> None:
         slots[slot] = n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_new(seen: Any, stamps: Any, stamp: Any, key: Any) -> Any:
     """Note a pair, and return whether it is new since the stamp was."""
     slot = slot_of(key, seen.size)
@@ -358,7 +358,7 @@ def _is_new(seen: Any, stamps: Any, stamp: Any, key: Any) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sorted_unique(data: Any, first: Any, stop: Any) -> Any:
     """Sort a part of an array, and leave each number in it once; return where it ends then."""
     if stop - first > 32:
@@ -378,7 +378,7 @@ def _sorted_unique(data: Any, first: Any, stop: Any) -> Any:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _next(header: Any, state: Any, symbol: Any) -> Any:
     """Return the state that a class of symbols leads to from a state, and write its cell.
 
@@ -515,7 +515,7 @@ def _next(header: Any, state: Any, symbol: Any) -> Any:
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _closed(header: Any, count: Any) -> Any:
     """Return the state of what is in the kernel, with the rules that begin there; see `_next`."""
     node_final = array_at(header[_NODE_FINAL], header[_NODE_FINAL + 1], np.uint8)
@@ -753,7 +753,7 @@ def _closed(header: Any, count: Any) -> Any:
     return states
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow(header: Any, state: Any, token: Any) -> Any:
     """Return the state that a token's bytes lead to, `DEAD` also where it has none; see `_next`."""
     start = array_at(header[_TEXT_START], header[_TEXT_START + 1], np.int64)
@@ -775,7 +775,7 @@ def _follow(header: Any, state: Any, token: Any) -> Any:
     return here
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _spread(header: Any, done: Any) -> Any:
     """Find where all classes lead from the states behind the first `done`; return how many are done then."""
     classes = header[_CLASSES]
@@ -788,7 +788,7 @@ def _spread(header: Any, done: Any) -> Any:
     return np.int64(stop)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _loops_of(header: Any, state: Any) -> Any:
     """Return the groups of characters that lead from a state back to it; _FULL or less, as a number, in the second."""
     class_of = array_at(header[_CLASS_OF], header[_CLASS_OF + 1], np.int32)
@@ -822,7 +822,7 @@ def _loops_of(header: Any, state: Any) -> Any:
     return ~out, np.int64(0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mask(header: Any, start: Any, out: Any) -> Any:
     """Write the tokens that a state allows, EOS aside; see `_next`."""
     class_of = array_at(header[_CLASS_OF], header[_CLASS_OF + 1], np.int32)

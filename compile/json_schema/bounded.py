@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.nested import DEAD, RETURN
+from ...kernels.compiled import kernel
 from .fragments import Fragment
 
 _FEW = 256  # tokens of a row that are listed rather than kept as a mask
@@ -268,7 +268,7 @@ class Lengths:
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def follow_string(
     rows: Any, byte: Any, skip: Any, depth: Any, token_start: Any, token: Any, root_start: Any, q: int, out: Any,
     exits: Any,

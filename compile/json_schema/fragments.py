@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
+from ...kernels.compiled import kernel
 from .. import bind
 from ..link_kernels import Symbols, more_symbols, walk_exits
 from ..vocabulary import Vocabulary
@@ -87,7 +87,7 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
     return [state for state in total if come_narrowly(class_of, transition, state, every)]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def total_states(class_of: Any, transition: Any) -> Any:
     """Return the states of a string's content from which all characters lead back to them."""
     states = transition.shape[0]
@@ -99,7 +99,7 @@ def total_states(class_of: Any, transition: Any) -> Any:
     return found[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
     """Return whether all characters lead from a state back to it."""
     states = transition.shape[0]
@@ -128,7 +128,7 @@ def _reads_any_text(class_of: Any, transition: Any, state: Any) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def come_narrowly(class_of: Any, transition: Any, free: Any, live: Any) -> bool:
     """Return whether no loop comes before a state, and rows before it are narrow, or differ little from it.
 
@@ -196,7 +196,7 @@ def _word_to(content: Labelled, state: int) -> bytes:
     return bytes(word[::-1])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _ends_only_in(transition: Any, free: Any, before: Any) -> bool:
     """Return whether no loop comes before a state; clear `before` of it and of all states behind it."""
     states, classes = transition.shape

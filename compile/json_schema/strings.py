@@ -15,7 +15,6 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...automata import ops, utf8
@@ -26,6 +25,7 @@ from ...automata.minimize import _merge_columns, canonical
 from ...automata.slots import slot_of
 from ...automata.utf8 import characters_left
 from ...errors import SchemaError
+from ...kernels.compiled import kernel
 from ..regex.lower import to_dfa
 from . import formats
 from .algebra import All, Format, Kinds, Length, Node, Not, Pattern, Some, Words, atoms, negate
@@ -490,7 +490,7 @@ _TWO, _TWO_HIGH, _ONE = 6, 7, 8  # two UTF-8 bytes to come; and the four highest
 _UD, _HIGH, _HIGHER, _PAIR, _PAIR_ESCAPE, _PAIR_U, _PAIR_UD, _LOW = 9, 10, 11, 12, 13, 14, 15, 16  # surrogate pairs
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write(class_of: Any, transition: Any, label: Any, special: Any, ascii: bool) -> Any:
     """Return class_of (256,) and transition (N, C) of the texts of a content automaton; -2 - label for an end.
 

@@ -1,0 +1,1 @@
+"""Functions compiled to machine code, and the cache that keeps it."""
