@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from .automata.budget import Budget
-from .compile.cache import Cache
-from .compile.grammar.tags import SpecialToken, Tag, TaggedText
-from .compile.grammars import compile_grammar
-from .compile.schema import compile_json_schema
+from .compile.cache.cache import Cache
+from .compile.grammar.build import compile_grammar
+from .compile.json_schema.request import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
-from .compile.tags import compile_structural_tag
+from .compile.tags.build import compile_structural_tag
+from .compile.tags.reading import SpecialToken, Tag, TaggedText
 from .compile.text import compile_choices, compile_regex
-from .compile.vocabulary import Vocabulary
 from .errors import (
     ArenaError,
     BudgetError,
@@ -26,10 +25,11 @@ from .errors import (
     TableFileError,
     VocabularyMismatchError,
 )
-from .matrix import SortedMatrix
-from .runtime.arena import Arena, Capacity
-from .runtime.matcher import Matcher
-from .table import LazyTable, TransitionTable
+from .runtime.arena.arena import Arena, Capacity
+from .runtime.host.matcher import Matcher
+from .table.sorted_matrix import SortedMatrix
+from .table.transition_table import LazyTable, TransitionTable
+from .vocabulary.vocabulary import Vocabulary
 
 __version__ = "0.1.0"
 

@@ -39,13 +39,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import maskwright as mw
 from maskwright.runtime import torch_ops
-from maskwright.runtime.decode import (
-    allowed_logits,
-    count_forced,
-    sample_jumping,
-    sample_unbiased,
-    speculative_sample,
-)
+from maskwright.runtime.decode import allowed_logits, count_forced, sample_jumping, sample_unbiased, speculative_sample
 from maskwright.runtime.integrations.reader import TransformersReader
 from maskwright.runtime.integrations.tree_beams import tree_beam_search
 

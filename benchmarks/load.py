@@ -56,7 +56,7 @@ def served(*options: str) -> Iterator[tuple[int, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "maskwright.cli", "serve", "--port", str(port), *options]
+    command = [sys.executable, "-m", "maskwright.cli.main", "serve", "--port", str(port), *options]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     try:
         until = time.monotonic() + 120

@@ -51,7 +51,7 @@ from rich.progress import track
 import maskwright as mw
 from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import sample
-from maskwright.runtime.packed_draw import Filters
+from maskwright.runtime.host.draw import Filters
 from maskwright.serve.loading import TINY, tiny
 
 RESULTS = Path(__file__).parent / "results"

@@ -42,11 +42,15 @@ def name_of(kind: str, *parts: str | bytes) -> str:
     return f"{kind}-{digest.hexdigest()[:40]}"
 
 
+PARTS = ("automata", "compile", "kernels", "lazy", "table", "vocabulary")
+"""Folders of this package whose code decides what a compilation makes."""
+
+
 @cache
 def code() -> str:
     """Return a name of the code at hand, as part of the name of what follows from it and from nothing else."""
     root = Path(__file__).parent.parent
-    files = sorted(path for part in ("automata", "compile") for path in (root / part).rglob("*.py"))
+    files = sorted(path for part in PARTS for path in (root / part).rglob("*.py"))
     stats = [(path.relative_to(root).as_posix(), path.stat()) for path in files]
     return hashlib.sha256(repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode()).hexdigest()
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from ..automata.budget import Budget, Meter
 from ..automata.nfa import Nfa, determinize
 from ..errors import ConstraintError
-from ..table import MOST_DEPTH, TransitionTable
-from .bind import bind
+from ..table.transition_table import MOST_DEPTH, TransitionTable
+from ..vocabulary.vocabulary import Vocabulary
+from .bind.bind import bind
 from .regex.lower import to_dfa
-from .vocabulary import Vocabulary
 
 
 def compile_regex(

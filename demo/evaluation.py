@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..compile.sequences import compile_sids
 from ..runtime import torch_ops
 from ..runtime.decode import beam_search
-from ..table import TransitionTable
+from ..table.transition_table import TransitionTable
 from .dataset import Catalogue, Ints, TestRows
 from .model import START, Transformer, blocks_of, tokens_of
 

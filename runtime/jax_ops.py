@@ -19,11 +19,11 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from ..matrix import SortedMatrix
-from ..table import NEVER, NestedState, TransitionTable
-from . import matrix_ops
-from .arena import Arena, Handle, starts_of
-from .device_table import (
+from ..table.sorted_matrix import SortedMatrix
+from ..table.transition_table import NEVER, NestedState, TransitionTable
+from .arena.arena import Arena, Handle, starts_of
+from .device import matrix_ops
+from .device.device_table import (
     ARRAYS,
     CALL_ARRAYS,
     CALL_STATICS,
@@ -47,9 +47,9 @@ from .device_table import (
     device_table,
     refuse_wide,
 )
-from .dispatch import by_kind
-from .matrix_ops import DeviceMatrix, place
-from .on_demand import Arrays, OnDemandTable, is_read, read
+from .device.dispatch import by_kind
+from .device.matrix_ops import DeviceMatrix, place
+from .device.on_demand import Arrays, OnDemandTable, is_read, read
 
 _UNROLLED = 8  # frames that a token leaves without a loop, which XLA cannot fuse
 _BLOCK = 64  # scores per block maximum in `top_k`

@@ -14,10 +14,10 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..matrix import SortedMatrix
-from ..table import NEVER, NestedState, TransitionTable
-from .arena import Arena, Handle, starting, starts_in, starts_of
-from .device_table import (
+from ..table.sorted_matrix import SortedMatrix
+from ..table.transition_table import NEVER, NestedState, TransitionTable
+from .arena.arena import Arena, Handle, starting, starts_in, starts_of
+from .device.device_table import (
     AnyState,
     Candidates,
     Selection,
@@ -33,9 +33,9 @@ from .device_table import (
     map_tree,
     unbranched,
 )
-from .dispatch import by_kind
-from .matrix_ops import DeviceMatrix, place
-from .on_demand import OnDemandTable, is_read, read
+from .device.dispatch import by_kind
+from .device.matrix_ops import DeviceMatrix, place
+from .device.on_demand import OnDemandTable, is_read, read
 
 Array = NDArray[Any]
 Configuration = tuple[int, tuple[int, ...]]

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..matrix import SortedMatrix
-from ..table import NEVER, NestedState, TransitionTable, stray_configuration
-from . import packed, packed_draw
-from .arena import Arena, Handle, starts_of
-from .device_table import (
+from ..table.sorted_matrix import SortedMatrix
+from ..table.transition_table import NEVER, NestedState, TransitionTable, stray_configuration
+from .arena.arena import Arena, Handle, starts_of
+from .device.device_table import (
     AnyState,
     Candidates,
     DeviceCalls,
@@ -46,9 +45,11 @@ from .device_table import (
     device_table,
     map_tree,
 )
-from .dispatch import by_kind
-from .matrix_ops import DeviceMatrix, place
-from .on_demand import OnDemandTable, is_read, read
+from .device.dispatch import by_kind
+from .device.matrix_ops import DeviceMatrix, place
+from .device.on_demand import OnDemandTable, is_read, read
+from .host import draw as packed_draw
+from .host import masks as packed
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
@@ -936,7 +937,7 @@ def _triton() -> _Kernels | None:
     """Return the module of Triton kernels, None where Triton is not installed; it is slow to import."""
     if importlib.util.find_spec("triton") is None:
         return None
-    from . import triton_ops
+    from .device.torch import triton_ops
 
     return triton_ops
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..compile.vocabulary import Vocabulary
+from ..vocabulary.vocabulary import Vocabulary
 from .constraints import CLOSE, OPEN
 
 _CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..automata.budget import Budget
-from ..compile.cache import Cache
-from ..compile.grammars import Syntax
+from ..compile.cache.cache import Cache
+from ..compile.grammar.build import Syntax
 from ..errors import ConstraintError, SchemaError
-from ..table import TransitionTable
+from ..table.transition_table import TransitionTable
 from .refusals import Refused
 from .requests import (
     ChatRequest,

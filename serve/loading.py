@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..compile.vocabulary import Vocabulary
 from ..errors import ConstraintError, DataError
+from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
 
 TINY = "maskwright-tiny"

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ..errors import ArenaError, ConstraintError, TableError
-from ..table import LazyTable, TransitionTable
+from ..table.transition_table import LazyTable, TransitionTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint
 from .service import Service

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..automata.budget import Budget
-from ..compile.cache import Cache
+from ..compile.cache.cache import Cache
 from ..errors import ArenaError, ConstraintError, SchemaError
-from ..runtime.arena import Arena, Capacity
+from ..runtime.arena.arena import Arena, Capacity
+from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
-from ..runtime.matcher import Matcher
-from ..table import TransitionTable
+from ..table.transition_table import TransitionTable
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text
 from .constraints import Constraint, constraint_of
 from .loading import Loaded

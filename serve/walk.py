@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compile.vocabulary import Vocabulary
-from ..runtime.matcher import Matcher
-from ..table import TransitionTable
+from ..runtime.host.matcher import Matcher
+from ..table.transition_table import TransitionTable
+from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
 
 FORCED, MAY_END, RESPLIT = 1, 2, 4

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..runtime.integrations.engine import Engine, Request
-from ..table import TransitionTable
+from ..table.transition_table import TransitionTable
 
 _log = logging.getLogger("maskwright.serve")
 

@@ -10,13 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-import tokenizer_zoo
 
 import maskwright as mw
-from maskwright import drawing
-from maskwright.compile import grammars, schema, sequences, tags, text, vocabulary
+from maskwright.cli.main import drawing
+from maskwright.compile import sequences, text
+from maskwright.compile.grammar import build as grammars
 from maskwright.compile.json_schema import members, source
-from maskwright.runtime import matcher
+from maskwright.compile.json_schema import request as schema
+from maskwright.compile.tags import build as tags
+from maskwright.runtime.host import matcher
+from maskwright.vocabulary import vocabulary
+from tests.strategies import tokenizer_zoo
 
 ROOT = Path(mw.__file__).parent
 

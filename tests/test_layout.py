@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,29 +14,45 @@ import maskwright as mw
 
 ROOT = Path(mw.__file__).parent
 
-# what each part may import of the others, besides errors
-ALLOWED = {
-    "errors": set(),
-    "kernels": set(),
-    "automata": {"automata", "kernels"},
-    "bundle": {"kernels"},
-    "matrix": {"kernels", "table"},
-    "table": {"kernels"},
-    "compile": {"automata", "bundle", "compile", "kernels", "matrix", "table"},
-    "runtime": {"bundle", "kernels", "matrix", "runtime", "table"},
-    "demo": {"demo", "table", "compile", "runtime", ""},
-    "cli": {"automata", "compile", "demo", "drawing", "serve", "table", ""},
-    "drawing": {"automata", "compile", "table"},
-    "serve": {"automata", "compile", "runtime", "serve", "table", ""},
-    "": {"automata", "compile", "matrix", "runtime", "table"},
-}
+LAYERS = (
+    "errors",
+    "kernels",
+    "automata",
+    "vocabulary",
+    "table",
+    "lazy",
+    "compile/store",
+    "compile/regex",
+    "compile/bind",
+    "compile/grammar",
+    "compile/json_schema",
+    "compile/tags",
+    "compile",
+    "compile/cache",
+    "runtime/host",
+    "runtime/device",
+    "runtime/arena",
+    "runtime/device/torch",
+    "runtime",
+    "runtime/decode",
+    "runtime/integrations",
+    "",
+    "demo",
+    "serve",
+    "cli",
+)
+"""Folders, and single files, in the order in which they build on each other: each may import only what comes before."""
+
+NEVER_OF_COMPILE = "runtime"
+"""What reads tables knows nothing of how they are made."""
+
 HEAVY = {
-    "torch": {"runtime/torch_ops.py", "runtime/triton_ops.py", "runtime/integrations", "demo", "serve"},
-    "triton": {"runtime/triton_ops.py"},
-    "transformers": {"runtime/integrations", "compile/tokenizers.py", "serve"},
-    "jax": {"runtime/jax_ops.py"},
-    "graphviz": {"drawing.py"},
-    "pyarrow": {"compile/sequences.py", "cli.py"},
+    "torch": {"runtime/torch_ops.py", "runtime/device/torch", "runtime/integrations", "demo", "serve"},
+    "triton": {"runtime/device/torch"},
+    "transformers": {"runtime/integrations", "vocabulary/tokenizers.py", "serve"},
+    "jax": {"runtime/jax_ops.py", "runtime/device/jax"},
+    "graphviz": {"cli/drawing.py"},
+    "pyarrow": {"compile/sequences.py", "cli"},
     "lark": {"compile/grammar/lark.py"},
     "referencing": {"compile/json_schema/documents.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},
@@ -47,55 +64,116 @@ HEAVY = {
     "sklearn": {"demo"},
     "matplotlib": {"demo"},
 }
+"""Optional dependencies, and the only places that may import them."""
 
 
 def sources() -> list[Path]:
-    parts = (
-        "automata",
-        "compile",
-        "compile/grammar",
-        "compile/json_schema",
-        "compile/regex",
-        "kernels",
-        "runtime",
-        "runtime/decode",
-    )
-    folders = [ROOT, *(ROOT / name for name in (*parts, "runtime/integrations", "demo", "serve"))]
-    return [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    """Return the files of the package."""
+    apart = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
+    tops = [
+        p for p in sorted(ROOT.iterdir()) if p.is_dir() and p.name not in apart and not p.name.startswith((".", "_"))
+    ]
+    found = [path for top in tops for path in sorted(top.rglob("*.py"))]
+    return [path for path in (*sorted(ROOT.glob("*.py")), *found) if not path.is_symlink()]
 
 
-def imports(path: Path) -> list[str]:
-    """Return what a file imports, as absolute names."""
+def named(path: Path) -> str:
+    """Return the dotted name of a file within the package: "" of its own `__init__.py`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, *, at_once: bool = False) -> list[str]:
+    """Return what a file imports, as absolute names; at_once: without what functions and type checkers import."""
     package = ["maskwright", *path.relative_to(ROOT).parent.parts]
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found += [module] if node.module or not node.level else [f"{module}.{alias.name}" for alias in node.names]
+            if module.split(".")[0] == "maskwright":
+                found += [f"{module}.{alias.name}" for alias in node.names]
+            else:
+                found.append(module)
     return found
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of the package that an imported name is in, None of other packages."""
+    first, *rest = name.split(".")
+    if first != "maskwright":
+        return None
+    while rest and not (ROOT.joinpath(*rest).is_dir() or ROOT.joinpath(*rest).with_suffix(".py").exists()):
+        rest.pop()
+    return ".".join(rest)
+
+
+def layer(module: str) -> int:
+    """Return the place of a module among `LAYERS`: that of itself, or of its folder."""
+    parts = module.split(".") if module else []
+    for end in range(len(parts), 0, -1):
+        if "/".join(parts[:end]) in LAYERS:
+            return LAYERS.index("/".join(parts[:end]))
+    return LAYERS.index("")
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_run_one_way(path):
     relative = path.relative_to(ROOT)
-    part = relative.parts[0].removesuffix(".py") if len(relative.parts) > 1 else relative.stem.replace("__init__", "")
+    own = layer(named(path))
     for name in imports(path):
-        first, *rest = name.split(".")
-        if first == "maskwright":
-            is_part = rest and ((ROOT / rest[0]).is_dir() or (ROOT / f"{rest[0]}.py").exists())
-            target = rest[0] if is_part else ""
-            assert target in ALLOWED[part] | {"errors"}, f"{relative} imports {name}"
+        module = module_of(name)
+        if module is not None:
+            assert layer(module) <= own, f"{relative} imports {name}"
+            if relative.parts[0] == NEVER_OF_COMPILE:
+                assert module.split(".")[0] != "compile", f"{relative} imports {name}"
+        first = name.split(".")[0]
         if first in HEAVY:
-            allowed = HEAVY[first]
             homes = {str(relative), *map(str, relative.parents)}
-            assert homes & allowed, f"{relative} imports {name}"
+            assert homes & HEAVY[first], f"{relative} imports {name}"
+
+
+def test_no_modules_import_each_other():
+    graph = {
+        named(path): {m for name in imports(path) if (m := module_of(name)) is not None and m != named(path)}
+        for path in sources()
+    }
+    circles = [set(part) for part in strongly_connected(graph) if len(part) > 1]
+    assert not circles
+
+
+def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected parts of a graph, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    parts: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            parts.append(stack[at:])
+            del stack[at:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return parts
 
 
 def test_importing_the_package_brings_in_no_optional_dependency():
-    code = "import sys, maskwright, maskwright.cli, maskwright.runtime.numpy_ops; print(*sys.modules)"
+    code = "import sys, maskwright, maskwright.cli.main, maskwright.runtime.numpy_ops; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {*HEAVY, "regex"} & set(out.stdout.split())
 
@@ -167,8 +245,39 @@ def test_every_backend_has_the_same_operations():
 
 
 def test_all_packages_are_listed_for_the_wheel():
-    import tomllib
-
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {".".join(["maskwright", *path.parent.relative_to(ROOT).parts]) for path in sources()}
-    assert set(listed) == found
+    assert set(listed) == {".".join(["maskwright", *path.parent.relative_to(ROOT).parts]) for path in sources()}
+
+
+LONG_FILES: dict[str, str] = {}
+"""Files of more than 600 lines, each with the reason why it is one concept."""
+
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions of more than 100 lines, each with the reason why it is one loop."""
+
+
+def test_no_file_is_longer_than_600_lines_without_a_reason():
+    found = {str(p.relative_to(ROOT)) for p in sources() if p.read_text().count("\n") > 600}
+    assert found == set(LONG_FILES)
+    assert len(found) <= 5
+
+
+def functions() -> list[tuple[str, ast.FunctionDef]]:
+    return [
+        (f"{path.relative_to(ROOT)}:{node.name}", node)
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def test_no_function_is_longer_than_100_lines_without_a_reason():
+    found = {name for name, node in functions() if (node.end_lineno or 0) - node.lineno + 1 > 100}
+    assert found == set(LONG_FUNCTIONS)
+    assert len(found) <= 5
+
+
+def test_no_function_takes_more_than_12_parameters():
+    assert not [
+        name for name, node in functions() if len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) > 12
+    ]

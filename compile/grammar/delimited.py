@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES
 from ...automata.minimize import refine
-from ...automata.nested import DEAD, RETURN, Machine
+from ...automata.pushdown import DEAD, RETURN, PushdownMachine
+from ...lazy.grammar import NO_TOKENS, LazyGrammar
 from .network import Network
-from .stacks import NO_TOKENS, Stacks
 
 _PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)
 
@@ -48,7 +48,7 @@ class _Fragment:
     calls: dict[int, None] = field(default_factory=dict)  # states
 
 
-def to_machine(network: Network, meter: Meter) -> tuple[Machine, int]:
+def to_machine(network: Network, meter: Meter) -> tuple[PushdownMachine, int]:
     """Return the machine of a network with regions, and its start.
 
     Raises NotDelimitedError, BudgetError.
@@ -64,7 +64,7 @@ class _Explored:
 
     def __init__(self, network: Network, meter: Meter) -> None:
         self.network, self.meter = network, meter
-        self.stacks = Stacks(network, NO_TOKENS, meter)
+        self.stacks = LazyGrammar(network, NO_TOKENS, meter)
         self.spread = 0  # states whose cells are known
         self.kinds: dict[int, int] = {}
         self.fragments: dict[frozenset[int], _Fragment] = {}
@@ -221,7 +221,7 @@ class _Explored:
 
     # -------------------------------------------------------------------------------------------- machine
 
-    def machine(self) -> tuple[Machine, int]:
+    def machine(self) -> tuple[PushdownMachine, int]:
         """Return the machine and its start."""
         fragments = list({id(each): each for each in (self.whole, *self.fragments.values())}.values())
         label = _labels(fragments)
@@ -263,7 +263,7 @@ class _Explored:
         merged = _merged(rows, accepting, base, start, site, self.meter)
         first = np.unique(merged, return_index=True)[1]  # a state of each class
 
-        machine = Machine()
+        machine = PushdownMachine()
         number = merged + machine.size
         codes = np.full(-base + len(calls) + 1, DEAD, np.int64)  # of what is below 0
         for other in label.values():

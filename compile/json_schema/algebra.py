@@ -69,14 +69,14 @@ class Node:
 _new = object.__new__
 
 
-class All(Node):
+class AllOf(Node):
     """The values in all of `parts`, two or more. Order has no meaning for the set, but it is that of the schema."""
 
     __slots__ = ()
     parts: tuple[Node, ...] = property(lambda self: self.args)  # type: ignore[assignment]
 
 
-class Some(Node):
+class AnyOf(Node):
     """The values in at least one of `parts`, two or more."""
 
     __slots__ = ()
@@ -90,14 +90,14 @@ class Not(Node):
     part: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
 
 
-class Kinds(Node):
+class Types(Node):
     """The values of some types; `mask` is a union of NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT."""
 
     __slots__ = ()
     mask: int = property(lambda self: self.args[0])  # type: ignore[assignment]
 
 
-class Later(Node):
+class Reference(Node):
     """A schema that is compiled when it is first asked for: `force` does. Equal only to itself."""
 
     __slots__ = ("_made", "_make")
@@ -133,7 +133,7 @@ class Later(Node):
 
 def force(node: Node) -> Node:
     """Return a node that is not a `Later`."""
-    return node.node if type(node) is Later else node
+    return node.node if type(node) is Reference else node
 
 
 # ------------------------------------------------------------------------------------------------------------ atoms
@@ -165,7 +165,7 @@ class Multiple(Node):
     of: Decimal = property(lambda self: self.args[0])  # type: ignore[assignment]
 
 
-class Among(Node):
+class OneOfValues(Node):
     """One of finitely many numbers: a frozenset of Decimal, equal by value."""
 
     __slots__ = ()
@@ -285,8 +285,8 @@ class Names(Node):
     node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
 
 
-ANY: Node = Kinds(EVERYTHING)
-NEVER: Node = Kinds(0)
+ANY: Node = Types(EVERYTHING)
+NEVER: Node = Types(0)
 
 
 # -------------------------------------------------------------------------------------------------------- operations
@@ -298,11 +298,11 @@ def all_of(parts: Iterable[Node]) -> Node:
     kept: dict[Node, None] = {}
     for part in parts:
         shape = type(part)
-        if shape is Kinds:
+        if shape is Types:
             mask &= part.args[0]
-        elif shape is All:  # which has none of its own kind inside
+        elif shape is AllOf:  # which has none of its own kind inside
             for inner in part.args:
-                if type(inner) is Kinds:
+                if type(inner) is Types:
                     mask &= inner.args[0]
                 else:
                     kept[inner] = None
@@ -316,13 +316,13 @@ def all_of(parts: Iterable[Node]) -> Node:
     if mask != EVERYTHING:
         found = [part for part in kept if not part.kind or part.kind & mask]  # an atom about no type left says nothing
         if not found:
-            return Kinds(mask)
-        return All(Kinds(mask), *found)
+            return Types(mask)
+        return AllOf(Types(mask), *found)
     if not kept:
         return ANY
     if len(kept) == 1:
         return next(iter(kept))
-    return All(*kept)
+    return AllOf(*kept)
 
 
 def any_of(parts: Iterable[Node]) -> Node:
@@ -331,11 +331,11 @@ def any_of(parts: Iterable[Node]) -> Node:
     kept: dict[Node, None] = {}
     for part in parts:
         shape = type(part)
-        if shape is Kinds:
+        if shape is Types:
             mask |= part.args[0]
-        elif shape is Some:  # which has none of its own kind inside
+        elif shape is AnyOf:  # which has none of its own kind inside
             for inner in part.args:
-                if type(inner) is Kinds:
+                if type(inner) is Types:
                     mask |= inner.args[0]
                 else:
                     kept[inner] = None
@@ -346,23 +346,23 @@ def any_of(parts: Iterable[Node]) -> Node:
     for part in kept:
         if type(part) is Not and part.args[0] in kept:
             return ANY
-    found = [*([Kinds(mask)] if mask else []), *kept]
+    found = [*([Types(mask)] if mask else []), *kept]
     if not found:
         return NEVER
-    return found[0] if len(found) == 1 else Some(*found)
+    return found[0] if len(found) == 1 else AnyOf(*found)
 
 
 def negate(node: Node) -> Node:
     """Return the complement; negations stand before atoms and `Later` only."""
     kind = type(node)
-    if kind is Kinds:
-        return Kinds(EVERYTHING & ~node.args[0])
+    if kind is Types:
+        return Types(EVERYTHING & ~node.args[0])
     if kind is Not:
         part: Node = node.args[0]
         return part
-    if kind is All:
+    if kind is AllOf:
         return any_of(map(negate, node.args))
-    if kind is Some:
+    if kind is AnyOf:
         return all_of(map(negate, node.args))
     return Not(node)
 
@@ -373,18 +373,18 @@ def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> No
     known: what was found for this type, by node, so that what a formula says several times is gone through once.
     """
     shape = type(node)
-    if shape is Kinds:
+    if shape is Types:
         return ANY if node.args[0] & kind else NEVER
-    if shape is All or shape is Some:
+    if shape is AllOf or shape is AnyOf:
         known = {} if known is None else known
         found = known.get(node)
         if found is None:
             parts = [restrict(part, kind, known) for part in node.args]
-            found = known[node] = all_of(parts) if shape is All else any_of(parts)
+            found = known[node] = all_of(parts) if shape is AllOf else any_of(parts)
         return found
     if shape is Not:
         return negate(restrict(node.args[0], kind, known))
-    if shape is Later:
+    if shape is Reference:
         return restrict(force(node), kind, known)
     return node if node.kind == kind else ANY
 
@@ -402,11 +402,11 @@ def replaced(nodes: Iterable[Node], by: Any, known: dict[Node, Node] | None = No
 
 def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
     shape = type(node)
-    if shape is All or shape is Some:
+    if shape is AllOf or shape is AnyOf:
         found = known.get(node)
         if found is None:
             found = node
-            absorbing = NEVER if shape is All else ANY
+            absorbing = NEVER if shape is AllOf else ANY
             parts = []
             for part in node.args:
                 new = _replaced(part, by, known)
@@ -418,7 +418,7 @@ def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
                 parts.append(new)
             else:
                 if found is not node:
-                    found = all_of(parts) if shape is All else any_of(parts)
+                    found = all_of(parts) if shape is AllOf else any_of(parts)
             known[node] = found
         return found
     if shape is Not:
@@ -440,14 +440,14 @@ def atoms(*nodes: Node) -> list[Node]:
     while stack:
         node = stack.pop()
         shape = type(node)
-        if shape is All or shape is Some:
+        if shape is AllOf or shape is AnyOf:
             if node not in seen:
                 seen.add(node)
                 stack.extend(reversed(node.args))
         elif shape is Not:
             stack.append(node.args[0])
-        elif shape is Later:
+        elif shape is Reference:
             stack.append(force(node))
-        elif shape is not Kinds:
+        elif shape is not Types:
             found[node] = None
     return list(found)

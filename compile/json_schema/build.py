@@ -27,11 +27,11 @@ from .algebra import (
     OBJECT,
     STRING,
     TRUE,
-    All,
-    Kinds,
+    AllOf,
+    AnyOf,
     Node,
     Not,
-    Some,
+    Types,
     all_of,
     any_of,
     restrict,
@@ -116,7 +116,7 @@ class Builder:
         """Return a value that only says which of some formulas some object is in: members come in the order of keys."""
         found = self._inhabited.get(parts)
         if found is None:
-            found = self._inhabited[parts] = self._shell(tuple([all_of([Kinds(OBJECT), part]) for part in parts]))
+            found = self._inhabited[parts] = self._shell(tuple([all_of([Types(OBJECT), part]) for part in parts]))
             self._in_order.add(found)
         return found
 
@@ -224,7 +224,7 @@ class Builder:
 
     def _take_apart(self, node: Node) -> dict[int, Node]:
         shape = type(node)
-        if shape is Some:
+        if shape is AnyOf:
             alternatives: dict[int, list[Node]] = {}
             for i, part in enumerate(node.args):
                 if not i & 15:
@@ -234,10 +234,10 @@ class Builder:
             return {kind: any_of(found) if len(found) > 1 else found[0] for kind, found in alternatives.items()}
         mask = EVERYTHING
         groups: dict[int, list[Node]] = {}
-        for part in node.args if shape is All else (node,):
+        for part in node.args if shape is AllOf else (node,):
             kind = part.kind
             if not kind:
-                if type(part) is Kinds:
+                if type(part) is Types:
                     mask &= part.args[0]
                     continue
                 if type(part) is not Not or not part.args[0].kind:
@@ -251,7 +251,7 @@ class Builder:
         for kind in _KINDS:
             if mask & kind:
                 found = groups.get(kind)
-                apart[kind] = ANY if found is None else found[0] if len(found) == 1 else All(*found)
+                apart[kind] = ANY if found is None else found[0] if len(found) == 1 else AllOf(*found)
         return apart
 
 

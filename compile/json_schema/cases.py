@@ -23,19 +23,19 @@ from .algebra import (
     NUMBER,
     OBJECT,
     STRING,
-    All,
-    Among,
+    AllOf,
+    AnyOf,
     Contains,
     ItemCount,
-    Kinds,
-    Later,
     MemberCount,
     Members,
     Node,
     Not,
+    OneOfValues,
     Pattern,
+    Reference,
     Required,
-    Some,
+    Types,
     Words,
     all_of,
     any_of,
@@ -48,12 +48,12 @@ _MANY = 4  # as many tests for listed values are told apart by their values, not
 
 def is_any(node: Node) -> bool:
     """Return whether a formula is ANY."""
-    return type(node) is Kinds and node.args[0] == EVERYTHING
+    return type(node) is Types and node.args[0] == EVERYTHING
 
 
 def is_never(node: Node) -> bool:
     """Return whether a formula is NEVER; others may be empty too."""
-    return type(node) is Kinds and not node.args[0]
+    return type(node) is Types and not node.args[0]
 
 
 def counted(node: Node) -> Node:
@@ -68,11 +68,11 @@ def counted(node: Node) -> Node:
 def closes(node: Node) -> bool:
     """Return whether an array or object may end with this left of its formula."""
     shape = type(node)
-    if shape is Kinds:
+    if shape is Types:
         return bool(node.args[0])
-    if shape is All:
+    if shape is AllOf:
         return all(map(closes, node.args))
-    if shape is Some:
+    if shape is AnyOf:
         return any(map(closes, node.args))
     if shape is Not:
         return not closes(node.args[0])
@@ -138,19 +138,19 @@ class Cases:
     def flat(self, node: Node) -> Node:
         """Return the formula with every `Later` in place (not inside members and items) replaced by what it is."""
         shape = type(node)
-        if shape is Later or shape is All or shape is Some:
+        if shape is Reference or shape is AllOf or shape is AnyOf:
             found = self._flat.get(node)
             if found is None:
                 found = node
-                if shape is Later:
+                if shape is Reference:
                     found = self.flat(node.node)  # type: ignore[attr-defined]
                 else:
                     parts = [self.flat(part) if not part.kind else part for part in node.args]
                     if any(map(is_not, parts, node.args)):
-                        found = all_of(parts) if shape is All else any_of(parts)
+                        found = all_of(parts) if shape is AllOf else any_of(parts)
                 self._flat[node] = found
             return found
-        if shape is Not and type(node.args[0]) is Later:
+        if shape is Not and type(node.args[0]) is Reference:
             return negate(self.flat(node.args[0]))
         return node
 
@@ -330,12 +330,12 @@ class Cases:
 
     def _sketch(self, node: Node) -> Sketch:
         shape = type(node)
-        if shape is Kinds:
+        if shape is Types:
             return Sketch(node.args[0], None, None, True)
         if shape is Words:
             words: frozenset[str] | None = frozenset(node.args[0])
             return Sketch(EVERYTHING if words else EVERYTHING & ~STRING, words or None, None, True)
-        if shape is Among:
+        if shape is OneOfValues:
             numbers = node.args[0]
             return (
                 Sketch(EVERYTHING, None, numbers, True) if numbers else Sketch(EVERYTHING & ~NUMBER, None, None, True)
@@ -343,12 +343,12 @@ class Cases:
         if shape is Pattern:
             words = _spelled(node.args[0])
             return Sketch(EVERYTHING, words, None, words is not None)
-        if shape is All:
+        if shape is AllOf:
             found = _ALL
             for part in node.args:
                 found = _meet(found, self.sketch(part))
             return found
-        if shape is Some:
+        if shape is AnyOf:
             found = Sketch(0, None, None, True)
             for part in node.args:
                 found = _join(found, self.sketch(part))
@@ -364,7 +364,7 @@ class Cases:
         return found
 
     def _find_facts(self, node: Node) -> _Facts:
-        parts = node.args if type(node) is All else (node,)
+        parts = node.args if type(node) is AllOf else (node,)
         required = frozenset(key for part in parts if type(part) is Required for key in part.keys)
         constant: dict[str, frozenset[str]] = {}
         allowed: frozenset[str] | None = None
@@ -453,7 +453,7 @@ class Formulas:
     def _tests(self, node: Any) -> tuple[int, int, int]:
         """Return the tests in a formula; and those that are themselves one of its parts, or the negation of one is."""
         shape = type(node)
-        if shape is All or shape is Some:
+        if shape is AllOf or shape is AnyOf:
             found = self._within.get(node)
             if found is None:
                 every = plain = negated = 0
@@ -484,14 +484,14 @@ class Formulas:
         if shape is Not:
             bit = self._bit.get(node.args[0], 0)
             return NEVER if passed & bit else ANY if failed & bit else node
-        if shape is not All and shape is not Some:
+        if shape is not AllOf and shape is not AnyOf:
             return node  # type: ignore[no-any-return]
         within, plain, negated = self._within.get(node) or self._tests(node)
         passed &= within
         failed &= within
         if not passed | failed:
             return node  # type: ignore[no-any-return]
-        if shape is All:
+        if shape is AllOf:
             if plain & failed or negated & passed:
                 return NEVER
         elif plain & passed or negated & failed:
@@ -499,15 +499,15 @@ class Formulas:
         key = (node, passed, failed)
         found = self._found.get(key)
         if found is None:
-            absorbing = NEVER if shape is All else ANY
+            absorbing = NEVER if shape is AllOf else ANY
             parts = []
-            for part in node.args if shape is All else self._alive(node, failed):
+            for part in node.args if shape is AllOf else self._alive(node, failed):
                 parts.append(self._under(part, passed, failed))
                 if parts[-1] is absorbing:
                     found = absorbing
                     break
             else:
-                found = all_of(parts) if shape is All else any_of(parts)
+                found = all_of(parts) if shape is AllOf else any_of(parts)
             self._found[key] = found
         return found
 
@@ -525,7 +525,7 @@ class Formulas:
             guarded: dict[int, list[int]] = {}
             unguarded: list[int] = []
             for position, part in enumerate(parts):
-                bit = self._tests(part)[1] if type(part) is All or type(part) is Test else 0
+                bit = self._tests(part)[1] if type(part) is AllOf or type(part) is Test else 0
                 bit &= -bit
                 every |= bit
                 (guarded.setdefault(bit, []) if bit else unguarded).append(position)
@@ -555,31 +555,31 @@ def _by_only_test(formulas: Formulas, vector: tuple[Node, ...], bit: int) -> lis
 def _only(node: Node) -> list[Case] | None:
     """Return the cases of a formula that is a conjunction of tests and remainders; None for any other."""
     shape = type(node)
-    if shape is Kinds:
+    if shape is Types:
         return [(ANY, (ANY,))] if node.args[0] else []
     if shape is Test:
         return [(node.args[0], (ANY,))]
-    if shape is not All:
-        return None if shape in (Some, Not) else [(ANY, (node,))]
+    if shape is not AllOf:
+        return None if shape in (AnyOf, Not) else [(ANY, (node,))]
     conditions, rest = [], []
     for part in node.args:
         if type(part) is Test:
             conditions.append(part.args[0])
         elif type(part) is Not and type(part.args[0]) is Test:
             conditions.append(negate(part.args[0].args[0]))
-        elif type(part) is Some and _has_test(part):
+        elif type(part) is AnyOf and _has_test(part):
             return None
         else:
             rest.append(part)
     condition = conditions[0] if len(conditions) == 1 else all_of(conditions)
     if is_never(condition):
         return []
-    return [(condition, (rest[0] if len(rest) == 1 else All(*rest) if rest else ANY,))]
+    return [(condition, (rest[0] if len(rest) == 1 else AllOf(*rest) if rest else ANY,))]
 
 
 def _has_test(node: Node) -> bool:
     shape = type(node)
-    return shape is Test or (shape in (All, Some, Not) and any(map(_has_test, node.args)))
+    return shape is Test or (shape in (AllOf, AnyOf, Not) and any(map(_has_test, node.args)))
 
 
 # ---------------------------------------------------------------------------------------------------------- sketches
@@ -675,9 +675,9 @@ def _node(values: Iterable[Any]) -> Node:
             numbers.append(value)
         else:
             mask |= value[0]
-    parts: list[Node] = [Kinds(mask)] if mask else []
+    parts: list[Node] = [Types(mask)] if mask else []
     if words:
-        parts.append(all_of([Kinds(STRING), Words(tuple(words))]))
+        parts.append(all_of([Types(STRING), Words(tuple(words))]))
     if numbers:
-        parts.append(all_of([Kinds(NUMBER), Among(frozenset(numbers))]))
+        parts.append(all_of([Types(NUMBER), OneOfValues(frozenset(numbers))]))
     return any_of(parts)

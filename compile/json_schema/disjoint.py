@@ -19,19 +19,19 @@ from .algebra import (
     OBJECT,
     STRING,
     TRUE,
-    All,
-    Among,
+    AllOf,
+    AnyOf,
     ItemCount,
-    Kinds,
-    Later,
     Length,
     MemberCount,
     Members,
     Node,
     Not,
+    OneOfValues,
     Range,
+    Reference,
     Required,
-    Some,
+    Types,
     Words,
 )
 
@@ -48,7 +48,7 @@ class Facts:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.mask = EVERYTHING
-        self.parts = node.args if type(node) is All else (node,)
+        self.parts = node.args if type(node) is AllOf else (node,)
         self.negated: tuple[Node, ...] = ()
         self.words: tuple[frozenset[str], ...] = ()
         self.numbers: tuple[frozenset[Decimal], ...] = ()
@@ -58,7 +58,7 @@ class Facts:
         self.members: tuple[tuple[dict[str, Node], bool, Node], ...] = ()  # by key, whether patterns apply, the rest
         for atom in self.parts:
             kind = type(atom)
-            if kind is Kinds or kind is Some:
+            if kind is Types or kind is AnyOf:
                 self.mask &= kinds(atom)
             elif kind is Not:
                 self.negated += (atom.args[0],)
@@ -69,7 +69,7 @@ class Facts:
                 self.required += atom.keys
             elif isinstance(atom, Words):
                 self.words += (frozenset(atom.words),)
-            elif isinstance(atom, Among):
+            elif isinstance(atom, OneOfValues):
                 self.numbers += (atom.values,)
             elif isinstance(atom, Range):
                 self.ranges += (atom,)
@@ -102,19 +102,19 @@ class Facts:
 def kinds(node: Node) -> int:
     """Return the types that a node's values may have, or more."""
     kind = type(node)
-    if kind is Kinds:
+    if kind is Types:
         return int(node.args[0])
-    if kind is All:
+    if kind is AllOf:
         mask = EVERYTHING
         for part in node.args:
             mask &= kinds(part)
         return mask
-    if kind is Some:
+    if kind is AnyOf:
         mask = 0
         for part in node.args:
             mask |= kinds(part)
         return mask
-    if kind is Not and type(node.args[0]) is not Later:
+    if kind is Not and type(node.args[0]) is not Reference:
         return int(node.args[0].kind)
     return EVERYTHING
 
@@ -134,9 +134,9 @@ class Disjoint:
 
     def __call__(self, first: Node, second: Node, depth: int = _DEEPEST) -> bool:
         """Whether two nodes plainly share no value."""
-        if type(first) is Some:
+        if type(first) is AnyOf:
             return len(first.args) <= _MOST and all(self(part, second, depth) for part in first.args)
-        if type(second) is Some:
+        if type(second) is AnyOf:
             return len(second.args) <= _MOST and all(self(first, part, depth) for part in second.args)
         a, b = self.facts(first), self.facts(second)
         common = a.mask & b.mask

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ...errors import SchemaError
-from .algebra import Later
+from .algebra import Reference
 from .dialects import DIALECTS, VOCABULARIES, Dialect, by_uri
 from .source import Path, pointer, quoted, read, shown
 
@@ -44,7 +44,7 @@ class Scope:
         self.id = dialect.id
         self.ref_alone = dialect.ref_alone
         self.targets: dict[tuple[str, str], Target] = {}  # by keyword and reference
-        self.later: dict[str, Later] = {}  # by reference
+        self.later: dict[str, Reference] = {}  # by reference
 
     def enter(self, contents: dict[str, Any], path: Path) -> Scope:
         """Return the scope of a subschema of this resource: another if it has an identifier."""

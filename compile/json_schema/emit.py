@@ -19,18 +19,11 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled, labels_ahead, leading_to, states_before
-from ...automata.nested import DEAD, KEEP, RETURN, Content, Machine
+from ...automata.pushdown import DEAD, KEEP, RETURN, Content, PushdownMachine
 from ...automata.utf8 import characters_left
-from ...table import MOST_DEPTH
+from ...table.transition_table import MOST_DEPTH
 from .formats import is_format
-from .fragments import (
-    come_narrowly,
-    ending_freely,
-    free_state,
-    in_text,
-    numbered,
-    total_states,
-)
+from .fragments import come_narrowly, ending_freely, free_state, in_text, numbered, total_states
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number
 from .library import Library, frames
 from .skeleton import (
@@ -56,7 +49,7 @@ _ANY = -1  # any object or array, as something that is called
 _NUMBER_BYTES = np.arange(256, dtype=np.uint16)
 
 
-def emit(root: Value, library: Library, meter: Meter) -> Machine:
+def emit(root: Value, library: Library, meter: Meter) -> PushdownMachine:
     """Return the machine of the texts that `root` allows."""
     emitter = Emitter((root,), library, meter)
     emitter.finish()
@@ -74,7 +67,7 @@ class Emitter:
         self.roots, self.library, self.meter = roots, library, meter
         self.lazy = depth is not None
         self.by_content = self.lazy and not library.layout.ascii  # whether strings are read by their content
-        self.machine = Machine(library.machine)
+        self.machine = PushdownMachine(library.machine)
         self.writer = Writer(self.machine, library.places, library.layout, self.lazy)
         self.uses: defaultdict[int, int] = defaultdict(int)
         self.found: list[ObjectAutomaton | ArrayAutomaton] = []  # all there are

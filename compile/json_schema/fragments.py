@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.labelled import Labelled
 from ...kernels.compiled import kernel
-from .. import bind
-from ..link_kernels import Symbols, more_symbols, walk_exits
-from ..vocabulary import Vocabulary
+from ...vocabulary.vocabulary import Vocabulary
+from ..bind import bind
+from ..bind.link_kernels import Symbols, more_symbols, walk_exits
 from .strings import quoted
 
 

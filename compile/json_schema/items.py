@@ -9,14 +9,14 @@ from .algebra import (
     ANY,
     NEVER,
     STRING,
-    All,
+    AllOf,
+    AnyOf,
     Contains,
     ItemCount,
     Items,
-    Kinds,
     Node,
     Not,
-    Some,
+    Types,
     Unique,
     all_of,
     any_of,
@@ -35,7 +35,7 @@ _FINDING = "finding the states of an array"
 def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
     """Return the automaton of formulas about arrays; None where it is plain that no array is in any."""
     if len(parts) == 1:
-        pieces = parts[0].args if type(parts[0]) is All else parts
+        pieces = parts[0].args if type(parts[0]) is AllOf else parts
         if all(type(piece) is Items or type(piece) is ItemCount for piece in pieces):
             return _counted_items(builder, pieces)
         if all(type(piece) is Unique or type(piece) is ItemCount or _same_for_all(piece) for piece in pieces):
@@ -176,7 +176,7 @@ class _Derivatives:
 
     def _by_values(self, node: Node, place: int) -> list[Case] | None:
         """Return the cases of an item where all items are distinct and of a few disjoint nodes; None for others."""
-        parts = node.args if type(node) is All else (node,)
+        parts = node.args if type(node) is AllOf else (node,)
         if [type(part) for part in parts].count(Unique) != 1:
             return None
         cases = self._builder.cases
@@ -218,11 +218,11 @@ class _Derivatives:
     def _after(self, node: Any, place: int) -> Node:
         """Return the derivative of a formula by the item at a place: tests on it, and what is left then."""
         shape = type(node)
-        if shape is Kinds:
+        if shape is Types:
             return node  # type: ignore[no-any-return]
-        if shape is All:
+        if shape is AllOf:
             return all_of([self._after(part, place) for part in node.args])
-        if shape is Some:
+        if shape is AnyOf:
             return any_of([self._after(part, place) for part in node.args])
         if shape is Not:
             return negate(self._after(node.args[0], place))

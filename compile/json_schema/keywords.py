@@ -23,14 +23,13 @@ from .algebra import (
     NUMBER,
     OBJECT,
     STRING,
-    All,
+    AllOf,
+    AnyOf,
     Contains,
     Format,
     Integer,
     ItemCount,
     Items,
-    Kinds,
-    Later,
     Length,
     MemberCount,
     Members,
@@ -40,18 +39,19 @@ from .algebra import (
     Not,
     Pattern,
     Range,
+    Reference,
     Required,
-    Some,
+    Types,
     Unique,
     all_of,
     any_of,
     restrict,
 )
+from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, Site
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Target
 from .formats import KNOWN, UNSUPPORTED
 from .literals import check_text, number, one_of, values_of
-from .site import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, Site
 from .source import pointer, quoted, read
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
@@ -86,8 +86,8 @@ def formula(
 # ------------------------------------------------------------------------------------------------------- any value
 
 _INTEGER = Integer()
-_TYPES: dict[str, Node] = {name: Kinds(mask) for name, mask in KINDS.items()}
-_TYPES["integer"] = All(Kinds(NUMBER), _INTEGER)
+_TYPES: dict[str, Node] = {name: Types(mask) for name, mask in KINDS.items()}
+_TYPES["integer"] = AllOf(Types(NUMBER), _INTEGER)
 _TYPE_NAMES = ", ".join(f'"{name}"' for name in KINDS)
 
 
@@ -105,7 +105,7 @@ def type_(site: Site, value: Any) -> Node:
         if not isinstance(name, str) or name not in KINDS:
             raise site.wrong(f"one of {_TYPE_NAMES}", "type", i)
         mask |= KINDS[name]
-    kinds = Kinds(mask) if mask != EVERYTHING else ANY
+    kinds = Types(mask) if mask != EVERYTHING else ANY
     return all_of([kinds, _INTEGER]) if "integer" in value and "number" not in value else kinds
 
 
@@ -138,7 +138,7 @@ def bounds(site: Site, _: Any) -> Node | None:
     if low is None and high is None:
         return None
     if low is not None and high is not None and (low > high or (low == high and (low_open or high_open))):
-        return Kinds(EVERYTHING & ~NUMBER)
+        return Types(EVERYTHING & ~NUMBER)
     return Range(low, high, low_open, high_open)
 
 
@@ -177,7 +177,7 @@ def length(site: Site, _: Any) -> Node | None:
     """Strings of a number of characters."""
     low, high = site.counts("minLength", "maxLength")
     if high is not None and low > high:
-        return Kinds(EVERYTHING & ~STRING)
+        return Types(EVERYTHING & ~STRING)
     return Length(low, high) if low or high is not None else None
 
 
@@ -191,7 +191,7 @@ def pattern(site: Site, value: Any) -> Node | None:
 def _integers(bits: int, signed: bool) -> Node:
     half = 1 << (bits - 1)
     low, high = (-half, half - 1) if signed else (0, 2 * half - 1)
-    return All(_INTEGER, Range(Decimal(low), Decimal(high), False, False))
+    return AllOf(_INTEGER, Range(Decimal(low), Decimal(high), False, False))
 
 
 _NUMERIC = {
@@ -234,7 +234,7 @@ def item_count(site: Site, _: Any) -> Node | None:
     """Arrays of a number of items."""
     low, high = site.counts("minItems", "maxItems")
     if high is not None and low > high:
-        return Kinds(EVERYTHING & ~ARRAY)
+        return Types(EVERYTHING & ~ARRAY)
     return ItemCount(low, high) if low or high is not None else None
 
 
@@ -244,7 +244,7 @@ def contains(site: Site, value: Any) -> Node | None:
     low, high = 1 if low is None else low, site.count("maxContains")
     node = site.nested(value, "contains")
     if (high is not None and low > high) or (low and node is NEVER):
-        return Kinds(EVERYTHING & ~ARRAY)
+        return Types(EVERYTHING & ~ARRAY)
     if not low and (high is None or node is NEVER):
         return None
     return ItemCount(low, high) if node is ANY else Contains(node, low, high)
@@ -349,7 +349,7 @@ def member_count(site: Site, _: Any) -> Node | None:
     """Objects of a number of members."""
     low, high = site.counts("minProperties", "maxProperties")
     if high is not None and low > high:
-        return Kinds(EVERYTHING & ~OBJECT)
+        return Types(EVERYTHING & ~OBJECT)
     counts: list[Node] = []
     if low:
         counts.append(MemberCount(low, None, _counting(site, "minProperties", low)))
@@ -372,7 +372,9 @@ def property_names(site: Site, value: Any) -> Node | None:
 
 
 def _has_later(node: Node) -> bool:
-    return type(node) is Later or (type(node) in (All, Some, Not) and any(_has_later(part) for part in node.args))
+    return type(node) is Reference or (
+        type(node) in (AllOf, AnyOf, Not) and any(_has_later(part) for part in node.args)
+    )
 
 
 def dependent_required(site: Site, value: Any) -> Node | None:
@@ -410,7 +412,7 @@ def _needs(site: Site, keyword: str, key: str, names: Any) -> Node:
 
 def without(key: str, node: Node) -> Node:
     """Return the values in a node, and those that have no member of a key."""
-    return any_of([Kinds(EVERYTHING & ~OBJECT), Not(Required((key,))), node]) if node is not ANY else ANY
+    return any_of([Types(EVERYTHING & ~OBJECT), Not(Required((key,))), node]) if node is not ANY else ANY
 
 
 # ---------------------------------------------------------------------------------------------------- in place

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...automata.nested import KEEP, RETURN, Machine
+from ...automata.pushdown import KEEP, RETURN, PushdownMachine
 
 MOST_SPACES, MOST_TABS = 64, 16  # of an indentation
 HEX = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
@@ -51,9 +51,9 @@ class Places:
     array: int
 
 
-def leaves(layout: Layout) -> tuple[Machine, Places]:
+def leaves(layout: Layout) -> tuple[PushdownMachine, Places]:
     """Return the machine of the fragments that make no calls."""
-    m = Machine()
+    m = PushdownMachine()
     body, string = _string(m, layout.ascii)
     quote = m.state()
     m.edge(quote, QUOTE, body)
@@ -89,7 +89,7 @@ def leaves(layout: Layout) -> tuple[Machine, Places]:
     )
 
 
-def _string(m: Machine, ascii: bool) -> tuple[int, tuple[int, int]]:
+def _string(m: PushdownMachine, ascii: bool) -> tuple[int, tuple[int, int]]:
     """Any string, after the opening quote. An escaped high surrogate needs its low one."""
     first = m.size
     body, escape, u0, u1, u2, u3, ud, s2, s3, s4, s5, s6, s7 = (m.state() for _ in range(13))
@@ -128,7 +128,7 @@ def _string(m: Machine, ascii: bool) -> tuple[int, tuple[int, int]]:
     return body, (first, m.size - first)
 
 
-def _other_escape(m: Machine, body: int, wide: bool) -> int:
+def _other_escape(m: PushdownMachine, body: int, wide: bool) -> int:
     """After a backslash: an escape of a control character, a quote or a backslash; wide: of any but printable ASCII."""
     escape, u, zero, zeros, control, quote, backslash = (m.state() for _ in range(7))
     for byte in b'"\\bfnrt':
@@ -159,7 +159,7 @@ def _other_escape(m: Machine, body: int, wide: bool) -> int:
     return escape
 
 
-def _indent(m: Machine) -> int:
+def _indent(m: PushdownMachine) -> int:
     """After a line break: spaces or tabs, then the next byte of the text."""
     start = m.state()
     rows = [start]
@@ -181,7 +181,7 @@ def after_number(layout: Layout) -> bytes:
     return b"]}" + layout.comma[:1] + (b"\n" if layout.flexible else b"")
 
 
-def _number(m: Machine, layout: Layout, fraction: bool) -> tuple[int, tuple[int, int]]:
+def _number(m: PushdownMachine, layout: Layout, fraction: bool) -> tuple[int, tuple[int, int]]:
     """Any number, or any integer."""
     first = m.size
     start, minus, zero, digits = (m.state() for _ in range(4))
@@ -215,7 +215,7 @@ def _number(m: Machine, layout: Layout, fraction: bool) -> tuple[int, tuple[int,
 class Writer:
     """Puts JSON punctuation into a machine. lazy: whether its masks are found row by row, from those of twins."""
 
-    def __init__(self, machine: Machine, places: Places, layout: Layout, lazy: bool = False) -> None:
+    def __init__(self, machine: PushdownMachine, places: Places, layout: Layout, lazy: bool = False) -> None:
         self.machine, self.places, self.layout, self.lazy = machine, places, layout, lazy
 
     def string(self, state: int, follow: int) -> None:
@@ -293,9 +293,9 @@ class Writer:
         return spaced
 
 
-def nested(leaf: Machine, places: Places, layout: Layout) -> tuple[Machine, Places]:
+def nested(leaf: PushdownMachine, places: Places, layout: Layout) -> tuple[PushdownMachine, Places]:
     """Return the machine of any object and any array on top of that of the leaves."""
-    m = Machine(leaf)
+    m = PushdownMachine(leaf)
     obj, array = m.state(), m.state()
     places = Places(**{**places.__dict__, "object": obj, "array": array})
     w = Writer(m, places, layout)

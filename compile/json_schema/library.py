@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
 from ...automata.labelled import Labelled
-from ...automata.nested import RETURN, Machine, needs
-from ...bundle import Sheets
+from ...automata.pushdown import RETURN, PushdownMachine, needs
 from ...errors import ConstraintError
-from ...table import MOST_DEPTH, LazyTable, TransitionTable
+from ...kernels.mask_buffers import MaskBuffers
+from ...lazy.pushdown import Base, Counted, LazyPushdown, StringMaskCache
+from ...table.transition_table import MOST_DEPTH, LazyTable, TransitionTable
+from ...vocabulary.vocabulary import TokenTrie, Vocabulary
 from .. import store
-from ..lazy import Base, Counted, Known, Lazy
-from ..link import Bound, bind_rows, bound_parts, text_of, too_deep
-from ..link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
-from ..vocabulary import TokenTrie, Vocabulary
+from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of, too_deep
+from ..bind.link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
 from .algebra import ANY, Integer
 from .bounded import Lengths, follow_string
 from .fragments import Fragment, bound
@@ -35,7 +35,7 @@ _KEEPING = threading.Lock()  # held where these change: schemas are compiled, an
 
 
 @dataclass(frozen=True, eq=False)
-class Library(Bound):
+class Library(LinkedLibrary):
     """What every table of one vocabulary and layout begins with."""
 
     is_shared: ClassVar[bool] = True
@@ -104,13 +104,13 @@ class Library(Bound):
             part = slice(*arrays["exit_start"][listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
             token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
             mask = arrays["masks"][arrays["base_mask"][base]]
-            found[state] = Base.of(mask, token, symbol, token[:0], sheets=Sheets(mask.size))
+            found[state] = Base.of(mask, token, symbol, token[:0], sheets=MaskBuffers(mask.size))
         return found
 
     @cached_property
-    def known(self) -> Known:
+    def known(self) -> StringMaskCache:
         """What all tables know of the vocabulary, and of what strings have in them."""
-        return Known(self.vocabulary, self.bases[self.places.body])
+        return StringMaskCache(self.vocabulary, self.bases[self.places.body])
 
     @cached_property
     def counted(self) -> Counted:
@@ -249,7 +249,7 @@ def _numbers(places: Places) -> tuple[tuple[Labelled, int, tuple[int, int]], ...
     return tuple(found)
 
 
-def frames(machine: Machine, depth: int) -> int:
+def frames(machine: PushdownMachine, depth: int) -> int:
     """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
     height = machine.height
     return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
@@ -267,7 +267,7 @@ def lazily(
     """
     patient = replace(meter.budget, seconds=math.inf)
 
-    def read(meter: Meter) -> Lazy:
+    def read(meter: Meter) -> LazyPushdown:
         emitter = emitted(meter)
         emitter.begin(patient.begin())
         reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
@@ -275,7 +275,7 @@ def lazily(
             raise too_deep(reader.need(0), reader.depth)
         return reader
 
-    def renewed(reader: Lazy) -> Lazy:
+    def renewed(reader: LazyPushdown) -> LazyPushdown:
         return read(patient.begin()) if reader.is_large else reader
 
     _load_loops()
@@ -313,7 +313,7 @@ def _load_loops() -> None:
         _reader(library, emitter, 1, meter).need(0)
 
 
-def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
+def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> LazyPushdown:
     """Return what reads the machine of an emitter that is lazy, as it is."""
     machine = emitter.machine
     bound = emitter.frames_bound()
@@ -324,7 +324,7 @@ def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> Lazy:
         emitter.finish()
         return needs(machine, MOST_DEPTH)
 
-    return Lazy(
+    return LazyPushdown(
         machine, library.vocabulary, library.bases, library.remainders, library.places.body,
         library.counted, limits, library.known, depth,
         None if bound is None else bound + library.most_opened, meter, emitter.release,

@@ -16,25 +16,25 @@ from .algebra import (
     OBJECT,
     STRING,
     TRUE,
-    All,
-    Among,
+    AllOf,
+    AnyOf,
     Integer,
     ItemCount,
     Items,
-    Kinds,
     Members,
     Node,
+    OneOfValues,
     Range,
     Required,
-    Some,
+    Types,
     Words,
     all_of,
     any_of,
 )
 from .disjoint import kinds
 
-_LITERALS: dict[Any, Node] = {None: Kinds(NULL), False: Kinds(FALSE), True: Kinds(TRUE)}
-_STRING, _NUMBER, _ARRAY, _OBJECT = Kinds(STRING), Kinds(NUMBER), Kinds(ARRAY), Kinds(OBJECT)
+_LITERALS: dict[Any, Node] = {None: Types(NULL), False: Types(FALSE), True: Types(TRUE)}
+_STRING, _NUMBER, _ARRAY, _OBJECT = Types(STRING), Types(NUMBER), Types(ARRAY), Types(OBJECT)
 
 
 def number(value: Any) -> Decimal | None:
@@ -77,9 +77,9 @@ def one_of(values: Iterable[Any]) -> Node:
         parts.append(Words(tuple(words)))
     if numbers:
         mask |= NUMBER
-        parts.append(Among(frozenset(numbers)))
+        parts.append(OneOfValues(frozenset(numbers)))
     scalars = (
-        All(Kinds(mask), *parts) if parts else Kinds(mask) if mask else NEVER
+        AllOf(Types(mask), *parts) if parts else Types(mask) if mask else NEVER
     )  # an atom says nothing of values of other types
     return any_of([scalars, *others]) if others else scalars
 
@@ -123,8 +123,8 @@ def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
     The nodes are pairwise disjoint. Values of arrays and objects are not counted out, nor those of a `Later`.
     """
     found: dict[Node, None] = {}
-    for part in node.parts if type(node) is Some else (node,):
-        atoms = part.args if type(part) is All else (part,)
+    for part in node.parts if type(node) is AnyOf else (node,):
+        atoms = part.args if type(part) is AllOf else (part,)
         mask = kinds(part)
         if mask & (ARRAY | OBJECT):
             return None
@@ -152,7 +152,7 @@ def _numbers(atoms: tuple[Node, ...], most: int) -> list[Decimal] | None:
     high: Decimal | None = None
     integer = False
     for atom in atoms:
-        if type(atom) is Among:
+        if type(atom) is OneOfValues:
             return sorted(atom.values) if len(atom.values) <= most else None
         if type(atom) is Integer:
             integer = True

@@ -15,8 +15,8 @@ from .algebra import (
     NEVER,
     OBJECT,
     STRING,
-    All,
-    Kinds,
+    AllOf,
+    AnyOf,
     MemberCount,
     Members,
     Names,
@@ -24,7 +24,7 @@ from .algebra import (
     Not,
     Pattern,
     Required,
-    Some,
+    Types,
     Words,
     all_of,
     any_of,
@@ -185,7 +185,7 @@ def record_of(node: Node) -> Record | None:
     """Return the record that a formula about objects is; None where it is none."""
     record = Record([], {}, {}, [])
     low, high, most = 0, None, None
-    for part in node.args if type(node) is All else (node,):
+    for part in node.args if type(node) is AllOf else (node,):
         shape = type(part)
         if shape is Members:
             record.members.append(part)
@@ -371,7 +371,7 @@ class _Derivatives:
             table = self._tables[left, foreign] = _Table(left, foreign, self._end)
             table.required = self._required_by(left)
             table.allowed = self._allowed_in(left)
-            parts = () if len(left) != 1 else left[0].args if type(left[0]) is All else left
+            parts = () if len(left) != 1 else left[0].args if type(left[0]) is AllOf else left
             table.counts = [part for part in parts if type(part) is MemberCount]
             if table.counts:
                 left = (all_of([part for part in parts if type(part) is not MemberCount]),)
@@ -389,7 +389,7 @@ class _Derivatives:
         if unsaid is None:
             unsaid = 0
             # where nothing at all is left to say, the states of all places have the same steps: let them be
-            if not all(type(node) is Kinds for node in left):
+            if not all(type(node) is Types for node in left):
                 for node in left:
                     unsaid |= self._said_by(node)
                 unsaid = ~unsaid & ((1 << self._end) - 1)
@@ -543,7 +543,7 @@ class _Derivatives:
             by[atom] = _either(test, _lacking(rest, type(test) is Test), _lacking(rest, False))
         else:
             by[atom] = all_of([test, rest])
-            if letter >= self._end and type(test) is not Kinds:
+            if letter >= self._end and type(test) is not Types:
                 by[Not(atom)] = _either(test, negate(rest), _Lacks(rest))
 
     def _after(self, atom: Any, letter: int, row: _Row) -> tuple[Node, Node]:
@@ -606,7 +606,7 @@ class _Derivatives:
                 found = negate(self._without(node.args[0], place))
             else:
                 parts = [self._without(part, place) for part in node.args]
-                found = all_of(parts) if shape is All else any_of(parts)
+                found = all_of(parts) if shape is AllOf else any_of(parts)
             memo[node] = found
         return found
 
@@ -619,7 +619,7 @@ class _Derivatives:
     def _required_in(self, node: Any) -> int:
         """Return the keys that a formula's Required atoms name."""
         shape = type(node)
-        if shape is not All and shape is not Some and shape is not Not and shape is not Required:
+        if shape is not AllOf and shape is not AnyOf and shape is not Not and shape is not Required:
             return 0
         found = self._required.get(node)
         if found is None:
@@ -640,7 +640,7 @@ class _Derivatives:
             return self._required_in(node)
         if shape is _Lacks or shape is _Beyond:
             return self._said_by(node.args[0])
-        if shape is not All and shape is not Some and shape is not Not and shape is not Members:
+        if shape is not AllOf and shape is not AnyOf and shape is not Not and shape is not Members:
             return 0
         found = self._said.get(node)
         if found is None:
@@ -668,12 +668,12 @@ class _Derivatives:
             found = -1
             if shape is Members:
                 found = self._letters.declared(node)
-            elif shape is Kinds:
+            elif shape is Types:
                 found = -1 if node.args[0] else 0
-            elif shape is All:
+            elif shape is AllOf:
                 for part in node.args:
                     found &= self._allowed_by(part)
-            elif shape is Some:
+            elif shape is AnyOf:
                 found = 0
                 for part in node.args:
                     found |= self._allowed_by(part)
@@ -776,7 +776,7 @@ class _AnyOrder(_Derivatives):
         if shape is Not:
             inside = type(node.args[0])
             return inside is Members or inside is _Beyond or (inside is Required and self._kept)
-        if shape is not All and shape is not Some:
+        if shape is not AllOf and shape is not AnyOf:
             return shape is _Lacks
         found = self._negative.get(node)
         if found is None:
@@ -799,10 +799,10 @@ class _AnyOrder(_Derivatives):
         """Return a formula without what asks that some member fail: what is in it is in the whole."""
         if not self._is_negative(node):
             return node  # type: ignore[no-any-return]
-        if type(node) is not All and type(node) is not Some:
+        if type(node) is not AllOf and type(node) is not AnyOf:
             return node if type(node) is Not and type(node.args[0]) is Required else NEVER
         parts = map(self._surely, node.args)
-        return all_of(parts) if type(node) is All else any_of(parts)
+        return all_of(parts) if type(node) is AllOf else any_of(parts)
 
     def _forgotten(self, node: Any, beside: tuple[Members, ...]) -> Node:
         """Return a formula in which _Beyond names no key that could not have failed; beside: Members that must hold."""
@@ -812,12 +812,12 @@ class _AnyOrder(_Derivatives):
             told = [key for key in keys if not self._is_held(members, self._place[key], beside)]
             if len(told) < len(keys):
                 return Not(_Beyond(members, frozenset(told)) if told else members)
-        elif (shape is All or shape is Some) and self._is_negative(node):
-            if shape is All:
+        elif (shape is AllOf or shape is AnyOf) and self._is_negative(node):
+            if shape is AllOf:
                 beside = (*beside, *[part for part in node.args if type(part) is Members])
             parts = [self._forgotten(part, beside) for part in node.args]
             if any(map(is_not, parts, node.args)):
-                return all_of(parts) if shape is All else any_of(parts)
+                return all_of(parts) if shape is AllOf else any_of(parts)
         return node  # type: ignore[no-any-return]
 
     def _is_held(self, members: Members, letter: int, beside: tuple[Members, ...]) -> bool:
@@ -830,9 +830,9 @@ class _AnyOrder(_Derivatives):
         shape = type(node)
         if shape is Required:
             return [self._required_in(node)]
-        if shape is Some:
+        if shape is AnyOf:
             return _least([keys for part in node.args for keys in self._ways(part)])
-        if shape is not All:
+        if shape is not AllOf:
             return [0] if closes(node) else []
         found = [0]
         for part in node.args:
@@ -900,7 +900,7 @@ def _asked(node: Any) -> int:
 def _asks_for_several(node: Any) -> bool:
     """Return whether a formula asks for two members or more, so that it matters which keys are left."""
     shape = type(node)
-    return _asked(node) > 1 or ((shape is All or shape is Some) and any(map(_asks_for_several, node.args)))
+    return _asked(node) > 1 or ((shape is AllOf or shape is AnyOf) and any(map(_asks_for_several, node.args)))
 
 
 def _check_counts(node: Any, required: int = 0) -> None:
@@ -913,8 +913,8 @@ def _check_counts(node: Any, required: int = 0) -> None:
         path = (node.args[0] if shape is Not else node).args[2]
         if path is not None:
             raise inexact(path, _TWICE, "that")
-    elif shape is All or shape is Some:
-        if shape is All:
+    elif shape is AllOf or shape is AnyOf:
+        if shape is AllOf:
             required += len({key for part in node.args if type(part) is Required for key in part.args[0]})
         for part in node.args:
             _check_counts(part, required)
@@ -958,7 +958,7 @@ def _orders(node: Any, declared: frozenset[str], orders: dict[Node, list[list[st
             orders[node] = [[key] for key in node.args[0] if key not in declared]
     elif shape is Not or shape is _Lacks or shape is _Beyond:
         _orders(node.args[0], declared, orders)
-    elif shape is All or shape is Some:
+    elif shape is AllOf or shape is AnyOf:
         late = []
         for part in node.args:
             if type(part) is Required:

@@ -31,7 +31,7 @@ from ...automata.labelled import Labelled, labelled, relabelled, spelled
 from ...automata.minimize import canonical
 from ...automata.nfa import Nfa, determinize
 from ..regex.lower import to_dfa
-from .algebra import All, Among, Integer, Kinds, Multiple, Node, Not, Range, Some, all_of, atoms
+from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, OneOfValues, Range, Types, all_of, atoms
 from .memo import remembered
 
 _MANY_REMAINDERS = 20_000  # states from which a bounded range is rather counted out
@@ -53,7 +53,7 @@ def numbers(parts: tuple[Node, ...], meter: Meter) -> Labelled | None:
 
 
 def _numbers(parts: tuple[Node, ...], meter: Meter) -> Labelled | None:
-    found = {i: _texts(part, meter) for i, part in enumerate(parts) if type(part) is not Kinds or part.args[0]}
+    found = {i: _texts(part, meter) for i, part in enumerate(parts) if type(part) is not Types or part.args[0]}
     words = {word: i for i, texts in found.items() if not isinstance(texts, Dfa) for word in texts}
     dfas = {i: texts for i, texts in found.items() if isinstance(texts, Dfa) and not texts.is_empty}
     if not dfas:
@@ -72,13 +72,13 @@ def _numbers(parts: tuple[Node, ...], meter: Meter) -> Labelled | None:
 def holds(node: Node, value: Decimal, meter: Meter) -> bool:
     """Whether a number is in a formula as `algebra.restrict` makes it for NUMBER."""
     kind = type(node)
-    if kind is All:
+    if kind is AllOf:
         return all(holds(part, value, meter) for part in node.args)
-    if kind is Some:
+    if kind is AnyOf:
         return any(holds(part, value, meter) for part in node.args)
     if kind is Not:
         return not holds(node.args[0], value, meter)
-    if kind is Kinds:
+    if kind is Types:
         return bool(node.args[0])
     if kind is Range:
         low, high, low_open, high_open = node.args
@@ -86,7 +86,7 @@ def holds(node: Node, value: Decimal, meter: Meter) -> bool:
         return above and (high is None or (value < high if high_open else value <= high))
     if kind is Integer:
         return value == value.to_integral_value()
-    if kind is Among:
+    if kind is OneOfValues:
         return value in node.args[0]
     if kind is Multiple:
         return (_fraction(value, meter) / _fraction(node.args[0], meter)).denominator == 1
@@ -117,7 +117,7 @@ def _texts(node: Node, meter: Meter) -> Dfa | list[bytes]:
 def _signs(node: Node) -> tuple[bool, bool, bool] | None:
     """Return whether the negative numbers, zero and the positive ones are in, if only the sign matters, else None."""
     kind = type(node)
-    if kind is Kinds:
+    if kind is Types:
         inside = bool(node.args[0])
         return inside, inside, inside
     if kind is Range:
@@ -129,8 +129,8 @@ def _signs(node: Node) -> tuple[bool, bool, bool] | None:
     if kind is Not:
         inner = _signs(node.args[0])
         return None if inner is None else (not inner[0], not inner[1], not inner[2])
-    if kind is All or kind is Some:
-        every = all if kind is All else any
+    if kind is AllOf or kind is AnyOf:
+        every = all if kind is AllOf else any
         found = []
         for part in node.args:
             inner = _signs(part)
@@ -144,9 +144,9 @@ def _signs(node: Node) -> tuple[bool, bool, bool] | None:
 def _is_whole(node: Node) -> bool:
     """Whether the formula says outright that its numbers are integral."""
     kind = type(node)
-    if kind is All:
+    if kind is AllOf:
         return any(_is_whole(part) for part in node.args)
-    if kind is Some:
+    if kind is AnyOf:
         return all(_is_whole(part) for part in node.args)
     return kind is Integer
 
@@ -154,19 +154,19 @@ def _is_whole(node: Node) -> bool:
 def _values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
     """Return the formula's numbers, each once, if it lists them, else None."""
     kind = type(node)
-    if kind is Among:
+    if kind is OneOfValues:
         values: frozenset[Decimal] = node.args[0]
         return values
-    if kind is All:
+    if kind is AllOf:
         for i, part in enumerate(node.args):
             listed = _values(part, meter)
             if listed is not None:
                 others = node.args[:i] + node.args[i + 1 :]
                 return [value for value in listed if all(holds(other, value, meter) for other in others)]
         # one condition is quicker said in digits
-        if sum(type(part) in (Multiple, Not, Some) for part in node.args) > 1:
+        if sum(type(part) in (Multiple, Not, AnyOf) for part in node.args) > 1:
             return _few_multiples(node, meter)
-    if kind is Some:
+    if kind is AnyOf:
         found: set[Decimal] = set()
         for part in node.args:
             listed = _values(part, meter)
@@ -221,7 +221,7 @@ def _bounds(node: Node) -> tuple[Decimal | None, Decimal | None]:
     kind = type(node)
     if kind is Range:
         return node.args[0], node.args[1]
-    if kind is All:
+    if kind is AllOf:
         parts = [_bounds(part) for part in node.args]
         return (
             max((low for low, _ in parts if low is not None), default=None),
@@ -237,14 +237,14 @@ def _step(node: Node) -> Fraction | None:
         return Fraction(1)
     if kind is Multiple:
         return Fraction(node.args[0]) if _adjusted(node.args[0]) <= 18 else None
-    if kind is All or kind is Some:
+    if kind is AllOf or kind is AnyOf:
         steps = [_step(part) for part in node.args]
         known = [step for step in steps if step is not None]
-        if not known or (kind is Some and len(known) < len(steps)):
+        if not known or (kind is AnyOf and len(known) < len(steps)):
             return None
         common = known[0]
         for step in known[1:]:
-            if kind is All:  # a multiple of both: the least common one
+            if kind is AllOf:  # a multiple of both: the least common one
                 common = Fraction(
                     math.lcm(common.numerator * step.denominator, step.numerator * common.denominator),
                     common.denominator * step.denominator,
@@ -261,16 +261,16 @@ def _step(node: Node) -> Fraction | None:
 def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
     """Return the plain texts of a formula's numbers; whole: those without a fraction."""
     kind = type(node)
-    if kind is Some:
+    if kind is AnyOf:
         return ops.unions([_regular(part, whole, meter) for part in node.args], meter)
     low = high = multiple = None
     low_open = high_open = integral = False
-    parts = node.args if kind is All else (node,)
+    parts = node.args if kind is AllOf else (node,)
     inner: list[Node] = []
     outer: list[Node] = []
     found: list[Dfa] = []
     remainders = [part for part in parts if type(part) is not Integer and _is_about_remainders(part)]
-    if len(remainders) > 1 or (remainders and type(remainders[0]) is Some):
+    if len(remainders) > 1 or (remainders and type(remainders[0]) is AnyOf):
         told = _by_remainder(remainders, meter)
         if told is not None:
             found.append(told)
@@ -289,11 +289,11 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
             outer.append(part.args[0])
         elif shape is Multiple and multiple is None:
             multiple = part
-        elif shape is not Kinds or not part.args[0]:
+        elif shape is not Types or not part.args[0]:
             inner.append(part)
     if multiple is not None:
         values = _counted(multiple.args[0], low, high, meter)
-        inner.append(multiple if values is None else Among(values))
+        inner.append(multiple if values is None else OneOfValues(values))
     texts = _interval(low, low_open, high, high_open, not whole, meter)
     if integral and not whole:
         texts = ops.intersection(texts, _grammar("integral"), meter)
@@ -309,11 +309,11 @@ def _atom(node: Node, meter: Meter) -> Dfa:
     kind = type(node)
     if kind is Multiple:
         return remembered(_languages, (node,), lambda: _multiples(node.args[0], meter))
-    if kind is Among:
+    if kind is OneOfValues:
         return remembered(_languages, (node,), lambda: _among(node.args[0], meter))
     if kind is Integer:
         return _grammar("integral")
-    if kind is Kinds:
+    if kind is Types:
         return _grammar("plain" if node.args[0] else "nothing")
     return _regular(node, False, meter)
 
@@ -537,7 +537,7 @@ def _multiples(of: Decimal, meter: Meter) -> Dfa:
 def _is_about_remainders(node: Node) -> bool:
     """Whether a formula asks for nothing but of what a number is a multiple."""
     kind = type(node)
-    if kind is All or kind is Some or kind is Not:
+    if kind is AllOf or kind is AnyOf or kind is Not:
         return all(map(_is_about_remainders, node.args))
     return kind is Multiple or kind is Integer
 
@@ -572,8 +572,8 @@ def _by_remainder(parts: list[Node], meter: Meter) -> Dfa | None:
 def _truths(node: Node, truths: Mapping[Node, NDArray[np.bool_]]) -> NDArray[np.bool_]:
     """Return where a formula holds, given where its atoms do."""
     kind = type(node)
-    if kind is All or kind is Some:
-        inside: NDArray[np.bool_] = (np.logical_and if kind is All else np.logical_or).reduce(
+    if kind is AllOf or kind is AnyOf:
+        inside: NDArray[np.bool_] = (np.logical_and if kind is AllOf else np.logical_or).reduce(
             [_truths(part, truths) for part in node.args]
         )
         return inside

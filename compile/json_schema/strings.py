@@ -28,7 +28,7 @@ from ...errors import SchemaError
 from ...kernels.compiled import kernel
 from ..regex.lower import to_dfa
 from . import formats
-from .algebra import All, Format, Kinds, Length, Node, Not, Pattern, Some, Words, atoms, negate
+from .algebra import AllOf, AnyOf, Format, Length, Node, Not, Pattern, Types, Words, atoms, negate
 from .memo import remembered
 from .skeleton import Bounded, Finite, Free, Regular, Text
 
@@ -48,7 +48,7 @@ def texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
 
 
 def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
-    live = [i for i, part in enumerate(parts) if type(part) is not Kinds or part.args[0]]
+    live = [i for i, part in enumerate(parts) if type(part) is not Types or part.args[0]]
     if len(live) == 1:
         bounds = _lengths(parts[live[0]])
         if bounds is not None:
@@ -133,7 +133,7 @@ def holds(node: Node, text: str, meter: Meter | None = None) -> bool:
 def _truth(node: Node, text: str, meter: Meter) -> bool | None:
     """Return whether a string is in a formula, None where it is in the gap of a format that decides."""
     kind = type(node)
-    if kind is Kinds:
+    if kind is Types:
         return bool(node.args[0])
     if kind is Words:
         return text in node.args[0]
@@ -143,8 +143,8 @@ def _truth(node: Node, text: str, meter: Meter) -> bool | None:
     if kind is Not:
         inner = _truth(node.args[0], text, meter)
         return None if inner is None else not inner
-    if kind is All or kind is Some:
-        unless = kind is Some  # one part of this truth settles it
+    if kind is AllOf or kind is AnyOf:
+        unless = kind is AnyOf  # one part of this truth settles it
         settled: bool | None = not unless
         for part in node.args:
             inner = _truth(part, text, meter)
@@ -183,12 +183,12 @@ _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of o
 def _lengths(node: Node) -> tuple[int, int | None] | None:
     """Return the bounds of a formula that is a conjunction of lengths alone, else None."""
     low, high = 0, None
-    for part in node.args if type(node) is All else (node,):
+    for part in node.args if type(node) is AllOf else (node,):
         if type(part) is Length:
             low = max(low, part.args[0])
             if part.args[1] is not None:
                 high = part.args[1] if high is None else min(high, part.args[1])
-        elif type(part) is not Kinds or not part.args[0]:
+        elif type(part) is not Types or not part.args[0]:
             return None
     return low, high
 
@@ -228,9 +228,9 @@ def _fits(node: Node, length: int) -> bool:
         return bool(low <= length and (high is None or length <= high))
     if kind is Not:
         return not _fits(node.args[0], length)
-    if kind is Kinds:
+    if kind is Types:
         return bool(node.args[0])
-    return (all if kind is All else any)(_fits(part, length) for part in node.args)
+    return (all if kind is AllOf else any)(_fits(part, length) for part in node.args)
 
 
 def _words(node: Node, meter: Meter) -> Sequence[str] | None:
@@ -239,13 +239,13 @@ def _words(node: Node, meter: Meter) -> Sequence[str] | None:
     if kind is Words:
         words: tuple[str, ...] = node.args[0]
         return words
-    if kind is All:
+    if kind is AllOf:
         for i, part in enumerate(node.args):
             listed = _words(part, meter)
             if listed is not None:
                 others = node.args[:i] + node.args[i + 1 :]
                 return [word for word in listed if all(_truth(other, word, meter) for other in others)]
-    if kind is Some:
+    if kind is AnyOf:
         found: dict[str, None] = {}
         for part in node.args:
             listed = _words(part, meter)
@@ -259,7 +259,7 @@ def _words(node: Node, meter: Meter) -> Sequence[str] | None:
 def _excluded(node: Node) -> dict[str, None] | None:
     """Return the strings that are not in a formula that lists them, one at least that some text spells, else None."""
     found: dict[str, None] = {}
-    for part in node.args if type(node) is All else (node,):
+    for part in node.args if type(node) is AllOf else (node,):
         if type(part) is not Not or type(part.args[0]) is not Words:
             return None
         found.update(dict.fromkeys(part.args[0].args[0]))
@@ -290,12 +290,12 @@ def _language(node: Node, meter: Meter) -> Dfa:
 def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
     """Return the same, and how many characters they have at most, None for no bound: that is not counted in the DFA."""
     kind = type(node)
-    if kind is Some:
+    if kind is AnyOf:
         return ops.unions([language(part, meter) for part in node.args], meter), None
     inner: list[Dfa] = []
     outer: list[Dfa] = []
     low, high = 0, None
-    for part in node.args if kind is All else (node,):
+    for part in node.args if kind is AllOf else (node,):
         shape = type(part)
         if shape is Length:
             low = max(low, part.args[0])
@@ -307,9 +307,9 @@ def _uncut(node: Node, meter: Meter) -> tuple[Dfa, int | None]:
             inner.append(formats.language(part.args[0], meter))
         elif shape is Words:
             inner.append(_spelled(part.args[0], meter))
-        elif shape is Some:
+        elif shape is AnyOf:
             inner.append(language(part, meter))
-        elif shape is Kinds:
+        elif shape is Types:
             if not part.args[0]:
                 return _nothing(), None
         elif shape is Not:

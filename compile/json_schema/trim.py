@@ -13,10 +13,10 @@ from typing import Any
 
 from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, Step, Unordered, Value
 
-Automaton = ArrayAutomaton | ObjectAutomaton
+LazyMachine = ArrayAutomaton | ObjectAutomaton
 
 
-def trim(values: Iterable[Value], sound: Set[Automaton]) -> dict[Value, int]:
+def trim(values: Iterable[Value], sound: Set[LazyMachine]) -> dict[Value, int]:
     """Return the labels of every value that some text has, as a bit mask; take out what leads to no such text.
 
     values: all whose automata are to be trimmed, and all below them. sound: automata from each of whose states the end
@@ -44,7 +44,7 @@ def trim(values: Iterable[Value], sound: Set[Automaton]) -> dict[Value, int]:
 def steps_below(root: Value) -> list[Step]:
     """Return all steps that a value leads to, each once."""
     found: list[Step] = []
-    seen: set[Value | Automaton] = {root}
+    seen: set[Value | LazyMachine] = {root}
     pending = [root]
     while pending:
         value = pending.pop()
@@ -60,7 +60,7 @@ def steps_below(root: Value) -> list[Step]:
     return found
 
 
-def _all_steps(automaton: Automaton) -> dict[Step, None]:
+def _all_steps(automaton: LazyMachine) -> dict[Step, None]:
     """Return the steps of an automaton, each once, those that its states share but do not take among them."""
     if isinstance(automaton, ArrayAutomaton):
         return {state.item: None for state in automaton.states if state.item is not None}
@@ -82,7 +82,7 @@ class _Search:
 
     __slots__ = ("_covered", "_states", "_taken", "owners", "pending", "reached")
 
-    def __init__(self, automaton: Automaton) -> None:
+    def __init__(self, automaton: LazyMachine) -> None:
         self._states: list[Any] = automaton.states
         self._taken: set[Step] = set()
         self._covered: dict[int, tuple[int, int]] = {}  # of shared lists of steps, by id: the range gone over
@@ -139,10 +139,10 @@ class _Search:
         return new
 
 
-def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[Automaton, _Search]]:
+def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[LazyMachine, _Search]]:
     """Return the labels of values that some text has; and how far each automaton was gone through to find them."""
     alive: dict[Value, int] = {}
-    searches: dict[Automaton, _Search] = {}
+    searches: dict[LazyMachine, _Search] = {}
     for value in values:
         alive[value] = _inhabited(value)
         for automaton in (value.array, value.object):
@@ -196,7 +196,7 @@ def _inhabited(value: Value) -> int:
     return mask
 
 
-def _clean(automaton: Automaton, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
+def _clean(automaton: LazyMachine, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
     """Take out of an automaton what leads nowhere; return whether anything is left.
 
     whole: every state is reached, and every step can be taken in all its ways.

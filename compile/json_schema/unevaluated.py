@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from .algebra import ANY, ARRAY, NEVER, OBJECT, Items, Kinds, Members, Node, Pattern, Required, all_of, any_of
+from .algebra import ANY, ARRAY, NEVER, OBJECT, Items, Members, Node, Pattern, Required, Types, all_of, any_of
+from .context import ABSENT, UNIVERSAL, WHOLE, Compiler, Site
 from .documents import Scope
-from .site import ABSENT, UNIVERSAL, WHOLE, Compiler, Site
 from .source import Path
 from .strings import holds
 
@@ -273,7 +273,7 @@ def _dependent(site: Site, keyword: str, value: Any, kind: int) -> Evaluated:
         return _NOTHING
     parts = []
     for key, schema in value.items():
-        has = all_of([Kinds(OBJECT), Required((key,))])
+        has = all_of([Types(OBJECT), Required((key,))])
         parts.append(_given(site.compiler, has, _in(site, schema, kind, keyword, key)))
     return _either(site.compiler, parts)
 

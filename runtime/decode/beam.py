@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ..device_table import State
+from ..device.device_table import State
 
 Step = Callable[[Any, Any, int], tuple[Any, Any]]
 """step(tokens (B * M,), cache, t) -> (logits (B * M, V), cache); tokens are those chosen at t - 1."""

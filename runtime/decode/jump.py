@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConstraintError
-from ...matrix import Constraint
-from ..device_table import check_logits
-from ..matcher import Matcher, Spelling
-from ..on_demand import has_lengths
+from ...table.sorted_matrix import Constraint
+from ..device.device_table import check_logits
+from ..device.on_demand import has_lengths
+from ..host.matcher import Matcher, Spelling
 from .reader import Reader, check_prompts, padded
 from .sampling import _choose, _filters, _finite, _split
 

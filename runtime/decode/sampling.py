@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import VocabularyMismatchError
-from ..device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
-from ..on_demand import counts_tokens
+from ..device.device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
+from ..device.on_demand import counts_tokens
 from .beam import Step
 
 _NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many

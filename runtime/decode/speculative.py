@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...matrix import Constraint
-from ..device_table import check_logits
-from ..matcher import Matcher, Spelling
-from ..on_demand import counts_tokens
+from ...table.sorted_matrix import Constraint
+from ..device.device_table import check_logits
+from ..device.on_demand import counts_tokens
+from ..host.matcher import Matcher, Spelling
 from .jump import allowed, row_matchers, sequences, take_forced
 from .reader import Reader, check_prompts, padded
 from .sampling import _check_run, _draw, _Filters, _filters, _finite, _floor, _split, _uniform

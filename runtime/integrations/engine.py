@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismatchError
-from ...table import NestedState, TransitionTable
+from ...table.transition_table import NestedState, TransitionTable
 from .. import torch_ops
-from ..arena import Arena, Handle, check_held
+from ..arena.arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
-from ..device_table import State, check_logits
-from ..matcher import Matcher, Spelling
-from ..on_demand import DEAD, OnDemandTable, has_lengths
-from ..packed_draw import Filters
+from ..device.device_table import State, check_logits
+from ..device.on_demand import DEAD, OnDemandTable, has_lengths
+from ..host.draw import Filters
+from ..host.matcher import Matcher, Spelling
 from .reader import TransformersReader
 
 Finished = Literal["stop", "length", "cancelled", "no distribution", "budget"]

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import ConstraintError, MissingDependencyError, VocabularyMismatchError
-from ...matrix import Constraint, SortedMatrix
-from ...table import LazyTable
+from ...table.sorted_matrix import Constraint, SortedMatrix
+from ...table.transition_table import LazyTable
 from .. import torch_ops
 from ..decode.beam import beam_search
-from ..device_table import Selection, State, check_floating
-from ..matcher import Matcher
-from ..matrix_ops import DeviceMatrix, MatrixState
-from ..on_demand import OnDemandTable, has_lengths
+from ..device.device_table import Selection, State, check_floating
+from ..device.matrix_ops import DeviceMatrix, MatrixState
+from ..device.on_demand import OnDemandTable, has_lengths
+from ..host.matcher import Matcher
 
 try:
     from transformers.generation import logits_process, stopping_criteria

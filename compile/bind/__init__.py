@@ -1,0 +1,1 @@
+"""Automata meet a vocabulary: bytes become tokens."""

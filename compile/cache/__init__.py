@@ -1,0 +1,1 @@
+"""Compiled constraints kept in memory and on disk."""

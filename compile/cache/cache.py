@@ -1,0 +1,684 @@
+"""Tables by what they were compiled from: each compiled once, kept in memory and, if wanted, in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import pickle
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast, get_args
+from weakref import WeakKeyDictionary
+
+from ... import errors
+from ...automata.budget import Budget
+from ...errors import BudgetError, ConstraintError
+from ...table.transition_table import LazyTable, TransitionTable
+from ...vocabulary.vocabulary import Vocabulary
+from .. import store, text
+from ..grammar import build as grammars
+from ..json_schema import request as schemas
+from ..tags import build as tags
+from ..tags.reading import PARTS, SCHEMAS, plain
+
+_SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
+_STALE = 3600.0  # seconds after which a file that was never finished belongs to no process any more
+_SPELLINGS = 4  # of one source, kept with it
+
+
+class CacheStats(NamedTuple):
+    """What a cache holds, and what it was asked for since it was made."""
+
+    entries: int  # tables and errors
+    bytes: int
+    hits: int  # answered from memory
+    waits: int  # answered by a compilation that another thread had begun
+    disk_hits: int  # answered from the folder
+    compilations: int  # of which those with errors are
+    failures: int
+    evictions: int
+
+
+class Warmed(NamedTuple):
+    """What `warm` did, by the position of each schema."""
+
+    tables: int  # how many are there now
+    errors: dict[int, ConstraintError]
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A table, or why there is none."""
+
+    found: TransitionTable | ConstraintError
+    spellings: list[Any]  # by which it was asked for
+    bytes: int = 0
+    own: int = 0  # of these, what does not change
+
+    def size(self) -> int:
+        """Return the bytes that are held for it now; a lazy table grows as it is read."""
+        return self.own + (self.found.memory if isinstance(self.found, TransitionTable) else 0)
+
+
+@dataclass
+class _Counts:
+    hits: int = 0
+    waits: int = 0
+    disk_hits: int = 0
+    compilations: int = 0
+    failures: int = 0
+    evictions: int = 0
+
+
+class Cache:
+    """Compiled tables of one vocabulary, for any number of threads.
+
+    What was asked for least recently goes first, once there are more than max_entries or they hold more than
+    max_bytes; lazy tables grow while they are read, and count as large as they are when they are asked for. Each
+    source is compiled once, however many threads ask for it at the same time. One that cannot be compiled is kept as
+    well, and raises the same error again. A table that somebody still uses stays whole, whatever the cache forgets.
+
+    directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
+    tables that is what `LazyTable.complete` works out. Files that are damaged are made again, and a folder that cannot
+    be written is done without.
+
+    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    >>> cache = Cache(vocab)
+    >>> cache.compile_regex("[ab]+") is cache.compile_regex("[ab]+"), cache.stats.compilations
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        max_bytes: int = 1 << 30,
+        max_entries: int = 10_000,
+        directory: str | os.PathLike[str] | None = None,
+        directory_bytes: int = 4 << 30,
+    ) -> None:
+        text.check_vocabulary(vocabulary)
+        for name, limit in (
+            ("max_bytes", max_bytes),
+            ("max_entries", max_entries),
+            ("directory_bytes", directory_bytes),
+        ):
+            if isinstance(limit, bool) or not isinstance(limit, int):
+                raise TypeError(f"{name} must be an integer, not {type(limit).__name__}")
+            if limit < 1:
+                raise ValueError(f"{name}={limit} must be 1 or more")
+        self.vocabulary, self.max_bytes, self.max_entries = vocabulary, max_bytes, max_entries
+        self._folder = None if directory is None else _Folder(Path(directory), directory_bytes, vocabulary)
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self._key_of: dict[Any, Any] = {}  # by spelling
+        self._running: dict[Any, Future[_Entry]] = {}
+        self._classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()
+        self._counts = _Counts()
+        self._bytes = 0
+
+    # ------------------------------------------------------------------------------------------------ asking
+
+    def compile_json_schema(
+        self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
+    ) -> TransitionTable:
+        """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options and errors.
+
+        The order of keys has a meaning, and makes another table; spacing has none.
+        """
+        if not isinstance(lazy, bool):
+            raise TypeError(f"lazy must be True or False, not {lazy!r}")
+        if isinstance(schema, type):
+            schema = self._contents(schema)
+        spelling = self._spelling("json schema", schema, lazy, budget, options)
+        if spelling is not None and (entry := self._known(spelling)) is not None:
+            return _answer(entry)
+        asked = schemas.request(schema, **options)
+        return self._get(
+            _key("json schema", asked.source, lazy, budget),
+            spelling,
+            lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=budget),
+        )
+
+    def _spelling(self, kind: str, source: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
+        """Return what a request says as it stands, from which nothing else has to be made; None where that may mislead.
+
+        A pickle says all there is to plain objects, and takes a part that occurs in several places once.
+        """
+        if options.get("documents") is not None:
+            return None
+        try:
+            said = source if type(source) is str else pickle.dumps(source, 5)
+            spelling = kind, said, pickle.dumps(tuple(options.items()), 5), lazy, budget
+            hash(spelling)
+        except (ValueError, TypeError, AttributeError, RecursionError, pickle.PicklingError):
+            return None
+        return spelling
+
+    def compile_regex(self, pattern: str, *, flags: str = "", budget: Budget | None = None) -> TransitionTable:
+        """Return the table of a pattern, as `maskwright.compile_regex` makes it, with its errors."""
+        if not isinstance(pattern, str) or not isinstance(flags, str):  # which it says
+            return text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
+        pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
+        spelling = "regex", flags, pattern, budget
+        if (entry := self._known(spelling)) is not None:
+            return _answer(entry)
+        key = _key("regex", text.source_of("regex", flags, pattern), False, budget)
+        return self._get(
+            key, spelling, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
+        )
+
+    def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
+        """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
+        if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):  # which it says
+            return text.compile_choices(choices, self.vocabulary, budget=budget)
+        texts = tuple(choices)
+        if not all(isinstance(choice, str) for choice in texts):
+            return text.compile_choices(texts, self.vocabulary, budget=budget)
+        texts = tuple("".join([choice]) for choice in texts)
+        spelling = "choices", texts, budget
+        if (entry := self._known(spelling)) is not None:
+            return _answer(entry)
+        key = _key("choices", text.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget)
+        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
+
+    def compile_grammar(
+        self,
+        grammar: str,
+        *,
+        start: str | None = None,
+        syntax: grammars.Syntax = "lark",
+        depth: int = 64,
+        budget: Budget | None = None,
+    ) -> TransitionTable:
+        """Return the table of a grammar, as `maskwright.compile_grammar` makes it, with its errors.
+
+        Why a grammar has no arrays is remembered as well, once somebody has asked for them.
+        """
+
+        def make() -> TransitionTable:
+            return grammars.compile_grammar(
+                grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=budget
+            )
+
+        texts = (grammar, syntax, "" if start is None else start)
+        if not all(isinstance(each, str) for each in texts) or type(depth) is not int:
+            return make()  # which says what is wrong
+        grammar, syntax = "".join([grammar]), cast(grammars.Syntax, "".join([syntax]))  # plain ones
+        start = None if start is None else "".join([start])
+        if syntax not in get_args(grammars.Syntax):
+            return make()
+        start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
+        return self._get(_key("grammar", source, True, budget), None, make)
+
+    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> TransitionTable:
+        """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
+
+        The order of keys has a meaning in schemas, and makes another table everywhere; spacing of JSON text has none.
+        """
+        if not isinstance(tag, str):
+            tag = self._format(plain(tag))
+        spelling = self._spelling("structural tag", tag, True, budget, options)
+        if spelling is not None and (entry := self._known(spelling)) is not None:
+            return _answer(entry)
+        contents = self._format(plain(tag)) if isinstance(tag, str) else tag
+        asked = schemas.request(True, **options)
+        options = {**options, "allow": asked.allowed}  # what was given may be read only once
+        return self._get(
+            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), True, budget),
+            spelling,
+            lambda: tags.compile_structural_tag(contents, self.vocabulary, budget=budget, **options),
+        )
+
+    def _format(self, part: Any) -> Any:
+        """Return a part of a structural tag as it is to be read, with the schemas of pydantic classes in their places.
+
+        A class says nothing by itself, and is another once it is rebuilt.
+        """
+        if isinstance(part, (list, tuple)):
+            return [self._format(each) for each in part]
+        if not isinstance(part, Mapping):
+            return part
+        read = {key: self._format(part[key]) for key in (*PARTS, "structures") if key in part}
+        classes = {key: self._contents(part[key]) for key in SCHEMAS if isinstance(part.get(key), type)}
+        return {**part, **read, **classes}
+
+    def warm(
+        self, sources: Sequence[Any], *, processes: int | None = None, progress: bool = False, **options: Any
+    ) -> Warmed:
+        """Compile JSON Schemas in parallel processes, whole tables, so that asking for them finds them.
+
+        options: of `compile_json_schema`, with which they will be asked for. processes: as many as there are
+        processors if None. progress: show a bar. What cannot be compiled is kept as an error; a table that is larger
+        than its budget allows is left out, since a lazy one may still do. A lazy one that is there is worked out here.
+        """
+        if isinstance(sources, (str, bytes, Mapping)):
+            raise TypeError("warm takes a list of schemas, not one")
+        if processes is not None and (isinstance(processes, bool) or not isinstance(processes, int) or processes < 1):
+            raise ValueError(
+                f"processes={processes!r} must be an integer, 1 or more, or None for as many as processors"
+            )
+        from rich.progress import Progress
+
+        if "allow" in options and not isinstance(options["allow"], str):
+            options["allow"] = list(options["allow"])
+        contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
+        wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
+        found: dict[Any, TransitionTable | ConstraintError] = {}
+        places: dict[Any, list[int]] = {}
+        for n, key, _ in wanted:
+            if key is not None:
+                places.setdefault(key, []).append(n)
+        mine: dict[Any, Future[_Entry]] = {}
+        others: dict[Any, Future[_Entry]] = {}
+        for key in places:
+            kept = None if self._folder is None else self._folder.read(key)
+            with self._lock:
+                if key in self._entries:
+                    found[key] = self._entries[key].found
+                elif key in self._running:
+                    others[key] = self._running[key]
+                elif kept is None:
+                    mine[key] = self._running[key] = Future()
+                else:
+                    self._counts.disk_hits += 1
+            if kept is not None and key not in found and key not in others:
+                found[key] = self._keep(key, None, kept).found
+        try:
+            with Progress(disable=not progress, transient=True) as bar:
+                task = bar.add_task("compiling", total=len(mine))
+                jobs = [(key, contents[places[key][0]]) for key in mine]
+                for key, made in _in_processes(self.vocabulary, jobs, options, processes):
+                    bar.advance(task)
+                    found[key] = made
+                    with self._lock:
+                        self._counts.compilations += 1
+                        self._counts.failures += isinstance(made, ConstraintError)
+                    if not isinstance(made, BudgetError):
+                        entry = self._keep(key, None, made)
+                        self._write(key, made)
+                        with self._lock:
+                            del self._running[key]
+                        mine.pop(key).set_result(entry)
+        finally:
+            with self._lock:
+                for key in mine:
+                    del self._running[key]
+            for waiting in mine.values():
+                waiting.set_exception(_AbandonedError())  # who waits makes it, perhaps lazily
+        for key, running in others.items():
+            with contextlib.suppress(_AbandonedError):
+                found[key] = running.result().found
+        for key, there in found.items():
+            if isinstance(there, LazyTable):
+                try:
+                    there.complete()
+                except BudgetError as error:
+                    found[key] = error
+        wrong = {n: error for n, _, error in wanted if error is not None}
+        for key, where in places.items():
+            each = found.get(key)
+            if isinstance(each, ConstraintError):
+                wrong.update(dict.fromkeys(where, each))
+        tables = sum(len(where) for key, where in places.items() if isinstance(found.get(key), TransitionTable))
+        return Warmed(tables, dict(sorted(wrong.items())))
+
+    def _wanted(self, schema: Any, options: dict[str, Any]) -> tuple[Any, ConstraintError | None]:
+        """Return the key of a schema, or what is wrong with it."""
+        given = {name: value for name, value in options.items() if name not in ("lazy", "budget")}
+        try:
+            asked = schemas.request(schema, **given)
+        except ConstraintError as error:
+            return None, error
+        return _key("json schema", asked.source, options.get("lazy", True), options.get("budget")), None
+
+    @property
+    def stats(self) -> CacheStats:
+        """What the cache holds, and what it was asked for."""
+        with self._lock:
+            counts = self._counts
+            return CacheStats(
+                len(self._entries), self._bytes, counts.hits, counts.waits, counts.disk_hits, counts.compilations,
+                counts.failures, counts.evictions,
+            )  # fmt: skip
+
+    def clear(self) -> None:
+        """Forget all tables and errors in memory; what is in the folder stays."""
+        with self._lock:
+            self._entries.clear()
+            self._key_of.clear()
+            self._bytes = 0
+
+    # ----------------------------------------------------------------------------------------------- memory
+
+    def _contents(self, model: type) -> Any:
+        """Return the schema of a pydantic model class, which takes a while to make, once for each class."""
+        from ..json_schema.source import read
+
+        made = getattr(model, "__pydantic_core_schema__", None)  # another object after the model is rebuilt
+        known = self._classes.get(model)
+        if known is not None and known[0] is made and made is not None:
+            return known[1]
+        contents = read(model)
+        self._classes[model] = made, contents
+        return contents
+
+    def _known(self, spelling: Any) -> _Entry | None:
+        """Return what was found before for a spelling."""
+        with self._lock:
+            key = self._key_of.get(spelling)
+            return None if key is None else self._hit(key)
+
+    def _hit(self, key: Any) -> _Entry | None:
+        """Return the entry of a key, as the one asked for most recently; under the lock."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        self._counts.hits += 1
+        size = entry.size()
+        if size != entry.bytes:
+            self._bytes += size - entry.bytes
+            entry.bytes = size
+            self._make_room()
+        return entry
+
+    def _get(self, key: Any, spelling: Any, make: Callable[[], TransitionTable]) -> TransitionTable:
+        """Return what there is for a key, or make it, while others who want it wait."""
+        while True:
+            with self._lock:
+                entry = self._hit(key)
+                if entry is not None:
+                    self._spelled(key, entry, spelling)
+                    return _answer(entry)
+                running = self._running.get(key)
+                if running is None:
+                    mine = self._running[key] = Future()
+                    break
+                self._counts.waits += 1
+            try:
+                return _answer(running.result())
+            except _AbandonedError:  # whoever had begun was interrupted
+                continue
+        first: list[ConstraintError] = []
+        try:
+            entry = self._made(key, spelling, make, first)
+        except BaseException:
+            with self._lock:
+                del self._running[key]
+            mine.set_exception(_AbandonedError())
+            raise
+        with self._lock:
+            del self._running[key]
+        mine.set_result(entry)
+        if first:
+            raise first[0]
+        return _answer(entry)
+
+    def _made(
+        self, key: Any, spelling: Any, make: Callable[[], TransitionTable], first: list[ConstraintError]
+    ) -> _Entry:
+        """Return a new entry, read or compiled; an error is put into `first` as it came, with what caused it."""
+        found = None if self._folder is None else self._folder.read(key)
+        with self._lock:
+            self._counts.disk_hits += found is not None
+            self._counts.compilations += found is None
+        if found is None:
+            try:
+                found = make()
+            except ConstraintError as error:
+                first.append(error)
+                found = copy.copy(error)  # without the frames that it came through
+            if isinstance(found, LazyTable):
+                self._keep_arrays(key, found)
+            else:
+                self._write(key, found)
+            with self._lock:
+                self._counts.failures += isinstance(found, ConstraintError)
+        return self._keep(key, spelling, found)
+
+    def _keep(self, key: Any, spelling: Any, found: TransitionTable | ConstraintError) -> _Entry:
+        entry = _Entry(found, [], own=1024 + _length(key))
+        with self._lock:
+            before = self._entries.pop(key, None)
+            if before is not None:
+                self._forget(before)
+            self._spelled(key, entry, spelling)
+            entry.bytes = entry.size()
+            self._bytes += entry.bytes
+            self._entries[key] = entry
+            self._make_room()
+        return entry
+
+    def _spelled(self, key: Any, entry: _Entry, spelling: Any) -> None:
+        """Note how an entry was asked for; under the lock."""
+        if spelling is None or spelling in self._key_of:
+            return
+        if len(entry.spellings) >= _SPELLINGS:
+            oldest = entry.spellings.pop(0)
+            self._key_of.pop(oldest, None)
+            entry.own -= _length(oldest)
+        entry.spellings.append(spelling)
+        self._key_of[spelling] = key
+        entry.own += _length(spelling)
+
+    def _make_room(self) -> None:
+        """Forget what was asked for least recently, but for the last; under the lock."""
+        while len(self._entries) > 1 and (self._bytes > self.max_bytes or len(self._entries) > self.max_entries):
+            _, entry = self._entries.popitem(last=False)
+            self._forget(entry)
+            self._counts.evictions += 1
+
+    def _forget(self, entry: _Entry) -> None:
+        self._bytes -= entry.bytes
+        for spelling in entry.spellings:
+            self._key_of.pop(spelling, None)
+
+    # ------------------------------------------------------------------------------------------------- disk
+
+    def _keep_arrays(self, key: Any, table: LazyTable) -> None:
+        """Have a lazy table's arrays kept in the folder once they are worked out, or here why that cannot be done."""
+        folder = self._folder
+        why: list[ConstraintError] = []
+
+        def around(make: Callable[[], TransitionTable]) -> TransitionTable:
+            if why:  # found out once, which may have taken a whole budget
+                raise copy.copy(why[0])
+            there = None if folder is None else folder.read(key)
+            if isinstance(there, TransitionTable):  # another process may have been quicker
+                return there
+            try:
+                made = make()
+            except ConstraintError as error:
+                why.append(copy.copy(error))
+                raise
+            if folder is not None:
+                folder.write(key, made)
+            return made
+
+        table.keep_with(around)
+
+    def _write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
+        if self._folder is not None:
+            self._folder.write(key, found)
+
+
+def _key(kind: str, source: str, lazy: bool, budget: Budget | None) -> Any:
+    """Return what two compilations have in common that are the same; the first two say what the table allows."""
+    return kind, source, lazy, budget
+
+
+def _bytes(choice: str) -> bytes:
+    """Return what a choice is known by to `compile_choices`, which says what is wrong with one that is no text."""
+    return choice.encode("utf-8", "surrogatepass")
+
+
+class _AbandonedError(Exception):
+    """A compilation that was interrupted."""
+
+
+def _answer(entry: _Entry) -> TransitionTable:
+    """Return an entry's table, or raise its error: a new one each time, as errors gather frames they come through."""
+    if isinstance(entry.found, TransitionTable):
+        return entry.found
+    raise copy.copy(entry.found)
+
+
+def _length(key: Any) -> int:
+    """Return about how many bytes a key takes."""
+    if isinstance(key, tuple):
+        return sum(map(_length, key))
+    return len(key) if isinstance(key, (str, bytes)) else 64
+
+
+# ---------------------------------------------------------------------------------------------------- processes
+
+_own: dict[str, Any] = {}  # of a process that compiles for others: its vocabulary and options
+
+
+def _in_processes(
+    vocabulary: Vocabulary, jobs: list[tuple[Any, Any]], options: dict[str, Any], processes: int | None
+) -> Iterable[tuple[Any, TransitionTable | ConstraintError]]:
+    """Yield (key, table or error) of (key, schema), as they are done."""
+    # 20 ms to import, for those who have no other processes
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    count = min(len(jobs), processes or os.cpu_count() or 1)
+    if not jobs:
+        return
+    given = {**options, "lazy": False}
+    plain = replace(vocabulary, encoder=None)  # a tokenizer's own function may not be one that can be sent
+    with ProcessPoolExecutor(
+        count, mp_context=get_context("spawn"), initializer=_begin, initargs=(plain, given)
+    ) as pool:
+        waiting = {pool.submit(_compile_whole, schema): key for key, schema in jobs}
+        try:
+            for done in as_completed(waiting):
+                yield waiting.pop(done), done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _begin(vocabulary: Vocabulary, options: dict[str, Any]) -> None:
+    _own.update(vocabulary=vocabulary, options=options)
+
+
+def _compile_whole(schema: Any) -> TransitionTable | ConstraintError:
+    try:
+        return schemas.compile_json_schema(schema, _own["vocabulary"], **_own["options"])
+    except ConstraintError as error:
+        return copy.copy(error)
+
+
+# -------------------------------------------------------------------------------------------------------- files
+
+
+@dataclass
+class _Folder:
+    """Tables and errors in files, each under a hash of all that it follows from, the code that made it among it.
+
+    A file is written under another name and then renamed, so that no process reads half of one, and carries a checksum.
+    """
+
+    path: Path
+    limit: int
+    vocabulary: Vocabulary
+    _since: int = field(default=-1)  # bytes written since files were last counted
+
+    def _name(self, key: Any) -> str:
+        return store.name_of("table", self.vocabulary.fingerprint, key[0], key[1], store.code())
+
+    def read(self, key: Any) -> TransitionTable | ConstraintError | None:
+        """Return what is kept under a key; None if there is nothing, or it is damaged."""
+        name = self._name(key)
+        for suffix in _SUFFIXES:
+            file = self.path / f"{name}{suffix}"
+            try:
+                found = self._read_table(file) if suffix == _SUFFIXES[0] else _read_error(file, name)
+            except Exception:  # whatever a reader of missing or damaged files may raise
+                continue
+            if isinstance(found, TransitionTable) and found.source != key[1]:
+                continue  # somebody has renamed it
+            with contextlib.suppress(OSError):
+                os.utime(file)  # what is used stays
+            return found
+        return None
+
+    def _read_table(self, file: Path) -> TransitionTable:
+        return TransitionTable.load(file, vocabulary=self.vocabulary.fingerprint)
+
+    def write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
+        """Keep a table or an error, if the folder can be written; not one that another budget would not run into."""
+        if isinstance(found, BudgetError):
+            return
+        table = isinstance(found, TransitionTable)
+        file = self.path / f"{self._name(key)}{_SUFFIXES[not table]}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if isinstance(found, TransitionTable):
+                found.save(file)
+            else:
+                _write_error(file, found, self._name(key))
+            self._prune(file.stat().st_size)
+        except OSError:
+            return
+        except Exception as error:  # safetensors has an error of its own for what the disk refuses
+            if type(error).__name__ != "SafetensorError":
+                raise
+
+    def _prune(self, written: int) -> None:
+        """Remove files that were not used for longest, once there are more bytes than the limit; now and then."""
+        if 0 <= self._since <= self.limit // 16 - written:
+            self._since += written
+            return
+        self._since = 0
+        files, now = [], time.time()
+        for file in self.path.iterdir():
+            with contextlib.suppress(OSError):  # another process may have removed it
+                stat = file.stat()
+                if file.name.endswith(".part"):
+                    if now - stat.st_mtime > _STALE:
+                        file.unlink()
+                elif file.name.startswith("table-") and file.suffix in _SUFFIXES:
+                    files.append((stat.st_mtime, stat.st_size, file))
+        total = sum(size for _, size, _ in files)
+        for _, size, file in sorted(files):
+            if total <= self.limit:
+                break
+            with contextlib.suppress(OSError):
+                file.unlink()
+                total -= size
+
+
+def _write_error(file: Path, error: ConstraintError, name: str) -> None:
+    kept = {"name": name, "kind": type(error).__name__, "args": error.args, "more": error.__dict__}
+    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
+    try:
+        temporary.write_text(json.dumps({**kept, "checksum": _checksum(kept)}))
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_error(file: Path, name: str) -> ConstraintError:
+    kept = json.loads(file.read_text())
+    if kept.pop("checksum") != _checksum(kept) or kept["name"] != name:
+        raise ValueError(f"{file} was changed after it was written")
+    found = errors.made_again(getattr(errors, kept["kind"]), tuple(kept["args"]), kept["more"])
+    if not isinstance(found, ConstraintError):
+        raise TypeError(f"{file} holds no error of a constraint")
+    return found
+
+
+def _checksum(kept: dict[str, Any]) -> str:
+    return store.name_of("error", json.dumps(kept, sort_keys=True))

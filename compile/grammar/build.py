@@ -1,0 +1,170 @@
+"""Compile context-free grammars: Lark's notation, GBNF and EBNF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ...automata.budget import Budget, Meter
+from ...automata.dfa import BYTES, Dfa
+from ...automata.minimize import canonical
+from ...errors import ConstraintError, NoTableError
+from ...lazy.grammar import NO_TOKENS, LazyGrammar
+from ...table.transition_table import LazyTable, TransitionTable
+from ...vocabulary.vocabulary import Vocabulary
+from ..bind.bind import bind
+from ..bind.link import link_machine
+from ..tags.reading import dfa_of
+from ..text import begin_budget, check_vocabulary, checked_depth, source_of
+from .analysis import called
+from .delimited import NotDelimitedError, to_machine
+from .form import Grammar
+from .network import Network, build
+from .regions import delimited, with_lists
+from .special_tokens import spelt
+
+Syntax = Literal["lark", "gbnf", "ebnf"]
+STARTS: dict[str, str] = {"lark": "start", "gbnf": "root", "ebnf": "root"}
+
+
+def compile_grammar(
+    grammar: str,
+    vocabulary: Vocabulary,
+    *,
+    start: str | None = None,
+    syntax: Syntax = "lark",
+    depth: int = 64,
+    budget: Budget | None = None,
+) -> TransitionTable:
+    r"""Compile a context-free grammar into a table of exactly the texts that it derives.
+
+    grammar: in Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it), as `syntax` says. start:
+    the rule to begin with; "start" in Lark's, "root" in the others. depth: how many brackets may be open at once where
+    the table is in arrays, with a stack of so many places; no text is begun that cannot be ended within it. budget:
+    limits for this compilation and for what is read later: all states that are ever made, and seconds for any one token
+    or mask.
+
+    There is no lexer: a text is allowed if any derivation spells it, with whatever `%ignore` names between terminals.
+    These are the texts that Lark's Earley parser takes with `lexer="dynamic_complete"`.
+
+    Returns a `LazyTable`: a `Matcher` reads the grammar as it is, state by state as its text comes, to any depth.
+    Whatever needs arrays, such as operations on a device, completes it. Of a regular grammar that is an automaton; of
+    one where brackets, or words around it, say where a rule within itself begins and ends, a table with calls. Of
+    others there is no finite table: `complete` then raises NoTableError, and a device reads them on demand.
+
+    Raises GrammarError, with line, column and a caret, for a grammar that is malformed, has a rule that derives no text
+    at all, or uses what cannot be exact; ConstraintError if the vocabulary lacks bytes that it needs; BudgetError;
+    TypeError and ValueError for arguments of another kind.
+
+    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"(("], eos=0)
+    >>> table = compile_grammar('start: "(" start ")" | /[0-9]+/', vocab)
+    >>> table.accepts([257, *(1 + b for b in b"42))"), 0])
+    True
+    """
+    check_vocabulary(vocabulary)
+    if not isinstance(grammar, str):
+        raise TypeError(f"grammar must be a str, not {type(grammar).__name__}")
+    if syntax not in get_args(Syntax):
+        raise ValueError(f"syntax must be one of {', '.join(map(repr, get_args(Syntax)))}, not {syntax!r}")
+    if start is not None and not isinstance(start, str):
+        raise TypeError(f"start must be the name of a rule, not {type(start).__name__}")
+    depth = checked_depth(depth)
+    meter = begin_budget(budget)
+    start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
+    form = reader_of(syntax)(grammar, start=start, meter=meter)
+    return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
+
+
+def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: Syntax, depth: int) -> tuple[str, str]:
+    """Return the rule that a grammar begins with, and a hash of all that its table follows from."""
+    start = STARTS[syntax] if start is None else start
+    return start, source_of("grammar", syntax, start, str(depth), vocabulary.names, grammar)
+
+
+def compile_form(
+    form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64
+) -> TransitionTable:
+    """Return the table of a grammar that was read; the same errors as `compile_grammar`."""
+    try:
+        form, vocabulary = spelt(form, vocabulary)
+        form = with_lists(form)
+        network = build(form, meter)
+    except RecursionError:
+        raise form.error("this grammar is nested too deep: name parts of it as rules", form.start) from None
+    missing = _missing(network, vocabulary)
+    if missing:
+        if not network.embeds:
+            return _regular(network, vocabulary, source, meter)
+        raise ConstraintError(
+            f"the vocabulary has no token for the single byte {missing[:1]!r}"
+            + (f" and {len(missing) - 1} others" if len(missing) > 1 else "")
+            + ": a grammar needs one of each byte that it reads, so that every text that was begun can be finished"
+        )
+    reader = LazyGrammar(network, vocabulary, meter)
+
+    def make() -> TransitionTable:
+        return _whole(form, network, vocabulary, source, depth, replace(meter.budget).begin())
+
+    return LazyTable(
+        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
+        depth=0, nested=network.embeds,
+    )  # fmt: skip
+
+
+def reader_of(syntax: Syntax) -> Callable[..., Grammar]:
+    """Return what reads a notation; lark is only imported for its own."""
+    if syntax == "lark":
+        from .lark import read_lark
+
+        return read_lark
+    from .ebnf import read_ebnf
+    from .gbnf import read_gbnf
+
+    return read_gbnf if syntax == "gbnf" else read_ebnf
+
+
+def _missing(network: Network, vocabulary: Vocabulary) -> bytes:
+    """Return the bytes that a network reads and that are no tokens."""
+    used: Any = (network.transition.reshape(-1, network.classes) >= 0).any(axis=0)
+    read = used[network.class_of[:BYTES]]
+    single = {token[0] for token in vocabulary.tokens if len(token) == 1} if not vocabulary.spells_all_bytes else None
+    return b"" if single is None else bytes(b for b in np.flatnonzero(read).tolist() if b not in single)
+
+
+def _whole(
+    form: Grammar, network: Network, vocabulary: Vocabulary, source: str, depth: int, meter: Meter
+) -> TransitionTable:
+    """Return the table of a grammar: of an automaton, or with calls where the input alone says what is open."""
+    alone = form.rules[form.start]
+    if form.ignored is None and not any(called(alone)):
+        # such as text with tags: free texts side by side are ambiguous, and may be counted: cheaper in an NFA
+        return bind(dfa_of(alone, meter), vocabulary, source=source, meter=meter)
+    if not network.embeds:
+        return _regular(network, vocabulary, source, meter)
+    for other in delimited(form):
+        try:
+            machine, start = to_machine(build(other, meter), meter)
+        except NotDelimitedError:
+            continue
+        return link_machine(machine, start, vocabulary, source, depth, meter)
+    raise NoTableError(
+        "this grammar has no finite table: a rule stands within itself with something on either side, and no brackets "
+        "say where it begins and ends, so what is open must be remembered: a Matcher follows it, and put() reads it on "
+        "demand, without max_tokens"
+    )
+
+
+def _regular(network: Network, vocabulary: Vocabulary, source: str, meter: Meter) -> TransitionTable:
+    """Return the table of a grammar without self-embedding, by its minimal automaton."""
+    return bind(automaton(network, meter), vocabulary, source=source, meter=meter)
+
+
+def automaton(network: Network, meter: Meter) -> Dfa:
+    """Return the minimal DFA of a network in which no rule embeds itself. Raises BudgetError."""
+    stacks = LazyGrammar(network, NO_TOKENS, meter)
+    cells = stacks.all_states(meter)
+    class_of: Any = network.class_of[:BYTES].astype(np.uint16)
+    return canonical(class_of, cells, stacks.accepting(), meter=meter)

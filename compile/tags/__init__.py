@@ -1,0 +1,1 @@
+"""Structural tags: free text around tagged values."""

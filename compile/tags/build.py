@@ -1,0 +1,80 @@
+"""Compile text with tags: free text in which tags hold JSON, what a pattern matches, or what a grammar derives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...automata.budget import Budget
+from ...errors import ConstraintError
+from ...table.transition_table import TransitionTable
+from ...vocabulary.vocabulary import Vocabulary
+from ..grammar.build import compile_form
+from ..grammar.special_tokens import checked_token, spelt
+from ..json_schema.request import Request, hash_of, request
+from ..text import begin_budget, check_vocabulary
+from .reading import TaggedText, plain, read_tags
+
+
+def compile_structural_tag(
+    tag: TaggedText | Mapping[str, Any] | str,
+    vocabulary: Vocabulary,
+    *,
+    whitespace: str | tuple[str, str] = "flexible",
+    ascii: bool = False,
+    allow: Iterable[str] = (),
+    documents: Mapping[str, Any] | None = None,
+    any_order: bool = False,
+    depth: int = 64,
+    budget: Budget | None = None,
+) -> TransitionTable:
+    r"""Compile free text in which triggers open tags, and what stands in these, into a table of exactly such texts.
+
+    tag: a `TaggedText`, or a structural tag as serving engines take it, a dict or JSON text: {"type": "structural_tag",
+    "structures": [{"begin": .., "schema": .., "end": ..}], "triggers": [..]}, or the form with a "format" in place of
+    the latter two. whitespace, ascii, allow, documents, any_order, depth: of all JSON in it, as for
+    `compile_json_schema`; a format of JSON may ask for "any_order" itself.
+
+    Wherever a trigger occurs in free text, one of the tags that begin with it follows, up to its end. A content by a
+    pattern, and free text in a tag, end where the end of the tag first occurs. Begins and ends may be special tokens;
+    such a token is then itself alone, even if it has bytes, and those bytes by other tokens are text.
+
+    Returns a `LazyTable`: a `Matcher` reads what it is made from, and arrays are worked out when they are asked for.
+
+    Raises ConstraintError with the JSON Pointer of what is at fault; SchemaError, RegexError and GrammarError for what
+    stands in tags; BudgetError; TypeError and ValueError for arguments of another kind.
+
+    >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"<f", b"</"], eos=0)
+    >>> text = {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}
+    >>> tag = {"type": "structural_tag", "structures": [text], "triggers": ["<f"]}
+    >>> table = compile_structural_tag(tag, vocab)
+    >>> [table.accepts(vocab.encode(text)) for text in ("so: <f>12</f>.", "so: <f>12", "so: <f>a</f>.")]
+    [True, False, False]
+    """
+    check_vocabulary(vocabulary)
+    source = plain(tag)
+    asked = request(
+        True, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
+    )
+    meter = begin_budget(budget)
+    reading = read_tags(source, meter)
+    hashed = source_of_tags(source, asked, vocabulary)
+    for name, where in reading.tokens.items():
+        try:
+            checked_token(name, vocabulary)
+        except ConstraintError as error:
+            raise ConstraintError(f"{where}: {error}") from None
+    if not reading.schemas:
+        return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
+    from .values import compile_values  # as for schemas: not for those who have none
+
+    grammar, marked = spelt(reading.grammar, vocabulary)
+    return compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
+
+
+def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:
+    """Return a hash of all that the table of text with tags follows from; asked: how its JSON is written."""
+    return hash_of(
+        dict(source), asked.documents, "structural tag", asked.layout, sorted(asked.allowed), asked.any_order,
+        asked.depth, vocabulary.names,
+    )  # fmt: skip

@@ -1,0 +1,61 @@
+"""Arrays handed to kernels by their addresses: numba takes longer to unpack an array argument than many kernels run.
+
+A *header* is an int64 array that holds, among other numbers, the address and the size of each array, side by side.
+The owner of a header must keep its arrays alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numba import typeof, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
+from numpy.typing import NDArray
+
+from .compiled import kernel
+
+
+@intrinsic
+def _to_pointer(typing: Any, number: Any) -> Any:
+    """Return a number as a pointer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), generate
+
+
+_pointer: Any = _to_pointer  # which kernels call without its first argument
+
+
+@kernel
+def array_at(address: Any, size: Any, kind: Any) -> Any:
+    """Return the array of `size` elements at an address."""
+    return carray(_pointer(address), (size,), kind)
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of a contiguous array."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def entry_of(loop: Any, arguments: Sequence[Any]) -> Any:
+    """Return a compiled loop as it is called where the types of its arguments are those of `arguments`.
+
+    Numba looks at all arguments of each call for what was compiled for their types, which takes longer than many a loop
+    runs. Here nobody looks: integers must be integers, and arrays such as these.
+    """
+    signature = tuple(map(typeof, arguments))
+    loop.compile(signature)
+    return loop.overloads[signature].entry_point
+
+
+def put(header: NDArray[np.int64], at: int, array: NDArray[Any]) -> None:
+    """Write the address and the number of elements of a contiguous array into a header."""
+    header[at] = address_of(array)
+    header[at + 1] = array.size

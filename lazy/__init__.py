@@ -1,0 +1,1 @@
+"""Constraints that are compiled state by state, while they are read."""

@@ -1,0 +1,1 @@
+"""Tables on a device, and the operations on them."""

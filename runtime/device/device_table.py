@@ -1,0 +1,456 @@
+"""A table as an accelerator holds it, and the checks every backend shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import TableError, VocabularyMismatchError
+from ...table.transition_table import Level, NestedState, TransitionTable
+
+_DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
+MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
+_SPARSE = 4  # how many times as many as the sites' own are worth it besides
+
+
+class State(NamedTuple):
+    """Where each sequence of a batch stands in its table: a tuple of integer arrays with the batch first."""
+
+    node: Any  # (B,)
+
+
+AnyState = State | NestedState
+"""A state of a table without calls, or of one with: that has a stack as well."""
+
+
+class Candidates(NamedTuple):
+    """The best allowed continuations of each row, best first; unused slots score -inf."""
+
+    scores: Any  # (B, width) log-probabilities under the full softmax
+    tokens: Any  # (B, width)
+    states: AnyState  # (B, width)
+
+
+class Selection(NamedTuple):
+    """The beams that one step of beam search keeps; unused slots score -inf.
+
+    Best first, except where nothing branches: then each beam continues in its place, `parents` is None, and a
+    model's cache can stay as it is.
+    """
+
+    scores: Any  # (B, M) totals
+    parents: Any  # (B, M) which beam each continues, 0 .. m - 1; None for itself
+    tokens: Any  # (B, M); 0 in unused slots, so that a model can always be fed
+    state: AnyState  # (B * M,); the dead state in unused slots
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceCalls:
+    """What a nested table has beside a graph, in device arrays with one more entry wherever "none" is looked up.
+
+    There is one more exit list and one more site, L and K, which are empty, and an action that pushes nothing, before
+    all others: code c is action max(c - dead, 0). `site_target` is by site and symbol, the dead state where a site has
+    no such symbol; where that would take too much memory, it is as of a table, and `site_symbol` is searched.
+    """
+
+    row_exit: Any  # (S + 1,); (0,) where no row has exits of its own
+    base_exit: Any  # (R + 1,); (0,) where no base has exits
+    exit_start: Any  # (L + 2,)
+    exit_token: Any  # (N + exit_width + 1,)
+    exit_symbol: Any  # (N + exit_width + 1,)
+    base_push: Any  # (S + 1,) a site or -1; (0,) where no row has one
+    site_start: Any  # (K + 2,)
+    site_symbol: Any  # (M + 1,); (0,) where targets are by site and symbol
+    site_target: Any  # (K + 1, Y), or (M + 1,)
+    site_frames: Any  # (K + 1,) int32: 0 of a leaf, else 1
+    site_room: Any  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
+    site_distance: Any  # (K + 1,), or (0,) if distances were not put, or where ends are told apart
+    end_distance: Any  # (C, F, K + 1) the same by ends; (0,)
+    distance_room: Any  # (C, S + 2 + A) how many more frames must fit for a distance; (0,) where nothing need be asked
+    site_distance_room: Any  # (C, F, K + 1); (0,)
+    action_state: Any  # (A + 1,)
+    action_start: Any  # (A + 2,)
+    action_push: Any  # (max(P, 1),)
+    action_room: Any  # (A + 1,) how many more frames must fit for an action to be followed
+    state_room: Any  # (S + 2,) the same of states; (0,) where it is 0 of all
+    depth: int
+    slots: int
+    symbols: int  # Y
+    exit_width: int  # most tokens in an exit list
+    site_width: int  # most symbols of a site; 0 where targets are by site and symbol
+    pops: int  # most frames that one token can leave
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTable:
+    """A `TransitionTable` in device arrays, padded so that gathers of static width stay inside.
+
+    States without a base point to one more base, whose mask is one more row of `masks` that is all zeros. Masks are
+    bytes here, K of them a row, with 8 K a multiple of 64. Of a trie, `rank` counts the bits set before each byte.
+    """
+
+    row_start: Any  # (S + 1,)
+    edge_token: Any  # (E + T + 2 + width,)
+    edge_target: Any  # (max(E, 1),)
+    accepting: Any  # (S,)
+    base_row: Any  # (H + 1,)
+    masks: Any  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
+    rank: Any  # (U + 1, K); (1, 1) of a graph
+    base_mask: Any  # (R + 1,)
+    base_classes: Any  # (R + 1,)
+    base_start: Any  # (R + 1,)
+    base_target: Any  # (X + 1,)
+    class_start: Any  # (lists + 2,): one more list, which is empty, for the base that allows nothing
+    class_token: Any  # (Z + class_width + 1,)
+    class_id: Any  # (Z + class_width + 1,)
+    distance: Any  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
+    # ends are told apart; (0,) if it was not put
+    starts: Any  # (1,), or (B,) of an arena where it is said: the states in which sequences start; (0,) where it is not
+    calls: DeviceCalls | None  # of a nested table
+    vocab_size: int
+    num_rows: int
+    num_edges: int
+    num_states: int
+    eos: int | None
+    fixed_length: int | None
+    min_length: int
+    max_length: int | None
+    levels: tuple[Level, ...]
+    sparse_width: int  # most edges of a row without a mask; of a graph, of any row
+    class_width: int  # most tokens in a class list
+    has_masks: bool
+    is_trie: bool
+    start_accepting: bool
+    host: TransitionTable | None  # the table itself, for operations that run on the host
+    arena: int  # the number of the arena whose tables these are, 0 of one table
+
+    @property
+    def dead(self) -> int:
+        """The state that allows nothing."""
+        return self.num_states - 1
+
+    @property
+    def after_eos(self) -> int:
+        """The final state that EOS leads to from an accepting row."""
+        return self.num_states - 2
+
+    def level(self, depth: int) -> Level:
+        """Return what is static of states at a depth; at and beyond the longest sequence all are final."""
+        if not self.is_trie:
+            return Level(self.vocab_size, True, True, False)
+        return self.levels[depth] if depth < len(self.levels) else Level(1, False, False, True)
+
+
+ARRAYS = (
+    "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank", "base_mask", "base_classes",
+    "base_start", "base_target", "class_start", "class_token", "class_id", "distance",
+    "starts",
+)  # fmt: skip
+CALL_ARRAYS = (
+    "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol",
+    "site_target", "site_frames", "site_room", "site_distance", "end_distance", "distance_room", "site_distance_room",
+    "action_state", "action_start", "action_push", "action_room", "state_room",
+)  # fmt: skip
+CALL_STATICS = ("depth", "slots", "symbols", "exit_width", "site_width", "pops")
+STATICS = (
+    "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
+    "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host", "arena",
+)  # fmt: skip
+
+
+Made = TypeVar("Made", bound=DeviceTable)
+
+
+def device_table(
+    table: TransitionTable,
+    convert: Callable[[NDArray[Any]], Any],
+    kind: type[Made],
+    budgets: bool,
+    host: TransitionTable | None = None,
+    **more: NDArray[Any],
+) -> Made:
+    """Lay a table out for gathers, as a `kind` that may have `more` arrays; each array goes through `convert`.
+
+    budgets: with the distances that `remaining` needs. host: the table, where operations may run on the host.
+    """
+    check_table(table)
+    size = table.vocab_size
+    words = table.masks.astype("<u4").view(np.uint8)
+    masks = np.zeros((table.masks.shape[0] + 1, 8 * -(-size // 64)), np.uint8)
+    masks[:-1, : words.shape[1]] = words[:, : masks.shape[1]]
+    rank = np.zeros((1, 1), np.int32)
+    if table.is_trie:
+        bits = np.bitwise_count(masks).astype(np.int32)
+        rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
+    none = table.base_mask.size
+    base_row = np.append(np.where(table.base_row < 0, none, table.base_row), none).astype(np.int32)
+    levels = table.levels
+    edges = np.diff(table.row_start)
+    if table.is_trie:
+        sparse_width = max((level.width for level in levels if not level.dense), default=1)
+        width = max(sparse_width, *(level.width for level in levels))
+    else:
+        width = sparse_width = max(1, int(edges.max()))
+    class_width = max(1, int(np.diff(table.class_start).max(initial=0)))
+    end = np.full(width, size, table.edge_token.dtype)
+    no_class = np.zeros(class_width + 1, np.int32)
+    arrays = {
+        "row_start": table.row_start,
+        "edge_token": np.concatenate([table.edge_token, end]),
+        "edge_target": table.edge_target if table.num_edges else np.zeros(1, table.edge_target.dtype),
+        "accepting": table.accepting,
+        "base_row": base_row,
+        "masks": masks,
+        "rank": rank.astype(np.uint16) if size < 2**16 else rank,
+        "base_mask": np.append(table.base_mask, len(table.masks)).astype(np.int32),
+        "base_classes": np.append(table.base_classes, table.class_start.size - 1).astype(np.int32),
+        "base_start": table.base_start,
+        "base_target": np.append(table.base_target, 0).astype(np.int32),
+        "class_start": np.append(table.class_start, table.class_start[-1:]).astype(np.int32),
+        "class_token": np.concatenate([table.class_token, np.full(no_class.size, size, table.class_token.dtype)]),
+        "class_id": np.concatenate([table.class_id, no_class]),
+        "distance": _distance(table) if budgets else np.zeros(0, np.int32),
+        "starts": np.zeros(1, np.int32),
+        **more,
+    }
+    return kind(
+        **{name: convert(array) for name, array in arrays.items()},
+        calls=_device_calls(table, convert, budgets) if table.is_nested else None,
+        vocab_size=size,
+        num_rows=table.num_rows,
+        num_edges=table.num_edges,
+        num_states=table.num_states,
+        eos=table.eos,
+        fixed_length=table.fixed_length,
+        min_length=table.min_length,
+        max_length=table.max_length,
+        levels=levels,
+        sparse_width=sparse_width,
+        class_width=class_width,
+        has_masks=bool(table.masks.shape[0]),
+        is_trie=table.is_trie,
+        start_accepting=bool(table.accepting[0]),
+        host=host,
+        arena=0,
+    )
+
+
+def _distance(table: TransitionTable) -> NDArray[np.int32]:
+    """Return the distance of each state, of a nested table of each code, by ends where there are several."""
+    if not table.is_nested:
+        return table.distance
+    by_end: NDArray[np.int32] = np.ascontiguousarray(table.distances.code.T.astype(np.int32))
+    return by_end if len(by_end) > 1 else by_end[0]
+
+
+def _rooms(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return how many more frames must fit for the distances of codes and sites, (0,) where nothing need be asked."""
+    if not budgets or not table.distances.code_room.size:
+        return (np.zeros(0, np.int32),) * 2
+    by_code = np.ascontiguousarray(table.distances.code_room.T.clip(max=MOST_FRAMES).astype(np.int32))
+    by_site = table.distances.site_room.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
+    return by_code, np.concatenate([by_site, np.zeros((*by_site.shape[:2], 1), np.int32)], axis=2)
+
+
+def _site_distances(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the distance of each site, 0 of the one that is none: of one end, and by ends; (0,) for the other."""
+    nothing = np.zeros(0, np.int32)
+    if not budgets:
+        return nothing, nothing
+    ends = table.distances.site.transpose(1, 2, 0).astype(np.int32)
+    by_end: NDArray[np.int32] = np.concatenate([ends, np.zeros((*ends.shape[:2], 1), np.int32)], axis=2)
+    return (nothing, by_end) if len(by_end) > 1 else (by_end[0, 0], nothing)
+
+
+def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> DeviceCalls:
+    """Lay out what a nested table has beside a graph; each array goes through `convert`."""
+    rows, sites, symbols, dead = table.num_rows, table.num_sites, table.num_symbols, table.dead
+    none = table.exit_start.size - 1
+    exit_width = int(np.diff(table.exit_start).max(initial=0))
+    no_exit = np.zeros(exit_width + 1, np.int32)
+    counts = np.diff(table.site_start)
+    need = table.site_need if table.site_need.size else np.zeros(sites, np.int32)
+    dense = (sites + 1) * symbols <= max(_DENSE, _SPARSE * table.site_symbol.size)
+    if dense:
+        site_symbol = table.site_symbol[:0]
+        site_target = np.full((sites + 1, symbols), dead, np.int32)
+        site_target[np.repeat(np.arange(sites), counts), table.site_symbol] = table.site_target
+    else:
+        site_symbol = np.append(table.site_symbol, 0).astype(np.int32)
+        site_target = np.append(table.site_target, dead).astype(np.int32)
+    by_site, rooms = _site_distances(table, budgets), _rooms(table, budgets)
+    any_need = table.state_need.size and table.state_need.any()
+    nothing = np.zeros(1, np.int32)
+
+    def or_none(lists: NDArray[np.int32]) -> NDArray[np.int32]:
+        found = np.append(np.where(lists < 0, none, lists), none).astype(np.int32)
+        return found if (found < none).any() else found[:0]
+
+    arrays = {
+        "row_exit": or_none(table.row_exit),
+        "base_exit": or_none(table.base_exit),
+        "exit_start": np.append(table.exit_start, table.exit_start[-1:]),
+        "exit_token": np.concatenate([table.exit_token, no_exit.astype(table.exit_token.dtype)]),
+        "exit_symbol": np.concatenate([table.exit_symbol, no_exit]),
+        "base_push": np.append(table.base_push, np.int32(-1)) if (table.base_push >= 0).any() else nothing[:0],
+        "site_start": np.append(table.site_start, table.site_start[-1:]),
+        "site_symbol": site_symbol,
+        "site_target": site_target,
+        "site_frames": np.append(~table.site_leaf, False).astype(np.int32),
+        "site_room": np.append(np.maximum(~table.site_leaf, need), 0).astype(np.int32),
+        "site_distance": by_site[0],
+        "end_distance": by_site[1],
+        "distance_room": rooms[0],
+        "site_distance_room": rooms[1],
+        "action_state": np.concatenate([nothing, table.action_state]),
+        "action_start": np.concatenate([nothing, table.action_start]),
+        "action_push": table.action_push if table.action_push.size else nothing,
+        "action_room": np.concatenate([nothing, table.code_need[rows + 2 :]]).astype(np.int32),
+        "state_room": table.code_need[: rows + 2].astype(np.int32) if any_need else nothing[:0],
+    }
+    return DeviceCalls(
+        **{name: convert(array) for name, array in arrays.items()},
+        depth=table.depth,
+        slots=table.slots,
+        symbols=symbols,
+        exit_width=exit_width,
+        site_width=0 if dense else max(1, int(counts.max())),
+        pops=most_pops(table),
+    )
+
+
+def most_pops(table: TransitionTable) -> int:
+    """Return the most frames that one token can leave: one, and one more for each symbol that leaves with another."""
+    leaves = table.site_target < 0
+    pairs = np.unique(np.stack([table.site_symbol[leaves], -1 - table.site_target[leaves]]), axis=1)
+    longest = np.zeros(table.num_symbols, np.int64)  # by the symbol that leaves first
+    for _ in range(table.slots):
+        before = longest.copy()
+        np.maximum.at(longest, pairs[0], before[pairs[1]] + 1)
+        if np.array_equal(longest, before):
+            return min(table.slots, 1 + int(longest.max(initial=0)))
+        if longest.max() >= table.num_symbols:  # a symbol comes back to itself
+            break
+    return table.slots
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a tree of dicts, lists and tuples, named ones too, with `function` applied to its leaves but None."""
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {key: map_tree(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tree(function, value) for value in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_tree(function, value) for value in tree)
+    return function(tree)
+
+
+def check_table(table: TransitionTable) -> None:
+    """Raise TypeError unless this is a table."""
+    if not isinstance(table, TransitionTable):
+        raise TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(table).__name__}")
+
+
+def check_top(top: Any) -> None:
+    """Raise ValueError unless `top`, which a table has no use for, is None."""
+    if top is not None:
+        raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
+
+
+def unbranched(table: TransitionTable, depth: int) -> bool:
+    """Return whether it is known that every state at a depth has at most one continuation, EOS aside."""
+    return table.is_trie and (depth >= len(table.levels) or table.levels[depth].width == 1)
+
+
+def check_remaining(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any, budgets: bool) -> None:
+    """Raise unless there is a whole number of tokens for each of `rows` rows, and the table was put with distances.
+
+    Raises ValueError, TypeError.
+    """
+    if not integers:
+        raise TypeError(f"remaining must be integers, not {dtype}")
+    if tuple(shape) != (rows,):
+        raise ValueError(
+            f"remaining has shape {tuple(shape)}, there are {rows} rows: one number of tokens a row is needed"
+        )
+    if not budgets:
+        raise ValueError("remaining needs the table's distances on the device: put(table, budgets=True)")
+
+
+def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:
+    """Raise VocabularyMismatchError unless logits (B, V') cover the table's vocabulary; padding columns are fine."""
+    if len(shape) != 2:
+        raise VocabularyMismatchError(f"logits must have shape (B, V), not {tuple(shape)}")
+    if shape[1] < vocab_size:
+        raise VocabularyMismatchError(
+            f"logits have {shape[1]} columns, the table's vocabulary has {vocab_size}: "
+            "it was compiled for another model"
+        )
+
+
+def check_starts(starts: int, batch: int) -> None:
+    """Raise ValueError unless it is known where `batch` sequences start: as many in each of `starts` states."""
+    if starts == 0:
+        raise ValueError("the tables of an arena start in different states: pass at(dev, handles), one handle a row")
+    if batch % starts:
+        raise ValueError(f"there are {starts} handles for a batch of {batch}: as many for each of them are needed")
+
+
+def check_rows(rows: int, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless a state has one entry for each of `rows` rows of logits."""
+    if tuple(shape) != (rows,):
+        raise ValueError(f"the state has shape {tuple(shape)}, the logits have {rows} rows: one state a row is needed")
+
+
+def check_state(slots: int, state: Any) -> None:
+    """Raise unless a state has the stack that a table with so many slots needs: TypeError, ValueError."""
+    if not isinstance(state, NestedState):
+        raise TypeError(f"a nested table needs a NestedState, as start makes one, not a {type(state).__name__}")
+    rows = tuple(state.node.shape)
+    if tuple(state.stack.shape) != (*rows, slots) or tuple(state.height.shape) != rows:
+        raise ValueError(
+            f"a state of this table has node and height (B,) and stack (B, {slots}), "
+            f"not {rows}, {tuple(state.height.shape)} and {tuple(state.stack.shape)}"
+        )
+
+
+def check_tokens(rows: int, shape: tuple[int, ...], integers: bool, dtype: Any) -> None:
+    """Raise unless there is one integer token for each of `rows` states: ValueError, TypeError."""
+    if not integers:
+        raise TypeError(f"tokens must be integers, not {dtype}")
+    if tuple(shape) != (rows,):
+        raise ValueError(f"tokens have shape {tuple(shape)}, there are {rows} states: one token a state is needed")
+
+
+def check_floating(floating: bool, dtype: Any) -> None:
+    """Raise TypeError unless logits are floating-point numbers that have -inf."""
+    if not floating:
+        raise TypeError(f"logits must be floating-point numbers of 16 bits or more, not {dtype}: others have no -inf")
+
+
+def check_sids(shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless sids have shape (N, L)."""
+    if len(shape) != 2:
+        raise ValueError(f"sids must have shape (N, L), not {tuple(shape)}")
+
+
+def check_put(dev: Any) -> None:
+    """Raise TypeError unless a table has been through `put`."""
+    if not isinstance(dev, DeviceTable):
+        raise TypeError(f"a table from put is needed, not a {type(dev).__name__}: pass it through put once, first")
+
+
+def refuse_wide(table: TransitionTable) -> None:
+    """Raise TableError where indices of 64 bits would be needed."""
+    check_table(table)
+    if table.row_start.dtype.itemsize > 4:
+        raise TableError(
+            "this table has more than 2^31 entries, so JAX needs 64-bit indices for it: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )

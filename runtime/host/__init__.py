@@ -1,0 +1,1 @@
+"""One sequence, or one batch of masks, on the host."""

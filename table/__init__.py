@@ -1,0 +1,1 @@
+"""Compiled tables: their arrays, checks, file, and walks on the host."""

@@ -1,0 +1,187 @@
+"""The arrays of a table, declared once: names, element types, shapes and meanings.
+
+Everything that needs the list of arrays derives it from here: the file, the layout on a device, the arena, the
+pointers for kernels, the checks of types and shapes, and the reports of sizes. To add an array, add one field.
+
+Letters in shapes are sizes: S rows, E edges of rows, T tail entries, H rows that may have a base, U masks, W words of
+32 tokens, R bases, X targets of bases, C class lists, Z entries of class lists, D depths of a trie, Q sequences,
+N input rows, A actions, P pushes, L exit lists, O entries of exit lists, Y symbols, K return sites, M entries of sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.signedinteger[Any]]
+TokenArray = NDArray[np.unsignedinteger[Any]]
+Int32Array = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+
+class ArraySpec(NamedTuple):
+    """What one array of a table is.
+
+    kinds: element types that are allowed; "token" is the smallest unsigned type that holds V + 1, "edge" the type of
+    `rows.edge_start`. shape: an expression for each axis, in the letters of this module's docstring.
+    """
+
+    kinds: tuple[np.dtype[Any] | str, ...]
+    shape: tuple[str, ...]
+    meaning: str
+    may_be_empty: bool = False  # (0,) stands for "nothing of this kind"
+
+
+_INT32, _INT64, _BOOL, _UINT32 = (np.dtype(kind) for kind in (np.int32, np.int64, np.bool_, np.uint32))
+
+
+def _numbers(shape: str, meaning: str, *, may_be_empty: bool = False) -> ArraySpec:
+    return ArraySpec((_INT32,), (shape,), meaning, may_be_empty)
+
+
+def _large_numbers(shape: str, meaning: str) -> ArraySpec:
+    return ArraySpec((_INT32, _INT64), (shape,), meaning)
+
+
+def _tokens(shape: str, meaning: str) -> ArraySpec:
+    return ArraySpec(("token",), (shape,), meaning)
+
+
+class Rows(NamedTuple):
+    """States that have edges of their own."""
+
+    edge_start: Annotated[IntArray, _large_numbers("S + 1", "row s owns the edges edge_start[s] .. edge_start[s + 1]")]
+    accepting: Annotated[BoolArray, ArraySpec((_BOOL,), ("S",), "whether a sequence may end in the row")]
+    base: Annotated[Int32Array, _numbers("H", "the base that the row shares, -1 for none")]
+    frames_required: Annotated[
+        Int32Array, _numbers("S", "how many more frames must fit for the row to be entered", may_be_empty=True)
+    ]
+
+
+class Edges(NamedTuple):
+    """Tokens that lead on from rows, then the entries of tails."""
+
+    token: Annotated[
+        TokenArray,
+        _tokens("E + T + 2", "tokens, sorted within a row; then tail entries, whose end is V; then V, V + 1"),
+    ]
+    target: Annotated[
+        IntArray, ArraySpec(("edge",), ("E",), "the state, or the code, that each edge of a row leads to")
+    ]
+
+
+class Bases(NamedTuple):
+    """Sets of tokens that many rows share."""
+
+    masks: Annotated[NDArray[np.uint32], ArraySpec((_UINT32,), ("U", "W"), "bit i of word w is token 32 * w + i")]
+    mask: Annotated[Int32Array, _numbers("R", "the row of masks that says which tokens a base allows")]
+    class_list: Annotated[Int32Array, _numbers("R", "the class list that says where its tokens lead")]
+    target_start: Annotated[
+        Int32Array, _numbers("R + 1", "base r owns the targets target_start[r] .. target_start[r + 1]")
+    ]
+    target: Annotated[
+        Int32Array, _numbers("X", "coded targets, by class: code c leads from s to (c >> 1) + (c & 1) * s")
+    ]
+
+
+class TokenClasses(NamedTuple):
+    """Lists of tokens that lead elsewhere than most tokens of a base; tokens that are not listed have class 0."""
+
+    start: Annotated[Int32Array, _numbers("C + 1", "list c is the entries start[c] .. start[c + 1]")]
+    token: Annotated[TokenArray, _tokens("Z", "tokens, sorted within a list")]
+    number: Annotated[Int32Array, _numbers("Z", "the class of each token")]
+
+
+class TrieLevels(NamedTuple):
+    """What only a trie has: its rows by depth, and the way back from final states to the input."""
+
+    level_start: Annotated[
+        NDArray[np.int64],
+        ArraySpec((_INT64,), ("D + 1",), "the rows of depth d are level_start[d] .. level_start[d + 1]", True),
+    ]
+    item_start: Annotated[
+        IntArray, _large_numbers("Q + 1", "final state k stands for items item_start[k] .. item_start[k + 1]")
+    ]
+    item_row: Annotated[IntArray, _large_numbers("N", "rows of the input")]
+
+
+class Actions(NamedTuple):
+    """Targets that push return sites before they lead to a row."""
+
+    state: Annotated[Int32Array, _numbers("A", "the row that each action leads to")]
+    push_start: Annotated[
+        Int32Array, _numbers("A + 1", "action a pushes push[push_start[a]] .. push[push_start[a + 1]]")
+    ]
+    push: Annotated[Int32Array, _numbers("P", "return sites, in the order in which they are pushed")]
+
+
+class Exits(NamedTuple):
+    """Tokens in which a fragment ends."""
+
+    of_row: Annotated[Int32Array, _numbers("S", "the row's own exit list, -1 for none", may_be_empty=True)]
+    of_base: Annotated[Int32Array, _numbers("R", "the base's exit list, -1 for none", may_be_empty=True)]
+    start: Annotated[Int32Array, _numbers("L + 1", "exit list l is the entries start[l] .. start[l + 1]")]
+    token: Annotated[TokenArray, _tokens("O", "tokens, sorted within a list")]
+    symbol: Annotated[Int32Array, _numbers("O", "the symbol that the fragment is left with")]
+    label: Annotated[Int32Array, _numbers("Y", "how a fragment ended, by symbol; -1 where bytes of the token are left")]
+
+
+class Sites(NamedTuple):
+    """Return sites: where to go on when a fragment is left."""
+
+    start: Annotated[Int32Array, _numbers("K + 1", "site k is the entries start[k] .. start[k + 1]")]
+    symbol: Annotated[Int32Array, _numbers("M", "symbols, sorted within a site")]
+    target: Annotated[Int32Array, _numbers("M", "a code, or -1 - y: leave this frame too, with symbol y")]
+    is_leaf: Annotated[BoolArray, ArraySpec((_BOOL,), ("K",), "pushed for fragments that make no calls")]
+    frames_required: Annotated[
+        Int32Array, _numbers("K", "how many more frames must fit for the site to be pushed", may_be_empty=True)
+    ]
+    of_row: Annotated[
+        Int32Array, _numbers("S", "the site that tokens of the row's base push, -1 for none", may_be_empty=True)
+    ]
+
+
+class TableArrays(NamedTuple):
+    """All arrays of a table, in groups. Kernels take this as one argument."""
+
+    rows: Rows
+    edges: Edges
+    bases: Bases
+    classes: TokenClasses
+    trie: TrieLevels
+    actions: Actions
+    exits: Exits
+    sites: Sites
+
+    def by_name(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by their names in files and reports, such as `rows.edge_start`."""
+        return {f"{group}.{field}": array for group, part in zip(self._fields, self, strict=True)
+                for field, array in zip(part._fields, part, strict=True)}  # fmt: skip
+
+    @classmethod
+    def from_names(cls, arrays: Mapping[str, NDArray[Any]]) -> TableArrays:
+        """Return the groups of arrays with the names of `by_name`. Raises KeyError for a name that is missing."""
+        return cls(*(group(*(arrays[f"{name}.{field}"] for field in group._fields)) for name, group in GROUPS.items()))
+
+    def map(self, function: Callable[[NDArray[Any]], Any]) -> TableArrays:
+        """Return the groups with a function applied to each array."""
+        return type(self)(*(type(part)(*map(function, part)) for part in self))
+
+
+GROUPS: dict[str, Any] = get_type_hints(TableArrays)
+"""The group types by name, in order."""
+
+
+def _declared() -> dict[str, ArraySpec]:
+    found = {}
+    for name, group in GROUPS.items():
+        for field, hint in get_type_hints(group, include_extras=True).items():
+            found[f"{name}.{field}"] = next(part for part in hint.__metadata__ if isinstance(part, ArraySpec))
+    return found
+
+
+SPECS: dict[str, ArraySpec] = _declared()
+"""What each array is, by its name in files and reports."""

@@ -1,0 +1,725 @@
+"""An `Arena` says of each of its tables what the table says itself, whatever else is there, came or went."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.runtime import numpy_ops, torch_ops
+from maskwright.runtime.arena.arena import Arena, Capacity
+from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.runtime.host import masks as packed
+from maskwright.table.transition_table import Common, leads_out
+
+torch = pytest.importorskip("torch")
+
+RECURSIVE = {
+    "$ref": "#/$defs/x",
+    "$defs": {
+        "x": {
+            "type": "object",
+            "properties": {
+                "k": {"type": "integer", "minimum": 3},
+                "n": {"$ref": "#/$defs/x"},
+                "s": {"type": "string", "maxLength": 9},
+            },
+            "required": ["k"],
+        }
+    },
+}
+ENDS = {  # how soon it can end depends on what is in it
+    "type": "array", "contains": {"$ref": "#/$defs/x"},
+    "$defs": {"x": {"type": "object", "properties": {"a": {"type": "array", "contains": {"$ref": "#/$defs/x"}}}}},
+}  # fmt: skip
+SMALL = Capacity(
+    states=20_000, edges=80_000, bases=1500, base_targets=6000, masks=120, lists=1000, classes=12_000, exits=4000,
+    sites=800, site_entries=20_000, actions=2000, pushes=4000, row_width=400, class_width=512, exit_width=64,
+    site_width=160, symbols=1024, pops=16,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def vocab():
+    words = [b'{"', b'": ', b'"}', b"}}", b'", "', b'"k": ', b"]}", b"[[", b"ab"]
+    return mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *words], eos=0)
+
+
+@pytest.fixture(scope="module")
+def tables(vocab):
+    return [
+        mw.compile_json_schema(RECURSIVE, vocab),
+        mw.compile_regex("[a-z]{1,50}", vocab),
+        mw.compile_choices(["red", "green", "redder"], vocab),
+        mw.compile_json_schema({"type": "array", "items": {"enum": ["a", 1, None]}, "maxItems": 3}, vocab),
+        mw.compile_json_schema({}, vocab),
+        mw.compile_json_schema({}, vocab, depth=3),
+        mw.compile_json_schema(RECURSIVE, vocab, depth=2, whitespace="compact"),
+        mw.compile_json_schema(ENDS, vocab, depth=5),
+        trie(vocab, [[1, 2, 3], [1, 2], [5], [7, 7, 7, 7]]),
+    ]
+
+
+def trie(vocab, sequences):
+    """A table of token sequences for a vocabulary of text."""
+    table = mw.compile_sequences(sequences, vocab_size=vocab.size, eos=0)
+    return dataclasses.replace(table, vocabulary=vocab.fingerprint, source=f"sequences {sequences}")
+
+
+def number(n):
+    return {"type": "object", "properties": {f"key{n}": {"type": "integer", "minimum": n}}, "required": [f"key{n}"]}
+
+
+@pytest.fixture(scope="module")
+def arena(vocab, tables):
+    """All tables, with others between them that came and went, so that nothing lies where it did in its own table."""
+    made = Arena(vocab, SMALL)
+    others = [mw.compile_json_schema(number(n), vocab) for n in range(4)]
+    handles = []
+    for i, table in enumerate(tables):
+        other = made.add(others[i % 4])
+        handles.append(made.add(table))
+        made.drop(other)
+    made.handles = handles
+    return made
+
+
+def backend(name):
+    """The operations of a backend, how they are traced, and how arrays go in and out."""
+    if name == "jax":
+        jax = pytest.importorskip("jax")
+        from maskwright.runtime import jax_ops
+
+        return jax_ops, jax.jit, jax.numpy.asarray
+    if name == "numpy":
+        return numpy_ops, lambda function: function, np.asarray
+    return torch_ops, lambda function: function, lambda x: torch.from_numpy(np.asarray(x))
+
+
+def placed(name, arena, budgets=False):
+    """An arena on a device; "torch" runs as on an accelerator, "host" as eager torch does on a CPU."""
+    dev = backend(name)[0].put(arena, budgets=budgets)
+    return dataclasses.replace(dev, host=None) if name == "torch" else dev
+
+
+def bits(mask):
+    return np.flatnonzero(np.unpackbits(np.asarray(mask).astype(np.uint32).view(np.uint8), bitorder="little"))
+
+
+def walk(name, arena, tables, order, rng, steps, remaining=None):
+    """Walk a batch along random tokens, comparing every mask and acceptance with each table's own."""
+    ops, traced, array = backend(name)
+    dev = ops.at(placed(name, arena, remaining is not None), [arena.handles[i] for i in order])
+    masks, advance, accepting = (traced(f) for f in (ops.bitmask, ops.advance, ops.accepting))
+    state = ops.start(dev, len(order))
+    own = [numpy_ops.start(tables[i], 1) for i in order]
+    left = None if remaining is None else np.array(remaining)
+    opening = {1 + ord("{"), 1 + ord("["), 257, 264}
+    for step in range(steps):
+        found = np.asarray(masks(dev, state, *(() if left is None else (array(left),))))
+        ends = np.asarray(accepting(dev, state))
+        tokens = []
+        for row, i in enumerate(order):
+            budget = () if left is None else (left[row : row + 1],)
+            expected = numpy_ops.bitmask(tables[i], own[row], *budget)[0]
+            assert np.array_equal(found[row].astype(np.uint32), expected), (i, step)
+            assert ends[row] == numpy_ops.accepting(tables[i], own[row])[0]
+            allowed = bits(expected)
+            pick = [t for t in allowed if t in opening] if rng.random() < 0.5 else []
+            token = rng.choice(pick or list(allowed)) if allowed.size else 0
+            tokens.append(int(token) if rng.random() < 0.98 else int(rng.integers(1, 260)))
+            own[row] = numpy_ops.advance(tables[i], own[row], np.array(tokens[-1:]))
+        state = advance(dev, state, array(np.array(tokens)))
+        left = None if left is None else np.maximum(left - 1, 0)
+
+
+@pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
+def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, tables):
+    rng = np.random.default_rng(1)
+    order = [*range(len(tables)), 0, 4, 8]
+    for _ in range(3):
+        walk(name, arena, tables, order, rng, 30)
+
+
+@pytest.mark.parametrize("ends", [1, 6])
+@pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
+def test_budgets_are_kept_as_each_table_keeps_them(name, ends, vocab, tables):
+    made = Arena(vocab, dataclasses.replace(SMALL, ends=ends), budgets=True)
+    chosen = tables if ends > 1 else [table for table in tables if not several(table)]
+    assert len(chosen) == (9 if ends > 1 else 8)
+    made.handles = [made.add(table) for table in chosen]
+    rng = np.random.default_rng(2)
+    order = list(range(len(chosen)))
+    for extra in (0, 1, 7):
+        walk(name, made, chosen, order, rng, 12, [table.min_length + extra for table in chosen])
+
+
+def several(table):
+    return table.is_nested and table.distances.code.shape[1] > 1
+
+
+NEAR = [  # texts that come near the depth of 2, and of 4
+    (RECURSIVE, 2, b'{"k": 3, "n": {"k": 4, "n": {"k": 5}}}'), (RECURSIVE, 2, b'{"k": 3, "n": {"k": 4, "nn": [[1]]}}'),
+    (ENDS, 4, b'[{"a":[{"a":[{"a":[{"a":[{}]}]}]}]}]'), ({}, 3, b'[[[[1]]]]'), ({}, 2, b'{"a": {"b": [{}]}}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("budgets", [False, True])
+@pytest.mark.parametrize("name", ["numpy", "host", "torch"])
+def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, vocab):
+    ops, _, array = backend(name)
+    made = Arena(vocab, dataclasses.replace(SMALL, ends=6), budgets=budgets)
+    refused = 0
+    for schema, depth, text in NEAR:
+        table = mw.compile_json_schema(schema, vocab, depth=depth)
+        dev = ops.at(placed(name, made, budgets), [made.add(table)])
+        state, own, step = ops.start(dev, 1), numpy_ops.start(table, 1), 1 if schema is ENDS else 11
+        for done, byte in enumerate(text):
+            rooms = [None] if not budgets else range(len(text) - done - 5, len(text) - done + 30, step)
+            for room in rooms:
+                left = () if room is None else (np.array([room]),)
+                found = np.asarray(ops.bitmask(dev, state, *map(array, left)))[0].astype(np.uint32)
+                assert np.array_equal(found, numpy_ops.bitmask(table, own, *left)[0]), (schema, text[:done], room)
+            token = np.array([1 + byte])
+            state, own = ops.advance(dev, state, array(token)), numpy_ops.advance(table, own, token)
+        refused += not numpy_ops.accepting(table, own)[0]
+    assert refused >= 3
+
+
+def test_a_budget_needs_an_arena_with_distances(vocab, arena, tables):
+    with pytest.raises(ValueError, match="budgets=True"):
+        torch_ops.put(arena, budgets=True)
+    one = Arena(vocab, dataclasses.replace(SMALL, ends=1), budgets=True)
+    with pytest.raises(mw.ArenaError, match=r"ways to end .* Capacity\(ends="):
+        one.add(next(table for table in tables if several(table)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tables_that_come_and_go_leave_all_others_as_they_are(seed, vocab, tables):
+    rng = random.Random(seed)
+    pool = [*tables, *(mw.compile_json_schema(number(n), vocab) for n in range(25))]
+    made = Arena(vocab, dataclasses.replace(SMALL, states=9000, edges=30_000, masks=60))
+    held: list = []
+    numpy_rng = np.random.default_rng(seed)
+    for _ in range(60):
+        if held and rng.random() < 0.45:
+            made.drop(held.pop(rng.randrange(len(held))))
+            continue
+        try:
+            held.append(made.add(rng.choice(pool)))
+        except mw.ArenaError as error:
+            assert "no room" in str(error)  # noqa: PT017
+            assert held
+            made.drop(held.pop(0))
+        if held:
+            made.handles = held
+            walk("host", made, [handle.table for handle in held], list(range(len(held))), numpy_rng, 6)
+    for handle in held:
+        made.drop(handle)
+    big = Arena(vocab, made.capacity)
+    while made._evict():
+        pass
+    assert made.stored.free == big.stored.free  # nothing was lost on the way
+    assert not made._lists
+
+
+def test_what_tables_share_is_there_once(vocab):
+    made = Arena(vocab, SMALL)
+    made.add(mw.compile_json_schema(number(0), vocab))
+    first = made.stored.free
+    made.add(mw.compile_json_schema(number(1), vocab))
+    second = made.stored.free
+    assert first["masks"] - second["masks"] <= 2
+    assert first["classes"] - second["classes"] < 100
+    second_table = mw.compile_json_schema(number(1), vocab).complete()
+    for name, size, common in (
+        ("states", second_table.num_rows, second_table.common.rows),
+        ("sites", second_table.num_sites, second_table.common.sites),
+        ("actions", second_table.num_actions, second_table.common.actions),
+    ):
+        assert 0 < common < size
+        assert first[name] - second[name] == size - common + 1
+    assert first["edges"] - second["edges"] < second_table.num_edges / 2
+    before = made.stored
+    handle = made.add(mw.compile_json_schema(number(1), vocab))  # the same again, compiled anew
+    assert made.stored == before
+    made.drop(handle)
+    assert made.stored == before
+
+
+def is_apart(table, common):
+    """Whether the rows 1 .. and the first bases, sites and actions lead only to one another, whatever leads to them."""
+    rows, bases, sites, actions = common
+    size = table.num_rows
+
+    def codes(values):
+        return all(1 <= c <= rows or c == size + 1 or size + 2 <= c < size + 2 + actions for c in values if c >= 0)
+
+    def distances(row):
+        """What the targets of a row's base are away from it, where they are coded so."""
+        base = table.base_row[row]
+        targets = table.base_target[table.base_start[base] : table.base_start[base + 1]] if base >= bases else ()
+        return [code >> 1 for code in targets if code & 1 and 0 <= row + (code >> 1) < size]
+
+    shared = range(1, rows + 1)
+    firsts = table.base_target[: table.base_start[bases]]
+    return (
+        all(codes(table.edge_target[table.row_start[s] : table.row_start[s + 1]]) for s in shared)
+        and all(table.base_row[s] < bases and (not table.base_push.size or table.base_push[s] < sites) for s in shared)
+        and not any(code & 1 for code in firsts)
+        and all(1 <= code >> 1 <= rows for code in firsts)
+        and all(1 <= table.action_state[a] <= rows for a in range(actions))
+        and all(k < sites for k in table.action_push[: table.action_start[actions]])
+        and codes(table.site_target[: table.site_start[sites]])
+        and not distances(0)
+        and all(s + away > rows for s in range(rows + 1, size) for away in distances(s))
+    )
+
+
+def test_what_is_said_to_be_common_is_refused_or_kept_apart_rightly(vocab, tables):
+    """Tables with calls, one with strings of bounded length, that are said to have other parts in common."""
+    rng = random.Random(0)
+    seen = set()
+    for table in (tables[i].complete() for i in (0, 3, 4, 7)):
+        fields = {field.name: getattr(table, field.name) for field in dataclasses.fields(mw.TransitionTable)}
+        most = table.num_rows - 1, table.base_mask.size, table.num_sites, table.num_actions
+        made, others = Arena(vocab, SMALL), [table]
+        made.handles = [made.add(table)]
+        tried = [tuple(max(0, count - rng.randrange(3)) for count in table.common) for _ in range(60)]
+        tried += [(rows, *rest) for rows in range(1, most[0] + 1, 2) for rest in (table.common[1:], most[1:])]
+        tried += [(rng.randint(1, most[0]), *(rng.randint(0, limit) for limit in most[1:])) for _ in range(40)]
+        for common in sorted(set(tried)):
+            try:
+                other = mw.TransitionTable(**{**fields, "common": common, "source": f"with {common}"})
+            except mw.TableError:
+                assert not common[0] or not is_apart(table, common)
+                seen.add(False)
+                continue
+            assert is_apart(table, common)
+            seen.add(True)
+            if len(others) < 6 and common != table.common:
+                others.append(other)
+                made.handles.append(made.add(other))
+        walk("host", made, others, list(range(len(others))), np.random.default_rng(1), 25)
+    assert len(seen) == 2
+    for wrong in ([1, 1, 1], [1, 1, 1, -1], [1.0, 0, 0, 0], "rows", [0, 1, 0, 0], [10**6, 0, 0, 0]):
+        with pytest.raises(mw.TableError, match="common"):
+            mw.TransitionTable(**{**fields, "common": wrong})
+
+
+@pytest.mark.parametrize(
+    ("row", "away", "leaves"),
+    [(3, -1, False), (3, -2, True), (2, 1, False), (2, -1, True), (0, 3, True), (3, 9, False)],
+)
+def test_no_row_leads_into_what_is_common_by_distance(row, away, leaves):
+    """Of four rows the second is common; one leads so many states further: own rows lie without it in an arena."""
+    none, nothing = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    base_row = np.where(np.arange(4) == row, 0, -1).astype(np.int32)
+    starts, target = np.array([0, 1], np.int32), np.array([2 * away + 1], np.int32)
+    arrays = {
+        "row_start": np.zeros(5, np.int32), "edge_target": none, "base_row": base_row, "base_start": starts,
+        "base_target": target, "action_state": none, "action_start": nothing, "action_push": none,
+        "site_start": nothing, "site_target": none, "base_push": none,
+    }  # fmt: skip
+    assert leads_out(arrays, Common(rows=1)) == leaves
+
+
+@pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
+def test_a_table_is_whole_where_the_first_place_was_taken_again(name):
+    """What is no action pushes nothing, wherever the pushes of the first action of all lie by now."""
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"{" * 8], eos=0)
+    first = mw.compile_grammar('start: "[" start "]" | "(" start ")" | "<" start ">" | "a"', vocab)
+    last = mw.compile_grammar('start: "{" start "}" | "a"', vocab)
+    lists = {"type": "array", "items": {"type": "array", "items": {"type": "object", "properties": {"k": {}}}}}
+    others = [mw.compile_json_schema({**lists, "maxItems": n}, vocab) for n in (1, 2, 3)]
+    roomy = Arena(vocab, SMALL)
+    for table in (first, *others):
+        roomy.add(table)
+    made = Arena(vocab, dataclasses.replace(SMALL, states=SMALL.states - roomy.stored.free["states"]))
+    gone = made.add(first)
+    kept = [made.add(table) for table in others]
+    made.drop(gone)
+    made.handles = [made.add(last), *kept]
+    assert made.stored.evictions == 1
+    assert made.table.action_start[0] > 0
+    walk(name, made, [last, *others], list(range(4)), np.random.default_rng(0), 15)
+
+
+def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
+    patterns = {f"p{i}": {"type": "string", "pattern": f"^.*{i}.*$"} for i in range(12)}
+    schema = {"type": "object", "properties": patterns, "additionalProperties": False}
+    table = mw.compile_json_schema(schema, vocab).complete()
+    different = len(np.unique(table.masks, axis=0))
+    assert different < len(table.masks)
+    made = Arena(vocab, dataclasses.replace(SMALL, masks=different))
+    made.fits(table)
+    made.add(table)
+    with pytest.raises(mw.ArenaError, match=f"no room for {different:,} masks"):
+        Arena(vocab, dataclasses.replace(SMALL, masks=different - 1)).fits(table)
+
+
+def test_refused_tables_leave_nothing_to_write(vocab):
+    table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).complete()
+    made = Arena(vocab, dataclasses.replace(SMALL, states=table.num_rows + 60))
+    torch_ops.put(made)
+    made.add(mw.compile_regex("[a-z]{120}", vocab))
+    for _ in range(3):
+        with pytest.raises(mw.ArenaError):
+            made.add(table)
+    assert not made._changes
+
+
+def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    free, write = made.stored.free, Arena._set
+    for after in (0, 3, 40, 75):
+        left = [after]
+
+        def fails(self, name, start, values, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise MemoryError
+            write(self, name, start, values)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Arena, "_set", fails)
+            with pytest.raises(MemoryError):
+                made.add(table)
+        assert made.stored.free == free
+        assert not made._lists
+        assert not made._changes
+    made.handles = [made.add(table)]
+    walk("host", made, [table], [0], np.random.default_rng(0), 20)
+
+
+def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    torch_ops.put(made)
+    (mirror,) = made._mirrors.values()
+    free, write = made.stored.free, mirror.write
+
+    def fails(changes):
+        write(changes[: len(changes) // 2])
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirror, "write", fails)
+        with pytest.raises(MemoryError):
+            made.add(table)
+    assert made.stored.tables == 0
+    assert made.stored.free == free
+    made.handles = [made.add(table)]
+    walk("torch", made, [table], [0], np.random.default_rng(0), 20)
+
+
+def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
+    limits = {"states": 400, "bases": 40, "base_targets": 400, "sites": 30, "lists": 400, "actions": 999}
+    made = Arena(vocab, dataclasses.replace(SMALL, **limits))
+    lists = [
+        mw.compile_json_schema({"type": "array", "items": items}, vocab)
+        for items in ({"const": 2}, {"type": "string", "maxLength": 2})
+    ]
+    made.drop(made.add(mw.compile_regex("[a-z]{14}", vocab)))
+    gone = made.add(lists[0])
+    made.add(mw.compile_regex("[a-z]{6}", vocab))
+    made.drop(gone)
+    made.add(lists[1])
+
+
+def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
+    tables = [mw.compile_json_schema(number(n), vocab) for n in range(40)]
+    common = tables[0].complete().common.rows
+    size = tables[0].num_rows - common + 1
+    made = Arena(vocab, dataclasses.replace(SMALL, states=5 * size + common + 1))
+    handles = [made.add(table) for table in tables[:4]]
+    made.drop(handles[1])
+    made.drop(handles[2])
+    assert made.stored.tables == 4
+    assert made.stored.held == 2
+    made.drop(made.add(tables[1]))  # now 2 is the one used least recently
+    made.add(tables[4])
+    made.add(tables[5])
+    stored = made.stored
+    assert stored.evictions == 1
+    again = made.add(tables[1])
+    assert again.start == handles[1].start
+    assert made.stored.evictions == 1
+    held = [made.add(table) for table in (tables[0], tables[3])]
+    with pytest.raises(mw.ArenaError, match=r"no room for [\d,]+ states in a row: .* are held"):
+        made.add(tables[6])
+    for handle in held:
+        made.drop(handle)
+
+
+def test_nothing_goes_in_vain_where_what_is_held_lies_in_between(vocab):
+    small = [mw.compile_regex(f"[ab]{{{n}}}", vocab) for n in (20, 21, 22)]
+    large = mw.compile_regex("[ab]{60}", vocab)
+    made = Arena(vocab, dataclasses.replace(SMALL, states=sum(table.num_rows + 1 for table in small) + 5))
+    first, _, last = (made.add(table) for table in small)
+    made.drop(first)
+    made.drop(last)
+    before = made.stored
+    with pytest.raises(mw.ArenaError, match="in a row"):
+        made.add(large)
+    assert made.stored == before  # not even what nobody holds
+    assert made.add(small[0]).start == first.start
+    assert made.add(small[2]).start == last.start
+    made = Arena(vocab, dataclasses.replace(SMALL, states=sum(table.num_rows + 1 for table in small) + 5))
+    for table in small:
+        made.drop(made.add(table))
+    made.add(large)  # which would not fit beside any two of them
+    assert made.stored.evictions >= 2
+
+
+def test_masks_that_are_there_are_not_wanted_again(vocab):
+    """A table whose masks another has that is held: one that nobody holds goes for its states alone."""
+    schemas = [{"type": "string", "maxLength": n} for n in (8, 9)]
+    roomy = Arena(vocab, SMALL)
+    free = roomy.stored.free
+    roomy.add(mw.compile_json_schema(schemas[0], vocab))
+    first = {name: free[name] - left for name, left in roomy.stored.free.items()}
+    roomy.add(mw.compile_json_schema(schemas[1], vocab))
+    both = {name: free[name] - left for name, left in roomy.stored.free.items()}
+    assert both["masks"] < 2 * first["masks"]
+    made = Arena(vocab, dataclasses.replace(SMALL, masks=both["masks"], states=both["states"] + 5))
+    made.add(mw.compile_json_schema(schemas[0], vocab))
+    made.drop(made.add(mw.compile_choices(["a" * 20], vocab)))
+    made.add(mw.compile_json_schema(schemas[1], vocab))
+    assert made.stored.evictions == 1
+
+
+def test_nothing_goes_in_vain_for_a_table_that_what_is_held_has_no_room_for(vocab):
+    made = Arena(vocab, dataclasses.replace(SMALL, states=100))
+    held = made.add(mw.compile_regex("[a-z]{60}", vocab))
+    made.drop(made.add(mw.compile_regex("[0-9]{20}", vocab)))
+    with pytest.raises(mw.ArenaError, match="no room"):
+        made.add(mw.compile_regex("[A-Z]{60}", vocab))
+    assert (made.stored.tables, made.stored.evictions) == (2, 0)
+    made.drop(held)
+    made.add(mw.compile_regex("[A-Z]{60}", vocab))
+
+
+def test_mistakes_are_named(vocab, arena, tables):
+    made = Arena(vocab, SMALL)
+    handle = made.add(tables[1])
+    made.drop(handle)
+    with pytest.raises(ValueError, match="dropped before"):
+        made.drop(handle)
+    with pytest.raises(ValueError, match="dropped before"):
+        torch_ops.at(torch_ops.put(made), [handle])
+    with pytest.raises(ValueError, match="another arena"):
+        made.drop(arena.handles[0])
+    with pytest.raises(ValueError, match="another arena"):
+        torch_ops.at(torch_ops.put(made), [made.add(tables[1]), arena.handles[0]])
+    with pytest.raises(TypeError, match="Handle"):
+        made.drop(3)
+    with pytest.raises(TypeError, match="Handle"):
+        torch_ops.at(torch_ops.put(made), [0])
+    for ops in (torch_ops, numpy_ops):
+        with pytest.raises(ValueError, match="another arena"):
+            ops.at(ops.put(made), [arena.handles[0]])
+        with pytest.raises(TypeError, match="put"):
+            ops.at(ops.put(tables[1]), [arena.handles[0]])
+    with pytest.raises(ValueError, match="no handles"):
+        torch_ops.at(torch_ops.put(made), [])
+    with pytest.raises(ValueError, match="different states"):
+        torch_ops.start(torch_ops.put(made), 2)
+    with pytest.raises(ValueError, match="2 handles for a batch of 3: as many"):
+        torch_ops.start(torch_ops.at(torch_ops.put(made), [made.add(tables[1])] * 2), 3)
+    other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
+    with pytest.raises(mw.VocabularyMismatchError, match="compile it with the arena's"):
+        made.add(mw.compile_regex("a", other))
+    no_end = dataclasses.replace(
+        mw.compile_sids([[1, 2]], vocab_size=vocab.size), vocabulary=vocab.fingerprint, source="x"
+    )
+    with pytest.raises(mw.ArenaError, match="eos=0"):
+        made.add(no_end)
+    with pytest.raises(TypeError, match="put takes"):
+        made.add("a")
+    matrix = mw.sort_sids([[1, 2]], vocab_size=vocab.size)
+    for refused in (made.add, made.fits):
+        with pytest.raises(TypeError, match="an Arena holds tables, not a SortedMatrix: compile the rows with compile"):
+            refused(matrix)
+    with pytest.raises(TypeError, match="Vocabulary"):
+        Arena(3)
+    with pytest.raises(ValueError, match="with eos"):
+        Arena(mw.Vocabulary.from_bytes([b"a"]))
+    with pytest.raises(TypeError, match=r"states=\.\.\."):
+        Capacity(states=1.5)
+    with pytest.raises(ValueError, match="states=0"):
+        Capacity(states=0)
+
+
+@pytest.mark.parametrize("name", ["row_width", "class_width", "exit_width", "site_width", "symbols", "pops", "depth"])
+def test_what_is_wider_than_the_arena_is_refused_by_name(name, vocab, tables):
+    made = Arena(vocab, dataclasses.replace(SMALL, **{name: 1}))
+    with pytest.raises(mw.ArenaError, match=rf"Capacity\({name}=\d+\)"):
+        made.add(tables[0])
+    assert made.stored.tables == 0
+    assert made.stored.free == Arena(vocab, SMALL).stored.free
+
+
+@pytest.mark.parametrize("name", ["states", "edges", "bases", "base_targets", "masks", "lists", "classes", "exits", "sites", "site_entries", "actions", "pushes"])  # fmt: skip  # noqa: E501
+def test_what_never_fits_says_which_part_it_is(name, vocab, tables):
+    made = Arena(vocab, dataclasses.replace(SMALL, **{name: 1}))
+    with pytest.raises(mw.ArenaError, match=rf"Capacity\({name}=\.\.\.\)"):
+        made.add(tables[0])
+    assert made.stored.tables == 0
+    assert made.stored.free == Arena(vocab, made.capacity).stored.free
+
+
+def test_adding_compiles_nothing_again_in_jax(vocab, tables):
+    jax = pytest.importorskip("jax")
+    from maskwright.runtime import jax_ops
+
+    made = Arena(vocab, SMALL)
+    first = made.add(tables[1])
+    traces = []
+
+    @jax.jit
+    def step(dev, state, logits):
+        traces.append(1)
+        masked = jax_ops.mask_logits(dev, logits, state)
+        return jax_ops.advance(dev, state, masked.argmax(-1)), masked
+
+    logits = jax.numpy.zeros((1, vocab.size))
+    handles = [first]
+    for n in range(6):
+        dev = jax_ops.at(jax_ops.put(made), handles[-1:])
+        state, masked = step(dev, jax_ops.start(dev, 1), logits)
+        expected = numpy_ops.mask_logits(
+            handles[-1].table, np.zeros((1, vocab.size)), numpy_ops.start(handles[-1].table, 1)
+        )
+        assert np.array_equal(np.asarray(masked), expected)
+        if n % 2:
+            made.drop(handles.pop())
+        else:
+            handles.append(made.add(tables[n % 4]))
+        assert isinstance(state.node, jax.Array)
+    assert len(traces) == 1
+
+
+def test_adding_compiles_nothing_again_in_torch(vocab, tables):
+    made = Arena(vocab, SMALL)
+    handle = made.add(tables[1])
+    dev = dataclasses.replace(torch_ops.put(made), host=None)
+    compiled = []
+
+    def counting(graph, inputs):
+        compiled.append(1)
+        return graph.forward
+
+    torch._dynamo.reset()
+
+    @torch.compile(backend=counting, fullgraph=True)
+    def step(state, logits):
+        masked = torch_ops.mask_logits(dev, logits, state)
+        return torch_ops.advance(dev, state, masked.argmax(-1)), masked
+
+    for n in (1, 0, 3, 4):
+        handle = made.add(tables[n])
+        state = torch_ops.start(torch_ops.at(dev, [handle] * 2), 2)
+        _, masked = step(state, torch.zeros(2, vocab.size))
+        own = numpy_ops.start(tables[n], 2)
+        assert np.array_equal(masked.numpy(), numpy_ops.mask_logits(tables[n], np.zeros((2, vocab.size)), own))
+    assert len(compiled) == 1
+
+
+def test_arrays_on_a_device_stay_where_they_are(vocab, tables):
+    made = Arena(vocab, SMALL)
+    dev = torch_ops.put(made)
+    places = {field.name: getattr(dev, field.name) for field in dataclasses.fields(dev)}
+    pointers = {name: x.data_ptr() for name, x in places.items() if isinstance(x, torch.Tensor)}
+    for table in tables:
+        made.add(table)
+    assert torch_ops.put(made) is dev
+    assert pointers == {name: getattr(dev, name).data_ptr() for name in pointers}
+    assert made.nbytes == sum(
+        x.nbytes for part in (dev, dev.calls) for name, x in vars(part).items()
+        if isinstance(x, torch.Tensor) and not name.startswith("byte_")
+    )  # fmt: skip
+
+
+def test_every_operation_says_what_it_says_of_one_table(arena, tables):
+    dev = torch_ops.put(arena)
+    torch.manual_seed(0)
+    for i, table in enumerate(tables):
+        logits = torch.randn(3, table.vocab_size)
+        mine = torch_ops.start(torch_ops.at(dev, [arena.handles[i]] * 3), 3)
+        one = torch_ops.put(table)
+        own = torch_ops.start(one, 3)
+        assert torch.equal(torch_ops.mask_logits(dev, logits, mine), torch_ops.mask_logits(one, logits, own))
+        assert torch.equal(torch_ops.log_mass(dev, logits, mine), torch_ops.log_mass(one, logits, own))
+        assert torch.equal(torch_ops.end_scores(dev, logits, mine), torch_ops.end_scores(one, logits, own))
+        for found, expected in zip(torch_ops.candidates(dev, logits, mine, 4)[:2], torch_ops.candidates(one, logits, own, 4)[:2], strict=True):  # fmt: skip  # noqa: E501
+            assert torch.equal(found, expected)
+        scores = torch.zeros(1, 3)
+        chosen = torch_ops.select(dev, logits, mine, scores, 5, 0)
+        own_chosen = torch_ops.select(one, logits, own, scores, 5, 0)
+        assert torch.equal(chosen.scores, own_chosen.scores)
+        assert torch.equal(chosen.tokens, own_chosen.tokens)
+
+
+@pytest.mark.parametrize("name", ["host", "torch"])
+def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
+    ops, _, array = backend(name)
+    chosen = [2, 8, 3]
+    rng = np.random.default_rng(5)
+    bias = array(rng.normal(size=tables[0].vocab_size).astype(np.float32))
+
+    def step(tokens, cache, t):
+        return bias[None] + ops.zeros((tokens.shape[0], 1), like=bias), cache
+
+    dev = ops.at(placed(name, arena), [arena.handles[i] for i in chosen])
+    found = beam_search(step, None, dev, ops=ops, batch=3, beams=3, max_length=12)
+    for row, i in enumerate(chosen):
+        own = beam_search(step, None, ops.put(tables[i]), ops=ops, batch=1, beams=3, max_length=12)
+        assert np.array_equal(np.asarray(found.valid[row]), np.asarray(own.valid[0]))
+        assert np.allclose(np.asarray(found.scores[row]), np.asarray(own.scores[0]), rtol=1e-6)
+        width = own.tokens.shape[2]
+        assert np.array_equal(np.asarray(found.tokens[row])[:, :width], np.asarray(own.tokens[0]))
+    random = torch.Generator().manual_seed(1)
+    drawn = sample_sequences(step, None, dev, random, ops=ops, batch=3, samples=4, max_length=40)
+    for row, i in enumerate(chosen):
+        for tokens, valid in zip(drawn.tokens[row].tolist(), drawn.valid[row].tolist(), strict=True):
+            assert not valid or tables[i].accepts([t for t in tokens if t >= 0])
+    assert drawn.valid.any()
+
+
+def test_threads_may_add_and_drop_while_others_read(vocab, tables):
+    made = Arena(vocab, SMALL)
+    held = made.add(tables[0])
+    expected = packed.compose_nested(made.table, made_state(made, held))
+    wrong, stop = [], threading.Event()
+
+    def churn(seed):
+        rng = random.Random(seed)
+        for _ in range(40):
+            made.drop(made.add(rng.choice(tables[1:])))
+
+    def read():
+        while not stop.is_set():
+            if not np.array_equal(packed.compose_nested(made.table, made_state(made, held)), expected):
+                wrong.append(1)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    threads = [threading.Thread(target=churn, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    reader.join()
+    assert not wrong
+    assert made.stored.held == 1
+
+
+def made_state(arena, handle):
+    return numpy_ops.NestedState(
+        np.array([handle.start]), np.zeros((1, arena.capacity.depth + 1), np.int32), np.zeros(1, np.int32)
+    )

@@ -1,0 +1,1409 @@
+"""Tables with calls: numpy, packed masks, walks and `Matcher` against a simulation of what such tables say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import maskwright as mw
+from maskwright.runtime import numpy_ops
+from maskwright.runtime.host import masks as packed
+from maskwright.table.transition_table import NEVER, NestedState
+
+some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
+seeds = st.integers(0, 2**32 - 1)
+
+Place = tuple[int, tuple[int, ...]]
+
+
+# ------------------------------------------------------------------------------------------------ the simulation
+
+
+@dataclass
+class Base:
+    targets: dict[int, int]  # by token of the mask
+    exits: dict[int, int] | None  # symbol by token
+
+
+@dataclass
+class Row:
+    edges: dict[int, Any]  # by token: a state, ("action", number), or None for the dead state
+    exits: dict[int, int] | None = None
+    base: int | None = None
+    push: int | None = None
+    accepting: bool = False
+    need: int = 0
+
+
+@dataclass
+class Site:
+    targets: dict[int, Any]  # by symbol: a state, ("action", number) or ("leave", symbol)
+    leaf: bool = False
+    need: int = 0
+
+
+class Far(NamedTuple):
+    states: list[list[int]]
+    sites: list[list[list[int]]]
+    state_rooms: list[list[int]]
+    site_rooms: list[list[list[int]]]
+
+
+@dataclass
+class Model:
+    """What a nested table says, in sets and tuples."""
+
+    size: int
+    eos: int | None
+    depth: int
+    rows: list[Row]
+    bases: list[Base]
+    sites: list[Site]
+    actions: list[tuple[list[int], int]]
+    labels: list[int]
+    shared_exits: list[dict[int, int]] = field(default_factory=list)
+
+    def moves(self, place: Place) -> dict[int, Place]:
+        node, stack = place
+        end = len(self.rows)
+        if node >= end:
+            return {self.eos: place} if node == end and self.eos is not None else {}
+        row = self.rows[node]
+        found: dict[int, Place | None] = {}
+        if row.base is not None:
+            base = self.bases[row.base]
+            below = stack if row.push is None else self.push(stack, row.push)
+            if below is not None:
+                for token, symbol in (base.exits or {}).items():
+                    found[token] = self.resolve(below, symbol)
+                for token, target in base.targets.items():
+                    found[token] = self.enter(below, target)
+        for token, symbol in (row.exits or {}).items():
+            found[token] = self.resolve(stack, symbol)
+        for token, target in row.edges.items():
+            found[token] = None if target is None else self.enter(stack, target)
+        if row.accepting and not stack and self.eos is not None:
+            found[self.eos] = (end, ())
+        return {token: reached for token, reached in found.items() if reached is not None}
+
+    def frames(self, stack: tuple[int, ...]) -> int:
+        return sum(not self.sites[k].leaf for k in stack)
+
+    def push(self, stack: tuple[int, ...], site: int) -> tuple[int, ...] | None:
+        if self.frames(stack) + self.sites[site].need > self.depth:
+            return None
+        stack = (*stack, site)
+        return stack if self.frames(stack) <= self.depth and len(stack) <= self.depth + 1 else None
+
+    def enter(self, stack: tuple[int, ...], target: Any) -> Place | None:
+        pushes, state = ([], target) if isinstance(target, int) else self.actions[target[1]]
+        below: tuple[int, ...] | None = stack
+        for site in pushes:
+            below = self.push(below, site)
+            if below is None:
+                return None
+        return (state, below) if self.frames(below) + self.rows[state].need <= self.depth else None
+
+    def resolve(self, stack: tuple[int, ...], symbol: int) -> Place | None:
+        if not stack or symbol not in self.sites[stack[-1]].targets:
+            return None
+        target = self.sites[stack[-1]].targets[symbol]
+        if isinstance(target, tuple) and target[0] == "leave":
+            return self.resolve(stack[:-1], target[1])
+        return self.enter(stack[:-1], target)
+
+    def belonging(self) -> tuple[list[set[str]], list[set[str]]]:
+        """Where rows, and what lies below sites, can be: inside of a fragment, or outside of all."""
+        rows: list[set[str]] = [set() for _ in self.rows]
+        sites: list[set[str]] = [set() for _ in self.sites]
+        rows[0] = {"outside"}
+
+        def enter(target: Any, where: set[str]) -> None:
+            pushes, state = ([], target) if isinstance(target, int) else self.actions[target[1]]
+            for k in pushes:
+                sites[k] |= where
+                where = {"inside"} if where else set()
+            rows[state] |= where
+
+        while True:
+            before = [set(x) for x in (*rows, *sites)]
+            for s, row in enumerate(self.rows):
+                for target in row.edges.values():
+                    if target is not None:
+                        enter(target, rows[s])
+                if row.base is not None:
+                    if row.push is not None:
+                        sites[row.push] |= rows[s]
+                    for state in self.left_of_base(row):
+                        enter(state, rows[s] if row.push is None else {"inside"} if rows[s] else set())
+            for k, site in enumerate(self.sites):
+                for target in site.targets.values():
+                    if not (isinstance(target, tuple) and target[0] == "leave"):
+                        enter(target, sites[k])
+            if before == [*rows, *sites]:
+                return rows, sites
+
+    def ends(self) -> tuple[list[Any], int, list[Any]]:
+        """The ends, how many of them fragments with calls have, and by which accepting rows end.
+
+        An end is a symbol that leaves nothing behind, or those that all rows have whose first exit has one symbol.
+        """
+        where_rows, where_sites = self.belonging()
+        found: list[Any] = []
+        outer = 1
+        for leaf in (False, True):
+            for k, site in enumerate(self.sites):
+                for y in sorted(site.targets) if where_sites[k] and site.leaf is leaf else ():
+                    if self.labels[y] >= 0 and y not in found:
+                        found.append(y)
+            outer = outer if leaf else max(1, len(found))
+        found = found or [None]
+        own: list[Any] = [found[0]] * len(self.rows)
+        groups: dict[int, list[int]] = {}
+        for s, row in enumerate(self.rows):
+            if row.accepting and "inside" in where_rows[s] and len(found) > 1:
+                own[s] = None
+                exits = [y for t, y in sorted((row.exits or {}).items()) if t not in row.edges]
+                if exits:
+                    groups.setdefault(exits[0], []).append(s)
+        for members in groups.values():
+            exits = [{y for t, y in self.rows[s].exits.items() if t not in self.rows[s].edges} for s in members]
+            found.append(("exits", frozenset.intersection(*map(frozenset, exits)), members[0]))
+            for s in members:
+                own[s] = found[-1]
+        return found, outer, own
+
+    def left_of_base(self, row: Row) -> set[int]:
+        """Where a row's own edges and exits leave its base to lead."""
+        own = {**(row.exits or {}), **row.edges}
+        return {state for token, state in self.bases[row.base].targets.items() if token not in own}
+
+    def distances(self) -> Far:
+        """What is least of states and sites by ends, over what is always allowed, by passes until nothing changes.
+
+        Frames, where states need some and there are several ends, then tokens over ways with as few frames as that.
+        """
+        frames = None
+        if any(row.need for row in self.rows) and len(self.ends()[0]) > 1:
+            frames = self.least(None, True)
+        tokens = self.least(frames, False)
+        return Far(*tokens, *(frames or ([], [])))
+
+    @functools.cached_property
+    def far(self) -> Far:
+        return self.distances()
+
+    def least(self, rooms: Any, of_frames: bool) -> tuple[Any, Any]:
+        tight = any(row.need for row in self.rows)
+        ends, outer, own_end = self.ends()
+        where_rows, where_sites = self.belonging()
+        states = [dict.fromkeys(ends, NEVER) for _ in self.rows]
+        sites = [{end: dict.fromkeys(ends[:outer], NEVER) for end in ends} for _ in self.sites]
+
+        def needed(target: Any) -> int:
+            pushes, state = ([], target) if isinstance(target, int) else self.actions[target[1]]
+            most, frames = 0, 0
+            for k in pushes:
+                most = max(most, frames + self.sites[k].need)
+                frames += not self.sites[k].leaf
+            return max(most, frames + self.rows[state].need)
+
+        def room_of(s: int, end: Any) -> int:
+            return 0 if rooms is None else rooms[0][s][ends.index(end)]
+
+        def room_below(k: int, end: Any, other: Any) -> int:
+            return 0 if rooms is None else rooms[1][k][ends.index(end)][ends.index(other)]
+
+        def ways(target: Any, below: int = 0) -> dict[Any, list[tuple[int, int]]]:
+            """By end: the room and the tokens of each way there; of frames alone, the room."""
+            pushes, state = ([], target) if isinstance(target, int) else self.actions[target[1]]
+            opened = [sum(not self.sites[k].leaf for k in pushes[:i]) + below for i in range(len(pushes) + 1)]
+            need = below + needed(target)
+            if of_frames:
+                found = {end: [(max(need, opened[-1] + n), 0)] for end, n in states[state].items()}
+            else:
+                found = {end: [(max(need, opened[-1] + room_of(state, end)), n)] for end, n in states[state].items()}
+            for k, frames in reversed(list(zip(pushes, opened, strict=False))):
+                found = returned(k, frames, found)
+            return found
+
+        def returned(k: int, frames: int, found: Any) -> dict[Any, list[tuple[int, int]]]:
+            out: dict[Any, set[tuple[int, int]]] = {d: set() for d in ends[:outer]}
+            for end, several in found.items():
+                for d, n in sites[k][end].items():
+                    if of_frames:
+                        out[d] |= {(max(room, frames + n), 0) for room, _ in several}
+                    else:
+                        out[d] |= {(max(room, frames + room_below(k, end, d)), n + more) for room, more in several}
+            return {d: list(several) for d, several in out.items() if several}
+
+        def least_of(target: Any) -> dict[Any, list[tuple[int, int]]]:
+            """The same of a code with no more room than each end takes: of actions too, one way only."""
+            return {end: [min(several)] for end, several in ways(target).items()}
+
+        def lower(where: dict[Any, int], found: Any, most: Any, more: int) -> None:
+            for end, several in found.items():
+                for room, tokens in several:
+                    if of_frames:
+                        where[end] = min(where[end], room)
+                    elif room <= most(end):
+                        where[end] = min(where[end], tokens + more)
+
+        def left(target: Any, outside: bool) -> Any:
+            """Where exits lead: a code, or another end, but for where nothing is below."""
+            if isinstance(target, tuple) and target[0] == "leave":
+                return {target[1]: [(0, 0)]} if target[1] in ends and not outside else {}
+            return least_of(target)
+
+        def with_room(found: Any, room: int) -> Any:
+            return {end: [(max(room, own), n) for own, n in several] for end, several in found.items()}
+
+        while True:
+            before = [dict(x) for x in states], [{end: dict(x) for end, x in site.items()} for site in sites]
+            for s, row in enumerate(self.rows):
+                outside = "outside" in where_rows[s]
+
+                def most(end: Any, s: int = s, row: Row = row) -> int:
+                    return room_of(s, end) if rooms is not None else row.need if tight else 10**9
+
+                if row.accepting and own_end[s] in states[s]:
+                    states[s][own_end[s]] = 0
+                own = {**(row.exits or {}), **row.edges}
+                for t in row.edges.values():
+                    if t is not None:
+                        lower(states[s], least_of(t), most, 1)
+                for t, y in (row.exits or {}).items():
+                    if t not in row.edges:
+                        lower(states[s], left(("leave", y), outside), most, 1)
+                if row.base is None:
+                    continue
+                base = self.bases[row.base]
+                site = None if row.push is None else self.sites[row.push]
+                frames = 0 if site is None or site.leaf else 1
+                need = 0 if site is None else max(frames, site.need)
+                for token, state in base.targets.items():
+                    if token not in own:
+                        found = ways(state, frames)
+                        found = found if site is None else returned(row.push, 0, found)
+                        lower(states[s], with_room(found, need), most, 1)
+                for token, symbol in (base.exits or {}).items():
+                    if token in own or token in base.targets or self.labels[symbol] < 0:
+                        continue
+                    if site is None:
+                        lower(states[s], left(("leave", symbol), outside), most, 1)
+                    elif symbol in site.targets:
+                        lower(states[s], with_room(left(site.targets[symbol], outside), need), most, 1)
+            for k, site in enumerate(self.sites):
+                outside = "outside" in where_sites[k]
+                for y, target in site.targets.items() if where_sites[k] else ():
+                    there = {end: n for end, n in left(target, outside).items() if end in ends[:outer]}
+                    for end in ends:
+
+                        def most(other: Any, k: int = k, end: Any = end, need: int = site.need) -> int:
+                            return room_below(k, end, other) if rooms is not None else need if tight else 10**9
+
+                        if end == y or (isinstance(end, tuple) and y in end[1]):
+                            lower(sites[k][end], there, most, end != y)
+            if (states, sites) == before:
+                by_end = [[min(NEVER, n) for n in found.values()] for found in states]
+                return by_end, [[[min(NEVER, n) for n in x.values()] for x in site.values()] for site in sites]
+
+    def distance(self, place: Place) -> int:
+        """In how many tokens a place can be complete, as far as `distances` knows."""
+        node, stack = place
+        ends, frames = len(self.far.sites[0]), 0
+        if node >= len(self.rows):
+            return 0 if node == len(self.rows) and not stack else NEVER
+        below = [0, *[NEVER] * (ends - 1)]
+        for k in stack:
+            rooms = self.far.site_rooms[k] if self.far.site_rooms else [[0] * ends] * ends
+            below = [
+                min(n + m if frames + r <= self.depth else NEVER for n, m, r in zip(steps, below, room, strict=False))
+                for steps, room in zip(self.far.sites[k], rooms, strict=True)
+            ]
+            frames += not self.sites[k].leaf
+        rooms = self.far.state_rooms[node] if self.far.state_rooms else [0] * ends
+        own = zip(self.far.states[node], below, rooms, strict=True)
+        return min(n + m if frames + r <= self.depth or not self.far.state_rooms else NEVER for n, m, r in own)
+
+    def table(self, **fields: Any) -> mw.TransitionTable:
+        """The same as arrays."""
+        rows, size = len(self.rows), self.size
+        kind = np.min_scalar_type(size + 1)
+        words = -(-size // 32)
+
+        def coded(target: Any) -> int:
+            if target is None:
+                return rows + 1
+            if isinstance(target, int):
+                return target
+            return -1 - target[1] if target[0] == "leave" else rows + 2 + target[1]
+
+        def numbers(values: Any, dtype: Any = np.int32) -> np.ndarray:
+            return np.array(list(values), dtype)
+
+        def starts(lists: Any) -> np.ndarray:
+            return np.cumsum([0, *map(len, lists)]).astype(np.int32)
+
+        lists: list[dict[int, int]] = []
+
+        def exits(symbols: dict[int, int] | None) -> int:
+            if symbols is None:
+                return -1
+            if symbols not in lists:
+                lists.append(dict(sorted(symbols.items())))
+            return lists.index(symbols)
+
+        masks: list[bytes] = []
+        classes: list[dict[int, int]] = []
+        base_mask, base_classes, targets = [], [], []
+        for base in self.bases:
+            bits = np.zeros(32 * words, bool)
+            bits[list(base.targets)] = True
+            masks.append(np.packbits(bits, bitorder="little").tobytes())
+            base_mask.append(masks.index(masks[-1]))
+            kinds = sorted(set(base.targets.values())) or [0]
+            targets.append([2 * target for target in kinds])
+            classes.append({t: kinds.index(s) for t, s in sorted(base.targets.items()) if kinds.index(s)})
+            base_classes.append(len(classes) - 1)
+        row_exit, base_exit = [exits(row.exits) for row in self.rows], [exits(base.exits) for base in self.bases]
+        edges = [dict(sorted(row.edges.items())) for row in self.rows]
+        sites = [dict(sorted(site.targets.items())) for site in self.sites]
+        arrays: dict[str, Any] = {
+            "row_start": starts(edges),
+            "edge_token": numbers([*(t for row in edges for t in row), size, size + 1], kind),
+            "edge_target": numbers(coded(target) for row in edges for target in row.values()),
+            "accepting": numbers((row.accepting for row in self.rows), bool),
+            "base_row": numbers(-1 if row.base is None else row.base for row in self.rows),
+            "masks": np.frombuffer(b"".join(masks), "<u4").reshape(-1, words).astype(np.uint32),
+            "base_mask": numbers(base_mask),
+            "base_classes": numbers(base_classes),
+            "base_start": starts(targets),
+            "base_target": numbers(code for codes in targets for code in codes),
+            "class_start": starts(classes),
+            "class_token": numbers((t for group in classes for t in group), kind),
+            "class_id": numbers(k for group in classes for k in group.values()),
+            "action_state": numbers(state for _, state in self.actions),
+            "action_start": starts([pushes for pushes, _ in self.actions]),
+            "action_push": numbers(site for pushes, _ in self.actions for site in pushes),
+            "row_exit": numbers(row_exit) if max(row_exit, default=-1) >= 0 else numbers([]),
+            "base_exit": numbers(base_exit) if max(base_exit, default=-1) >= 0 else numbers([]),
+            "exit_start": starts(lists),
+            "exit_token": numbers((t for symbols in lists for t in symbols), kind),
+            "exit_symbol": numbers(y for symbols in lists for y in symbols.values()),
+            "site_start": starts(sites),
+            "site_symbol": numbers(y for site in sites for y in site),
+            "site_target": numbers(coded(target) for site in sites for target in site.values()),
+            "symbol_label": numbers(self.labels),
+            "site_leaf": numbers((site.leaf for site in self.sites), bool),
+        }
+        if any(row.push is not None for row in self.rows):
+            arrays["base_push"] = numbers(-1 if row.push is None else row.push for row in self.rows)
+        if any(row.need for row in self.rows):
+            arrays["state_need"] = numbers(row.need for row in self.rows)
+        if any(site.need for site in self.sites):
+            arrays["site_need"] = numbers(site.need for site in self.sites)
+        arrays |= fields
+        return mw.TransitionTable.graph(vocab_size=size, eos=self.eos, depth=self.depth, **arrays)
+
+
+def random_model(seed: int) -> Model:
+    """Anything that nested tables can say, sensible or not: leaves below other frames, needs that mean nothing."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.choice([3, 8, 31, 33, 64, 70, 300]))
+    rows, sites, symbols = int(rng.integers(1, 8)), int(rng.integers(1, 6)), int(rng.integers(1, 7))
+    eos = None if rng.random() < 0.3 else int(rng.integers(size))
+    tokens = [t for t in range(size) if t != eos]
+    leaf = (rng.random(sites) < 0.3).tolist()
+    needs = rng.random() < 0.6
+    depth = int(rng.integers(0, 5))
+
+    def need() -> int:
+        return int(rng.integers(0, 3)) if needs and rng.random() < 0.4 else 0
+
+    def pick(most: int) -> list[int]:
+        return [int(t) for t in rng.choice(tokens, int(rng.integers(0, min(most, len(tokens)) + 1)), replace=False)]
+
+    actions = []
+    for _ in range(int(rng.integers(0, 5))):
+        pushes = [int(k) for k in rng.integers(sites, size=int(rng.integers(1, 4)))]
+        pushes = [k for k in pushes[:-1] if not leaf[k]] + pushes[-1:]
+        actions.append((pushes, int(rng.integers(rows))))
+
+    def code() -> Any:
+        if actions and rng.random() < 0.6:
+            return ("action", int(rng.integers(len(actions))))
+        return int(rng.integers(rows))
+
+    def symbols_of(most: int) -> dict[int, int]:
+        return {t: int(rng.integers(symbols)) for t in pick(most)}
+
+    bases = [
+        Base(
+            {t: int(rng.integers(rows)) for t in (pick(6) if rng.random() < 0.5 else pick(size))},
+            symbols_of(12) if rng.random() < 0.7 else None,
+        )
+        for _ in range(int(rng.integers(0, 4)))
+    ]
+    table_rows = []
+    for _ in range(rows):
+        own = {t: None if rng.random() < 0.2 else code() for t in pick(int(rng.choice([1, 4, 12])))}
+        exits = {t: y for t, y in symbols_of(8).items() if t not in own} if rng.random() < 0.6 else None
+        based = bool(bases) and rng.random() < 0.6
+        table_rows.append(
+            Row(
+                own, exits, int(rng.integers(len(bases))) if based else None,
+                int(rng.integers(sites)) if based and rng.random() < 0.5 else None, bool(rng.random() < 0.3), need(),
+            )
+        )  # fmt: skip
+    table_sites, density = [], float(rng.choice([0.7, 1.0]))
+    for k in range(sites):
+        present = np.flatnonzero(rng.random(symbols) < density).tolist()
+        targets = {y: ("leave", int(rng.integers(symbols))) if rng.random() < 0.3 else code() for y in present}
+        table_sites.append(Site(targets, leaf[k], need()))
+    labels = np.where(rng.random(symbols) < 0.6, rng.integers(0, 3, symbols), -1).tolist()
+    return Model(size, eos, depth, table_rows, bases, table_sites, actions, labels)
+
+
+# ------------------------------------------------------------------------- arrays and notation
+
+
+def random_nested(seed: int) -> mw.TransitionTable:
+    return random_model(seed).table()
+
+
+def state_of(table: mw.TransitionTable, places: list[Place]) -> NestedState:
+    stack = np.zeros((len(places), table.slots), np.int32)
+    for i, (_, sites) in enumerate(places):
+        stack[i, : len(sites)] = sites
+    heights = np.array([len(sites) for _, sites in places], np.int32)
+    return NestedState(np.array([node for node, _ in places], np.int64), stack, heights)
+
+
+def places_of(state: NestedState) -> list[Place]:
+    for row, height in zip(state.stack, state.height.tolist(), strict=True):
+        assert not row[height:].any(), "slots above the height are 0"
+    return numpy_ops._configurations(None, state)  # type: ignore[arg-type]
+
+
+def some_places(model: Model, seed: int, most: int = 12) -> list[Place]:
+    """Places that tokens lead to, and others that only fit into the arrays."""
+    rng = np.random.default_rng(seed)
+    found: list[Place] = [(0, ()), (len(model.rows), ()), (len(model.rows) + 1, ())]
+    for _ in range(most):
+        height = int(rng.integers(0, model.depth + 2))
+        stack = tuple(int(k) for k in rng.integers(len(model.sites), size=height))
+        found.append((int(rng.integers(len(model.rows))), stack))
+    for place in list(found):
+        for _ in range(2):
+            following = model.moves(place)
+            if following:
+                place = following[sorted(following)[int(rng.integers(len(following)))]]
+                found.append(place)
+    return found
+
+
+def bits_of(words: np.ndarray, size: int) -> list[set[int]]:
+    words = np.ascontiguousarray(np.atleast_2d(words)).astype("<u4")
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    assert not bits[:, size:].any()
+    return [set(np.flatnonzero(row).tolist()) for row in bits]
+
+
+def standing(table: mw.TransitionTable, place: Place, most: int | None = None) -> mw.Matcher:
+    """A matcher that stands anywhere."""
+    matcher = mw.Matcher(table)
+    if most is not None:
+        matcher._host.budgets()
+        matcher._max_tokens = most
+    node, stack = place
+    matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
+    return matcher
+
+
+# ------------------------------------------------------------------------------------------------ agreement
+
+ROOMY = (153, 248, 338, 597, 760, 826, 852)  # models of which some ends take frames that others do not
+
+
+def with_rooms(test: Any) -> Any:
+    for seed in ROOMY:
+        test = example(seed)(test)
+    return test
+
+
+def test_the_random_tables_of_these_tests_have_what_nested_tables_can_have():
+    models = [random_model(seed) for seed in range(80)]
+    reached: list[tuple[Model, Place]] = []
+    deeper = refused = 0
+    for seed, model in enumerate(models):
+        for place in some_places(model, seed):
+            reached.append((model, place))
+            loose = dataclasses.replace(
+                model, depth=50,
+                rows=[dataclasses.replace(r, need=0) for r in model.rows],
+                sites=[dataclasses.replace(s, need=0) for s in model.sites],
+            )  # fmt: skip
+            refused += set(model.moves(place)) != set(loose.moves(place))
+            deeper += any(len(stack) < len(place[1]) - 1 for _, stack in model.moves(place).values())
+    assert len(reached) > 1000
+    assert refused > 100
+    assert deeper > 50
+    assert sum(any(row.push is not None for row in model.rows) for model in models) > 10
+    assert sum(any(len(pushes) > 1 for pushes, _ in model.actions) for model in models) > 10
+    far = [model.far for model in models]
+    assert sum(any(1 < d < NEVER for by_end in one.states for d in by_end) for one in far) > 4
+    assert sum(len(one.sites[0]) > len(one.sites[0][0]) > 1 for one in far) > 4
+    assert sum(any(d < NEVER for site in one.sites for by_end in site for d in by_end[1:]) for one in far) > 4
+    roomy = [random_model(seed).far for seed in ROOMY]
+    assert all(any(0 < n < NEVER for site in one.site_rooms for room in site for n in room) for one in roomy)
+    assert any(0 < n < NEVER for one in roomy for room in one.state_rooms for n in room)
+
+
+@some
+@given(seeds)
+def test_numpy_does_what_the_arrays_mean(seed):
+    model = random_model(seed)
+    table = model.table()
+    for place in some_places(model, seed):
+        assert numpy_ops.moves(table, place) == model.moves(place)
+
+
+@some
+@given(seeds)
+def test_masks_and_steps_of_batches_agree_with_the_simulation(seed):
+    model = random_model(seed)
+    table = model.table()
+    places = some_places(model, seed)
+    state = state_of(table, places)
+    wanted = [set(model.moves(place)) for place in places]
+    assert bits_of(numpy_ops.bitmask(table, state), table.vocab_size) == wanted
+    assert bits_of(packed.compose_nested(table, state), table.vocab_size) == wanted
+    ends = [not stack and (node == len(model.rows) or (node < len(model.rows) and model.rows[node].accepting))
+            for node, stack in places]  # fmt: skip
+    assert numpy_ops.accepting(table, state).tolist() == ends
+    rng = np.random.default_rng(seed)
+    for _ in range(4):
+        tokens = rng.integers(-1, table.vocab_size + 1, len(places))
+        for i, legal in enumerate(wanted):
+            if legal and rng.random() < 0.8:
+                tokens[i] = rng.choice(sorted(legal))
+        following = [model.moves(place).get(int(t), (table.dead, ())) for place, t in zip(places, tokens, strict=True)]
+        assert places_of(numpy_ops.advance(table, state, tokens)) == following
+        assert places_of(table.follow(tokens[:, None], state)) == following
+
+
+@some
+@given(seeds)
+def test_walks_from_the_start_agree_with_the_simulation(seed):
+    model = random_model(seed)
+    table = model.table()
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(-1, table.vocab_size + 1, (40, 6))
+    places: list[Place] = [(0, ())] * 40
+    for t in range(6):
+        for i, place in enumerate(places):
+            following = model.moves(place)
+            if following and rng.random() < 0.9:
+                tokens[i, t] = rng.choice(sorted(following))
+            places[i] = following.get(int(tokens[i, t]), (table.dead, ()))
+        assert places_of(table.follow(tokens[:, : t + 1])) == places
+        assert table.walk(tokens[:, : t + 1]).tolist() == [node for node, _ in places]
+    ends = numpy_ops.accepting(table, state_of(table, places)).tolist()
+    assert table.contains(tokens).tolist() == ends
+    assert numpy_ops.contains(table, tokens).tolist() == ends
+    assert [table.accepts(row) for row in tokens.tolist()] == ends
+
+
+@some
+@given(seeds)
+def test_a_matcher_does_what_the_simulation_does(seed):
+    model = random_model(seed)
+    table = model.table()
+    rng = np.random.default_rng(seed)
+    for place in some_places(model, seed):
+        if place[0] == table.dead:  # where no matcher goes
+            continue
+        matcher, came = standing(table, place), [place]
+        for _ in range(8):
+            legal = model.moves(came[-1])
+            for _ in range(2):  # the second time from what was kept
+                assert bits_of(matcher.mask(), table.vocab_size) == [set(legal)]
+            for token in rng.integers(0, table.vocab_size, 5).tolist():
+                if token not in legal:
+                    assert matcher.advance(token) is False
+            assert (matcher.state, matcher.stack) == came[-1]
+            node, stack = came[-1]
+            ends = not stack and (node == table.after_eos or (node < table.num_rows and model.rows[node].accepting))
+            assert matcher.is_accepting is ends
+            assert matcher.is_finished is (ends and not set(legal) - {table.eos})
+            if not legal:
+                break
+            token = sorted(legal)[int(rng.integers(len(legal)))]
+            assert matcher.advance(token) is True
+            came.append(legal[token])
+        twin = pickle.loads(pickle.dumps(matcher)) if place == (0, ()) else matcher  # what is kept are its tokens
+        for one in (matcher.copy(), twin, matcher):
+            for n in (0, 1, len(came)):
+                if n < len(came):
+                    other = one.copy()
+                    other.rollback(n)
+                    assert (other.state, other.stack) == came[len(came) - 1 - n]
+
+
+@some
+@with_rooms
+@given(seeds)
+def test_distances_are_the_definition(seed):
+    model = random_model(seed)
+    table = model.table()
+    far = model.far
+    ends = len(far.sites[0])
+    after_eos = [0, *[NEVER] * (ends - 1)]
+    assert table.distances.code[: table.num_states].tolist() == [*far.states, after_eos, [NEVER] * ends]
+    assert table.distances.site.tolist() == far.sites
+    assert table.distances.code_room[: table.num_rows].tolist() == far.state_rooms
+    assert table.distances.site_room.tolist() == far.site_rooms
+    assert table.distance.tolist() == [*map(min, far.states), 0, NEVER]
+    assert table.min_length == far.states[0][0]
+    assert table.max_length is None
+    for place in some_places(model, seed):
+        assert min(numpy_ops.distance(table, place), NEVER) == min(model.distance(place), NEVER)
+
+
+def test_without_tokens_that_end_a_list_exactly_no_budget_can_be_kept():
+    model, _ = bound(2, ["[", "1,", "1]],", "1]", "],", '"', '"]'])
+    only = dataclasses.replace(model, labels=[-1] * len(model.labels))
+    assert only.table().min_length == NEVER
+    with pytest.raises(ValueError, match="max_tokens cannot be kept"):
+        mw.Matcher(only.table(), max_tokens=100)
+
+
+@some
+@with_rooms
+@given(seeds)
+def test_masks_under_budgets_agree(seed):
+    model = random_model(seed)
+    table = model.table()
+    places = some_places(model, seed)
+    state = state_of(table, places)
+    rng = np.random.default_rng(seed)
+    for high in (3, 9, 2**40):
+        room = rng.integers(0, high, len(places))
+        wanted = []
+        for place, left in zip(places, room.tolist(), strict=True):
+            reached = model.moves(place).items()
+            within = {t for t, there in reached if model.distance(there) <= min(left, NEVER) - 1}
+            wanted.append(within | {t for t in model.moves(place) if t == table.eos})
+        assert bits_of(numpy_ops.bitmask(table, state, room), table.vocab_size) == wanted
+        assert bits_of(packed.compose_nested(table, state, room), table.vocab_size) == wanted
+        for place, left, tokens in zip(places, room.tolist(), wanted, strict=True):
+            matcher = standing(table, place, left)
+            assert bits_of(matcher.mask(), table.vocab_size) == [tokens]
+            for token in range(table.vocab_size):
+                assert matcher.copy().advance(token) is (token in tokens)
+
+
+@some
+@given(seeds)
+def test_numpy_candidates_and_selections_carry_stacks(seed):
+    model = random_model(seed)
+    table = model.table()
+    places = some_places(model, seed)[:6]
+    state = state_of(table, places)
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(len(places), table.vocab_size + 2)).astype(np.float32)
+    found = numpy_ops.candidates(table, logits, state, 4)
+    assert found.states.stack.shape == (len(places), 4, table.slots)
+    for row, place in enumerate(places):
+        legal = model.moves(place)
+        best = sorted(legal, key=lambda t: -logits[row, t])[:4]
+        assert found.tokens[row, : len(best)].tolist() == best
+        reached = places_of(NestedState(*(array[row] for array in found.states)))
+        assert reached == [legal[t] for t in best] + [(table.dead, ())] * (4 - len(best))
+    picked = numpy_ops.select(table, logits, state, np.zeros((2, 3), np.float32), 4, 0)
+    tokens, parents = picked.tokens.reshape(-1), picked.parents.reshape(-1)
+    gathered = numpy_ops.gather(state, np.repeat([0, 3], 4) + parents)
+    after = places_of(numpy_ops.advance(table, gathered, tokens))
+    for slot, place in enumerate(places_of(picked.state)):
+        if picked.scores.reshape(-1)[slot] > -np.inf:
+            assert place == after[slot]
+        else:
+            assert place == (table.dead, ())
+
+
+# ------------------------------------------------------------------------- tables that mean something
+
+
+TOKENS = [
+    *"[],1\"a()", "[[", "]]", "],", ",1", '["', '"]', '"a', 'a"', 'a",', '"]]', "[]", "])", "([", "1]", '"],[', ",[[",
+    "]],", "aa", 'aaa"]', "()", "[1,", ")]", '","',
+]  # fmt: skip
+
+
+class PushdownMachine:
+    """A machine over bytes with calls: arrays of 1, of strings and of records; a record is a list in parentheses.
+
+    After a string of an odd number of a only one of an even number or the end may follow: strings have labels, and
+    the same fragment is entered where both are taken and where only one is.
+    """
+
+    START, END, ARRAY, ITEM, NEXT, ODD, EVEN, RECORD, CLOSE, AFTER_ODD = range(10)
+    ROOT, IN_ARRAY, IN_RECORD, AFTER_STRING = range(4)  # where a call returns to
+    RETURN: ClassVar = {
+        (ROOT, 0): END,
+        (ROOT, 1): END,
+        (IN_ARRAY, 0): ITEM,
+        (IN_ARRAY, 1): AFTER_ODD,
+        (IN_RECORD, 0): CLOSE,
+        (AFTER_STRING, 0): ITEM,
+    }
+
+    def step(self, state: int, byte: str) -> tuple[str, Any]:
+        value = {"[": (self.ARRAY, False), '"': (self.EVEN, True), "(": (self.RECORD, False)}
+        if state in (self.START, self.ARRAY, self.NEXT):
+            if byte == "]" and state == self.ARRAY:
+                return "return", 0
+            if byte == "1":
+                return "go", self.END if state == self.START else self.ITEM
+            if byte in value:
+                return "call", (self.ROOT if state == self.START else self.IN_ARRAY, *value[byte])
+        if state == self.ITEM and byte in ",]":
+            return ("go", self.NEXT) if byte == "," else ("return", 0)
+        if state == self.AFTER_ODD and byte in ",]":
+            return ("go", 10) if byte == "," else ("return", 0)
+        if state == 10 and byte == '"':
+            return "call", (self.AFTER_STRING, self.EVEN, True)
+        if state in (self.ODD, self.EVEN) and byte in 'a"':
+            odd = state == self.ODD
+            return ("go", self.EVEN if odd else self.ODD) if byte == "a" else ("return", int(odd))
+        if state == self.RECORD and byte == "[":
+            return "call", (self.IN_RECORD, self.ARRAY, False)
+        if state == self.CLOSE and byte == ")":
+            return "return", 0
+        return "dead", None
+
+
+def bound(depth: int, tokens: list[str] = TOKENS) -> tuple[Model, list[str]]:
+    """The model that binding the machine to tokens gives; the last token is EOS."""
+    machine = PushdownMachine()
+    eos = len(tokens)
+    symbols: dict[tuple[int, str], int] = {}
+    actions: dict[tuple[tuple[int, ...], int], int] = {}
+    pending: list[tuple[int, int]] = []
+    sites = [
+        Site({}, leaf, need) for leaf in (False, True) for need in (0, 0, 0, 0)
+    ]  # ROOT, IN_ARRAY, IN_RECORD; leaves
+    # going on after a record's list needs nothing; a call inside it needs room for what it calls, by its entry
+
+    def run(state: int, text: str) -> Any:
+        """Where a text leads: (pushes, state), ("left", symbol), or None."""
+        pushed: list[int] = []
+        for i, byte in enumerate(text):
+            kind, what = machine.step(state, byte)
+            if kind == "dead":
+                return None
+            if kind == "go":
+                state = what
+            elif kind == "call":
+                pushed.append(what[0] + 4 * what[2])
+                state = what[1]
+            elif pushed:
+                state = machine.RETURN[pushed.pop() % 4, what]
+            else:
+                name = what, text[i + 1 :]
+                if name not in symbols:
+                    symbols[name] = len(symbols)
+                    pending.append(name)
+                return "left", symbols[name]
+        return tuple(pushed), state
+
+    def coded(found: Any) -> Any:
+        if found[0] == "left":
+            return "leave", found[1]
+        if not found[0]:
+            return found[1]
+        return "action", actions.setdefault(found, len(actions))
+
+    rows = []
+    for s in range(11):
+        edges, exits = {}, {}
+        for t, text in enumerate(tokens):
+            found = run(s, text)
+            if found is not None:
+                code = coded(found)
+                if isinstance(code, tuple) and code[0] == "leave":
+                    exits[t] = code[1]
+                else:
+                    edges[t] = code
+        rows.append(Row(edges, exits or None, None, None, s == PushdownMachine.END, int(s == PushdownMachine.RECORD)))
+    while pending:
+        label, rest = pending.pop()
+        for k, site in enumerate(sites):
+            if (k % 4, label) not in machine.RETURN:
+                continue
+            found = run(machine.RETURN[k % 4, label], rest)
+            if found is not None:
+                site.targets[symbols[label, rest]] = coded(found)
+    labels = [label if not rest else -1 for label, rest in symbols]
+    model = Model(
+        len(tokens) + 1, eos, depth, rows, [], sites, [(list(pushes), state) for pushes, state in actions], labels
+    )
+    # strings share a base of their own: what stays inside and what leaves
+    for s in (PushdownMachine.EVEN, PushdownMachine.ODD):
+        inside = {t: target for t, target in rows[s].edges.items() if isinstance(target, int)}
+        model.bases.append(Base(inside, rows[s].exits))
+        rows[s].edges = {t: target for t, target in rows[s].edges.items() if t not in inside}
+        rows[s].exits, rows[s].base = None, len(model.bases) - 1
+    return model, [*tokens, "<eos>"]
+
+
+def allowed_by_bytes(text: str) -> bool:
+    """Whether a text is one that the machine accepts, by the machine alone."""
+    machine, state, stack = PushdownMachine(), 0, []
+    for byte in text:
+        kind, what = machine.step(state, byte)
+        if kind == "dead":
+            return False
+        if kind == "go":
+            state = what
+        elif kind == "call":
+            stack.append(what[0])
+            state = what[1]
+        else:
+            if not stack:
+                return False
+            state = machine.RETURN.get((stack.pop(), what), -1)
+    return state == PushdownMachine.END and not stack
+
+
+def nesting(text: str) -> int:
+    depth = most = 0
+    for byte in text:
+        depth += (byte in "[(") - (byte in "])")
+        most = max(most, depth)
+    return most
+
+
+def written(matcher: mw.Matcher, rng: np.random.Generator, stop: float) -> list[int]:
+    """Tokens that random choices among what is allowed make, until the end or for long enough."""
+    tokens: list[int] = []
+    eos = matcher.table.eos
+    while len(tokens) < 60:
+        (legal,) = bits_of(matcher.mask(), matcher.table.vocab_size)
+        if eos in legal and (len(legal) == 1 or rng.random() < stop):
+            break
+        token = sorted(legal - {eos})[int(rng.integers(len(legal - {eos})))]
+        assert matcher.advance(token)
+        tokens.append(token)
+    return tokens
+
+
+def test_a_table_bound_to_tokens_accepts_what_its_bytes_say():
+    model, tokens = bound(6)
+    table = model.table()
+    rng = np.random.default_rng(0)
+    for text in ('[[1,"aa"],([])]', "([[1]])", '["a","aa",1]', '"aaa"', '["a","aa"]', "1", "[" * 5 + "]" * 5):
+        assert allowed_by_bytes(text)
+        assert table.accepts([tokens.index(c) for c in text]), text
+    for text in ('["a",1]', '["a","a"]', "([)", "()", "[1", "]", '[["a",[]]]'):
+        assert not allowed_by_bytes(text)
+        assert not table.accepts([tokens.index(c) for c in text]), text
+    finished = 0
+    for _ in range(200):
+        chosen = written(mw.Matcher(table), rng, 1.0)
+        text = "".join(tokens[t] for t in chosen)
+        if mw.Matcher(table).accepts(chosen):
+            assert allowed_by_bytes(text)
+            finished += 1
+        single = [tokens.index(c) for c in text]
+        if nesting(text) > 6:  # a list that begins and ends in one token is never on the stack
+            continue
+        assert mw.Matcher(table).accepts(single) is table.accepts(chosen)
+    assert finished > 50
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3])
+def test_nothing_is_nested_deeper_than_the_limit_or_entered_that_needs_to_be(depth):
+    model, tokens = bound(depth)
+    table = model.table()
+    rng = np.random.default_rng(depth)
+    for text in ("[" * depth + "]" * depth if depth else "1", "(" + "[]" + ")"):
+        fits = nesting(text) <= depth
+        matcher = mw.Matcher(table)
+        taken = [matcher.advance(tokens.index(c)) for c in text]
+        assert all(taken) is fits, text
+        if not fits:
+            assert taken[0] is False or depth > 0, "what could not be finished is not begun"
+    assert mw.Matcher(table).advance(tokens.index("[")) is (depth >= 1)
+    assert mw.Matcher(table).advance(tokens.index("(")) is (depth >= 2), "a record needs a list inside"
+    for _ in range(60):
+        matcher = mw.Matcher(table)
+        while not matcher.is_finished and matcher.num_tokens < 40:
+            (legal,) = bits_of(matcher.mask(), table.vocab_size)
+            assert legal, "never a dead end"
+            assert matcher.advance(sorted(legal)[int(rng.integers(len(legal)))])
+            assert sum(not model.sites[k].leaf for k in matcher.stack) <= depth
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 8])
+@pytest.mark.parametrize("words", [TOKENS, [t for t in TOKENS if len(t) == 1]], ids=["all", "characters"])
+def test_whatever_is_written_within_max_tokens_ends_complete(depth, words):
+    model, tokens = bound(depth, words)
+    table = model.table()
+    rng = np.random.default_rng(depth)
+    with pytest.raises(ValueError, match="cannot be promised"):
+        mw.Matcher(table, max_tokens=table.min_length - 1)
+    lengths = []
+    for most in (*range(table.min_length, 12), 30):
+        for _ in range(25):
+            matcher = mw.Matcher(table, max_tokens=most)
+            chosen = written(matcher, rng, 0.3)
+            assert len(chosen) <= most
+            assert matcher.is_accepting
+            assert table.accepts(chosen)
+            assert allowed_by_bytes("".join(tokens[t] for t in chosen))
+            lengths.append(most - len(chosen))
+    assert 0 in lengths
+
+
+def test_far_from_the_end_a_budget_changes_nothing_and_makes_no_masks(monkeypatch):
+    model, tokens = bound(4)
+    table = model.table()
+    with pytest.raises(TypeError, match="use compose_nested"):
+        packed.compose(table, np.zeros(1, np.int64))
+    with pytest.raises(TypeError, match=r"see distances\.farthest"):
+        table.farthest  # noqa: B018 - a property
+    matcher, free = mw.Matcher(table, max_tokens=40), mw.Matcher(table)
+    monkeypatch.setattr(type(matcher._host), "made", lambda *_: pytest.fail("made for nothing"))
+    for text in ("[", '"', "a", '"', ",", "[[", "1]"):
+        token = tokens.index(text) if text in tokens else tokens.index('"')
+        assert matcher.mask().tolist() == free.mask().tolist()
+        assert matcher.advance(token) is free.advance(token)
+
+
+def test_what_is_kept_of_masks_depends_on_the_sites_that_were_looked_at_and_no_others():
+    model, tokens = bound(40)
+    table = model.table()
+    matcher = mw.Matcher(table)
+    for _ in range(20):
+        matcher.mask()
+        assert matcher.advance(tokens.index("["))
+    first = len(matcher._host.composed)
+    masks = []
+    for _ in range(10):
+        masks.append(matcher.mask())
+        assert matcher.advance(tokens.index("["))
+    assert len(matcher._host.composed) == first, "at any depth the same"
+    assert all(mask is masks[0] for mask in masks)
+    matcher._host.most = 3
+    for _ in range(30):
+        token = sorted(bits_of(matcher.mask(), table.vocab_size)[0])[0]
+        assert matcher.advance(token)
+        assert len(matcher._host.composed) <= 3 + 5
+
+
+def test_masks_do_not_change_however_they_are_held():
+    model, _ = bound(30, [*TOKENS, *(f"{a}," for a in range(40))])
+    table = model.table()
+
+    def walk(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        matcher = mw.Matcher(table, max_tokens=None if seed % 2 else 60)
+        held: list[tuple[Any, list[int]]] = []
+        ways = (
+            lambda mask: mask, lambda mask: mask[1:], lambda mask: mask.view(np.int32), memoryview,
+            lambda mask: mask[None].T, lambda mask: [mask][0:1][0], lambda mask: np.asarray(mask).reshape(-1, 1),
+        )  # fmt: skip
+        for step in range(400):
+            mask = matcher.mask()
+            with pytest.raises(ValueError, match="read-only"):
+                mask[0] = 0
+            legal = sorted(bits_of(mask, table.vocab_size)[0] - {table.eos})
+            way = ways[step % len(ways)](mask)
+            if rng.random() < 0.5:
+                held.append((way, np.asarray(way).tolist()))
+            del mask, way
+            if not legal or step % 20 == 19:
+                matcher.reset()
+            else:
+                assert matcher.advance(legal[int(rng.integers(len(legal)))])
+            for one, before in held:
+                assert np.asarray(one).tolist() == before
+            if len(held) > 12:
+                del held[int(rng.integers(12))]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(walk, range(8)))
+
+
+def test_memory_of_masks_that_nobody_holds_is_used_again():
+    table = bound(3, [*TOKENS, *(f"{a}," for a in range(4000))])[0].table()
+    matcher = mw.Matcher(table)
+    places = set()
+    for _ in range(2):
+        for _ in range(3):
+            places.add(matcher.mask().ctypes.data)
+    assert len(places) <= 2
+
+
+def test_forced_text_goes_through_calls_and_returns():
+    letters = ["(", ")", "[", "]", "1", ",", '"', "a"]
+    model, tokens = bound(2, letters)
+    vocab = mw.Vocabulary.from_bytes([*(t.encode() for t in letters), b""], eos=len(letters))
+    table = model.table(vocabulary=vocab.fingerprint)
+    matcher = mw.Matcher(table, vocab)
+    assert matcher.forced_text() == b""
+    assert matcher.advance(tokens.index("("))
+    assert matcher.forced_text() == b"["
+    assert matcher.advance(tokens.index("["))
+    assert matcher.forced_text() == b""
+    assert matcher.advance(tokens.index("]"))
+    assert matcher.forced_text() == b")"
+    assert matcher.forced_tokens() == [tokens.index(")")]
+    assert matcher.stack == (PushdownMachine.ROOT,)
+
+
+# ------------------------------------------------------------------------- budgets where ends are told apart
+
+
+ITEM = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
+LABELLED: dict[str, Any] = {  # where how soon a text can end depends on what is in it
+    "one": {"type": "array", "items": {"enum": [1, 12, 2]}, "contains": {"const": 1}},
+    "two": {"type": "array", "items": {"enum": [1, 2, "a", None]}, "contains": {"const": 1}, "minContains": 2},
+    "not": {"type": "array", "items": {"not": {"type": "array", "items": {"const": 1}}}, "contains": {"type": "array"}},
+    "either": {"oneOf": [
+        {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"const": 1}}, "required": ["b"],
+         "additionalProperties": False},
+        {"type": "object", "properties": {"a": {"const": 1}, "b": {"enum": [1, 2]}}, "additionalProperties": False},
+    ]},
+    "lists": {"type": "array", "items": {"type": "array", "items": ITEM}, "contains": {"contains": {
+        "properties": {"a": {"const": 2}}}}},
+    "recursive": {"anyOf": [{"const": 1}, {"type": "array", "contains": {"$ref": "#"}, "items": {
+        "anyOf": [{"$ref": "#"}, {"const": 2}, {"type": "array", "items": {"const": 2}}]}}]},
+    "deep": {  # good items take frames that others do not
+        "$defs": {"good": {"type": "array", "contains": {"anyOf": [{"const": 1}, {"$ref": "#/$defs/good"}]}}},
+        "type": "array",
+        "items": {"type": "array", "contains": {"type": "array", "contains": {"$ref": "#/$defs/good"}}},
+        "contains": {"minItems": 2},
+    },
+}  # fmt: skip
+SPELT = ["[[", "]]", "],", ",[", "1,", "1]", "[1", '{"a":', '"a":', "},", '"b"', "}]", "[]", "null"]
+
+
+@functools.cache
+def labelled(name: str, depth: int) -> mw.TransitionTable:
+    tokens = [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in SPELT)]
+    vocabulary = mw.Vocabulary.from_bytes(tokens, eos=0)
+    return mw.compile_json_schema(LABELLED[name], vocabulary, depth=depth, whitespace="compact")
+
+
+def wandering(table: mw.TransitionTable, count: int, length: int) -> list[Place]:
+    """Places that random tokens lead to, half of the time those that open something."""
+    rng = np.random.default_rng(0)
+    opening = [1 + ord("["), 1 + ord("{"), 257, 260]
+    found: dict[Place, None] = {(0, ()): None}
+    for walk in range(count):
+        place: Place = (0, ())
+        for _ in range(length):
+            moves = numpy_ops.moves(table, place)
+            moves.pop(table.eos, None)
+            if not moves:
+                break
+            tokens = [t for t in opening if t in moves] if walk % 2 and rng.random() < 0.6 else []
+            place = moves[int(rng.choice(tokens or sorted(moves)))]
+            found[place] = None
+    return list(found)
+
+
+@pytest.mark.parametrize("depth", [2, 3, 64])
+@pytest.mark.parametrize("name", LABELLED)
+def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(name, depth):
+    table = labelled(name, depth)
+    assert table.distances.site.shape[1] > 1
+    assert table.min_length < NEVER
+    matcher = mw.Matcher(table, max_tokens=table.min_length)
+    without = 0
+    for place in wandering(table, 16, 30):
+        far = numpy_ops.distance(table, place)
+        node, stack = place
+        matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
+        assert min(matcher._host.distance(matcher._place), NEVER) == min(far, NEVER)
+        moves = numpy_ops.moves(table, place)
+        moves.pop(table.eos, None)
+        further = [numpy_ops.distance(table, following) for following in moves.values()]
+        assert max(further, default=-1) <= matcher._host.farthest(matcher._place)
+        if far == 0:
+            assert not stack
+            assert table.is_accepting(node)
+        elif far < NEVER:
+            assert min(further) < far
+        else:
+            without += 1
+    assert without == 0 or depth < 64, "with enough room there is always an end"
+
+
+@pytest.mark.parametrize(("name", "depth"), [(name, depth) for name in LABELLED for depth in (2, 3, 64)])
+def test_whatever_a_budget_allows_can_be_completed_within_it(name, depth):
+    """By following every token that is allowed."""
+    table = labelled(name, depth)
+    starts = [(place, numpy_ops.distance(table, place) + more) for place in wandering(table, 4, 12) for more in (0, 1)]
+    todo = [((0, ()), table.min_length + 2)] + [(place, room) for place, room in starts if room <= 9]
+    seen = set(todo)
+    while todo and len(seen) < 2500:
+        place, room = todo.pop()
+        (allowed,) = bits_of(packed.compose_nested(table, state_of(table, [place]), np.array([room])), table.vocab_size)
+        assert allowed, "nothing is allowed"
+        moves = numpy_ops.moves(table, place)
+        for token in allowed - {table.eos}:
+            assert room > 0
+            following = moves[token], room - 1
+            if following not in seen:
+                seen.add(following)
+                todo.append(following)
+
+
+# ------------------------------------------------------------------------------------------------ the arrays
+
+
+def test_a_nested_table_is_saved_and_read_back(tmp_path):
+    model, _ = bound(3)
+    table = model.table()
+    table.save(tmp_path / "x.safetensors")
+    loaded = mw.TransitionTable.load(tmp_path / "x.safetensors")
+    for one in dataclasses.fields(table):
+        assert np.array_equal(getattr(table, one.name), getattr(loaded, one.name))
+    assert (loaded.min_length, loaded.max_length, loaded.depth, loaded.slots) == (1, None, 3, 4)
+    twin = pickle.loads(pickle.dumps(table))
+    assert twin.accepts([0, 1]) is table.accepts([0, 1])
+    assert mw.Matcher(twin).mask().tolist() == mw.Matcher(table).mask().tolist()
+    with pytest.raises(mw.TableError, match="sequences have 1 to None tokens"):
+        dataclasses.replace(table, min_length=2)
+
+
+def with_bases() -> mw.TransitionTable:
+    """One of the random tables that has everything."""
+    for seed in itertools.count():
+        table = random_nested(seed)
+        if table.num_actions and min(
+            table.base_push.size, table.base_exit.size, table.row_exit.size, table.state_need.size,
+            table.site_need.size, table.exit_token.size, table.num_edges, table.eos is not None,
+        ):  # fmt: skip
+            sizes = np.diff(table.exit_start).max(initial=0), np.diff(table.site_start).max(initial=0)
+            if min(sizes) > 1 and (table.base_push >= 0).any() and (table.site_target < 0).any():
+                return table
+    raise AssertionError
+
+
+def changed(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+FAULTS = [
+    ("edge_target", lambda t: changed(t.edge_target, 0, t.num_states + t.num_actions), "an edge leads outside"),
+    ("edge_target", lambda t: changed(t.edge_target, 0, t.after_eos), "an edge leads outside"),
+    ("edge_target", lambda t: changed(t.edge_target, 0, -1), "an edge leads outside"),
+    ("action_state", lambda t: changed(t.action_state, 0, t.num_rows), "an action leads or pushes outside"),
+    ("action_push", lambda t: changed(t.action_push, 0, t.num_sites), "an action leads or pushes outside"),
+    ("action_push", lambda t: changed(t.action_push, 0, -1), "an action leads or pushes outside"),
+    ("action_start", lambda t: changed(t.action_start, -1, 10**6), "action_start does not rise"),
+    ("action_start", lambda t: changed(t.action_start, 1, 0), "action_start does not rise"),
+    ("action_start", lambda t: t.action_start[:-1], "action_state and action_start differ in length"),
+    ("row_exit", lambda t: changed(t.row_exit, 0, t.exit_start.size - 1), "row_exit or base_exit points outside"),
+    ("row_exit", lambda t: changed(t.row_exit, 0, -2), "row_exit or base_exit points outside"),
+    ("row_exit", lambda t: t.row_exit[:-1], "row_exit and row_start differ in length"),
+    ("base_exit", lambda t: changed(t.base_exit, 0, -2), "row_exit or base_exit points outside"),
+    ("base_exit", lambda t: np.append(t.base_exit, np.int32(0)), "base_exit and base_mask differ in length"),
+    ("base_push", lambda t: changed(t.base_push, 0, t.num_sites), "base_push points outside"),
+    ("base_push", lambda t: changed(t.base_push, 0, -2), "base_push points outside"),
+    ("exit_start", lambda t: changed(t.exit_start, -1, 10**6), "exit_start does not rise"),
+    ("exit_start", lambda t: t.exit_start[:0], "action_start, exit_start or site_start is empty"),
+    ("exit_token", lambda t: t.exit_token[::-1], "tokens of an exit list are not strictly increasing"),
+    ("exit_token", lambda t: changed(t.exit_token, -1, t.vocab_size), "below vocab_size"),
+    ("exit_token", lambda t: t.exit_token.astype(np.int64), "exit_token is int64"),
+    ("exit_symbol", lambda t: changed(t.exit_symbol, 0, t.num_symbols), "an exit's symbol is outside"),
+    ("exit_symbol", lambda t: changed(t.exit_symbol, 0, -1), "an exit's symbol is outside"),
+    ("exit_symbol", lambda t: t.exit_symbol[1:], "exit_token and exit_symbol differ in length"),
+    ("site_start", lambda t: changed(t.site_start, 1, 10**6), "site_start does not rise"),
+    ("site_symbol", lambda t: changed(t.site_symbol, 0, t.num_symbols), "symbols of a site are not strictly"),
+    ("site_symbol", lambda t: t.site_symbol[::-1], "symbols of a site are not strictly"),
+    ("site_target", lambda t: changed(t.site_target, 0, -1 - t.num_symbols), "a site leads outside"),
+    ("site_target", lambda t: changed(t.site_target, 0, t.dead), "a site leads outside"),
+    ("site_target", lambda t: changed(t.site_target, 0, t.num_states + t.num_actions), "a site leads outside"),
+    ("symbol_label", lambda t: changed(t.symbol_label, 0, -2), "symbol_label is less than -1"),
+    ("site_leaf", lambda t: t.site_leaf[1:], "site_leaf and site_start differ in length"),
+    ("state_need", lambda t: changed(t.state_need, 0, -1), "a need is negative"),
+    ("state_need", lambda t: changed(t.state_need, 0, 2**30), "a need is negative or more than any depth"),
+    ("site_need", lambda t: changed(t.site_need, 0, -1), "a need is negative"),
+    ("depth", lambda t: -1, "depth must be an integer from 0"),
+    ("depth", lambda t: 2**20, "depth must be an integer from 0"),
+    ("depth", lambda t: True, "depth must be an integer from 0"),
+    ("site_start", lambda t: t.site_start[:1], "differ in length"),
+    ("eos", lambda t: int(t.exit_token[0]), "eos"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), FAULTS, ids=[f"{f[0]}: {f[2]}" for f in FAULTS])
+def test_arrays_of_calls_that_contradict_each_other_are_refused(name, change, message):
+    table = with_bases()
+    with pytest.raises(mw.TableError, match=message):
+        dataclasses.replace(table, **{name: change(table)})
+
+
+def test_an_action_that_pushes_onto_a_leaf_is_refused():
+    model = Model(
+        3, None, 3, [Row({0: ("action", 0)}, None, None, None, True)], [], [Site({}, True)], [([0, 0], 0)], []
+    )
+    with pytest.raises(mw.TableError, match="an action pushes onto a leaf"):
+        model.table()
+
+
+def test_no_more_frames_than_there_are_slots_are_opened_even_where_a_table_makes_calls_from_leaves():
+    row = Row({0: ("action", 0)}, None, 0, 0, True)
+    model = Model(3, 2, 2, [row], [Base({1: 0}, None)], [Site({}, True)], [([0], 0)], [])
+    table = model.table()
+    for height in range(4):
+        place = 0, (0,) * height
+        allowed = {0, 1} & set(model.moves(place))
+        assert len(allowed) == (2 if height < 3 else 0)
+        assert set(numpy_ops.moves(table, place)) - {2} == allowed
+        state = state_of(table, [place])
+        assert bits_of(packed.compose_nested(table, state), 3)[0] - {2} == allowed
+        for token in (0, 1):
+            reached = (0, (0,) * (height + 1)) if height < 3 else (table.dead, ())
+            assert places_of(table.follow([[token]], state)) == [reached]
+            matcher = standing(table, place)
+            assert bits_of(matcher.mask(), 3)[0] - {2} == allowed
+            assert matcher.advance(token) is (height < 3)
+
+
+def test_a_base_may_lead_outside_only_by_tokens_that_the_row_takes_itself():
+    model = Model(
+        40, None, 1, [Row({}, None, 0), Row({2: None}, {3: 0}, 0, None, True)], [Base({1: 0, 2: 1, 3: 1}, None)],
+        [Site({0: 0})], [], [0],
+    )  # fmt: skip
+    table = model.table(base_target=np.array([0, 3], np.int32))  # class 1: the state after this one
+    assert numpy_ops.moves(table, (0, ())) == {1: (0, ()), 2: (1, ()), 3: (1, ())}
+    assert numpy_ops.moves(table, (1, (0,))) == {1: (0, (0,)), 3: (0, ())}
+    model.rows[1].exits = None
+    with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
+        model.table(base_target=np.array([0, 3], np.int32))
+    with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
+        model.table(base_target=np.array([3, 0], np.int32))
+
+
+def test_tables_without_calls_have_nothing_of_them_and_tries_take_none():
+    flat = mw.compile_regex("ab*", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0))
+    assert (flat.is_nested, flat.slots, flat.depth, flat.num_sites, flat.num_symbols) == (False, 0, 0, 0, 0)
+    for fields in ({"depth": 3}, {"symbol_label": np.zeros(1, np.int32)}, {"exit_start": np.zeros(3, np.int32)}):
+        with pytest.raises(mw.TableError, match="a table without return sites has no"):
+            dataclasses.replace(flat, **fields)
+    trie = mw.compile_sids([[1, 2]], 4)
+    with pytest.raises(mw.TableError, match="a trie has no return sites"):
+        dataclasses.replace(trie, site_start=np.zeros(2, np.int32), site_leaf=np.zeros(1, bool))
+
+
+@pytest.mark.parametrize("where", ["node", "height", "site", "after EOS"])
+def test_states_of_other_tables_are_refused(where):
+    table = bound(2)[0].table()
+    state = state_of(table, [(PushdownMachine.ARRAY, (0, 1))] * 3)
+    node, stack, height = (array.copy() for array in state)
+    if where == "node":
+        node[1] = table.num_states
+    elif where == "height":
+        height[1] = table.slots + 1
+    elif where == "site":
+        stack[1, 0] = table.num_sites
+    else:
+        node[1] = table.after_eos
+    bad = NestedState(node, stack, height)
+    for ask in (lambda: table.follow([[0]] * 3, bad), lambda: packed.compose_nested(table, bad)):
+        with pytest.raises(ValueError, match=r"outside this table|row 1 has a stack of height \d with sites"):
+            ask()
+    with pytest.raises(ValueError, match="use follow"):
+        table.walk([[0]] * 3, state.node)
+    with pytest.raises(ValueError, match="node and height"):
+        table.follow([[0]] * 2, state)
+
+
+FORGED = """
+import sys, dataclasses
+sys.path.insert(0, {root!r})
+import numpy as np, maskwright as mw
+from maskwright.runtime import numpy_ops
+from maskwright.runtime.host import masks as packed
+from tests.runtime.device.test_nested_operations import *
+names = ["edge_target", "action_state", "action_start", "action_push", "row_exit", "base_exit", "exit_start",
+         "exit_token", "exit_symbol", "site_start", "site_symbol", "site_target", "base_push", "site_leaf",
+         "state_need", "site_need", "base_row", "base_target", "base_start", "class_id", "row_start", "depth"]
+sound = refused = 0
+for seed in range({count}):
+    rng = np.random.default_rng(seed)
+    table = random_nested(int(rng.integers(60)))
+    name = names[seed % len(names)]
+    if name == "depth":
+        forged = int(rng.integers(0, 70000))
+    else:
+        forged = getattr(table, name).copy()
+        if not forged.size:
+            continue
+        span = 2 * int(forged.max()) + 3
+        forged[int(rng.integers(forged.size))] = rng.integers(2) if forged.dtype == bool else (
+            rng.choice([rng.integers(0, span), 2**7]) if forged.dtype.kind == "u" else
+            rng.choice([rng.integers(-span, span), 2**31 - 1, -2**31, -1]))
+    try:
+        other = dataclasses.replace(table, **{{name: forged, "min_length": -1}})
+    except (mw.TableError, OverflowError):
+        refused += 1
+        continue
+    sound += 1
+    if other.depth > 20:
+        other = dataclasses.replace(other, depth=20)
+    other.distances
+    state = None
+    tokens = rng.integers(0, other.vocab_size, (20, 6))
+    matchers = [mw.Matcher(other) for _ in range(20)]
+    for t in range(6):
+        state = other.follow(tokens[:, t : t + 1], state)
+        masks = packed.compose_nested(other, state)
+        packed.compose_nested(other, state, rng.integers(0, 9, 20))
+        for i, legal in enumerate(bits_of(masks, other.vocab_size)):
+            if legal and t < 5:
+                tokens[i, t + 1] = rng.choice(sorted(legal))
+        for i, matcher in enumerate(matchers):
+            if matcher.num_tokens < t:
+                continue  # it has refused a token before
+            if matcher.advance(int(tokens[i, t])):
+                assert (matcher.state, matcher.stack) == places_of(state)[i]
+                assert matcher.mask().tolist() == masks[i].tolist()
+            else:
+                assert state.node[i] == other.dead
+print(sound, refused)
+"""
+
+
+@pytest.mark.slow  # the kernels are compiled anew
+def test_forged_arrays_are_refused_or_read_within_bounds(request):
+    kernels = request.config.cache.mkdir("kernels-that-check-bounds")  # 20 seconds to compile, once
+    code = FORGED.format(root=os.path.dirname(mw.__file__), count=400)
+    environment = dict(os.environ, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(kernels))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    sound, refused = map(int, done.stdout.split())
+    assert sound > 50
+    assert refused > 100

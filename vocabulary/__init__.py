@@ -1,0 +1,1 @@
+"""Tokens as bytes, the trie of tokens, and tokenizers of other libraries."""
