@@ -2,11 +2,11 @@
 
 A `Node` is a set of JSON values. Nodes are immutable, compared by content, and made with `all_of`, `any_of` and
 `negate`, which simplify as they go. An atom about one type (`Length`, `Required`, ..) holds for values of any other
-type, as its keyword does; `Kinds` alone says which types there are.
+type, as its keyword does; `Types` alone says which types there are.
 
 `restrict` is the formula that remains once a value's type is known. Members and items hold the nodes of what is inside
-them, so a formula is finite although a recursive schema is not: `Later` stands for a schema that is compiled when asked
-for, once.
+them, so a formula is finite although a recursive schema is not: `Reference` stands for a schema that is compiled
+once, when it is first needed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class AnyOf(Node):
 
 
 class Not(Node):
-    """The values that are not in `part`, an atom or a `Later`."""
+    """The values that are not in `part`, an atom or a `Reference`."""
 
     __slots__ = ()
     part: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
@@ -115,7 +115,7 @@ class Reference(Node):
 
     @property
     def node(self) -> Node:
-        """What it stands for, which is not a Later."""
+        """What it stands for, which is not a Reference."""
         if self._made is None:
             make, self._make = self._make, None
             if make is None:
@@ -132,7 +132,7 @@ class Reference(Node):
 
 
 def force(node: Node) -> Node:
-    """Return a node that is not a `Later`."""
+    """Return a node that is not a `Reference`."""
     return node.node if type(node) is Reference else node
 
 
@@ -353,7 +353,7 @@ def any_of(parts: Iterable[Node]) -> Node:
 
 
 def negate(node: Node) -> Node:
-    """Return the complement; negations stand before atoms and `Later` only."""
+    """Return the complement; negations stand before atoms and `Reference` only."""
     kind = type(node)
     if kind is Types:
         return Types(EVERYTHING & ~node.args[0])
@@ -432,7 +432,7 @@ def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
 
 
 def atoms(*nodes: Node) -> list[Node]:
-    """Return the atoms of some formulas, each once, from left to right, those of `Later` parts too; Kinds are none."""
+    """Return the atoms of some formulas, each once, from left to right, of `Reference` parts too; `Types` is none."""
     found: dict[Node, None] = {}
     seen: set[Node] = set()  # what alternatives have in common is gone through once
     stack = list(nodes)

@@ -106,7 +106,7 @@ class Builder:
         return found
 
     def one(self, node: Node) -> Value:
-        """Return the value of one formula without a `Later` in place."""
+        """Return the value of one formula without a `Reference` in place."""
         found = self._single.get(node)
         if found is None:
             found = self._single[node] = self._shell((node,))

@@ -84,7 +84,7 @@ def closes(node: Node) -> bool:
 
 
 class Test(Node):
-    """The value of the member or item at hand is in a node, which has no `Later` in place."""
+    """The value of the member or item at hand is in a node, which has no `Reference` in place."""
 
     __slots__ = ()
     node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
@@ -136,7 +136,7 @@ class Cases:
         self._num_groups = 0
 
     def flat(self, node: Node) -> Node:
-        """Return the formula with every `Later` in place (not inside members and items) replaced by what it is."""
+        """Return the formula with every `Reference` in place (not inside members and items) replaced by what it is."""
         shape = type(node)
         if shape is Reference or shape is AllOf or shape is AnyOf:
             found = self._flat.get(node)

@@ -1,7 +1,7 @@
 """Whether two formulas plainly have no value in common: what makes a `oneOf` an `anyOf`.
 
 Sound, not complete: True is a proof, by types, by finite sets of values and ranges, and for objects by a key that one
-of them requires and whose values differ. Nothing is compiled for it: a `Later` may be anything.
+of them requires and whose values differ. Nothing is compiled for it: a `Reference` may be anything.
 """
 
 from __future__ import annotations

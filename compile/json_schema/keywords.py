@@ -1,8 +1,8 @@
 """What each keyword of JSON Schema says, as a formula: one function per keyword, or per group that acts together.
 
 `formula` compiles a schema. A subschema of a member or an item is compiled along with the schema around it, unless it
-is a reference or lies deep: then it becomes a `Later`, one for each place that references lead to, so that recursion
-ends. Subschemas that apply in place (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
+is a reference or lies deep: then it becomes a `Reference`, one for each place that references lead to: recursion ends
+there. Subschemas that apply in place (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _compound(value: Any) -> Node:
 def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
     """Return one node for each of finitely many values that contain all of a node's; None if more than `most`.
 
-    The nodes are pairwise disjoint. Values of arrays and objects are not counted out, nor those of a `Later`.
+    The nodes are pairwise disjoint. Values of arrays and objects are not counted out, nor those of a `Reference`.
     """
     found: dict[Node, None] = {}
     for part in node.parts if type(node) is AnyOf else (node,):

@@ -70,11 +70,11 @@ def equal(x: Any, y: Any) -> bool:
 def holds(node: a.Node, value: Any) -> bool:
     """Whether a value, with Decimal for fractions, is in a node."""
     node = a.force(node)
-    if isinstance(node, a.Kinds):
+    if isinstance(node, a.Types):
         return bool(node.mask & kind(value))
-    if isinstance(node, a.All):
+    if isinstance(node, a.AllOf):
         return all(holds(part, value) for part in node.parts)
-    if isinstance(node, a.Some):
+    if isinstance(node, a.AnyOf):
         return any(holds(part, value) for part in node.parts)
     if isinstance(node, a.Not):
         return not holds(node.part, value)
@@ -115,7 +115,7 @@ ATOMS = {
     a.Integer: lambda node, value: Decimal(value) == Decimal(value).to_integral_value(),
     a.Range: in_range,
     a.Multiple: multiple,
-    a.Among: lambda node, value: value in node.values,
+    a.OneOfValues: lambda node, value: value in node.values,
     a.Length: lambda node, value: between(len(value), node.low, node.high),
     a.Pattern: lambda node, value: searched(node.source).accepts(value.encode()),
     a.Format: lambda node, value: has_format(node.name, value),
