@@ -26,14 +26,14 @@ MARKS = (b"compiled import", b"Kernels take names from this file.")
 """What is in every file of kernels, and in every other file whose constants and types kernels use."""
 
 
-def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..., Any]:
     """Return a function compiled on its first call, as `numba.njit` does, whose machine code is cached.
 
     Use it bare or with options of `numba.njit`, as in `@kernel(inline="always")`. A kernel releases the GIL.
     """
     if function is None:
         return lambda function: kernel(function, **options)
-    compiled = numba.njit(nogil=True, **options)(function)
+    compiled: Callable[..., Any] = numba.njit(nogil=True, **options)(function)
     if compiled is not function:  # which it is if NUMBA_DISABLE_JIT is set
         _keep(compiled, function)
     return compiled
