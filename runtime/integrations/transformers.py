@@ -437,6 +437,14 @@ class _Column(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class _Report:
+    """Which rows of a call continue no row of the call before: a copy on its way from the device to the host."""
+
+    unknown: Tensor  # (n,) bool, on the host
+    done: Callable[[], bool]  # whether the copy is there
+
+
+@dataclass(frozen=True, eq=False)
 class _Memory:
     """What a processor keeps from one call to the next.
 
@@ -448,7 +456,7 @@ class _Memory:
     ids: Tensor  # (n, L) of the last call
     columns: list[_Column]  # (L - first + 1) after each column from `first` on
     parents: list[Tensor]  # of each call, (n,) the row of the call before that each row continues
-    unknown: Tensor  # (n,) bool: rows of the last call that continue no row of the call before
+    unread: list[_Report]  # of the last calls, as long as the device was not done with them
 
 
 class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
@@ -476,15 +484,15 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     of prompts. With one table for each element, rows stay with their element. After its end a row gets nothing but EOS;
     rows that are no match, with which transformers fills up its beams, may only end as well.
 
-    On an accelerator the error comes one call later, as nothing waits for the device; until then such a row may only
-    end.
+    On an accelerator the error comes at a later call, mostly the next one, as nothing waits for the device; until then
+    such a row may only end. An assistant's run starts anew where it does not continue the run that it assists.
 
     Scores that other processors set to -inf can still be chosen where the constraint leaves nothing else.
 
     Raises TypeError for what are no tables or numbers, ValueError for limits below a table's shortest match, for a
     table that could not end, for rows that cannot be shared out evenly, and for rows that continue none of the last
-    call; ConstraintError for an end that a table's
-    sequences hold; VocabularyMismatchError if the model's scores are narrower than a table's vocabulary.
+    call; ConstraintError for an end that a table's sequences hold; VocabularyMismatchError if the model's scores are
+    narrower than a table's vocabulary.
     """
 
     def __init__(
@@ -518,9 +526,12 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
             run = frame.f_locals["self"]
             if _forces_first(run, ids):
                 return scores
-            before = self._of(run) or self._around(frame)
-            rows = self._rows(before, ids)
-            memory = _follow(before, rows, ids)
+            before = self._of(run)
+            assisted = None if before is not None else self._around(frame)
+            if assisted is not None and not _may_continue(assisted, ids):
+                assisted = None
+            rows = self._rows(before or assisted, ids)
+            memory = _follow(before or assisted, rows, ids, may_start=assisted is not None)
             for key, (known, _) in list(self._runs.items()):
                 if known() is None:
                     self._runs.pop(key, None)
@@ -581,17 +592,22 @@ def _forces_first(processors: Any, ids: Tensor) -> bool:
 _RESET = "if this is the first call of other prompts, call reset() before it"
 
 
-def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor) -> _Memory:
+def _may_continue(memory: _Memory, ids: Tensor) -> bool:
+    """Return whether rows (n, L) may continue those of the last call, as far as is known without their tokens."""
+    rows = memory.rows
+    return (rows.count, rows.device) == (ids.shape[0], ids.device) and ids.shape[1] >= memory.first
+
+
+def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor, may_start: bool = False) -> _Memory:
     """Return what is known of rows of tokens (n, L), given what was of the rows of the call before.
 
-    Each row continues a row of that call, or goes back on it. Raises ValueError where one does not: at once if it is
-    known without waiting for the device, and else at the next call; until then the row is lost.
+    Each row continues a row of that call, or goes back on it. Raises ValueError where one does not: at once if the rows
+    are on the host, and else at a later call; until then the row is lost. may_start: such a row starts here instead.
     """
     length = ids.shape[1]
     if memory is None:
-        nothing = torch.zeros(rows.count, dtype=torch.bool, device=ids.device)
-        return _Memory(rows, length, ids, [_Column(0, rows.start(), 0)], [rows.order], nothing)
-    _check_known(memory)
+        return _Memory(rows, length, ids, [_Column(0, rows.start(), 0)], [rows.order], [])
+    unread = _check_known(memory.unread)
     first = memory.first
     if length < first:
         raise ValueError(f"rows have {length} tokens, fewer than the prompts of this run, {first}: {_RESET}")
@@ -609,20 +625,38 @@ def _follow(memory: _Memory | None, rows: _Rows, ids: Tensor) -> _Memory:
         state = rows.advance(state, ids[:, column], written)
         written = written + 1
         columns.append(_Column(len(parents) - 1, state, written))
-    following = _Memory(rows, first, ids, columns, parents, ~found)
-    if ids.device.type == "cpu":
-        _check_known(following)
-    return following
+    if may_start:
+        columns[-1] = columns[-1]._replace(state=_where(found, state, rows.start()))
+    elif torch_ops.known(found):  # else it has no values, as while a graph is captured
+        unread += _check_known([_Report(~found, lambda: True)]) if _on_host(ids) else [_report(~found)]
+    return _Memory(rows, first, ids, columns, parents, unread)
 
 
-def _check_known(memory: _Memory) -> None:
-    """Raise ValueError if rows of the last call continued no row of the call before."""
-    if torch_ops.known(memory.unknown) and bool(memory.unknown.any()):
-        rows = memory.unknown.nonzero().view(-1).tolist()
-        raise ValueError(
-            f"rows {rows} continue no row of the call before, so it is not known where they stand: pass rows with all "
-            f"their tokens, padded as they were; {_RESET}"
-        )
+def _on_host(ids: Tensor) -> bool:
+    return ids.device.type == "cpu"
+
+
+def _report(unknown: Tensor) -> _Report:
+    """Return a copy (n,) that is on its way to the host, without waiting for it."""
+    copy = unknown.to("cpu", non_blocking=True)
+    if not unknown.is_cuda:  # other devices have copied it by now
+        return _Report(copy, lambda: True)
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(unknown.device))
+    return _Report(copy, event.query)
+
+
+def _check_known(unread: list[_Report]) -> list[_Report]:
+    """Return the reports that are still on their way; raise ValueError if others tell of rows that continue none."""
+    waiting = [report for report in unread if not report.done()]
+    for report in unread:
+        if report not in waiting and bool(report.unknown.any()):
+            rows = report.unknown.nonzero().view(-1).tolist()
+            raise ValueError(
+                f"rows {rows} continue no row of the call before, so it is not known where they stand: pass rows with "
+                f"all their tokens, padded as they were; {_RESET}"
+            )
+    return waiting
 
 
 def _signature(ids: Tensor, first: int, known: int) -> Tensor:

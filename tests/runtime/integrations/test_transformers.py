@@ -747,17 +747,64 @@ def test_rows_do_not_leave_a_batch_in_which_each_element_has_its_own_table():
         following(constraint, [9, 8, digit], [7, 8, digit])
 
 
-def test_on_an_accelerator_a_stray_row_may_only_end_and_the_next_call_says_so(monkeypatch):
-    """What is known too late to be raised at once is raised at the next call."""
+def test_on_an_accelerator_a_stray_row_may_only_end_and_a_later_call_says_so(monkeypatch):
+    """No value is read before the device is done with it: what is then found out is raised at the next call."""
+    done: list[bool] = []
+    monkeypatch.setattr(integration, "_check_known", check := Reads(integration._check_known))
+    monkeypatch.setattr(integration, "_report", lambda unknown: integration._Report(unknown, lambda: bool(done)))
+    monkeypatch.setattr(integration, "_on_host", lambda ids: False)  # as on an accelerator
     constraint = ConstraintLogitsProcessor(table())
-    following(constraint, [7, 8], [9, 8])
     digit = vocabulary().tokens.index(b"1")
-    with monkeypatch.context() as patch:
-        patch.setattr(integration, "_check_known", lambda memory: None)  # as if nothing were known yet
-        found = following(constraint, [7, 8, digit], [9, 9, digit])
-    assert found == [allowed(table(), [digit], None), {EOS}]
+    two = allowed(table(), [digit, digit], None)
+    following(constraint, [7, 8], [9, 8])
+    assert following(constraint, [7, 8, digit], [9, 9, digit]) == [allowed(table(), [digit], None), {EOS}]
+    assert following(constraint, [7, 8, digit, digit], [9, 9, digit, EOS]) == [two, {EOS}]
+    assert check.reads == 0
+    done.append(True)
     with pytest.raises(ValueError, match=r"rows \[1\] continue no row"):
-        following(constraint, [7, 8, digit, digit], [9, 9, digit, EOS])
+        following(constraint, [7, 8, digit, digit, digit], [9, 9, digit, EOS, EOS])
+
+
+class Reads:
+    """A function with a count of the tensors whose values it reads."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.reads = function, 0
+
+    def __call__(self, *args: Any) -> Any:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        owner = self
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                owner.reads += func is torch.ops.aten._local_scalar_dense.default
+                return func(*args, **(kwargs or {}))
+
+        with Mode():
+            return self.function(*args)
+
+
+def test_an_assistants_run_with_other_tokens_starts_anew():
+    """An assistant with a tokenizer of its own is given the text in other tokens, of which nothing is known."""
+    constraint = ConstraintLogitsProcessor(table())
+    digit = vocabulary().tokens.index(b"1")
+    outer, scores = transformers.LogitsProcessorList([constraint]), torch.randn(1, vocabulary().size)
+
+    def asked(processors: Any, *row: int) -> set[int]:
+        out = processors(torch.tensor([row]), scores)
+        return set(out[0].isfinite().nonzero().view(-1).tolist())
+
+    def _assisted_decoding(logits_processor: Any, *row: int) -> set[int]:
+        return asked(transformers.LogitsProcessorList([constraint]), *row)
+
+    at_start, then = allowed(table(), [], None), allowed(table(), [digit], None)
+    assert asked(outer, 7, 8) == at_start
+    assert asked(outer, 7, 8, digit) == then
+    assert _assisted_decoding(outer, 7, 8, digit) == then
+    assert _assisted_decoding(outer, 7, 9, digit) == at_start
+    assert _assisted_decoding(outer, 7) == at_start
+    assert asked(outer, 7, 8, digit, digit) == allowed(table(), [digit, digit], None)
 
 
 def test_in_a_loop_of_ones_own_reset_says_where_a_text_starts():
