@@ -1714,7 +1714,7 @@ def follow_rows(
     node: Any,
     stack: Any,
     height: Any,
-) -> int:
+) -> Any:
     """Follow each row of tokens (N, L) of a nested table, in place; return a row that stands nowhere in it, or -1."""
     rows = row_start.size - 1
     dead = rows + 1

@@ -980,7 +980,7 @@ def _compose_nested(
     height: Any,
     room: Any,
     out: Any,
-) -> int:
+) -> Any:
     """Write masks; return the place of a configuration that is none of the table's, or -1."""
     alive = np.zeros(header[_SYMBOLS], np.uint8)
     stray = stray_row(header[_ROWS], _array(header, _SITE_LEAF, np.uint8).size, node, stack, height)

@@ -641,7 +641,7 @@ def _report(unknown: Tensor) -> _Report:
     copy = unknown.to("cpu", non_blocking=True)
     if not unknown.is_cuda:  # other devices have copied it by now
         return _Report(copy, lambda: True)
-    event = torch.cuda.Event()
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
     event.record(torch.cuda.current_stream(unknown.device))
     return _Report(copy, event.query)
 
