@@ -51,6 +51,7 @@ from maskwright.automata import ops
 from maskwright.automata.dfa import Dfa
 from maskwright.compile.grammar import form, terminals
 from maskwright.compile.grammar.lark import read_lark
+from maskwright.table.kept import memory_of
 
 HERE = Path(__file__).parent
 RESULTS, GRAMMARS = HERE / "results", HERE / "grammars"
@@ -236,7 +237,7 @@ class Maskwright(peers.Maskwright):
 
     def size(self, compiled: Any) -> int:
         """Return the bytes that a table takes after it was read."""
-        return int(compiled.memory)
+        return memory_of(compiled)
 
 
 class Llguidance(peers.Llguidance):

@@ -49,7 +49,12 @@ from .device.dispatch import by_kind
 from .device.matrix_ops import DeviceMatrix, place
 from .device.on_demand import OnDemandTable, is_read, read
 from .host import draw as packed_draw
-from .host import masks as packed
+from .host import follow as host_follow
+from .host import logits as host_logits
+from .host import masks as host_masks
+from .host import nested_masks
+from .host import orders as host_orders
+from .host import team as host_team
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
@@ -840,9 +845,9 @@ def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDA
     assert dev.host is not None
     room = None if remaining is None else remaining.long().numpy()
     if isinstance(state, NestedState):
-        packed.compose_nested_into(dev.host, _map(Tensor.numpy, state), out, room)
+        nested_masks.compose_nested_into(dev.host, _map(Tensor.numpy, state), out, room)
     else:
-        packed.compose_into(dev.host, state.node.numpy(), out, room)
+        host_masks.compose_into(dev.host, state.node.numpy(), out, room)
 
 
 def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Tensor | None) -> Tensor:
@@ -851,24 +856,24 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     rows, columns = logits.shape
     threads = torch.get_num_threads()
     team = _team() if os.getpid() == _PROCESS else None
-    if team is not None and isinstance(state, NestedState) and packed.pays(rows, columns, threads):
+    if team is not None and isinstance(state, NestedState) and host_team.pays(rows, columns, threads):
         given = _in_memory(state)  # names keep what is converted: kernels are handed addresses
         room = None if remaining is None else remaining.long().contiguous()
-        stray = packed.apply_nested(
+        stray = host_orders.apply_nested(
             dev.host, _addresses(given), 0 if room is None else room.data_ptr(), _where(logits), threads, team
         )
         if stray >= 0:
             raise stray_configuration(dev.host, _map(Tensor.numpy, state), stray)
         return logits
-    masks = packed.scratch(rows, -(-dev.vocab_size // 32))
+    masks = host_masks.scratch(rows, -(-dev.vocab_size // 32))
     _packed(dev, state, remaining, masks)
     return _write_lowest(masks, logits)
 
 
-def _where(logits: Tensor) -> packed.Logits:
+def _where(logits: Tensor) -> host_logits.Logits:
     """Return where logits (n, V') lie."""
     (rows, columns), size = logits.shape, logits.element_size()
-    return packed.Logits(logits.data_ptr(), rows, columns, size * logits.stride(0), size, _LOWEST[logits.dtype])
+    return host_logits.Logits(logits.data_ptr(), rows, columns, size * logits.stride(0), size, _LOWEST[logits.dtype])
 
 
 def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) -> NestedState:
@@ -876,7 +881,7 @@ def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) 
     given, tokens = _in_memory(state), tokens.contiguous()
     out = NestedState(*map(torch.empty_like, given))
     team = _team() if os.getpid() == _PROCESS else None
-    stray = packed.follow(
+    stray = host_follow.follow(
         table, tokens.data_ptr(), _addresses(given), _addresses(out), tokens.shape[0], torch.get_num_threads(), team
     )
     if stray >= 0:
@@ -897,12 +902,12 @@ def _write_lowest(masks: NDArray[np.uint32], logits: Tensor) -> Tensor:
     """Write -inf to logits in place where masks (n, ceil(V / 32)) have no bit set."""
     bits = logits.detach().view(_SAME_SIZE[logits.dtype]).numpy()
     team = _team() if os.getpid() == _PROCESS else None
-    packed.apply(masks, bits, _LOWEST[logits.dtype], torch.get_num_threads(), team)
+    host_logits.apply(masks, bits, _LOWEST[logits.dtype], torch.get_num_threads(), team)
     return logits
 
 
 @lru_cache(maxsize=1)
-def _team() -> packed.Team | None:
+def _team() -> host_team.Team | None:
     """Return what runs a function in torch's own threads, None where they are not those of GNU's OpenMP.
 
     What has just been computed by torch has left them spinning, on all processors there are: threads beside them wait
@@ -992,7 +997,7 @@ def _draw_nested(
     given = _in_memory(state)  # names keep what is converted: kernels are handed addresses
     room = None if remaining is None else remaining.long().contiguous()
     where = _where(logits)
-    order = packed.order_of(dev.host, _addresses(given), 0 if room is None else room.data_ptr(), where)
+    order = host_orders.order_of(dev.host, _addresses(given), 0 if room is None else room.data_ptr(), where)
     drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.edge_token.dtype)
     if isinstance(drawn, int):
         raise stray_configuration(dev.host, _map(Tensor.numpy, state), drawn)

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ..errors import ArenaError, ConstraintError, TableError
+from ..table.kept import memory_of
 from ..table.transition_table import LazyTable, TransitionTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint
@@ -268,7 +269,7 @@ def _size(table: TransitionTable) -> dict[str, Any]:
     """Return how large a table is, and which way texts are followed by it; of one without arrays, so far."""
     if _is_read(table):
         automaton: Any = table.automaton  # type: ignore[attr-defined]
-        return {"way": "as it is read", "states": automaton.num_states, "bytes": table.memory}
+        return {"way": "as it is read", "states": automaton.num_states, "bytes": memory_of(table)}
     return {
         "way": "delimited" if table.is_nested else "regular", "states": table.num_states, "edges": table.num_edges,
         "masks": len(table.masks), "bytes": table.nbytes, "calls": table.num_sites,

@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from ..errors import BudgetError, NoTableError, TableError, TableFileError, VocabularyMismatchError
 from ..kernels.compiled import kernel
 from .groups import Actions, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses, TrieLevels
+from .kept import forget
 
 FORMAT_VERSION = 4
 """Version of the file format; a reader refuses any other."""
@@ -417,12 +418,11 @@ class TransitionTable:
 
     @property
     def memory(self) -> int:
-        """Bytes that the table takes in this process now: its arrays, and masks kept for matchers.
+        """Bytes that the table takes in this process now, without what is kept for it: see `kept.memory_of`.
 
         Of a lazy table that is what has been written of it so far, which grows as it is read.
         """
-        host = self.__dict__.get("_host")
-        return self._arrays_bytes + (0 if host is None else int(host.nbytes))
+        return self._arrays_bytes
 
     @cached_property
     def _arrays_bytes(self) -> int:
@@ -796,9 +796,9 @@ class LazyTable(TransitionTable):
         with self.__dict__["_lock"]:
             if not self.is_complete:
                 self.__dict__.update(self.__dict__["_make"]().__dict__)
-                # matchers that read it keep what they need
-                for name in ("automaton", "_make", "_renewed", "_lazy_host"):
+                for name in ("automaton", "_make", "_renewed"):
                     self.__dict__.pop(name, None)
+                forget(self)  # matchers that read it keep what they need
         return self
 
     def reading(self) -> LazyMachine | None:
@@ -852,12 +852,9 @@ class LazyTable(TransitionTable):
 
     @property
     def memory(self) -> int:
-        """Bytes that the table takes in this process now: what has been written so far, and masks kept for matchers."""
+        """Bytes that have been written so far: see `TransitionTable.memory`."""
         automaton = self.__dict__.get("automaton")
-        if automaton is None:
-            return super().memory
-        host = self.__dict__.get("_lazy_host")
-        return int(automaton.nbytes) + (0 if host is None else int(host.nbytes))
+        return super().memory if automaton is None else int(automaton.nbytes)
 
     @property
     def is_nested(self) -> bool:

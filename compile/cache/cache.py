@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from ... import errors
 from ...automata.budget import Budget
 from ...errors import BudgetError, ConstraintError
+from ...table.kept import memory_of
 from ...table.transition_table import LazyTable, TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from .. import store, text
@@ -65,7 +66,7 @@ class _Entry:
 
     def size(self) -> int:
         """Return the bytes that are held for it now; a lazy table grows as it is read."""
-        return self.own + (self.found.memory if isinstance(self.found, TransitionTable) else 0)
+        return self.own + (memory_of(self.found) if isinstance(self.found, TransitionTable) else 0)
 
 
 @dataclass

@@ -26,7 +26,7 @@ from ...errors import ArenaError, NoTableError, VocabularyMismatchError
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import NEVER, Distances, LazyTable, TransitionTable
 from ..device.device_table import CALL_ARRAYS, MOST_FRAMES, DeviceCalls, DeviceTable, Made, check_table, most_pops
-from ..host import masks as packed
+from ..host.table_pointers import TablePointers, pointers_of
 
 
 @dataclass(frozen=True)
@@ -227,8 +227,19 @@ class _ArenaTable(TransitionTable):
         return found
 
     @property
+    def pointers(self) -> TablePointers:
+        """The pointers for kernels, whose bounds follow the tables that are there."""
+        found: TablePointers = self.__dict__["_pointers"]
+        return found
+
+    @property
     def memory(self) -> int:
         return sum(array.nbytes for array in self.__dict__.values() if isinstance(array, np.ndarray))
+
+
+@pointers_of.register
+def _pointers_of_arena(table: _ArenaTable) -> TablePointers:
+    return table.pointers
 
 
 _numbers = itertools.count(1)
@@ -344,7 +355,7 @@ class Arena:
         table.__dict__.update(
             {name: _shown(array) for name, array in self._arrays.items() if name in fields and name != "state_need"}
         )
-        packed.Bundle.of(table)  # which copies share
+        table.__dict__["_pointers"] = TablePointers.of(table)  # which copies share
         return table
 
     # -------------------------------------------------------------------------------------------- what is there
@@ -758,9 +769,7 @@ class Arena:
         fields = self.table.__dict__
         fields["_most_need"] = max((each.most_need for each in self._tables.values()), default=0)
         fields["_most_pushes"] = max((each.most_pushes for each in self._tables.values()), default=1)
-        bundle = fields.get("_bundle")
-        if bundle is not None:
-            bundle.set_most(fields["_most_need"], fields["_most_pushes"])
+        self.table.pointers.set_most(fields["_most_need"], fields["_most_pushes"])
 
     # ---------------------------------------------------------------------------------------------- on a device
 

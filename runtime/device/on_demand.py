@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from ...errors import BudgetError, ConstraintError
 from ...table.transition_table import LazyTable, TransitionTable
-from ..host.matcher import Matcher, _Host
+from ..host.host_reader import HostReader
+from ..host.matcher import Matcher
 from .device_table import (
     Candidates,
     DeviceTable,
@@ -72,7 +73,7 @@ class Rows:
         self.ops, self.vocab_size, self.eos, self.most_bytes = ops, size, eos, most
         self.words = -(-size // 32)
         self._lock = threading.RLock()
-        self._places: list[tuple[_Host, Any] | None] = [None]  # by row; None where there is none
+        self._places: list[tuple[HostReader[Any], Any] | None] = [None]  # by row; None where there is none
         self._keys: list[Any] = [None]
         self._rows: dict[Any, int] = {}  # the row of each place, by what tells it from others
         self._masks: list[bytes | None] = [bytes(4 * self.words)]  # None where there is none
@@ -120,9 +121,9 @@ class Rows:
 
     def of(self, matcher: Matcher) -> int:
         """Return the row of where a matcher stands; inside of `adding`. Raises BudgetError."""
-        return self._row(matcher._host, matcher._place)
+        return self._row(matcher._reader, matcher._place)
 
-    def place(self, row: int) -> tuple[_Host, Any] | None:
+    def place(self, row: int) -> tuple[HostReader[Any], Any] | None:
         """Return what a row stands for; None for `DEAD`. Raises ValueError for a row that is none."""
         found = self._places[row] if 0 <= row < len(self._places) else None
         if found is None and row != DEAD:
@@ -181,7 +182,7 @@ class Rows:
                 finally:
                     self._new_rows, self._new_masks = [], []
 
-    def _row(self, host: _Host, place: Any) -> int:
+    def _row(self, host: HostReader[Any], place: Any) -> int:
         """Return the row of a place, which is added if it has none."""
         key = (host, *host.configuration(place))
         row = self._rows.get(key)

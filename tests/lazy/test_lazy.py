@@ -29,7 +29,7 @@ from maskwright.compile.json_schema.skeleton import ObjectState
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
 from maskwright.lazy import pushdown as lazy_module
 from maskwright.lazy.kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
-from maskwright.runtime.host import matcher as matcher_module
+from maskwright.runtime.host import stack_reader
 from maskwright.vocabulary.vocabulary import BYTE_GROUP
 from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tests.strategies.odd_schemas import schemas as odd_schemas
@@ -674,7 +674,7 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bas
     _, vocab = tekken()
     lazy, complete = tables(LONG, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
-    host, held = a._host, []
+    host, held = a._reader, []
     for most, text in (
         (host.most, '{"any": "so, it", "some": "\u00e9 abc", "word": "abc", "mail": "a@b.c"}'),
         (10, '{"any": "of few", "few": "abc", "beginning": "abc", "many": "value 12"}'),
@@ -694,7 +694,7 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bas
             kept = [each for each in host.composed.values() if isinstance(each, np.ndarray) and each.size]
             assert bool(kept) == (bases == 1)
     assert all((mask == copied).all() for mask, copied in held)
-    known = [each for each in host.composed.values() if each is not matcher_module._DEEPER]
+    known = [each for each in host.composed.values() if each is not stack_reader.DEEPER]
     whole = sum(isinstance(each, np.ndarray) for each in known)
     noted = [sys.getsizeof(each) for each in known if isinstance(each, bytes)]
     assert min(noted) < 100
@@ -965,7 +965,7 @@ class Marked(list):
 
 
 def test_sequences_share_their_stacks_until_these_are_too_many(monkeypatch):
-    monkeypatch.setattr(matcher_module, "_MOST_STACKS", 20)
+    monkeypatch.setattr(stack_reader, "_MOST_STACKS", 20)
     vocab = vocabulary(1000)
     for table in tables(True, vocab):
         matcher = mw.Matcher(table)
@@ -981,7 +981,7 @@ def test_sequences_share_their_stacks_until_these_are_too_many(monkeypatch):
             assert (matcher.num_tokens, matcher.is_accepting) == (0, False)
             text = b"".join(b"[" if o == ord("[") else b'{"a": ' for o in opened)
             assert all(matcher.advance(1 + b) for b in text)
-        assert matcher._host.stacks < 30
+        assert matcher._reader.stacks < 30
         del first, other
         gc.collect()
         assert deep() is not None
@@ -1033,7 +1033,7 @@ def test_a_lazy_table_that_nobody_holds_is_freed_at_once(inside):
         table = mw.compile_json_schema(schema, vocab)
         matcher = mw.Matcher(table)
         assert matcher.accepts([1 + b for b in b'{"key7": {"a3": 1}}'])
-        held = [weakref.ref(one) for one in (table, table.automaton, table.automaton.machine, matcher._host)]
+        held = [weakref.ref(one) for one in (table, table.automaton, table.automaton.machine, matcher._reader)]
         del table
         assert matcher.mask().any()
         assert sum(type(one) is ObjectState for one in gc.get_objects()) > before

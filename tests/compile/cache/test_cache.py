@@ -26,6 +26,7 @@ from maskwright.compile.cache import cache as cache_module
 from maskwright.compile.grammar import build as grammar_module
 from maskwright.compile.json_schema import request as schema_module
 from maskwright.compile.tags import build as tag_module
+from maskwright.table.kept import memory_of
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +401,7 @@ def test_what_was_asked_for_least_recently_goes_first(vocab):
 
 
 def test_bytes_are_bounded_and_are_what_is_really_held(vocab):
-    one = mw.Cache(vocab).compile_json_schema(number(0)).memory
+    one = memory_of(mw.Cache(vocab).compile_json_schema(number(0)))
     cache = mw.Cache(vocab, max_bytes=5 * one)
     for i in range(30):
         cache.compile_json_schema(number(i))

@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops, torch_ops
 from maskwright.runtime.arena.arena import Arena, Capacity
 from maskwright.runtime.decode import beam_search, sample_sequences
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import nested_masks
 from maskwright.table.transition_table import Common, leads_out
 
 torch = pytest.importorskip("torch")
@@ -693,7 +693,7 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
 def test_threads_may_add_and_drop_while_others_read(vocab, tables):
     made = Arena(vocab, SMALL)
     held = made.add(tables[0])
-    expected = packed.compose_nested(made.table, made_state(made, held))
+    expected = nested_masks.compose_nested(made.table, made_state(made, held))
     wrong, stop = [], threading.Event()
 
     def churn(seed):
@@ -703,7 +703,7 @@ def test_threads_may_add_and_drop_while_others_read(vocab, tables):
 
     def read():
         while not stop.is_set():
-            if not np.array_equal(packed.compose_nested(made.table, made_state(made, held)), expected):
+            if not np.array_equal(nested_masks.compose_nested(made.table, made_state(made, held)), expected):
                 wrong.append(1)
 
     reader = threading.Thread(target=read)

@@ -22,7 +22,9 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device.device_table import State
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import logits as host_logits
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import team as host_team
 from tests.oracles import naive
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
@@ -217,13 +219,13 @@ def test_numpy_agrees_with_the_walk_of_a_table(seed):
 def test_masks_packed_on_the_host_are_the_specification(seed):
     table = random_table(seed)
     nodes = some_nodes(table, 40, seed)
-    same(packed.compose(table, nodes), numpy_ops.bitmask(table, State(nodes)))
+    same(host_masks.compose(table, nodes), numpy_ops.bitmask(table, State(nodes)))
     rng = np.random.default_rng(seed)
     for high in (3, 9, 2**40):
         room = rng.integers(-1, high, nodes.size)
-        same(packed.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes), room))
+        same(host_masks.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes), room))
     room = np.full(nodes.size, 2**31)  # more than the distance by which the dead state is marked
-    same(packed.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes)))
+    same(host_masks.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes)))
 
 
 # ------------------------------------------------------------------------------------------------ torch
@@ -513,9 +515,9 @@ def test_threads_write_what_one_would(dtype, threads):
     words[rng.random(words.shape) < 0.3] = 0
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     logits = rng.integers(1, 100, (37, 31_980)).astype(dtype)
-    assert logits.size > packed._PARALLEL
+    assert logits.size > host_team._PARALLEL
     wanted = np.where(bits_of(words, 31_980), logits, -5)
-    packed.apply(words, logits, -5, threads)
+    host_logits.apply(words, logits, -5, threads)
     same(logits, wanted)
 
 
@@ -524,7 +526,7 @@ def test_masks_are_made_right_by_many_threads_at_once():
     nodes = some_nodes(table, 9)
     wanted = numpy_ops.bitmask(table, State(nodes))
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: packed.compose(table, nodes), range(40)):
+        for found in pool.map(lambda _: host_masks.compose(table, nodes), range(40)):
             same(found, wanted)
 
 
@@ -533,13 +535,15 @@ def test_threads_work_in_a_forked_process():
     code = """
 import os, warnings
 import numpy as np
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import logits as host_logits
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import team as host_team
 warnings.simplefilter("ignore")
 logits = np.ones((8, 1 << 17), np.int32)
-packed.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
+host_logits.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
 pid = os.fork()
 logits[:] = 1
-packed.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
+host_logits.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
 assert (logits == -5).all()
 if not pid:
     os._exit(7)

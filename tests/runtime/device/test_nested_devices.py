@@ -19,7 +19,10 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import follow as host_follow
+from maskwright.runtime.host import logits as host_logits
+from maskwright.runtime.host import orders as host_orders
+from maskwright.runtime.host import team as host_team
 from maskwright.table.transition_table import NEVER, NestedState
 from tests.oracles import naive
 from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
@@ -101,7 +104,7 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     from maskwright.runtime import torch_ops
 
     if request.param == "threads":
-        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "_PARALLEL", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     elif request.param != "kernels":
         monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
@@ -177,11 +180,11 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     from maskwright.runtime import torch_ops as ops
 
     if not many:
-        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "_PARALLEL", 0)
     table = compiled("tree")
     dev = ops.put(table, budgets=True)
     rng = np.random.default_rng(1)
-    rows = 9 if not many else 1 + packed._PARALLEL // table.vocab_size
+    rows = 9 if not many else 1 + host_team._PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
     for _ in range(5):
         expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
@@ -189,8 +192,8 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     state = NestedState(*(torch.tensor(part) for part in expected))
     others = NestedState(state.node.int(), state.stack.long(), state.height.long().repeat_interleave(2)[::2])
     taken = []
-    given_ = packed.apply_nested
-    monkeypatch.setattr(packed, "apply_nested", lambda *each: taken.append(1) or given_(*each))
+    given_ = host_orders.apply_nested
+    monkeypatch.setattr(host_orders, "apply_nested", lambda *each: taken.append(1) or given_(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for places in (state, others):
         for left in (None, torch.arange(rows) % 9):
@@ -242,7 +245,7 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
         if step % 5 == 4:
             expected = numpy_ops.start(table, rows)
             state = NestedState(*(torch.tensor(part) for part in expected))
-    assert len(teams) == (40 if team is not None and rows >= packed._FEW_ROWS else 0)
+    assert len(teams) == (40 if team is not None and rows >= host_follow._FEW_ROWS else 0)
     stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
     with pytest.raises(ValueError, match="state"):
         ops.advance(dev, stray, torch.ones(rows, dtype=torch.long))
@@ -256,7 +259,7 @@ def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     words[:4, :32], words[4:8, :32] = 0, 2**32 - 1  # whole blocks too
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    for apply in (packed._apply_blocks, packed._apply_parts):
+    for apply in (host_logits._apply_blocks, host_logits._apply_parts):
         rows = rng.integers(0, 9, (40, 2303)).astype(kind)[:, 3:2243]
         wanted = np.where(allowed, rows, kind(-7))
         for mask, row, expected in zip(words, rows, wanted, strict=True):

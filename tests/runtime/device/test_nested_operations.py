@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import nested_masks
 from maskwright.table.transition_table import NEVER, NestedState
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
@@ -527,10 +528,10 @@ def standing(table: mw.TransitionTable, place: Place, most: int | None = None) -
     """A matcher that stands anywhere."""
     matcher = mw.Matcher(table)
     if most is not None:
-        matcher._host.budgets()
+        matcher._reader.budgets(matcher.table)
         matcher._max_tokens = most
     node, stack = place
-    matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
+    matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
     return matcher
 
 
@@ -591,7 +592,7 @@ def test_masks_and_steps_of_batches_agree_with_the_simulation(seed):
     state = state_of(table, places)
     wanted = [set(model.moves(place)) for place in places]
     assert bits_of(numpy_ops.bitmask(table, state), table.vocab_size) == wanted
-    assert bits_of(packed.compose_nested(table, state), table.vocab_size) == wanted
+    assert bits_of(nested_masks.compose_nested(table, state), table.vocab_size) == wanted
     ends = [not stack and (node == len(model.rows) or (node < len(model.rows) and model.rows[node].accepting))
             for node, stack in places]  # fmt: skip
     assert numpy_ops.accepting(table, state).tolist() == ends
@@ -709,7 +710,7 @@ def test_masks_under_budgets_agree(seed):
             within = {t for t, there in reached if model.distance(there) <= min(left, NEVER) - 1}
             wanted.append(within | {t for t in model.moves(place) if t == table.eos})
         assert bits_of(numpy_ops.bitmask(table, state, room), table.vocab_size) == wanted
-        assert bits_of(packed.compose_nested(table, state, room), table.vocab_size) == wanted
+        assert bits_of(nested_masks.compose_nested(table, state, room), table.vocab_size) == wanted
         for place, left, tokens in zip(places, room.tolist(), wanted, strict=True):
             matcher = standing(table, place, left)
             assert bits_of(matcher.mask(), table.vocab_size) == [tokens]
@@ -984,11 +985,11 @@ def test_far_from_the_end_a_budget_changes_nothing_and_makes_no_masks(monkeypatc
     model, tokens = bound(4)
     table = model.table()
     with pytest.raises(TypeError, match="use compose_nested"):
-        packed.compose(table, np.zeros(1, np.int64))
+        host_masks.compose(table, np.zeros(1, np.int64))
     with pytest.raises(TypeError, match=r"see distances\.farthest"):
         table.farthest  # noqa: B018 - a property
     matcher, free = mw.Matcher(table, max_tokens=40), mw.Matcher(table)
-    monkeypatch.setattr(type(matcher._host), "made", lambda *_: pytest.fail("made for nothing"))
+    monkeypatch.setattr(type(matcher._reader), "made", lambda *_: pytest.fail("made for nothing"))
     for text in ("[", '"', "a", '"', ",", "[[", "1]"):
         token = tokens.index(text) if text in tokens else tokens.index('"')
         assert matcher.mask().tolist() == free.mask().tolist()
@@ -1002,18 +1003,18 @@ def test_what_is_kept_of_masks_depends_on_the_sites_that_were_looked_at_and_no_o
     for _ in range(20):
         matcher.mask()
         assert matcher.advance(tokens.index("["))
-    first = len(matcher._host.composed)
+    first = len(matcher._reader.composed)
     masks = []
     for _ in range(10):
         masks.append(matcher.mask())
         assert matcher.advance(tokens.index("["))
-    assert len(matcher._host.composed) == first, "at any depth the same"
+    assert len(matcher._reader.composed) == first, "at any depth the same"
     assert all(mask is masks[0] for mask in masks)
-    matcher._host.most = 3
+    matcher._reader.most = 3
     for _ in range(30):
         token = sorted(bits_of(matcher.mask(), table.vocab_size)[0])[0]
         assert matcher.advance(token)
-        assert len(matcher._host.composed) <= 3 + 5
+        assert len(matcher._reader.composed) <= 3 + 5
 
 
 def test_masks_do_not_change_however_they_are_held():
@@ -1140,12 +1141,12 @@ def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(nam
     for place in wandering(table, 16, 30):
         far = numpy_ops.distance(table, place)
         node, stack = place
-        matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
-        assert min(matcher._host.distance(matcher._place), NEVER) == min(far, NEVER)
+        matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
+        assert min(matcher._reader.distance(matcher._place), NEVER) == min(far, NEVER)
         moves = numpy_ops.moves(table, place)
         moves.pop(table.eos, None)
         further = [numpy_ops.distance(table, following) for following in moves.values()]
-        assert max(further, default=-1) <= matcher._host.farthest(matcher._place)
+        assert max(further, default=-1) <= matcher._reader.farthest(matcher._place)
         if far == 0:
             assert not stack
             assert table.is_accepting(node)
@@ -1165,7 +1166,9 @@ def test_whatever_a_budget_allows_can_be_completed_within_it(name, depth):
     seen = set(todo)
     while todo and len(seen) < 2500:
         place, room = todo.pop()
-        (allowed,) = bits_of(packed.compose_nested(table, state_of(table, [place]), np.array([room])), table.vocab_size)
+        (allowed,) = bits_of(
+            nested_masks.compose_nested(table, state_of(table, [place]), np.array([room])), table.vocab_size
+        )
         assert allowed, "nothing is allowed"
         moves = numpy_ops.moves(table, place)
         for token in allowed - {table.eos}:
@@ -1283,7 +1286,7 @@ def test_no_more_frames_than_there_are_slots_are_opened_even_where_a_table_makes
         assert len(allowed) == (2 if height < 3 else 0)
         assert set(numpy_ops.moves(table, place)) - {2} == allowed
         state = state_of(table, [place])
-        assert bits_of(packed.compose_nested(table, state), 3)[0] - {2} == allowed
+        assert bits_of(nested_masks.compose_nested(table, state), 3)[0] - {2} == allowed
         for token in (0, 1):
             reached = (0, (0,) * (height + 1)) if height < 3 else (table.dead, ())
             assert places_of(table.follow([[token]], state)) == [reached]
@@ -1332,7 +1335,7 @@ def test_states_of_other_tables_are_refused(where):
     else:
         node[1] = table.after_eos
     bad = NestedState(node, stack, height)
-    for ask in (lambda: table.follow([[0]] * 3, bad), lambda: packed.compose_nested(table, bad)):
+    for ask in (lambda: table.follow([[0]] * 3, bad), lambda: nested_masks.compose_nested(table, bad)):
         with pytest.raises(ValueError, match=r"outside this table|row 1 has a stack of height \d with sites"):
             ask()
     with pytest.raises(ValueError, match="use follow"):
@@ -1346,7 +1349,8 @@ import sys, dataclasses
 sys.path.insert(0, {root!r})
 import numpy as np, maskwright as mw
 from maskwright.runtime import numpy_ops
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import nested_masks
 from tests.runtime.device.test_nested_operations import *
 names = ["edge_target", "action_state", "action_start", "action_push", "row_exit", "base_exit", "exit_start",
          "exit_token", "exit_symbol", "site_start", "site_symbol", "site_target", "base_push", "site_leaf",
@@ -1380,8 +1384,8 @@ for seed in range({count}):
     matchers = [mw.Matcher(other) for _ in range(20)]
     for t in range(6):
         state = other.follow(tokens[:, t : t + 1], state)
-        masks = packed.compose_nested(other, state)
-        packed.compose_nested(other, state, rng.integers(0, 9, 20))
+        masks = nested_masks.compose_nested(other, state)
+        nested_masks.compose_nested(other, state, rng.integers(0, 9, 20))
         for i, legal in enumerate(bits_of(masks, other.vocab_size)):
             if legal and t < 5:
                 tokens[i, t + 1] = rng.choice(sorted(legal))

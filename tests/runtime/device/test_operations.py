@@ -579,7 +579,8 @@ def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width)
 def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
-    from maskwright.runtime.host import masks as packed
+    from maskwright.runtime.host import logits as host_logits
+    from maskwright.runtime.host import team as host_team
 
     team = torch_ops._team()
     if sys.platform == "linux":
@@ -598,10 +599,10 @@ def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     for _ in range(3):  # the same team again
         own = buffer.clone()
         bits = own[:, 7:31_987].view(same).numpy()
-        packed.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
+        host_logits.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
         assert torch.equal(own.view(same), expected.view(same))
     assert len(calls) == (3 if threads > 1 else 0)
-    assert rows.numel() > packed._PARALLEL
+    assert rows.numel() > host_team._PARALLEL
 
 
 def test_masks_of_two_threads_of_python_do_not_meet():
