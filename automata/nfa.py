@@ -183,7 +183,7 @@ class Nfa:
             del own  # which keeps the list from growing
             flat.frombytes(copied.tobytes())
         copied, self._chains = _copied_chains(
-            np.frombuffer(self._ordered, np.int32), part.state_from, part.state_to, *shift, self._chains
+            np.array(self._ordered, np.int32), part.state_from, part.state_to, *shift, self._chains
         )
         self._ordered.frombytes(copied.tobytes())
         first = self.num_states - part.state_from
@@ -200,9 +200,8 @@ class Nfa:
         if len(copies) < 2:
             return
         shift = np.array([start - part.start for start, _ in copies], np.int32)
-        ordered = np.frombuffer(self._ordered, np.int32)
+        ordered = np.array(self._ordered, np.int32)  # a copy: an array with views into it cannot grow
         triples, self._chains = _in_chains(ordered, part.state_from, part.state_to, shift, self._chains)
-        del ordered
         self._ordered.frombytes(triples.tobytes())
 
     # --------------------------------------------------------------------------------------------------- plumbing

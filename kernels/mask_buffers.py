@@ -1,4 +1,7 @@
-"""Reusable buffers for masks: memory that was used a moment ago is written several times faster than new memory."""
+"""Reusable buffers for masks: memory that was used a moment ago is written several times faster than new memory.
+
+Kernels take names from this file.
+"""
 
 from __future__ import annotations
 

@@ -6,15 +6,20 @@ pointers for kernels, the checks of types and shapes, and the reports of sizes. 
 Letters in shapes are sizes: S rows, E edges of rows, T tail entries, H rows that may have a base, U masks, W words of
 32 tokens, R bases, X targets of bases, C class lists, Z entries of class lists, D depths of a trie, Q sequences,
 N input rows, A actions, P pushes, L exit lists, O entries of exit lists, Y symbols, K return sites, M entries of sites.
+
+Kernels take names from this file.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..errors import TableError
 
 IntArray = NDArray[np.signedinteger[Any]]
 TokenArray = NDArray[np.unsignedinteger[Any]]
@@ -158,7 +163,8 @@ class TableArrays(NamedTuple):
 
     def by_name(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by their names in files and reports, such as `rows.edge_start`."""
-        return {f"{group}.{field}": array for group, part in zip(self._fields, self, strict=True)
+        parts: tuple[Any, ...] = self
+        return {f"{group}.{field}": array for group, part in zip(self._fields, parts, strict=True)
                 for field, array in zip(part._fields, part, strict=True)}  # fmt: skip
 
     @classmethod
@@ -166,9 +172,22 @@ class TableArrays(NamedTuple):
         """Return the groups of arrays with the names of `by_name`. Raises KeyError for a name that is missing."""
         return cls(*(group(*(arrays[f"{name}.{field}"] for field in group._fields)) for name, group in GROUPS.items()))
 
+    def with_arrays(self, **changes: NDArray[Any]) -> TableArrays:
+        """Return the groups with other arrays, named as in `rows__edge_start`."""
+        arrays = self.by_name() | {name.replace("__", "."): array for name, array in changes.items()}
+        if unknown := sorted(set(arrays) - set(SPECS)):
+            raise TypeError(f"a table has no arrays {', '.join(unknown)}: it has {', '.join(SPECS)}")
+        return self.from_names(arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for part in self for array in part)
+
     def map(self, function: Callable[[NDArray[Any]], Any]) -> TableArrays:
         """Return the groups with a function applied to each array."""
-        return type(self)(*(type(part)(*map(function, part)) for part in self))
+        parts: tuple[Any, ...] = self
+        return type(self)(*(type(part)(*map(function, part)) for part in parts))
 
 
 GROUPS: dict[str, Any] = get_type_hints(TableArrays)
@@ -185,3 +204,67 @@ def _declared() -> dict[str, ArraySpec]:
 
 SPECS: dict[str, ArraySpec] = _declared()
 """What each array is, by its name in files and reports."""
+
+
+def _none(kind: Any = np.int32) -> NDArray[Any]:
+    array = np.zeros(0, kind)
+    array.flags.writeable = False
+    return array
+
+
+def _no_lists() -> NDArray[np.int32]:
+    array = np.zeros(1, np.int32)
+    array.flags.writeable = False
+    return array
+
+
+NO_TRIE = TrieLevels(_none(np.int64), _no_lists(), _none())
+"""What a graph has in place of levels and items."""
+
+NO_ACTIONS = Actions(_none(), _no_lists(), _none())
+"""What a table without calls has in place of actions."""
+
+NO_SITES = Sites(_no_lists(), _none(), _none(), _none(np.bool_), _none(), _none())
+"""What a table without calls has in place of return sites."""
+
+
+def no_exits(token_kind: np.dtype[Any]) -> Exits:
+    """Return what a table without calls has in place of exits."""
+    return Exits(_none(), _none(), _no_lists(), _none(token_kind), _none(), _none())
+
+
+def check_declared(arrays: TableArrays, vocab_size: int) -> None:
+    """Raise TableError for an array whose type or shape is not as declared here."""
+    token, edge = np.min_scalar_type(vocab_size + 1), arrays.rows.edge_start.dtype
+    named = arrays.by_name()
+    for name, spec in SPECS.items():
+        array = named[name]
+        kinds = [
+            {"token": token, "edge": edge}.get(kind, kind) if isinstance(kind, str) else kind for kind in spec.kinds
+        ]
+        if array.dtype not in kinds or array.ndim != len(spec.shape):
+            raise TableError(f"{name} is {array.dtype} with {array.ndim} axes, not {kinds[0]} with {len(spec.shape)}")
+    sizes = {"W": -(-vocab_size // 32)}
+    axes = [
+        (name, expression, size)
+        for name, spec in SPECS.items() if not (spec.may_be_empty and named[name].size == 0)
+        for expression, size in zip(spec.shape, named[name].shape, strict=True)
+    ]  # fmt: skip
+    # expressions of one letter first: they say what the letters of the others are
+    for name, expression, size in sorted(axes, key=lambda axis: len(re.findall("[A-Z]", axis[1]))):
+        fixed, unknown = 0, []
+        for term in expression.split(" + "):
+            if term.isdigit():
+                fixed += int(term)
+            elif term in sizes:
+                fixed += sizes[term]
+            else:
+                unknown.append(term)
+        if unknown:
+            sizes[unknown[0]] = size - fixed
+        if size < fixed or (not unknown and size != fixed):
+            raise TableError(f"{name} has a size of {size}, not {expression} = {fixed}")
+    if sizes["S"] < 1:
+        raise TableError("rows.edge_start has no row to start from")
+    if sizes["H"] > sizes["S"]:
+        raise TableError("rows.base is longer than there are rows")

@@ -621,9 +621,13 @@ class TransitionTable:
         """Return the input rows that each final state (N,) of a trie stands for; an empty array for any other state.
 
         Ask for the state before EOS: where sequences go on, EOS leads from all of them to the one state `after_eos`.
+        Raises ValueError for a state outside the table. All states of an `Arena` are: ask `arena.input_rows` for those.
         """
+        array = np.atleast_1d(np.asarray(states))
+        if array.size and not 0 <= array.min() <= array.max() < self.num_states:
+            raise stray_state(self, int(array.min() if array.min() < 0 else array.max()))
         out: list[IntArray] = []
-        for state in np.atleast_1d(np.asarray(states)).tolist():
+        for state in array.tolist():
             if state == self.after_eos or not self.is_trie or not bool(self.is_accepting(state)):
                 out.append(self.item_row[:0])
                 continue
@@ -918,7 +922,7 @@ def stray_state(table: TransitionTable, state: int) -> ValueError:
     """Return the error for a state that is none of a table's."""
     return ValueError(
         f"state {state} is outside this table, whose states are 0 .. {table.num_states - 1}: "
-        "it comes from another table"
+        "it comes from another table, or from an Arena, whose arena.input_rows(handles, states) takes its states"
     )
 
 
@@ -1707,7 +1711,7 @@ def follow_rows(
     node: Any,
     stack: Any,
     height: Any,
-) -> int:
+) -> Any:
     """Follow each row of tokens (N, L) of a nested table, in place; return a row that stands nowhere in it, or -1."""
     rows = row_start.size - 1
     dead = rows + 1

@@ -7,6 +7,7 @@ Formats that no regular language comes near are `UNSUPPORTED`, with the reason.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -34,6 +35,10 @@ INEXACT: Mapping[str, str] = {
     "second may be: at the end of June or December in UTC, with an offset of whole quarters of an hour",
     "hostname": "internationalised labels (xn--) would have to be decoded, and names of more than 127 octets "
     "are cut into pieces that bound their length",
+    "idn-email": "a domain's label is taken only if it is surely valid (RFC 5890 to 5893). In ASCII it has at most 63 "
+    "octets and does not begin with xn--. Any other has at most 13 characters, or more where most are ASCII: letters, "
+    "digits and marks of Latin, Greek, Cyrillic, Armenian, Georgian, Devanagari, Thai, kana, Han and Hangul. It has no "
+    "upper case, no two hyphens in a row, and no two marks in a row whose order matters",
     "regex": "groups are taken up to two deep, without names, references back, property escapes and ranges such as b-y",
     "relative-json-pointer": "drafts differ on index manipulation, as in 0+1/a",
     "time": "second 60 is taken only where a leap second may be, with an offset of whole quarters of an hour",
@@ -198,12 +203,19 @@ def _hostname_superset() -> Dfa:
     return _regex(rf"{label}(?:\.{label})*")
 
 
-def _email_pattern(beyond: str) -> str:
-    """Return a pattern for the Mailbox of RFC 5321, 4.1.2; beyond: what RFC 6531 adds, to go between brackets."""
+def _label_pattern(beyond: str) -> str:
+    letter = f"[A-Za-z0-9{beyond}]"
+    return f"{letter}(?:[A-Za-z0-9{beyond}-]*{letter})?"
+
+
+def _local_pattern(beyond: str) -> str:
+    """Return a pattern for the Local-part of RFC 5321, 4.1.2; beyond: what RFC 6531 adds, to go between brackets."""
     atom = f"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~{beyond}-]+"
     text = rf"(?:[ !#-\[\]-~{beyond}]|\\[ -~])*"
-    letter, inner = f"[A-Za-z0-9{beyond}]", f"[A-Za-z0-9{beyond}-]"
-    label = f"{letter}(?:{inner}*{letter})?"
+    return rf'(?:{atom}(?:\.{atom})*|"{text}")'
+
+
+def _address_literal_pattern() -> str:  # RFC 5321, 4.1.3
     number = "(?:25[0-5]|2[0-4][0-9]|[01]?[0-9]?[0-9])"
     ipv4 = rf"{number}(?:\.{number}){{3}}"
 
@@ -215,8 +227,74 @@ def _email_pattern(beyond: str) -> str:
         most = 6 - before
         forms.append(f"{groups(before)}::" + (f"(?:{_GROUP}(?::{_GROUP}){{0,{most - 1}}})?" if most else ""))
     forms += [f"{groups(before)}::(?:{_GROUP}:){{0,{4 - before}}}{ipv4}" for before in range(5)]
-    literal = rf"\[(?:{ipv4}|[Ii][Pp][Vv]6:(?:{'|'.join(forms)}))\]"
-    return rf'(?:{atom}(?:\.{atom})*|"{text}")@(?:{label}(?:\.{label})*|{literal})'
+    return rf"\[(?:{ipv4}|[Ii][Pp][Vv]6:(?:{'|'.join(forms)}))\]"
+
+
+def _email_pattern(beyond: str) -> str:
+    """Return a pattern for the Mailbox of RFC 5321, 4.1.2; beyond: what RFC 6531 adds, to go between brackets."""
+    label = _label_pattern(beyond)
+    return rf"{_local_pattern(beyond)}@(?:{label}(?:\.{label})*|{_address_literal_pattern()})"
+
+
+_NOT_ASCII = "\u0080-\U0010ffff"
+_SCRIPTS = (  # whose labels are taken; they are written from left to right, and none has a character beyond U+D7A3
+    (0x00DF, 0x024F), (0x1E00, 0x1EFF),  # Latin
+    (0x0370, 0x03FF), (0x0400, 0x052F), (0x0560, 0x0588), (0x10D0, 0x10FF),  # Greek, Cyrillic, Armenian, Georgian
+    (0x0900, 0x097F), (0x0E00, 0x0E7F),  # Devanagari, Thai
+    (0x3005, 0x3007), (0x3041, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),  # CJK
+)  # fmt: skip
+_IN_CONTEXT = frozenset("\u0375\u30fb")  # of these scripts (RFC 5892, appendix A)
+_MOST_IN_ASCII_LABEL, _MOST_IN_LABEL, _PRICE = 63, 53, 4
+
+
+def _idn_characters() -> tuple[str, str, str]:
+    """Return letters and digits, marks of combining class 0, and other marks that any label may have; for brackets.
+
+    These are PVALID by RFC 5892, and compose with no character before them. So a label is in NFC if no two marks of
+    other classes, which have an order, stand side by side.
+    """
+    chars = [chr(code) for low, high in _SCRIPTS for code in range(low, high + 1)]
+    composing = {part for char in chars if char < "\uac00" for part in unicodedata.normalize("NFD", char)[1:]}
+    found: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for char in chars:
+        category = unicodedata.category(char)
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", char).casefold())
+        is_exception = char in "\u00df\u03c2\u3007"  # PVALID by name (RFC 5892, 2.6)
+        if not is_exception and (folded != char or category not in ("Ll", "Lo", "Lm", "Nd", "Mn", "Mc")):
+            continue
+        if char not in _IN_CONTEXT and char not in composing:
+            found[0 if category[0] != "M" else 1 if not unicodedata.combining(char) else 2].append(char)
+    letters, marks, ordered = map("".join, found)
+    return letters, marks, ordered
+
+
+def _idn_email() -> Dfa:
+    """Return the Mailbox of RFC 6531, 3.3, with those domains whose labels are surely valid.
+
+    An ASCII label has at most 63 octets. Any other has at most 59 in Punycode, behind "xn--". A search over all states
+    of the encoder (its bias and the number of characters) shows that b ASCII characters and k others up to U+D7A3 take
+    at most 59 octets where 6 + b + 4 k does not exceed 59. So an ASCII character costs 1 in such a label, another one
+    costs 4, and a label may cost 53.
+    """
+    letters, marks, ordered = _idn_characters()
+    after = f"[{ordered}]?"
+    foreign = f"[a-z0-9{letters}]{after}(?:-?[a-z0-9{letters}{marks}]{after})*"
+    label = f"(?:{_label_pattern('')}|{foreign})"
+    labels = _regex(rf"{label}(?:\.{label})*")
+    class_of = np.zeros(BYTES, np.uint16)
+    class_of[ord(".")], class_of[0x80:0xC0], class_of[0xC0:] = 1, 2, 3
+    in_ascii, others = _MOST_IN_ASCII_LABEL + 1, _MOST_IN_LABEL + 1  # states by what a label costs so far
+    transition = np.full((in_ascii + others, 4), -1, np.int32)
+    place = np.arange(in_ascii + others)
+    transition[:, 1], transition[:, 2] = 0, place
+    for first, num in ((0, in_ascii), (in_ascii, others)):
+        transition[first : first + num - 1, 0] = place[first + 1 : first + num]
+        paid = min(num, others - _PRICE)
+        transition[first : first + paid, 3] = in_ascii + _PRICE + np.arange(paid)
+    priced = canonical(class_of, transition, np.ones(place.size, np.bool_))
+    encoded = _regex(r"(?:.*\.)?[Xx][Nn]--.*")
+    domain = ops.difference(ops.intersection(labels, priced), encoded)
+    return ops.concat(_regex(f"{_local_pattern(_NOT_ASCII)}@"), ops.union(domain, _regex(_address_literal_pattern())))
 
 
 # --------------------------------------------------------------------------------- identifiers (RFC 3986, RFC 3987)
@@ -302,7 +380,7 @@ _FORMATS: dict[str, Callable[[], Dfa]] = {
     "date-time": _date_time,
     "duration": _duration,
     "email": lambda: _regex(_email_pattern("")),
-    "idn-email": lambda: _regex(_email_pattern("\u0080-\U0010ffff")),  # labels are not looked up in IDNA's tables
+    "idn-email": _idn_email,
     "hostname": _hostname,
     "ipv4": lambda: _regex(_IPV4),  # RFC 2673, 3.2
     "ipv6": lambda: _regex(_ipv6_pattern()),
@@ -323,6 +401,7 @@ _SUPERSETS: dict[str, Callable[[], Dfa]] = {
     "time": lambda: _regex(_ANY_TIME),
     "date-time": lambda: _regex(f"{_date_pattern(True)}[Tt]{_ANY_TIME}"),
     "hostname": _hostname_superset,
+    "idn-email": lambda: _regex(_email_pattern(_NOT_ASCII)),
     "uri-template": _uri_template("+#./;?&=,!@|"),
     "relative-json-pointer": lambda: _regex(f"(?:0|[1-9][0-9]*)(?:#|(?:[+-][1-9][0-9]*)?{_POINTER})"),
     "regex": utf8.text,

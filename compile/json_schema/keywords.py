@@ -57,6 +57,14 @@ from .source import pointer, quoted, read
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
 """Keywords that can be accepted by name as approximations: where not exact, they are then not enforced."""
 
+NARROWER = {
+    "not": "where an undeclared member must fail a test (by not, oneOf or if, over additionalProperties, "
+    "patternProperties or unevaluatedProperties), a text is refused if another undeclared member that is tested and "
+    "passes comes after it: the key of the failing member might be written again, and a reader keeps the last value. "
+    "Write the failing member last, or declare its key in properties",
+}
+"""Keywords under which some valid texts are refused, so that nothing invalid is accepted: what is refused, and why."""
+
 _MOST_VALUES = 12  # values that items may have for uniqueItems to be exact: automata remember which were seen
 
 

@@ -20,12 +20,21 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ...errors import ArenaError, NoTableError, VocabularyMismatchError
 from ...table.sorted_matrix import SortedMatrix
-from ...table.transition_table import NEVER, Distances, LazyTable, TransitionTable
-from ..device.device_table import CALL_ARRAYS, MOST_FRAMES, DeviceCalls, DeviceTable, Made, check_table, most_pops
+from ...table.transition_table import NEVER, Distances, IntArray, LazyTable, TransitionTable
+from ..device.device_table import (
+    CALL_ARRAYS,
+    MOST_FRAMES,
+    AnyState,
+    DeviceCalls,
+    DeviceTable,
+    Made,
+    check_table,
+    most_pops,
+)
 from ..host.table_pointers import TablePointers, pointers_of
 
 
@@ -138,10 +147,15 @@ class _Space:
         self.size = self.free = size
         self._starts, self._stops = [0], {0: size}  # of what is free, in order
 
-    def take(self, count: int) -> int:
-        """Return where so many entries that were free begin, or -1: the first place where they fit."""
+    def take(self, count: int, above: int = 0) -> int:
+        """Return where so many entries that were free begin, or -1: the first place where they fit.
+
+        above: if positive, the last place instead, with no entry before this one.
+        """
         if count == 0:
             return 0
+        if above:
+            return self._take_last(count, above)
         for at, start in enumerate(self._starts):
             stop = self._stops[start]
             if stop - start >= count:
@@ -153,6 +167,23 @@ class _Space:
                     self._stops[start + count] = stop
                 self.free -= count
                 return start
+        return -1
+
+    def _take_last(self, count: int, above: int) -> int:
+        for at in range(len(self._starts) - 1, -1, -1):
+            start = self._starts[at]
+            stop = self._stops[start]
+            place = stop - count
+            if place < above:  # all other places lie before this one
+                return -1
+            if place < start:
+                continue
+            if place == start:
+                del self._starts[at], self._stops[start]
+            else:
+                self._stops[start] = place
+            self.free -= count
+            return place
         return -1
 
     def copy(self) -> _Space:
@@ -226,6 +257,12 @@ class _ArenaTable(TransitionTable):
         found: Distances = self.__dict__["_arena_distances"]
         return found
 
+    def input_rows(self, states: ArrayLike) -> list[IntArray]:
+        """Raise TypeError: the arena needs to know which of its tables each state is of."""
+        raise TypeError(
+            "an arena has many tables: call arena.input_rows(handles, states), with the handle of each state"
+        )
+
     @property
     def pointers(self) -> TablePointers:
         """The pointers for kernels, whose bounds follow the tables that are there."""
@@ -270,7 +307,11 @@ class Arena:
 
     budgets: with the distances that `remaining` needs. vocabulary: a `Vocabulary`, or whatever has its size, eos and
     fingerprint. Sequences end by EOS here, so tables must have been compiled with the vocabulary's. Tries are taken as
-    graphs, without their compact tails, at about 9 bytes a state.
+    graphs, without their compact tails, at about 9 bytes a state. A trie lies above as many states as it has, so that
+    none of its states here is also one of its own: `capacity.states` must be twice those of the largest trie.
+
+    States belong to the arena, not to a table: `arena.input_rows(handles, states)` says which items they stand for, and
+    `table.input_rows` refuses them.
 
     Any thread may add and drop. Raises ArenaError, TypeError, ValueError, VocabularyMismatchError.
     """
@@ -436,6 +477,55 @@ class Arena:
         if handle.dropped:
             raise ValueError("the handle was dropped before: add the table again for another one")
 
+    def input_rows(self, handles: Handle | Sequence[Handle], states: ArrayLike | AnyState) -> list[IntArray]:
+        """Return the input rows that each final state (N,) of the arena stands for; an empty array for any other state.
+
+        handles: one for all states, or H of them, as `at` takes them: N / H states in a row belong to each.
+        states: those that a decoder returns, or a state of the operations. As with `TransitionTable.input_rows`, ask
+        for the state before EOS. A table that is no trie has no input rows.
+
+        Raises ValueError for a state that is not one of its handle's table, for a dropped handle and for numbers that
+        do not match; TypeError.
+        """
+        listed = [handles] if isinstance(handles, Handle) else list(handles)
+        array = np.asarray(getattr(states, "node", states))
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ValueError(
+                f"states must be integers (N,), not {array.dtype} {array.shape}: of a batch of beams, pass those of "
+                "one element at a time, or all of them with reshape(-1)"
+            )
+        if not listed or array.size % len(listed):
+            raise ValueError(
+                f"there are {len(listed)} handles for {array.size} states: one for all is needed, or as many states "
+                "for each of them"
+            )
+        each = array.size // len(listed)
+        out: list[IntArray] = []
+        with self._lock:
+            for at, handle in enumerate(listed):
+                self.check(handle)
+                out += self._input_rows(handle, array[at * each : (at + 1) * each].astype(np.int64), at * each)
+        return out
+
+    def _input_rows(self, handle: Handle, states: NDArray[np.int64], first: int) -> list[IntArray]:
+        """Return the input rows of states of a handle's table; `first`: which of the batch's states comes first."""
+        resident, table, size = self._tables[_key_of(handle.table)], handle.table, self.capacity.states
+        own, known = states - resident.start, (states == size) | (states == size + 1)
+        places = [(start, count) for name, start, count in resident.parts if name == "states"]
+        places += [part[1:] for one in resident.shared for part in one.parts if part[0] == "states"]
+        stray = ~known
+        for start, count in places:
+            stray &= (states < start) | (states >= start + count - 1)  # one more marks where the last state's edges end
+        if stray.any():
+            at = int(stray.argmax())
+            raise ValueError(
+                f"states[{at + first}] is {states[at]}, which is no state of its handle's table: its sequence belongs"
+                " to another handle, or the state comes from a table put by itself, whose own input_rows takes it"
+            )
+        if not table.is_trie:
+            return [table.item_row[:0]] * states.size
+        return table.input_rows(np.where(known, states - size + table.after_eos, own))
+
     # ---------------------------------------------------------------------------------------------- coming in
 
     def _place(self, key: Any, table: TransitionTable) -> _Resident:
@@ -447,7 +537,7 @@ class Arena:
             shared: list[_Shared] = []
             written = len(self._changes)
             try:
-                own = {name: self._take(name, count, taken) for name, count in needs.items()}
+                own = {name: self._take(name, count, taken, _above(table, name)) for name, count in needs.items()}
                 lists = self._share_lists(graph, shared)
                 at = _Places(self._share_common(graph, lists, shared), own)
                 self._write(graph, at, lists, own=True)
@@ -459,7 +549,7 @@ class Arena:
                 if not isinstance(error, ArenaError):
                     raise
                 if not may_fit:  # once: what nobody holds goes in vain where what is held lies in between
-                    may_fit = self._may_fit(graph, needs)
+                    may_fit = self._may_fit(graph, needs, _above(table, "states"))
                 if not may_fit or not self._evict():
                     raise
         most_need = most_pushes = 0
@@ -479,22 +569,23 @@ class Arena:
         common = _needs(graph, own=False) if graph.common.rows else {}
         parts = [own, common, *(spaces for spaces in _wanted(graph).values())]
         for name, space in self._spaces.items():
-            count = sum(part.get(name, 0) for part in parts)
-            if count > space.size:
-                raise self._no_room(name, count)
+            count, above = sum(part.get(name, 0) for part in parts), _above(table, name)
+            if count + above > space.size:
+                raise self._no_room(name, count, above)
         return graph, own
 
-    def _no_room(self, name: str, count: int) -> ArenaError:
-        """Return the error for so many of something that are not there."""
+    def _no_room(self, name: str, count: int, above: int = 0) -> ArenaError:
+        """Return the error for so many of something that are not there, behind the first `above`."""
         space, held = self._spaces[name], sum(1 for resident in self._tables.values() if resident.handles)
         option = {"class lists": "lists", "exit lists": "lists"}.get(name, name)
         why = (
-            f"it has {space.size:,} in all" if count > space.size
+            f"it has {space.size:,} in all" if count + above > space.size
             else f"{space.free:,} of {space.size:,} are free, {held} tables are held"
         )  # fmt: skip
+        where = f" behind the first {above:,}, the numbers of the table's own states" if above else ""
         return ArenaError(
-            f"the arena has no room for {count:,} {name} in a row: {why}. Drop handles, or make it with a larger "
-            f"Capacity({option}=...)"
+            f"the arena has no room for {count:,} {name} in a row{where}: {why}. Drop handles, or make it with a "
+            f"larger Capacity({option}=...)"
         )
 
     def _check_widths(self, table: TransitionTable) -> None:
@@ -522,11 +613,11 @@ class Arena:
                     f"Capacity({name}={count})"
                 )
 
-    def _take(self, name: str, count: int, taken: list[tuple[str, int, int]]) -> int:
+    def _take(self, name: str, count: int, taken: list[tuple[str, int, int]], above: int = 0) -> int:
         space = self._spaces[name]
-        start = space.take(count)
+        start = space.take(count, above)
         if start < 0:
-            raise self._no_room(name, count)
+            raise self._no_room(name, count, above)
         taken.append((name, start, count))
         return start
 
@@ -550,8 +641,8 @@ class Arena:
                 return True
         return False
 
-    def _may_fit(self, table: TransitionTable, needs: dict[str, int]) -> bool:
-        """Return whether there would be room for a table if all went that nobody holds."""
+    def _may_fit(self, table: TransitionTable, needs: dict[str, int], above: int) -> bool:
+        """Return whether there would be room for a table if all went that nobody holds; above: as of its states."""
         spaces = {name: space.copy() for name, space in self._spaces.items()}
         uses = {key: shared.uses for key, shared in self._lists.items()}
 
@@ -578,7 +669,11 @@ class Arena:
             common = self._common_key(table, lists)
             if common not in left:
                 wanted[common] = _needs(table, own=False)
-        return all(spaces[name].take(count) >= 0 for each in wanted.values() for name, count in each.items())
+        return all(
+            spaces[name].take(count, above if key == "own" and name == "states" else 0) >= 0
+            for key, each in wanted.items()
+            for name, count in each.items()
+        )
 
     def _share(
         self, key: Any, spaces: dict[str, int], write: Callable[[dict[str, int]], Any], shared: list[_Shared]
@@ -996,6 +1091,14 @@ def _shown(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _above(table: TransitionTable, space: str) -> int:
+    """Return behind how many entries of a space a table must lie: behind its own states' numbers, if it has input rows.
+
+    So a state of the arena is never a state of the table too, and `table.input_rows` cannot mistake one for the other.
+    """
+    return table.num_states if space == "states" and table.is_trie else 0
 
 
 def _as_graph(table: TransitionTable) -> TransitionTable:

@@ -26,8 +26,8 @@ def tokens_of(mask: NDArray[np.uint32]) -> NDArray[Any]:
 class HostReader(ABC, Generic[Place]):
     """How matchers read one kind of constraint, and the masks that all matchers of one constraint share.
 
-    A matcher stands at a *place*: a state of a table, a configuration of a nested one, an interval of a matrix. A reader
-    holds the arrays of its constraint, never the constraint, whose lifetime it would prolong: see `Kept`.
+    A matcher stands at a *place*: a state of a table, a configuration of a nested one, an interval of a matrix. A
+    reader holds the arrays of its constraint, never the constraint, whose lifetime it would prolong: see `Kept`.
     """
 
     nowhere: Place | None = None  # where a token leads that is not allowed

@@ -14,9 +14,9 @@ AFTER_EOS = 2**31 - 1  # no state of a machine has this number
 class LazyReader(StackReader):
     """Reads a lazy table that is not complete: states are those of its machine, which grows meanwhile.
 
-    To find a mask costs more here than to compose one. Where the machine makes a note of it, the note
-    is kept, from which it is written again in about a microsecond. Otherwise it is kept in full on the second visit: most
-    are visited once, and 16 KB of new memory take about as long as finding a mask. The reader holds the machine, not the table.
+    To find a mask costs more here than to compose one. Where the machine makes a note of it, the note is kept, from
+    which it is written again in about a microsecond. Otherwise it is kept in full on the second visit: most are visited
+    once, and 16 KB of new memory take about as long as finding a mask. The reader holds the machine, not the table.
     """
 
     often = 2

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.compile.json_schema.keywords import NARROWER
 from maskwright.compile.json_schema.layout import Layout
 from maskwright.errors import BudgetError, ConstraintError, SchemaError
 from tests.oracles.naive_machine import Bytes
@@ -1082,3 +1083,19 @@ def test_vocabularies_must_have_every_byte_that_utf_8_uses():
     mw.compile_json_schema({}, mw.Vocabulary.from_bytes([token for token in BYTES if token != b"\xff"], eos=0))
     with pytest.raises(TypeError, match="a Vocabulary is needed, not a list"):
         mw.compile_json_schema({}, [b"a"])
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+def test_an_undeclared_member_that_has_to_fail_comes_last_and_the_limit_has_a_name(any_order):
+    """A later member might repeat its key, and a reader keeps the last value: nothing invalid is accepted."""
+    schema = {"not": {"additionalProperties": {"type": "string"}}}
+    table = mw.compile_json_schema(schema, vocabulary(), any_order=any_order)
+    assert takes(table, '{"b": "x", "a": 1}')
+    assert takes(table, '{"a": 1, "b": 2}')
+    assert not takes(table, '{"a": 1, "a": "x"}')  # a reader has {"a": "x"}
+    assert not takes(table, '{"a": 1, "b": "x"}')  # the limit: a valid text is refused
+    declared = {**schema, "not": {**schema["not"], "properties": {"a": {"type": "string"}}}}
+    assert takes(mw.compile_json_schema(declared, vocabulary(), any_order=any_order), '{"a": 1, "b": "x"}')
+    assert "comes after it" in NARROWER["not"]
+    readme = (Path(mw.__file__).parent / "README.md").read_text()
+    assert '{"not": {"additionalProperties": {"type": "string"}}}' in readme

@@ -7,7 +7,9 @@ import datetime
 import ipaddress
 import itertools
 import json
+import random
 import re
+import unicodedata
 import uuid
 from decimal import Decimal
 from fractions import Fraction
@@ -716,7 +718,13 @@ ROWS = {
         'joe.bloggs@example.com ~test@example.com "joe..bloggs"@example.com a@[127.0.0.1] a@[IPv6:::1] a@b',
         ".test@example.com te..st@example.com a@b=c.com a@[127.0.0.300] @b a@ a@-b a@b- a@[IPv6:1::2::3] a@b. ü@b.c",
     ),
-    "idn-email": ("실례@실례.테스트 a@b.c ü@b.c", "2962 .ü@b.c ü@.c"),
+    "idn-email": (
+        f"실례@실례.테스트 a@b.c ü@b.c 実例@実例.テスト a@{'a' * 63}.B--c a@[IPv6:::1] "
+        f"a@faß.de a@हिन्दी.भारत a@россия.рф a@ไทย.คอม a@müllermeister-gesellschaft.de a@{'한' * 13}.kr a@{'a' * 49}é",
+        "2962 .ü@b.c ü@.c a@\u302e한국.com a@\u0300.com a@e\u0301.fr a@カ\u3099.jp a@a・b.jp a@ש.com a@\U00020000.cn "
+        f"a@Ü.de a@BüCHER.de a@-ü.de a@ü-.de a@ab--ü.de a@ⓐ.com a@क\u0951\u094d.in a@b.Xn--bcher-kva.com a@{'a' * 64} "
+        f"a@{'한' * 14}.kr a@{'ü' * 80}.de a@{'a' * 50}é",
+    ),
     "hostname": (
         f"www.example.com 1host a--b.com {'a' * 63}.com {'.'.join(['a' * 31] * 4)}",
         f"-a a- a..b .a a. a_b {'a' * 64}.com {'.'.join(['a' * 63] * 4)} xn--X www.xn--9n2bp8q",
@@ -775,6 +783,64 @@ def test_a_format_lies_between_its_bounds_and_within_utf8(name):
     assert ops.is_subset(dfa, wide)
     assert ops.is_subset(wide, utf8.text())
     assert ops.equivalent(dfa, wide) == (name not in formats.INEXACT)
+
+
+@pytest.mark.parametrize(
+    "text", ["a@\u302e한국.com", "a@\u0300.com", f"a@{'a' * 80}.com", "a@xn--bcher-kva.de", "a@ü.שלום"]
+)
+def test_a_mail_address_whose_domain_is_not_surely_valid_is_refused_and_so_is_its_negation(text):
+    """A validator with IDNA's tables decides these: neither the format nor its negation may take them."""
+    for node in (Format("idn-email"), Not(Format("idn-email"))):
+        assert not strings.language(node, meter()).accepts(text.encode())
+        with pytest.raises(SchemaError, match="cannot be told exactly: a domain's label"):
+            strings.holds(node, text)
+
+
+def test_what_is_no_mail_address_at_all_is_taken_by_the_negation():
+    dfa = strings.language(Not(Format("idn-email")), meter())
+    for text in ("", "2962", "a@", "a@-b", "ü@.c", "a@b..c"):
+        assert dfa.accepts(text.encode())
+    for text in ROWS["idn-email"][0].split():
+        assert not dfa.accepts(text.encode())
+
+
+def test_labels_of_an_idn_email_are_in_nfc_and_short_enough_in_punycode():
+    """The price of a character bounds its share of the Punycode form; the dearest labels come close to 59 octets."""
+    letters, marks, ordered = formats._idn_characters()
+    dfa = formats.language("idn-email", meter())
+    rng = random.Random(5)
+    longest = 0
+    for _ in range(4000):
+        some = rng.choices([letters[0], letters[-1], *rng.choices(letters, k=3)], k=rng.randint(1, 13))
+        some += rng.choices("a0z", k=rng.randint(0, 49))
+        rng.shuffle(some)
+        label = "".join(some)
+        if dfa.accepts(f"a@{label}".encode()):
+            longest = max(longest, len(label.encode("punycode")))
+    assert 50 <= longest <= 59
+    for _ in range(4000):
+        label = "".join(map(rng.choice, rng.choices((letters, marks, ordered, ordered, "a-"), k=6)))
+        if dfa.accepts(f"a@{label}".encode()):
+            assert unicodedata.is_normalized("NFC", label)
+            assert unicodedata.category(label[0])[0] != "M"
+
+
+def test_domains_of_an_idn_email_are_valid_by_idna_2008():
+    idna = pytest.importorskip("idna")
+    kinds = [*formats._idn_characters(), "a-Z."]
+    dfa = formats.language("idn-email", meter())
+    rng = random.Random(6)
+    labels = set()
+    for _ in range(3000):
+        domain = "".join(map(rng.choice, rng.choices(kinds, (5, 1, 1, 3), k=rng.randint(1, 11))))
+        if dfa.accepts(f"a@{domain}".encode()):
+            labels.update(label for label in domain.split(".") if not label.isascii())
+    assert len(labels) > 500
+    for label in labels:
+        assert idna.alabel(label).startswith(b"xn--"), label
+    for char in "".join(kinds[:3]):
+        assert dfa.accepts(f"a@a{char}".encode())
+        assert idna.alabel(f"a{char}")
 
 
 def by_python(name: str, text: str) -> bool:

@@ -8,10 +8,12 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops, torch_ops
-from maskwright.runtime.arena.arena import Arena, Capacity
+from maskwright.runtime.arena.arena import Arena, Capacity, _Space
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.runtime.host import nested_masks
 from maskwright.table.transition_table import Common, leads_out
@@ -723,3 +725,137 @@ def made_state(arena, handle):
     return numpy_ops.NestedState(
         np.array([handle.start]), np.zeros((1, arena.capacity.depth + 1), np.int32), np.zeros(1, np.int32)
     )
+
+
+# ------------------------------------------------------------------------------------------------- input rows
+
+
+ITEMS = [[1 + i % 3, 5 + i % 4, 9 + i] for i in range(10)]
+
+
+def items(vocab, sequences, eos=0):
+    """A trie of items for a vocabulary of text."""
+    table = mw.compile_sids(sequences, vocab_size=vocab.size, eos=eos)
+    return dataclasses.replace(table, vocabulary=vocab.fingerprint)
+
+
+def reached(ops, dev, inside, sequences):
+    """The state in which each sequence ends, of as many rows."""
+    state = ops.start(dev, len(sequences))
+    for column in np.array(sequences).T:
+        state = ops.advance(dev, state, inside(column))
+    return state
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "host", "jax"])
+@pytest.mark.parametrize("sequences", [ITEMS, [[7, 7], *ITEMS[:4], [1, 5], *ITEMS[4:]]], ids=["fixed", "ragged"])
+def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them(vocab, name, sequences):
+    arena = Arena(vocab, SMALL)
+    arena.add(mw.compile_regex("[a-z]{1,50}", vocab))
+    make = items if len({len(each) for each in sequences}) == 1 else trie
+    table = make(vocab, sequences)
+    handle = arena.add(table)
+    ops, _, inside = backend(name)
+    found = [i for i, each in enumerate(sequences) if len(each) == 3]
+    dev = ops.at(placed(name, arena), [handle])
+    state = reached(ops, dev, inside, [sequences[i] for i in found])
+    assert [rows.tolist() for rows in arena.input_rows(handle, state)] == [[i] for i in found]
+    assert [rows.tolist() for rows in arena.input_rows([handle] * 10, state.node)] == [[i] for i in found]
+    for node in np.asarray(state.node):
+        with pytest.raises(ValueError, match=r"arena\.input_rows\(handles, states\)"):
+            table.input_rows([node])
+    ended = ops.advance(dev, state, inside(np.zeros(10, np.int64)))
+    lost = ops.advance(dev, ended, inside(np.ones(10, np.int64)))
+    for other in (ops.start(dev, 10), ended, lost):
+        assert [rows.size for rows in arena.input_rows(handle, other)] == [0] * 10
+    with pytest.raises(TypeError, match=r"arena\.input_rows\(handles, states\)"):
+        arena.table.input_rows(state.node)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
+    arena = Arena(vocab, SMALL)
+    sets = [ITEMS, [[2, 3, each[2]] for each in ITEMS]]
+    handles = [arena.add(items(vocab, each)) for each in sets]
+    ops, _, inside = backend(name)
+    dev = ops.at(placed(name, arena), handles)
+
+    def step(tokens, cache, level):
+        rows = 2 if tokens is None else tokens.shape[0]
+        scores = np.random.default_rng(level).normal(size=(rows, vocab.size)).astype(np.float32)
+        return inside(scores), cache
+
+    out = beam_search(step, None, dev, ops=ops, batch=2, beams=10, max_length=4)
+    tokens, states = np.asarray(out.tokens), np.asarray(out.states)
+    for b in range(2):
+        rows = arena.input_rows(handles[b], out.states[b])
+        assert sorted(int(row[0]) for row in rows) == list(range(10))
+        assert [sets[b][int(row[0])] for row in rows] == tokens[b, :, :3].tolist()
+    both = arena.input_rows(handles, states.reshape(-1))
+    assert [sets[i // 10][int(row[0])] for i, row in enumerate(both)] == tokens[:, :, :3].reshape(20, 3).tolist()
+    with pytest.raises(ValueError, match=r"states\[0\] is \d+, which is not a state of its handle's table"):
+        arena.input_rows(handles[::-1], states.reshape(-1))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 40)), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_no_state_of_a_trie_in_an_arena_is_one_of_its_own_whatever_came_and_went(script):
+    """However places are taken and given back, numbers of tables that are there never overlap."""
+    space, taken = _Space(160), {}
+    for kind, count in script:
+        if kind < 3 and taken:
+            start = list(taken)[kind % len(taken)]
+            space.give(start, taken.pop(start))
+            continue
+        above = count + 1 if kind % 2 else 0
+        start = space.take(count, above)
+        if start < 0:
+            continue
+        assert above <= start <= 160 - count
+        assert all(start + count <= other or other + size <= start for other, size in taken.items())
+        taken[start] = count
+    assert space.free == 160 - sum(taken.values())
+
+
+def test_input_rows_of_an_arena_refuse_what_they_cannot_tell(vocab):
+    arena = Arena(vocab, SMALL)
+    table, graph = items(vocab, ITEMS), mw.compile_json_schema(RECURSIVE, vocab)
+    handle, other = arena.add(table), arena.add(graph)
+    assert handle.start >= table.num_states
+    dev = numpy_ops.at(numpy_ops.put(arena), [handle, other])
+    state = numpy_ops.start(dev, 2)
+    assert [rows.size for rows in arena.input_rows([handle, other], state)] == [0, 0]
+    with pytest.raises(ValueError, match="not a state of its handle's table"):
+        arena.input_rows([other, handle], state)
+    with pytest.raises(ValueError, match="not a state of its handle's table"):
+        arena.input_rows(handle, table.walk(ITEMS))  # of the table by itself
+    with pytest.raises(ValueError, match="2 handles for 3 states"):
+        arena.input_rows([handle, other], [handle.start] * 3)
+    with pytest.raises(ValueError, match=r"reshape\(-1\)"):
+        arena.input_rows(handle, [[handle.start]])
+    with pytest.raises(ValueError, match="another arena"):
+        Arena(vocab, SMALL).input_rows(handle, [handle.start])
+    with pytest.raises(TypeError, match="a Handle is needed"):
+        arena.input_rows([3], [handle.start])
+    for stray in (-1, table.num_states):
+        with pytest.raises(ValueError, match="outside this table"):
+            table.input_rows([stray])
+    arena.drop(handle)
+    with pytest.raises(ValueError, match="dropped before"):
+        arena.input_rows(handle, [handle.start])
+
+
+def test_room_for_a_trie_is_twice_its_states_and_an_error_says_so(vocab):
+    table = items(vocab, ITEMS)
+    rows = table.num_states - 1  # of which the last marks an end
+    just = dataclasses.replace(SMALL, states=table.num_states + rows)
+    arena = Arena(vocab, just)
+    handle = arena.add(table)
+    assert handle.start == table.num_states
+    arena.drop(handle)
+    other = arena.add(items(vocab, ITEMS[::-1]))  # where the first was, which makes room
+    assert (other.start, arena.stored.evictions) == (table.num_states, 1)
+    with pytest.raises(mw.ArenaError, match=rf"behind the first {table.num_states}, the numbers of the table's own"):
+        arena.add(table)
+    with pytest.raises(mw.ArenaError, match=r"behind the first \d+.*Capacity\(states="):
+        Arena(vocab, dataclasses.replace(just, states=just.states - 1)).fits(table)

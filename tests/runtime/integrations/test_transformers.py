@@ -692,29 +692,119 @@ def test_what_was_cut_short_or_interrupted_does_not_go_on(wrapped):
     assert matches(vocab, written(out, 6)[0][0], r"\d{8}")
 
 
-def test_calls_are_told_apart_by_what_their_rows_hold():
-    """Rows live in a buffer that is written over, as long as the last call's or one longer."""
+def following(constraint, *rows: list[int]) -> list[set[int]]:
+    """Return the tokens that may follow each row."""
+    out = constraint(torch.tensor(rows), torch.randn(len(rows), vocabulary().size))
+    return [set(torch.isfinite(row).nonzero().view(-1).tolist()) for row in out]
+
+
+def test_rows_are_recognised_by_what_they_hold():
+    """They go on, go back, change places and leave; whatever continues none of them is an error, not a new text."""
     vocab = vocabulary()
     a, b, digit = (vocab.tokens.index(text) for text in (b"a", b"b", b"1"))
     constraint = ConstraintLogitsProcessor(table())
-    scores = torch.randn(2, vocab.size)
-    buffer = torch.zeros(2, 12, dtype=torch.int64)
-    at_start = allowed(table(), [], None)
+    at_start, then = allowed(table(), [], None), {t: allowed(table(), [t], None) for t in (a, digit)}
+    assert following(constraint, [7, 8], [9, 8]) == [at_start] * 2
+    assert following(constraint, [7, 8, a], [9, 8, digit]) == [then[a], then[digit]]
+    assert following(constraint, [9, 8, digit], [7, 8, a]) == [then[digit], then[a]]  # they have changed places
+    assert following(constraint, [9, 8, a], [7, 8, digit]) == [then[a], then[digit]]  # they went back
+    after = allowed(table(), [a, b], None)
+    assert following(constraint, [9, 8, a, b]) == [after]  # one has left
+    assert following(constraint, [9, 8, a, b], [9, 8, a, a]) == [after, allowed(table(), [a, a], None)]  # two go on
+    assert following(constraint, [9, 8], [9, 8]) == [at_start] * 2
+    for strays in ([[7, 8], [9, 8]], [[9, 8, a], [9, 9, a]], [[9, 8, a]] * 2 + [[7, 8, a]], [[9], [9]]):
+        with pytest.raises(ValueError, match=r"call reset\(\) before it"):
+            following(constraint, *strays)
+    constraint.reset()
+    assert following(constraint, [7, 8, a, b]) == [at_start]
 
-    def following(*rows: list[int]) -> list[set[int]]:
-        buffer[:, : len(rows[0])] = torch.tensor(rows)
-        out = constraint(buffer[:, : len(rows[0])], scores)
-        return [set(torch.isfinite(row).nonzero().view(-1).tolist()) for row in out]
 
-    assert following([7, 8], [9, 8]) == [at_start] * 2
-    assert following([7, 8, a], [9, 9, a]) == [at_start] * 2  # another prompt, one longer
-    assert following([7, 8, a, a], [9, 9, a, digit]) == [allowed(table(), t, None) for t in ([a], [digit])]
-    assert following([7, 8, b, a, b], [9, 9, a, digit, b]) == [at_start] * 2  # the same until what was written
-    assert following([7, 8, b, a, b, a], [9, 9, a, digit, b, a]) == [allowed(table(), [a], None)] * 2
-    assert following([7, 8, b, a], [9, 9, a, digit]) == [at_start] * 2  # the last prompt's beginning
-    assert following([7, 8, b, a, digit], [9, 9, a, digit, a]) == [allowed(table(), t, None) for t in ([digit], [a])]
-    assert following([9, 9, a, digit, a, b], [7, 8, b, a, digit, b]) == [at_start] * 2  # rows have changed places
-    assert following(*[[9, 9, a, digit, a, b, a, b, a]] * 2) == [at_start] * 2  # several tokens more
+def test_rows_that_leave_in_the_middle_are_followed():
+    """A batch of semantic IDs loses rows and is shuffled at each step; what is left stays in the set."""
+    rng = np.random.default_rng(3)
+    sequences = rng.integers(0, 20, (40, 6))
+    of_sids = mw.compile_sids(sequences, vocab_size=24, eos=23)
+    members = {tuple(row) for row in sequences.tolist()}
+    constraint = ConstraintLogitsProcessor(of_sids)
+    rows = torch.full((12, 3), 21)
+    for _ in range(6):
+        out = constraint(rows, torch.randn(len(rows), 24))
+        rows = torch.cat([rows, out.softmax(-1).multinomial(1)], dim=1)
+        kept = torch.from_numpy(rng.permutation(len(rows))[: max(3, len(rows) - 2)].copy())
+        rows = rows[kept]
+    assert {tuple(row) for row in rows[:, 3:].tolist()} <= members
+
+
+def test_rows_do_not_leave_a_batch_in_which_each_element_has_its_own_table():
+    constraint = ConstraintLogitsProcessor([table(), table(r"\d{2}")])
+    following(constraint, [7, 8], [7, 8])
+    with pytest.raises(ValueError, match=r"there are 1 rows, and there were 2 .* each element has its own table"):
+        following(constraint, [7, 8])
+    constraint.reset()
+    digit = vocabulary().tokens.index(b"1")
+    following(constraint, [7, 8], [9, 8])
+    with pytest.raises(ValueError, match=r"rows \[0, 1\] continue no row"):  # they have changed elements
+        following(constraint, [9, 8, digit], [7, 8, digit])
+
+
+def test_on_an_accelerator_a_stray_row_may_only_end_and_a_later_call_says_so(monkeypatch):
+    """No value is read before the device is done with it: what is then found out is raised at the next call."""
+    done: list[bool] = []
+    monkeypatch.setattr(integration, "_check_known", check := Reads(integration._check_known))
+    monkeypatch.setattr(integration, "_report", lambda unknown: integration._Report(unknown, lambda: bool(done)))
+    monkeypatch.setattr(integration, "_on_host", lambda ids: False)  # as on an accelerator
+    constraint = ConstraintLogitsProcessor(table())
+    digit = vocabulary().tokens.index(b"1")
+    two = allowed(table(), [digit, digit], None)
+    following(constraint, [7, 8], [9, 8])
+    assert following(constraint, [7, 8, digit], [9, 9, digit]) == [allowed(table(), [digit], None), {EOS}]
+    assert following(constraint, [7, 8, digit, digit], [9, 9, digit, EOS]) == [two, {EOS}]
+    assert check.reads == 0
+    done.append(True)
+    with pytest.raises(ValueError, match=r"rows \[1\] continue no row"):
+        following(constraint, [7, 8, digit, digit, digit], [9, 9, digit, EOS, EOS])
+
+
+class Reads:
+    """A function with a count of the tensors whose values it reads."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.reads = function, 0
+
+    def __call__(self, *args: Any) -> Any:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        owner = self
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                owner.reads += func is torch.ops.aten._local_scalar_dense.default
+                return func(*args, **(kwargs or {}))
+
+        with Mode():
+            return self.function(*args)
+
+
+def test_an_assistants_run_with_other_tokens_starts_anew():
+    """An assistant with a tokenizer of its own is given the text in other tokens, of which nothing is known."""
+    constraint = ConstraintLogitsProcessor(table())
+    digit = vocabulary().tokens.index(b"1")
+    outer, scores = transformers.LogitsProcessorList([constraint]), torch.randn(1, vocabulary().size)
+
+    def asked(processors: Any, *row: int) -> set[int]:
+        out = processors(torch.tensor([row]), scores)
+        return set(out[0].isfinite().nonzero().view(-1).tolist())
+
+    def _assisted_decoding(logits_processor: Any, *row: int) -> set[int]:
+        return asked(transformers.LogitsProcessorList([constraint]), *row)
+
+    at_start, then = allowed(table(), [], None), allowed(table(), [digit], None)
+    assert asked(outer, 7, 8) == at_start
+    assert asked(outer, 7, 8, digit) == then
+    assert _assisted_decoding(outer, 7, 8, digit) == then
+    assert _assisted_decoding(outer, 7, 9, digit) == at_start
+    assert _assisted_decoding(outer, 7) == at_start
+    assert asked(outer, 7, 8, digit, digit) == allowed(table(), [digit, digit], None)
 
 
 def test_in_a_loop_of_ones_own_reset_says_where_a_text_starts():
