@@ -77,7 +77,7 @@ def sample_unbiased(
     accepted = drawn.valid & (_uniform(ops, now, (batch, candidates), score) < score)
     first, any_accepted = ops.where(accepted, 1, 0).argmax(-1), accepted.any(-1)
     chosen = _pick(ops, drawn, first)
-    if not ops.surely(any_accepted):
+    if not ops.all_known_true(any_accepted):
         now, random = _split(ops, random)
         again = draw(now)
         now, _ = _split(ops, random)

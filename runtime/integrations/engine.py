@@ -25,6 +25,7 @@ from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
 from ..device.device_table import State, check_logits
 from ..device.on_demand import DEAD, OnDemandTable, has_lengths
+from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher, Spelling
 from .reader import TransformersReader
@@ -364,15 +365,15 @@ class Engine:
         uniforms = torch.tensor(np.array([each.random.random(2) for each in requests]), device=self.device)
         asked = [each.filters for each in requests]
         in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
-        if len(in_arena) == len(ready) and torch_ops._can_draw(x):
+        if len(in_arena) == len(ready) and drawing.can_draw(x):
             dev, state, remaining = self._states(requests, ready, in_arena)
             if dev.host is not None:  # each mask is composed when its row is drawn from
-                drawn = torch_ops._draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
+                drawn = drawing.draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
                 return drawn.tokens.tolist(), drawn.log_probs.tolist()
         masks = self._masks(requests, ready, in_arena, x)
-        if torch_ops._can_draw(x, *(() if masks is None else (masks,))):
+        if drawing.can_draw(x, *(() if masks is None else (masks,))):
             every = torch.full((len(x), -(-x.shape[1] // 32)), -1, dtype=torch.int32) if masks is None else masks
-            drawn = torch_ops._draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
+            drawn = drawing.draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
             return drawn.tokens.tolist(), drawn.log_probs.tolist()
         x = x.float() if x.dtype != torch.float64 else x
         temperatures = torch.tensor([each.temperature or 1.0 for each in asked], device=self.device)

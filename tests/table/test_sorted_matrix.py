@@ -25,8 +25,7 @@ from maskwright.runtime.decode import (
     sample_sequences,
     sample_unbiased,
 )
-from maskwright.runtime.device.device_table import State
-from maskwright.runtime.device.matrix_ops import MatrixState
+from maskwright.runtime.device.device_table import MatrixState, State
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
 

@@ -174,9 +174,10 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, and by gathers alone as on any device."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import compat
 
     if request.param == "gathers":
-        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
+        monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     return SimpleNamespace(ops=torch_ops, torch=torch, kernels=request.param == "kernels")
 
 

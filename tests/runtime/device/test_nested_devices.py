@@ -99,12 +99,13 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, by gathers alone as on any device, and with targets of sites searched."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import compat
 
     if request.param == "threads":
         monkeypatch.setattr(packed, "_PARALLEL", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     elif request.param != "kernels":
-        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
+        monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     if request.param == "gathers and searches":
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)
@@ -217,14 +218,15 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
     """By one thread or by torch's: states of other types, tokens apart, stray states, none of which is changed."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
+    from maskwright.runtime.device.torch import memory
 
     table = compiled("tree")
     dev = ops.put(table)
     rng = np.random.default_rng(rows)
     teams = []
-    team = ops._team()
+    team = memory._team()
     if team is not None:
-        monkeypatch.setattr(ops, "_team", lambda: lambda *each: teams.append(1) or team(*each))
+        monkeypatch.setattr(memory, "_team", lambda: lambda *each: teams.append(1) or team(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     expected = numpy_ops.start(table, rows)
     state = NestedState(*(torch.tensor(part) for part in expected))
@@ -524,12 +526,13 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
     import jax.numpy as jnp
 
     from maskwright.runtime import jax_ops as ops
+    from maskwright.runtime.device.jax import stacks
 
     seed = 72 if which == "searched and looped" else which
     if seed == 72:
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)
-        monkeypatch.setattr(ops, "_UNROLLED", 0)
+        monkeypatch.setattr(stacks, "_UNROLLED", 0)
     if which in ("tree", "good"):
         table = compiled(which, 2 if which == "tree" else 5)
         places = [(0, ())] * 12
@@ -638,6 +641,7 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
     import jax.numpy as jnp
 
     from maskwright.runtime import jax_ops as ops
+    from maskwright.runtime.device.jax import stacks
 
     found = 0
     for seed in range(40):
@@ -651,7 +655,7 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
             continue
         found += 1
         state = state_of(table, places)
-        stack = ops._stack(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
+        stack = stacks.stacks_of(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
         for row, (_, sites) in zip(np.asarray(stack.far).tolist(), places, strict=True):
             sums = list(itertools.accumulate((int(by_site[k, 0, 0]) for k in sites), initial=0))
             assert row[: len(sums)] == [min(total, NEVER) for total in sums]

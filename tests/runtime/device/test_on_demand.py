@@ -531,7 +531,7 @@ def test_an_interrupted_write_leaves_no_row_without_a_mask(monkeypatch):
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(numpy_ops, "put_rows", fails)
+        patch.setattr(dev.rows.ops, "put_rows", fails)
         with pytest.raises(MemoryError):
             numpy_ops.advance(dev, start, np.array([1]))
     after = numpy_ops.advance(dev, start, np.array([1]))
@@ -668,13 +668,13 @@ def test_a_step_reads_the_host_once_and_writes_what_is_new_at_once(name, monkeyp
     state = ops.start(dev, 4)
     counts = {"to_host": 0, "put_rows": 0}
     for what in counts:
-        plain = getattr(ops, what)
+        plain = getattr(dev.rows.ops, what)
 
         def counted(*args: Any, what: str = what, plain: Any = plain) -> Any:
             counts[what] += 1
             return plain(*args)
 
-        monkeypatch.setattr(ops, what, counted)
+        monkeypatch.setattr(dev.rows.ops, what, counted)
     state = ops.advance(dev, state, into(np.array([1, 2, 3, 4])))
     assert counts == {"to_host": 1, "put_rows": 3}  # masks, which of them rows have, and where they may end
     ops.mask_logits(dev, into(np.zeros((4, V), np.float32)), state)

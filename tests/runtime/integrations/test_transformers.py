@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from maskwright.runtime.integrations import transformers as integration  # noqa: E402
+from maskwright.runtime.integrations import batch, processor  # noqa: E402
 from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
 from maskwright.runtime.integrations.tree_beams import tree_beam_search  # noqa: E402
 
@@ -341,8 +341,8 @@ def test_an_end_that_stands_inside_sequences_is_refused_by_name(end):
 
 def test_what_a_table_holds_is_found_out_once(monkeypatch):
     found = []
-    tokens_of = integration._tokens_of
-    monkeypatch.setattr(integration, "_tokens_of", lambda one: found.append(one) or tokens_of(one))
+    tokens_of = batch.tokens_of
+    monkeypatch.setattr(batch, "tokens_of", lambda one: found.append(one) or tokens_of(one))
     for one in (mw.compile_sids([[1, 2, 3]], 9), mw.sort_sids([[1, 2, 3]], 9), mw.compile_regex("ab", letters())):
         for end in (7, 8, 8):
             ConstraintLogitsProcessor(one, eos_token_ids=end)(torch.zeros(1, 2).long(), torch.zeros(1, 12))
@@ -354,10 +354,10 @@ def test_the_tokens_of_a_table_are_those_of_its_sequences_and_none_is_missed():
     for pattern in ("ab*", "[ab]{0,3}(c|d)", "(a|bc)(a|d{2})"):
         one = mw.compile_regex(pattern, letters())
         expected = {token for tokens in sequences_of(one, 6) for token in tokens}
-        assert set(np.flatnonzero(integration._tokens_of(one)).tolist()) == expected
+        assert set(np.flatnonzero(batch.tokens_of(one)).tolist()) == expected
     lists = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string"}, {"enum": [1, 22]}]}}
     for one in (table(), mw.compile_json_schema(lists, vocabulary(), whitespace="compact")):
-        rng, held = np.random.default_rng(0), integration._tokens_of(one)
+        rng, held = np.random.default_rng(0), batch.tokens_of(one)
         matcher = mw.Matcher(one)
         for _ in range(300):
             following = [token for token in allowed_by(matcher) if token != EOS]
@@ -366,7 +366,7 @@ def test_the_tokens_of_a_table_are_those_of_its_sequences_and_none_is_missed():
                 matcher.reset()
             else:
                 assert matcher.advance(int(rng.choice(following)))
-    assert not integration._tokens_of(table("[a-c]{2}"))[vocabulary().tokens.index(b"d")]
+    assert not batch.tokens_of(table("[a-c]{2}"))[vocabulary().tokens.index(b"d")]
 
 
 def allowed_by(matcher: mw.Matcher) -> list[int]:
@@ -1034,9 +1034,9 @@ def test_without_beams_custom_generate_writes_what_a_processor_does():
 def test_parents_are_found_in_blocks(monkeypatch):
     now, before = torch.tensor([[1, 2, 3], [4, 5, 6], [1, 2, 4]]), torch.tensor([[4, 5, 6], [1, 2, 3], [1, 2, 3]])
     for block in (1, 1 << 24):
-        monkeypatch.setattr(integration, "_BLOCK", block)
-        parent, found = integration._parents(now, before, 3)
+        monkeypatch.setattr(processor, "_BLOCK", block)
+        parent, found = processor._parents(now, before, 3)
         found = found.view(-1)
         assert parent[:2].tolist() in ([1, 0], [2, 0])
         assert found.tolist() == [True, True, False]
-        assert not integration._parents(now, before, 1)[1].any()
+        assert not processor._parents(now, before, 1)[1].any()

@@ -1,0 +1,105 @@
+"""The functions of arrays that operations and decoders are written against, whatever library the arrays are of.
+
+`numpy_arrays`, `torch.arrays` and `jax.arrays` are modules that have them all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = Any
+"""A torch.Tensor, a jax.Array or a numpy array: what they have in common has no type of its own."""
+
+
+class Backend(Protocol):
+    """Functions of arrays. B, n, k are sizes; the first axis is the batch."""
+
+    def where(self, condition: Array, a: Array, b: Array, /) -> Array:
+        """Return a where a condition holds, else b."""
+
+    def concatenate(self, arrays: list[Array], axis: int, /) -> Array:
+        """Return arrays one behind the other."""
+
+    def exp(self, x: Array, /) -> Array:
+        """Return e to the power of x."""
+
+    def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
+        """Return zeros of the type of `like` where that is, in at least 32 bits."""
+
+    def arange(self, n: int, like: Array) -> Array:
+        """Return 0 .. n - 1, of the type of `like`, where that is."""
+
+    def integers(self, x: Array, like: Array) -> Array:
+        """Return whole numbers in the type of `like`."""
+
+    def take(self, array: Array, index: Array) -> Array:
+        """Return array (B, n) gathered at index (B, k) along the second axis."""
+
+    def gather(self, cache: Any, index: Array) -> Any:
+        """Return a tree of arrays gathered at index (n,) along each array's first axis."""
+
+    def lookup(self, array: Array, index: Array) -> Array:
+        """Return array (n,) at indices of any shape."""
+
+    def search(self, ascending: Array, query: Array) -> Array:
+        """Return how many of ascending numbers (n,) are below each of query."""
+
+    def scatter(self, array: Array, index: Array, value: int) -> Array:
+        """Return array (B, n) with a value at index (B, k)."""
+
+    def sort(self, x: Array) -> Array:
+        """Return each row (B, n) with the largest first."""
+
+    def top_k(self, scores: Array, k: int) -> tuple[Array, Array]:
+        """Return the k largest of each row (B, n) and their places, largest first; -inf fills up where k > n."""
+
+    def top_of_beams(self, x: Array, scores: Array, k: int) -> tuple[Array, Array]:
+        """Return the k largest of x (B, m, w) + scores (B, m) and their places in (B, m * w); NaN counts as -inf."""
+
+    def log_softmax(self, logits: Array) -> Array:
+        """Return log-probabilities (B, V); NaN throughout a row that has no distribution."""
+
+    def logsumexp(self, x: Array) -> Array:
+        """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
+
+    def keep(self, x: Array, mask: Array, size: int) -> Array:
+        """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
+
+    def keep_packed(self, x: Array, words: Array, size: int, in_place: bool = False) -> Array:
+        """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on."""
+
+    def pack(self, mask: Array) -> Array:
+        """Return a mask (B, n) of 0 and -1 as bits: (B, ceil(n / 32))."""
+
+    def unpack(self, words: Array, size: int) -> Array:
+        """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
+
+    def doubled(self, array: Array) -> Array:
+        """Return an array with as many rows again behind its own, which are 0."""
+
+    def put_rows(self, array: Array, index: NDArray[np.int64], values: NDArray[Any]) -> Array:
+        """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
+
+    def uniform(self, random: Any, shape: tuple[int, ...], like: Array) -> Array:
+        """Return random numbers in [0, 1) of the type of `like`, from a generator or key of the library."""
+
+    def split(self, random: Any) -> tuple[Any, Any]:
+        """Return a generator or key to draw from now, and one to draw from later."""
+
+    def is_concrete(self, *arrays: Array) -> bool:
+        """Return whether the values of arrays can be read now, instead of being traced."""
+
+    def is_recording(self, *arrays: Array) -> bool:
+        """Return whether operations on arrays are recorded, with all other arrays as they are now."""
+
+    def all_known_true(self, holds: Array) -> bool:
+        """Return whether `holds` is true throughout; False where its values are only traced."""
+
+    def to_device(self, array: NDArray[Any], like: Array) -> Array:
+        """Return an array of the host where `like` is."""
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """Return an array on the host, once it is there."""
