@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -42,6 +42,15 @@ class Sequences(NamedTuple):
     log_mass: Any  # (B, S) sum over all steps of log P(allowed): the log of the importance score; -inf where not valid
     valid: Any  # bool (B, S)
     states: Any  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+
+
+class FilterOptions(TypedDict, total=False):
+    """Options of a draw, as `sample` has them."""
+
+    temperature: float  # 1.0 if left out; 0 takes the best token
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
 
 
 class _Filters(NamedTuple):
@@ -219,10 +228,7 @@ def sample_sequences(
     max_length: int,
     samples: int = 1,
     start_token: int = 0,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
+    **options: Unpack[FilterOptions],
 ) -> Sequences:
     """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
 
@@ -232,13 +238,13 @@ def sample_sequences(
     one without, all sequences must have one length. Where the table was put with budgets, what could not be complete
     by then is not allowed, and of nested tables some of what could, since their distances are upper bounds; else what
     is not complete is flagged in `valid`, as are rows whose model has no distribution.
-    random: as in `sample`; of uniform numbers, (steps, B * S, 2).
+    random: as in `sample`; of uniform numbers, (steps, B * S, 2). options: see `FilterOptions`.
 
     Without filters log_probs + log_mass is the log-probability of a sequence under the model.
 
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """
-    filters = _filters(temperature, top_k, top_p, min_p)
+    filters = _filters(**options)
     _check_run(dev, batch, samples, max_length)
     steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
     shortened = dev.max_length is None or steps < dev.max_length
@@ -412,7 +418,9 @@ def _number(name: str, value: Any, kind: Any, what: str) -> None:
         raise TypeError(f"{name} must be {what}, known when a step is traced, not a {type(value).__name__}")
 
 
-def _filters(temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> _Filters:
+def _filters(
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
+) -> _Filters:
     """Return checked options; TypeError, ValueError."""
     _number("temperature", temperature, Real, "a number")
     if not 0 <= temperature < math.inf:

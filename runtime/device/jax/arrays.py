@@ -33,11 +33,11 @@ def widen(logits: Array) -> Array:
     return logits if logits.dtype == jnp.float64 else logits.astype(jnp.float32)
 
 
-def logsumexp(logits: Array) -> Array:
+def logsumexp(x: Array) -> Array:
     """Return the logarithm of each row's sum of exponentials (n,); not finite for a row without a distribution."""
-    highest = lax.stop_gradient(logits.max(axis=-1))
+    highest = lax.stop_gradient(x.max(axis=-1))
     highest = jnp.where(highest == -jnp.inf, 0.0, highest)  # a row of -inf alone: its sum is 0
-    return highest + jnp.log(jnp.exp(logits - highest[:, None]).sum(axis=-1))
+    return highest + jnp.log(jnp.exp(x - highest[:, None]).sum(axis=-1))
 
 
 def top_k(scores: Array, k: int) -> tuple[Array, Array]:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from ....table.transition_table import NEVER
+from .. import stepping
 from ..device_table import AnyState, DeviceCalls, DeviceTable, check_floating, check_logits, check_remaining, check_rows
 from ..dispatch import by_kind
-from . import arrays
+from . import arrays, stacks
 from .arrays import gathered, keep, log_softmax, pack
 from .edges import base_of, class_target, first_edges, in_mask, target_of
-from .stacks import Around, Stacks, around_of, base_site, exit_list, may_follow, resolve, stacks_of, with_site
 from .states import accepting, check_state_of
 
 
@@ -27,8 +27,8 @@ def unfold(dev: DeviceTable, state: AnyState, masked: bool, width: int, remainin
     node, calls = state.node, dev.calls
     rows = jnp.arange(node.shape[0])[:, None]
     last = None if remaining is None else (remaining - 1)[:, None]
-    stack = None if calls is None else stacks_of(calls, state, last is not None)
-    around = None if stack is None else around_of(stack, stack.height[:, None])
+    stack = None if calls is None else stacks.stacks_of(calls, state, last is not None)
+    around = None if stack is None else stepping.around_of(stacks, stack, stack.height[:, None])
     base = base_of(dev, node)
     if masked:
         mask, base = _base_mask(dev, node, base, around, last)
@@ -40,7 +40,7 @@ def unfold(dev: DeviceTable, state: AnyState, masked: bool, width: int, remainin
         edge, token, inside = first_edges(dev, node, width)
         value: Array | bool = True
         if last is not None or not dev.is_trie:
-            value = may_follow(dev, jnp.where(inside, target_of(dev, edge), dev.dead), around, last)
+            value = stepping.may_follow(stacks, dev, jnp.where(inside, target_of(dev, edge), dev.dead), around, last)
         mask = mask.at[rows, jnp.where(inside, token, mask.shape[1])].set(value, mode="drop")
     return mask[:, : dev.vocab_size]
 
@@ -52,12 +52,12 @@ def _unpacked(dev: DeviceTable, base: Array) -> Array:
 
 
 def _base_mask(
-    dev: DeviceTable, node: Array, base: Array, around: Around | None, last: Array | None
+    dev: DeviceTable, node: Array, base: Array, around: stepping.Around | None, last: Array | None
 ) -> tuple[Array, Array]:
     """Return bool (n, 8 K) of what bases allow, and the bases (n,), the last where there is no room for one."""
     calls, none, shown = dev.calls, dev.base_mask.shape[0] - 1, base
     if calls is not None and around is not None:
-        around, fits = with_site(calls, around, base_site(calls, node))
+        around, fits = stepping.with_site(stacks, calls, around, stepping.base_site(stacks, calls, node))
         base = jnp.where(fits[:, 0], base, none)
         shown = jnp.where(around.frames[:, 0] <= calls.depth, base, none)
     if dev.is_trie or (last is None and (calls is None or not calls.state_room.shape[0])):
@@ -65,7 +65,7 @@ def _base_mask(
             bool
         ), base
     # what classes lead to may be too far from an end, or need too much room
-    zero = may_follow(dev, class_target(dev, node, base, jnp.zeros_like(base))[:, None], around, last)
+    zero = stepping.may_follow(stacks, dev, class_target(dev, node, base, jnp.zeros_like(base))[:, None], around, last)
     shown = jnp.where(zero[:, 0], shown, none)
     mask = _unpacked(dev, shown)
     classes = gathered(dev.base_classes, base)
@@ -73,7 +73,7 @@ def _base_mask(
     own = at < gathered(dev.class_start, classes + 1)[:, None]
     token = jnp.where(own, gathered(dev.class_token, at).astype(jnp.int32), 0)
     target = class_target(dev, node[:, None], base[:, None], jnp.where(own, gathered(dev.class_id, at), 0))
-    allowed = in_mask(dev, base, token) & may_follow(dev, target, around, last)
+    allowed = in_mask(dev, base, token) & stepping.may_follow(stacks, dev, target, around, last)
     rows = jnp.arange(node.shape[0])[:, None]
     return mask.at[rows, jnp.where(own, token, mask.shape[1])].set(allowed, mode="drop"), base
 
@@ -94,16 +94,22 @@ def _allowed(dev: DeviceTable, state: AnyState, remaining: Array | None) -> Arra
 
 
 def _write_exits(
-    dev: DeviceTable, calls: DeviceCalls, stack: Stacks, last: Array | None, node: Array, base: Array, mask: Array
+    dev: DeviceTable,
+    calls: DeviceCalls,
+    stack: stepping.Stacks,
+    last: Array | None,
+    node: Array,
+    base: Array,
+    mask: Array,
 ) -> Array:
     """Return mask (n, 8 K) with what exits say: those of bases, then those of rows; all are resolved at once."""
     n, rows = node.shape[0], jnp.arange(node.shape[0])[:, None]
     lists, push = [], []
     if calls.base_exit.shape[0]:
-        lists.append(exit_list(calls, calls.base_exit, base))
-        push.append(base_site(calls, node))
+        lists.append(stepping.exit_list(stacks, calls, calls.base_exit, base))
+        push.append(stepping.base_site(stacks, calls, node))
     if calls.row_exit.shape[0]:
-        lists.append(exit_list(calls, calls.row_exit, node))
+        lists.append(stepping.exit_list(stacks, calls, calls.row_exit, node))
         push.append(jnp.full((n, 1), -1, jnp.int32))
     if not lists:
         return mask
@@ -115,9 +121,13 @@ def _write_exits(
     at = gathered(calls.exit_start, which)[:, None] + jnp.arange(calls.exit_width, dtype=jnp.int32)
     inside = at < gathered(calls.exit_start, which + 1)[:, None]
     token = jnp.where(inside, gathered(calls.exit_token, at).astype(jnp.int32), mask.shape[1])
-    stacks = Stacks(*(cast(Array, None if x is None else for_each_list(x)) for x in stack))
-    code, left = resolve(dev, calls, stacks, jnp.concatenate(push), -1 - gathered(calls.exit_symbol, at))
-    fits = may_follow(dev, code, around_of(stacks, left), None if last is None else for_each_list(last))
+    listed = stepping.Stacks(*(cast(Array, None if x is None else for_each_list(x)) for x in stack))
+    code, left = stepping.resolve(
+        stacks, dev, calls, listed, jnp.concatenate(push), -1 - gathered(calls.exit_symbol, at)
+    )
+    fits = stepping.may_follow(
+        stacks, dev, code, stepping.around_of(stacks, listed, left), None if last is None else for_each_list(last)
+    )
     if calls.base_exit.shape[0]:  # what is in the base's mask is none of its exits
         masked = in_mask(dev, base, jnp.minimum(token[:n], dev.vocab_size - 1))
         mask = mask.at[rows, jnp.where(masked, mask.shape[1], token[:n])].set(fits[:n], mode="drop")
@@ -191,7 +201,7 @@ def allowed_tokens(
         if remaining is not None:
             remaining = remaining.astype(jnp.int32) if remaining.dtype.itemsize < 4 else remaining
             last = (jnp.clip(remaining, 0, NEVER).astype(jnp.int32) - 1)[:, None]
-        allowed &= may_follow(dev, jnp.where(allowed, target_of(dev, edge), dev.dead), None, last)
+        allowed &= stepping.may_follow(stacks, dev, jnp.where(allowed, target_of(dev, edge), dev.dead), None, last)
     if dev.eos is not None:
         token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)
         allowed = jnp.concatenate([allowed, accepting(dev, state)[:, None]], axis=1)

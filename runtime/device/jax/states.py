@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from ....table.transition_table import NEVER, NestedState
+from .. import stepping
 from ..device_table import AnyState, DeviceTable, State, check_put, check_sids, check_starts, check_state, check_tokens
 from ..dispatch import by_kind
-from . import arrays
+from . import arrays, stacks
 from .arrays import gathered, take
 from .edges import find_edge, step, target_of, token_of
-from .stacks import around_of, nested_state, plus, stacks_of, step_nested
 
 
 @by_kind(arrays)
@@ -24,14 +24,15 @@ def start(dev: DeviceTable, batch: int) -> AnyState:
     node = jnp.repeat(dev.starts.astype(dev.row_start.dtype), batch // dev.starts.shape[0], total_repeat_length=batch)
     if dev.calls is None:
         return State(node)
-    return nested_state(node, jnp.zeros((batch, dev.calls.slots)), jnp.zeros(batch))
+    return stacks.nested_state(node, jnp.zeros((batch, dev.calls.slots)), jnp.zeros(batch))
 
 
 def follow_token(dev: DeviceTable, state: AnyState, token: Array) -> AnyState:
     """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
     if dev.calls is None:
         return State(step(dev, jnp.asarray(state.node), token))
-    return step_nested(dev, dev.calls, state, token)
+    assert isinstance(state, NestedState)
+    return stepping.step_nested(stacks, dev, dev.calls, state, token)
 
 
 def only_where(dev: DeviceTable, holds: Array, state: AnyState) -> AnyState:
@@ -39,7 +40,7 @@ def only_where(dev: DeviceTable, holds: Array, state: AnyState) -> AnyState:
     node = jnp.where(holds, state.node, dev.dead)
     if not isinstance(state, NestedState):
         return State(node)
-    return nested_state(node, jnp.where(holds[:, None], state.stack, 0), jnp.where(holds, state.height, 0))
+    return stacks.nested_state(node, jnp.where(holds[:, None], state.stack, 0), jnp.where(holds, state.height, 0))
 
 
 def map_state(function: Any, state: AnyState) -> Any:
@@ -73,10 +74,10 @@ def distance(dev: DeviceTable, state: AnyState) -> Array:
     if dev.calls is None:
         return near
     check_state_of(dev, state)
-    stack = stacks_of(dev.calls, state, True)
-    far = around_of(stack, stack.height[:, None]).far
+    stack = stacks.stacks_of(dev.calls, state, True)
+    far = stepping.around_of(stacks, stack, stack.height[:, None]).far
     assert far is not None
-    by_end = plus(near, far[:, 0]).astype(jnp.int32)
+    by_end = stacks.plus(near, far[:, 0])
     if near.ndim == 1:
         return by_end
     if dev.calls.distance_room.shape[0]:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ....table.transition_table import NEVER, NestedState, stray_configuration
 from ...host import masks as host_masks
+from .. import stepping
 from ..device_table import AnyState, DeviceCalls, check_floating, check_logits, check_remaining, check_rows
 from ..dispatch import by_kind
-from . import arrays, compat
+from . import arrays, compat, stacks
 from .arrays import is_integral, keep, log_softmax, pack
 from .edges import base_of, class_target, first_edge, first_edges, in_mask, target_of, token_of, unsigned
 from .memory import addresses, in_memory, is_writable, logits_at, noted, torch_team, triton_for, write_lowest
-from .stacks import Around, Stacks, around_of, base_site, exit_list, may_follow, resolve, stacks_of, with_site
 from .states import accepting, check_state_of, map_state
 from .table import TorchTable
 
@@ -31,8 +31,8 @@ def unfold(dev: TorchTable, state: AnyState, table: Tensor, width: int, remainin
     node, size, calls = state.node, dev.masks.shape[1], dev.calls
     yes, no = table[255, 0], table[0, 0]
     last = None if remaining is None else (remaining.clamp(max=NEVER) - 1)[:, None]  # below what cannot end
-    stack = None if calls is None else stacks_of(calls, state, last is not None)
-    around = None if stack is None else around_of(stack, stack.height[:, None])
+    stack = None if calls is None else stacks.stacks_of(calls, state, last is not None)
+    around = None if stack is None else stepping.around_of(stacks, stack, stack.height[:, None])
     base = base_of(dev, node)
     if dev.has_masks:
         out, base = _unfold_base(dev, node, base, around, last, table)
@@ -46,7 +46,9 @@ def unfold(dev: TorchTable, state: AnyState, table: Tensor, width: int, remainin
         token = token_of(dev, edge)
         allowed = inside & (token < dev.vocab_size)
         if last is not None or not dev.is_trie:
-            allowed = allowed & may_follow(dev, torch.where(allowed, target_of(dev, edge), dev.dead), around, last)
+            allowed = allowed & stepping.may_follow(
+                stacks, dev, torch.where(allowed, target_of(dev, edge), dev.dead), around, last
+            )
         value = torch.where(allowed, yes, no)
         token = token.clamp(max=dev.vocab_size - 1)
         if dev.is_trie:
@@ -57,19 +59,21 @@ def unfold(dev: TorchTable, state: AnyState, table: Tensor, width: int, remainin
 
 
 def _unfold_base(
-    dev: TorchTable, node: Tensor, base: Tensor, around: Around | None, last: Tensor | None, table: Tensor
+    dev: TorchTable, node: Tensor, base: Tensor, around: stepping.Around | None, last: Tensor | None, table: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return what bases allow, as `unfold` does, and the bases (n,), the last where there is no room for one."""
     size, calls, none, shown = dev.masks.shape[1], dev.calls, dev.base_mask.shape[0] - 1, base
     if calls is not None and around is not None:
-        around, fits = with_site(calls, around, base_site(calls, node))
+        around, fits = stepping.with_site(stacks, calls, around, stepping.base_site(stacks, calls, node))
         base = torch.where(fits.view(-1), base, none)
         shown = torch.where(around.frames.view(-1) <= calls.depth, base, none)
     if dev.is_trie or (last is None and (calls is None or not calls.state_room.shape[0])):
         masks = dev.masks.index_select(0, dev.base_mask.take(shown)).view(-1).int()
         return table.index_select(0, masks).view(-1, 8 * size), base
     # what classes lead to may be too far from an end, or need too much room
-    zero = may_follow(dev, class_target(dev, node, base, torch.zeros_like(node))[:, None], around, last)
+    zero = stepping.may_follow(
+        stacks, dev, class_target(dev, node, base, torch.zeros_like(node))[:, None], around, last
+    )
     few = dev.class_width <= dev.vocab_size // 4  # then written one by one; with more, whole rows are faster
     shown = torch.where(zero.view(-1), shown, none) if few else shown
     masks = dev.masks.index_select(0, dev.base_mask.take(shown)).view(-1).int()
@@ -79,7 +83,7 @@ def _unfold_base(
     at, inside = _entries(first, stop, dev.class_width)
     token = unsigned(dev.class_token.take(at), dev.vocab_size).clamp(max=dev.vocab_size - 1)
     target = class_target(dev, node[:, None], base[:, None], torch.where(inside, dev.class_id.take(at), 0))
-    fits = may_follow(dev, target, around, last)
+    fits = stepping.may_follow(stacks, dev, target, around, last)
     if few:
         _write(out, token, inside, torch.where(in_mask(dev, base, token) & fits, table[255, 0], table[0, 0]))
         return out, base
@@ -103,7 +107,7 @@ def _write(out: Tensor, token: Tensor, inside: Tensor, value: Tensor) -> None:
 def _write_exits(
     dev: TorchTable,
     calls: DeviceCalls,
-    stack: Stacks,
+    stack: stepping.Stacks,
     last: Tensor | None,
     node: Tensor,
     base: Tensor,
@@ -115,10 +119,10 @@ def _write_exits(
     n = node.shape[0]
     lists, push = [], []
     if calls.base_exit.shape[0]:
-        lists.append(exit_list(calls.base_exit, base, calls))
-        push.append(base_site(calls, node))
+        lists.append(stepping.exit_list(stacks, calls, calls.base_exit, base))
+        push.append(stepping.base_site(stacks, calls, node))
     if calls.row_exit.shape[0]:
-        lists.append(exit_list(calls.row_exit, node, calls))
+        lists.append(stepping.exit_list(stacks, calls, calls.row_exit, node))
         push.append(torch.full_like(node, -1)[:, None])
     if not lists:
         return
@@ -130,9 +134,11 @@ def _write_exits(
     first, stop = calls.exit_start.take(which).long(), calls.exit_start.take(which + 1).long()
     at, inside = _entries(first, stop, calls.exit_width)
     token = torch.where(inside, unsigned(calls.exit_token.take(at), dev.vocab_size), 0)
-    stacks = Stacks(*(cast(Tensor, None if x is None else for_each_list(x)) for x in stack))
-    code, left = resolve(dev, calls, stacks, torch.cat(push), -1 - calls.exit_symbol.take(at).long())
-    fits = may_follow(dev, code, around_of(stacks, left), None if last is None else for_each_list(last))
+    listed = stepping.Stacks(*(cast(Tensor, None if x is None else for_each_list(x)) for x in stack))
+    code, left = stepping.resolve(stacks, dev, calls, listed, torch.cat(push), -1 - calls.exit_symbol.take(at).long())
+    fits = stepping.may_follow(
+        stacks, dev, code, stepping.around_of(stacks, listed, left), None if last is None else for_each_list(last)
+    )
     value = torch.where(fits, yes, no)
     if calls.base_exit.shape[0]:  # what is in the base's mask is none of its exits
         of_base = torch.where(in_mask(dev, base, token[:n]), out.gather(1, token[:n]), value[:n])
@@ -273,7 +279,9 @@ def allowed_tokens(
         check_remaining_of(dev, state.node.shape[0], remaining)
     if remaining is not None or not dev.is_trie:
         last = None if remaining is None else (remaining.long().clamp(max=NEVER) - 1)[:, None]
-        allowed = allowed & may_follow(dev, torch.where(allowed, target_of(dev, edge), dev.dead), None, last)
+        allowed = allowed & stepping.may_follow(
+            stacks, dev, torch.where(allowed, target_of(dev, edge), dev.dead), None, last
+        )
     if dev.eos is not None:
         token = torch.cat([token, torch.full_like(token[:, :1], dev.eos)], dim=1)
         allowed = torch.cat([allowed, accepting(dev, state)[:, None]], dim=1)

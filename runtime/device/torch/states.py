@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ....table.transition_table import NEVER, NestedState, TransitionTable, stray_configuration
 from ...host import masks as host_masks
+from .. import stepping
 from ..device_table import AnyState, State, check_put, check_sids, check_starts, check_state, check_tokens
 from ..dispatch import by_kind
-from . import arrays, compat
+from . import arrays, compat, stacks
 from .arrays import is_integral
 from .edges import find_edge, step, target_of, token_of
 from .memory import addresses, in_memory, torch_team
-from .stacks import around_of, stacks_of, step_nested
 from .table import TorchTable
 
 
@@ -44,7 +44,8 @@ def follow_token(dev: TorchTable, state: AnyState, token: Tensor) -> AnyState:
     """Return where a token (n,) leads from each state (n,) of a graph; the dead state if nowhere, and by EOS."""
     if dev.calls is None:
         return State(step(dev, state.node, token))
-    return step_nested(dev, dev.calls, state, token)
+    assert isinstance(state, NestedState)
+    return stepping.step_nested(stacks, dev, dev.calls, state, token)
 
 
 def only_where(dev: TorchTable, holds: Tensor, state: AnyState) -> AnyState:
@@ -80,10 +81,10 @@ def distance(dev: TorchTable, state: AnyState) -> Tensor:
     if dev.calls is None:
         return near
     check_state(dev.calls.slots, state)
-    stack = stacks_of(dev.calls, state, True)
-    far = around_of(stack, stack.height[:, None]).far
+    stack = stacks.stacks_of(dev.calls, state, True)
+    far = stepping.around_of(stacks, stack, stack.height[:, None]).far
     assert far is not None
-    by_end = near + far[:, 0]
+    by_end: Tensor = near + far[:, 0]
     if near.ndim == 1:
         return by_end
     if dev.calls.distance_room.shape[0]:
