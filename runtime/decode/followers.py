@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..device.backend import Operations
 from ..device.on_demand import counts_tokens
 from ..host.matcher import Matcher
 from .jump import allowed, take_forced
@@ -35,7 +36,7 @@ class Row:
 class DeviceFollower:
     """States of a round's draft, depth by depth, on the device."""
 
-    def __init__(self, ops: Any, dev: Any, batch: int, max_length: int) -> None:
+    def __init__(self, ops: Operations, dev: Any, batch: int, max_length: int) -> None:
         self.ops, self.dev, self.batch = ops, dev, batch
         self.size, self.eos, self.length = dev.vocab_size, dev.eos, dev.fixed_length
         shortened = dev.max_length is None or max_length < dev.max_length
@@ -107,7 +108,7 @@ class DeviceFollower:
 class HostFollower:
     """Matchers of a round's draft, depth by depth, with jumps: what is forced behind a token belongs to it."""
 
-    def __init__(self, ops: Any, matchers: list[Matcher]) -> None:
+    def __init__(self, ops: Operations, matchers: list[Matcher]) -> None:
         self.ops, self.matchers, self.batch = ops, matchers, len(matchers)
         self.size = max(matcher.table.vocab_size for matcher in matchers)
         self.levels: list[list[Matcher | None]] = []

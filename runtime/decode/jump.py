@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConstraintError
 from ...table.sorted_matrix import Constraint
+from ..device.backend import Operations
 from ..device.device_table import check_logits
 from ..device.on_demand import has_lengths
 from ..host.matcher import Matcher, Spelling
@@ -135,7 +135,7 @@ def sample_jumping(
     table: Constraint | Sequence[Constraint],
     random: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     prompts: Sequence[Sequence[int]],
     max_length: int,
     vocabulary: Spelling | None = None,
@@ -229,7 +229,7 @@ def sample_jumping(
 
 
 def _tempered(
-    ops: ModuleType, logits: Any, matchers: list[Matcher], live: NDArray[np.bool_], temperature: float
+    ops: Operations, logits: Any, matchers: list[Matcher], live: NDArray[np.bool_], temperature: float
 ) -> tuple[Any, Any]:
     """Return logits (B, V) by temperature, -inf where not allowed, and which rows (B,) have a distribution."""
     check_logits(max(matcher.table.vocab_size for matcher in matchers), logits.shape)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from numbers import Integral
-from types import ModuleType
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...table.sorted_matrix import Constraint
+from ..device.backend import Operations
 from ..host.matcher import Spelling
 from .draft_tree import Draft, DraftLayout, ReadingModel
 from .followers import DeviceFollower, HostFollower, Row
@@ -48,7 +48,7 @@ def speculative_sample(
     dev: Any,
     random: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     prompts: Sequence[Sequence[int]],
     max_length: int,
     branches: Sequence[int] = (1, 1, 1, 1),

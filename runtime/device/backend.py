@@ -103,3 +103,40 @@ class Backend(Protocol):
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return an array on the host, once it is there."""
+
+
+class Operations(Backend, Protocol):
+    """The operations on what `put` returns that decoders ask for: `torch_ops`, `jax_ops` and `numpy_ops` have them."""
+
+    def start(self, dev: Any, batch: int, /) -> Any:
+        """Return the state of `batch` sequences with nothing written yet."""
+
+    def first_tokens(self, dev: Any, cache: Any, count: int, token: int, /) -> Array:
+        """Return `count` copies of the token a model is first fed with."""
+
+    def accepting(self, dev: Any, state: Any, /) -> Array:
+        """Return whether each sequence may end where it stands: bool (B,)."""
+
+    def advance(self, dev: Any, state: Any, tokens: Array, /) -> Any:
+        """Return the state after one more token (B,) each; the dead state where it was not allowed."""
+
+    def mask_logits(self, dev: Any, logits: Array, state: Any, remaining: Array | None = None, /) -> Array:
+        """Return logits (B, V) with -inf at every token that is not allowed."""
+
+    def select(
+        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = ..., /
+    ) -> Any:
+        """Return the `beams` best continuations over all beams of each batch element, EOS aside."""
+
+    def end_scores(self, dev: Any, logits: Array, state: Any, renormalise: bool = ..., /) -> Array:
+        """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere."""
+
+    def allowed_tokens(
+        self, dev: Any, state: Any, width: int, remaining: Array | None = None, /
+    ) -> tuple[Array, Array]:
+        """Return the first `width` tokens that each state allows, and EOS; and which of them there are."""
+
+    def draw(
+        self, dev: Any, logits: Array, state: Any, uniforms: Any, filters: Any, remaining: Any, mass: bool, /
+    ) -> Any:
+        """Return drawn tokens from one kernel, or None: then drawing takes array operations."""

@@ -364,7 +364,7 @@ def check_table(table: TransitionTable) -> None:
 
 
 def check_top(top: Any) -> None:
-    """Raise ValueError unless `top`, which a table has no use for, is None."""
+    """Raise ValueError if `top`, which is for sorted matrices alone, is given."""
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
 

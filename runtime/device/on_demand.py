@@ -1,10 +1,10 @@
 """Operations on a table that is read as texts come to its states, written once against an operations module.
 
-Of a grammar whose nesting the text does not delimit there is no finite table, and of others none within their budget.
-A `Matcher` reads them as they are; here its places get numbers. On the device lie the masks of those that have been
-reached, each once, and which of them every number has, so that whatever only asks what is allowed needs no host.
-`advance` and `select` read states and tokens on the host, follow them there as a matcher does, and write what is new in
-one go before they return.
+A grammar whose nesting the text does not delimit has no finite table; others have none within their budget. A `Matcher`
+reads them without one. This module numbers the places that matchers reach. The device holds each distinct mask once,
+and the mask of every number, so that operations that only ask what is allowed need no host. `advance` and `select`
+read states and tokens on the host, follow them there as a matcher does, and write all new rows at once before they
+return.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to `keep`: more than half of the room on the device is taken, or of all there may be.
+        """Whether to call `keep`: more than half of the room on the device, or of `most_bytes`, is taken.
 
-        What the last time had to stay does not count, so that nobody asks again at every step.
+        Rows that the last `keep` left in place do not count; otherwise this would hold at every step.
         """
         stored, kept, (masks, mask_of, _, _) = self.stored, self._kept, self.arrays
         return bool(
@@ -136,7 +136,7 @@ class Rows:
         return found
 
     def follow(self, nodes: NDArray[Any], tokens: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the rows (n,) that tokens (n,) lead to, once they are on the device; ValueError, BudgetError."""
+        """Return the rows (n,) that tokens (n,) lead to, written to the device. Raises ValueError, BudgetError."""
         wanted = (tokens >= 0) & (tokens < self.vocab_size) & (nodes != DEAD)
         keys, back = np.unique(nodes[wanted].astype(np.int64) * self.vocab_size + tokens[wanted], return_inverse=True)
         found = np.full(len(keys), DEAD, np.int64)
@@ -153,7 +153,7 @@ class Rows:
         return out
 
     def keep(self, nodes: NDArray[Any]) -> None:
-        """Forget all rows but these, whose numbers stay; others allow nothing until they are given to what comes."""
+        """Forget all rows but these, which keep their numbers. A freed number allows nothing until a new row takes it."""
         kept = {DEAD, *nodes.reshape(-1).tolist()}
         with self._lock:
             left = [row for row, place in enumerate(self._places) if place is not None and row not in kept]
@@ -170,7 +170,7 @@ class Rows:
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """Have what is added inside on the device afterwards, also where it ends in the middle; all or none of it."""
+        """Write the rows added inside to the device on leaving, even after an error; forget them all if that fails."""
         with self._lock:
             try:
                 yield
@@ -355,7 +355,7 @@ def has_lengths(table: Any) -> bool:
 
 
 def check_budgets(table: TransitionTable, budgets: bool) -> None:
-    """Raise ConstraintError where distances are asked for that nobody knows."""
+    """Raise ConstraintError if budgets are asked for: an on-demand table does not know its distances to an end."""
     if budgets:
         raise ConstraintError(
             "how many tokens an end is away is not known of a table that is read on demand: put it without budgets, "
@@ -453,7 +453,7 @@ def accepting(ops: Backend, dev: OnDemandTable, state: State) -> Array:
 
 
 def distance(ops: Backend, dev: OnDemandTable, state: State) -> Array:
-    """Raise ValueError: nobody knows."""
+    """Raise ValueError: an on-demand table does not know its distances to an end."""
     raise ValueError(
         "how many tokens an end is away is not known of a table that is read on demand: leave max_tokens out"
     )

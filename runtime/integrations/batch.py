@@ -75,7 +75,7 @@ class BatchConstraint:
     def ends_inside(self, table: Constraint) -> list[int]:
         """Return the tokens that end a sequence of a table, its own EOS aside, and that its matches may hold as well.
 
-        Of a table that is read as texts come to its states nobody knows what they hold: all such ends.
+        The matches of an on-demand table are unknown: all such ends are returned.
         """
         ends = [end for end in self.ends(table) if end != table.eos]
         if not ends or (isinstance(table, LazyTable) and not table.is_complete):

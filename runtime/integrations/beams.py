@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from ...table.sorted_matrix import Constraint
 from .. import torch_ops
 from ..decode.beam import beam_search
+from ..device.backend import Operations
 from ..device.device_table import Selection
 from . import compat
 from .arguments import shortest_match
@@ -106,7 +106,7 @@ def search_beams(
         step,
         input_ids,
         search,
-        ops=cast(ModuleType, search),
+        ops=cast(Operations, search),
         batch=batch,
         beams=beams,
         max_length=room,

@@ -47,7 +47,7 @@ jax.tree_util.register_dataclass(
 
 
 def _given(kind: Any, arrays: Any) -> OnDemandTable:
-    """Return a table that is read on demand with its arrays where they are traced, else as they are by then."""
+    """Rebuild an on-demand table from a pytree: traced arrays take the place of its own."""
     kept, start_row = kind
     rows = kept()
     if rows is None:
@@ -57,7 +57,7 @@ def _given(kind: Any, arrays: Any) -> OnDemandTable:
 
 
 def _taken(dev: OnDemandTable) -> tuple[Any, Any]:
-    """Return the arrays of a table that is read on demand, and what is static: compiled functions keep no table."""
+    """Return an on-demand table's arrays and a weak reference to its rows: a compiled function keeps no table alive."""
     return tuple(dev.arrays), (weakref.ref(dev.rows), dev.start_row)
 
 
@@ -108,8 +108,8 @@ def put(
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
     logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
-    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
-    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
@@ -137,7 +137,7 @@ def put(
 
 
 class _Mirror:
-    """An arena's arrays on a device; what they were before is given up to what they are now."""
+    """An arena's arrays on a device; each write donates the old arrays to the new ones."""
 
     def __init__(self, arena: Arena, convert: Callable[[NDArray[Any]], Array]) -> None:
         self._arrays: dict[str, Array] = {}

@@ -79,8 +79,8 @@ def put(
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
     logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
-    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
-    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
     Of an arena it returns the same each time: its arrays are written to where they are as tables come and go.
