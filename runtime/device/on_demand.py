@@ -153,7 +153,7 @@ class Rows:
         return out
 
     def keep(self, nodes: NDArray[Any]) -> None:
-        """Forget all rows but these, which keep their numbers. A freed number allows nothing until a new row takes it."""
+        """Forget all rows but these, which keep their numbers; a freed number allows nothing until a new row has it."""
         kept = {DEAD, *nodes.reshape(-1).tolist()}
         with self._lock:
             left = [row for row, place in enumerate(self._places) if place is not None and row not in kept]
