@@ -22,6 +22,7 @@ LAYERS = (
     "table",
     "lazy",
     "compile/store",
+    "compile/arguments",
     "compile/regex",
     "compile/bind",
     "compile/grammar",

@@ -23,7 +23,7 @@ from ...automata.budget import Budget
 from ...errors import BudgetError, ConstraintError
 from ...table.transition_table import LazyTable, TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from .. import store, text
+from .. import arguments, store, text
 from ..grammar import build as grammars
 from ..json_schema import request as schemas
 from ..tags import build as tags
@@ -105,7 +105,7 @@ class Cache:
         directory: str | os.PathLike[str] | None = None,
         directory_bytes: int = 4 << 30,
     ) -> None:
-        text.check_vocabulary(vocabulary)
+        arguments.check_vocabulary(vocabulary)
         for name, limit in (
             ("max_bytes", max_bytes),
             ("max_entries", max_entries),
@@ -171,7 +171,7 @@ class Cache:
         spelling = "regex", flags, pattern, budget
         if (entry := self._known(spelling)) is not None:
             return _answer(entry)
-        key = _key("regex", text.source_of("regex", flags, pattern), False, budget)
+        key = _key("regex", arguments.source_of("regex", flags, pattern), False, budget)
         return self._get(
             key, spelling, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
         )
@@ -187,7 +187,9 @@ class Cache:
         spelling = "choices", texts, budget
         if (entry := self._known(spelling)) is not None:
             return _answer(entry)
-        key = _key("choices", text.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget)
+        key = _key(
+            "choices", arguments.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget
+        )
         return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
 
     def compile_grammar(

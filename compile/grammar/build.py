@@ -15,10 +15,10 @@ from ...errors import ConstraintError, NoTableError
 from ...lazy.grammar import NO_TOKENS, LazyGrammar
 from ...table.transition_table import LazyTable, TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
+from ..arguments import begin_budget, check_vocabulary, checked_depth, source_of
 from ..bind.bind import bind
 from ..bind.link import link_machine
 from ..tags.reading import dfa_of
-from ..text import begin_budget, check_vocabulary, checked_depth, source_of
 from .analysis import called
 from .delimited import NotDelimitedError, to_machine
 from .form import Grammar
