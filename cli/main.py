@@ -27,14 +27,15 @@ from .. import (
     compile_sids,
     compile_structural_tag,
 )
-from ..compile.grammar.build import Syntax
+from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.build import build as build_skeleton
 from ..compile.json_schema.keywords import ALLOWED, formula
 from ..compile.json_schema.request import wrong_pattern
 from ..compile.json_schema.source import read as read_schema
 from ..compile.regex.lower import to_dfa
 from ..compile.regex.parse import parse
-from ..compile.tags.reading import plain, read_tags
+from ..compile.tags.reading import read_tags
+from ..compile.tags.tagged_text import plain
 from ..errors import (
     BudgetError,
     ConstraintError,

@@ -54,7 +54,7 @@ HEAVY = {
     "jax": {"runtime/jax_ops.py", "runtime/device/jax"},
     "graphviz": {"cli/drawing.py"},
     "pyarrow": {"compile/sequences.py", "cli"},
-    "lark": {"compile/grammar/lark.py"},
+    "lark": {f"compile/grammar/{name}.py" for name in ("lark", "lark_definitions", "lark_parser")},
     "referencing": {"compile/json_schema/documents.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},
     "pydantic": {"serve"},

@@ -18,7 +18,8 @@ from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.special_tokens import spelt
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
-from maskwright.compile.tags.reading import SpecialToken, Tag, TaggedText, plain, read_tags
+from maskwright.compile.tags.reading import read_tags
+from maskwright.compile.tags.tagged_text import SpecialToken, Tag, TaggedText, plain
 from maskwright.compile.tags.values import compile_values, value_of, with_rules
 from tests.oracles.naive_tags import SPECIAL, accepts
 
