@@ -133,8 +133,7 @@ def build(grammar: Grammar, meter: Meter) -> Network:
             for part in item.items:
                 put(part, begin, to)
         elif isinstance(item, Region):
-            if id(item) not in made.regions:
-                made.regions[id(item)] = item
+            made.regions.setdefault(id(item), item)
             opened = made.node()
             made.atoms[begin].append((made.terminal(item.opener), opened))
             made.atoms[opened].append((made.piece(("opened", id(item)), _NOTHING), space_before(to)))
@@ -179,9 +178,8 @@ def build(grammar: Grammar, meter: Meter) -> Network:
             made.atoms[closing].append((made.terminal(made.regions[key].closer), closed))
             made.atoms[closed].append((made.piece(("closed", key), _NOTHING), end))
             done.append(space_before(inside))
-    start = space_before(start)
     embeds = bool(embedding(rules, nonempty))
-    return _arranged(made, begins, {end, *ends.values()}, nullable, start, embeds, done, meter)
+    return _arranged(made, begins, {end, *ends.values()}, nullable, space_before(start), embeds, done, meter)
 
 
 def _inlined(rules: Mapping[str, Node], start: str) -> set[str]:
@@ -215,33 +213,41 @@ _MOST_INLINED = 16  # rules in place of each other's calls
 # ---------------------------------------------------------------------------------------------------- arrays
 
 
+_Closure = tuple[list[tuple[int, int]], list[tuple[str, int]], bool]
+"""The atoms and calls of a node, and whether a text may end there."""
+
+
+def _closure(made: _Building, node: int, finals: set[int], nullable: set[str]) -> _Closure:
+    """Return what the nodes that a node reaches without reading have together."""
+    seen, todo, final = {node}, [node], False
+    atoms: list[tuple[int, int]] = []
+    calls: list[tuple[str, int]] = []
+    while todo:
+        here = todo.pop()
+        final |= here in finals
+        atoms += made.atoms[here]
+        further = made.free[here]
+        if made.calls[here]:
+            calls += made.calls[here]
+            further = further + [to for name, to in made.calls[here] if name in nullable]
+        for to in further:
+            if to not in seen:
+                seen.add(to)
+                todo.append(to)
+    return sorted(set(atoms)), sorted(set(calls)), final
+
+
 def _arranged(
     made: _Building, begins: Mapping[str, int], finals: set[int], nullable: set[str], start: int,
     embeds: bool, regions: list[int], meter: Meter,
 ) -> Network:  # fmt: skip
     """Return the arrays of a network: of nodes that can be reached, without edges that read nothing."""
-    closed: dict[int, tuple[list[tuple[int, int]], list[tuple[str, int]], bool]] = {}
+    closed: dict[int, _Closure] = {}
 
-    def close(node: int) -> tuple[list[tuple[int, int]], list[tuple[str, int]], bool]:
+    def close(node: int) -> _Closure:
         found = closed.get(node)
-        if found is not None:
-            return found
-        seen, todo, final = {node}, [node], False
-        atoms: list[tuple[int, int]] = []
-        calls: list[tuple[str, int]] = []
-        while todo:
-            here = todo.pop()
-            final |= here in finals
-            atoms += made.atoms[here]
-            further = made.free[here]
-            if made.calls[here]:
-                calls += made.calls[here]
-                further = further + [to for name, to in made.calls[here] if name in nullable]
-            for to in further:
-                if to not in seen:
-                    seen.add(to)
-                    todo.append(to)
-        found = closed[node] = sorted(set(atoms)), sorted(set(calls)), final
+        if found is None:
+            found = closed[node] = _closure(made, node, finals, nullable)
         return found
 
     number: dict[int, int] = {}  # of nodes that can be reached; those that read alike have the same
