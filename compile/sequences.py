@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks, sort
 from ..errors import ConstraintError
+from ..kernels.limits import MOST_TOKENS
 from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
-from ..table.transition_table import MOST_TOKENS, TransitionTable
+from ..table.transition_table import TransitionTable
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
+from ..automata.network import Network
 from ..automata.slots import slot_of
-from ..compile.grammar.network import Network
 from ..errors import BudgetError
 from ..kernels.compiled import kernel
 from ..kernels.mask_buffers import MaskBuffers

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TableError
 from ..kernels.compiled import kernel
-from .transition_table import MOST_TOKENS, TransitionTable, integer_vocabulary
+from ..kernels.limits import MOST_TOKENS
+from .transition_table import TransitionTable, integer_vocabulary
 
 IntArray = NDArray[np.signedinteger[Any]]
 

@@ -21,13 +21,11 @@ from safetensors.numpy import save_file
 
 from ..errors import BudgetError, NoTableError, TableError, TableFileError, VocabularyMismatchError
 from ..kernels.compiled import kernel
+from ..kernels.limits import MOST_TOKENS
 from .groups import Actions, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses, TrieLevels
 
 FORMAT_VERSION = 4
 """Version of the file format; a reader refuses any other."""
-
-MOST_TOKENS = 2**31 - 3
-"""The largest vocabulary: tokens and two numbers more fit into 32 bits on every backend."""
 
 NEVER = 2**31 - 1
 """The distance of a state from which no end can be reached."""

@@ -11,6 +11,7 @@ import numpy as np
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
+from ...automata.network import Network
 from ...errors import ConstraintError, NoTableError
 from ...lazy.grammar import NO_TOKENS, LazyGrammar
 from ...table.transition_table import LazyTable, TransitionTable
@@ -22,7 +23,7 @@ from ..text import begin_budget, check_vocabulary, checked_depth, source_of
 from .analysis import called
 from .delimited import NotDelimitedError, to_machine
 from .form import Grammar
-from .network import Network, build
+from .network import build
 from .regions import delimited, with_lists
 from .special_tokens import spelt
 

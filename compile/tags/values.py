@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
+from ...automata.network import Network
 from ...automata.pushdown import DEAD, KEEP
 from ...errors import ConstraintError, RegexError, SchemaError
 from ...table.transition_table import TransitionTable
@@ -24,7 +25,6 @@ from ..bind.link import link
 from ..grammar.analysis import called
 from ..grammar.build import automaton, compile_form
 from ..grammar.form import Grammar
-from ..grammar.network import Network
 from ..grammar.network import build as network_of
 from ..grammar.special_tokens import VALUE, replaced
 from ..json_schema.build import build

@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.nfa import Nfa, determinize
-from maskwright.compile.bind import bind
+from maskwright.compile.bind.bind import bind
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops
 from maskwright.vocabulary.vocabulary import Vocabulary
