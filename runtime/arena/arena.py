@@ -508,8 +508,9 @@ class Arena:
         if stray.any():
             at = int(stray.argmax())
             raise ValueError(
-                f"states[{at + first}] is {states[at]}, which is no state of its handle's table: its sequence belongs"
-                " to another handle, or the state comes from a table put by itself, whose own input_rows takes it"
+                f"states[{at + first}] is {states[at]}, which is not a state of its handle's table: its "
+                "sequence belongs to another handle, or the state comes from a table put by itself, whose own "
+                "input_rows takes it"
             )
         if not table.is_trie:
             return [table.item_row[:0]] * states.size

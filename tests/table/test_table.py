@@ -83,7 +83,7 @@ def test_foreign_files_are_refused(tmp_path):
 
 def forged(saved, **fields):
     """Write the file again with other header fields and a checksum that fits them."""
-    from maskwright.table.transition_table import transition_table as module
+    from maskwright.table import transition_table as module
 
     with safetensors.safe_open(saved, framework="numpy") as file:
         header = json.loads(file.metadata()["maskwright"])
