@@ -380,13 +380,13 @@ def whole(engine: Maskwright, case: Case, tokenizer: peers.Tokenizer) -> Record:
     table = engine.compile(case)
     begin = time.process_time()
     try:
-        table.complete()
+        table.to_table()
     except (engine.mw.NoTableError, engine.mw.BudgetError) as error:
         way = WAYS[2]
         if isinstance(error, engine.mw.BudgetError):  # a table that there is, but not within the budget
             tokens = [b"", *(bytes([byte]) for byte in range(256))]
             small = engine.mw.compile_grammar(case.lark, engine.mw.Vocabulary.from_bytes(tokens, eos=0))
-            way = WAYS[small.complete().is_nested]
+            way = WAYS[small.to_table().is_nested]
         return {"way": way, "whole": f"{error}".split("\n", 1)[0][:200]}
     milliseconds = 1e3 * (time.process_time() - begin)
     texts = [(text, inside, tokenizer.encode(text)) for text, inside in case.texts]

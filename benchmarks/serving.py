@@ -51,6 +51,7 @@ from rich.progress import track
 import maskwright as mw
 from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import sample
+from maskwright.runtime.device.torch import drawing
 from maskwright.runtime.host.draw import Filters
 from maskwright.serve.loading import TINY, tiny
 
@@ -216,7 +217,7 @@ class Xgrammar:
 def draw_any(logits: torch.Tensor, temperature: float) -> Any:
     """Return tokens drawn from all that are not -inf, by the kernel that draws from masks: the quickest there is."""
     filters = Filters.of([(temperature, None, None, None)])
-    return torch_ops._draw_packed(EVERY[:, : logits.shape[1] // 32], logits, UNIFORMS, filters, mass=False)
+    return drawing.draw_packed(EVERY[:, : logits.shape[1] // 32], logits, UNIFORMS, filters, mass=False)
 
 
 def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, steps: int) -> Record:

@@ -27,14 +27,15 @@ from .. import (
     compile_sids,
     compile_structural_tag,
 )
-from ..compile.grammar.build import Syntax
+from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.build import build as build_skeleton
 from ..compile.json_schema.keywords import ALLOWED, formula
 from ..compile.json_schema.request import wrong_pattern
 from ..compile.json_schema.source import read as read_schema
 from ..compile.regex.lower import to_dfa
 from ..compile.regex.parse import parse
-from ..compile.tags.reading import plain, read_tags
+from ..compile.tags.reading import read_tags
+from ..compile.tags.tagged_text import plain
 from ..errors import (
     BudgetError,
     ConstraintError,
@@ -46,7 +47,10 @@ from ..errors import (
     RegexError,
     SchemaError,
 )
-from ..table.transition_table import MOST_DEPTH, NEVER, LazyTable, TransitionTable
+from ..kernels.limits import MOST_DEPTH
+from ..kernels.limits import UNREACHABLE as NEVER
+from ..lazy.lazy_table import LazyTable
+from ..table.transition_table import TransitionTable
 from . import drawing
 
 _MOST_BASES = 20  # shown by `inspect`
@@ -259,7 +263,7 @@ def build(source: Path, columns: tuple[str, ...], vocab_size: int, ragged: bool,
     ids = _read(source, columns)
     table = compile_sequences(ids, vocab_size=vocab_size, eos=eos) if ragged else compile_sids(ids, vocab_size, eos=eos)
     table.save(output)
-    rows = table.item_row.size
+    rows = table.trie.item_row.size
     click.echo(
         f"{output}: {rows:,} rows, {table.num_sequences:,} distinct, {table.nbytes / 1e6:,.1f} MB, "
         f"{time.perf_counter() - began:.2f} s"
@@ -381,7 +385,7 @@ def compile_tags_(tag: Path, tokenizer: Path, size: int | None, eos: int | None,
         make = _read_tags(tag, **options)  # before a tokenizer, which takes seconds to read
         vocabulary = _vocabulary(tokenizer, size, eos)
         began = time.perf_counter()
-        table = make(vocabulary).complete()
+        table = make(vocabulary).to_table()
     _save(table, output, began, tokenizer)
 
 
@@ -883,7 +887,7 @@ def _show_way(table: TransitionTable) -> None:
     """Show a table, or why there is none."""
     console = _console()
     try:
-        table.complete()
+        whole = table.to_table()
     except ConstraintError as error:
         facts = _facts()
         facts.add_row("followed by", _way(table))
@@ -891,7 +895,7 @@ def _show_way(table: TransitionTable) -> None:
         facts.add_row("source", table.source)
         console.print(facts)
     else:
-        _show(table, console)
+        _show(whole, console)
 
 
 def _show(table: TransitionTable, console: Console) -> None:
@@ -906,19 +910,19 @@ def _show(table: TransitionTable, console: Console) -> None:
     facts.add_row("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}")
     facts.add_row("states", _states(table))
     facts.add_row("edges", f"{table.num_edges:,}")
-    has_bases = not table.is_trie and table.base_mask.size > 0
+    has_bases = not table.is_trie and table.bases.mask.size > 0
     if has_bases:
-        shared = int(np.count_nonzero(table.base_row >= 0))
+        shared = int(np.count_nonzero(table.rows.base >= 0))
         facts.add_row("bases", f"{table.base_mask.size:,}, shared by {shared:,} rows, with {len(table.masks):,} masks")
-        lists = table.class_start.size - 1
+        lists = table.classes.start.size - 1
         facts.add_row("class lists", f"{lists:,}, with {table.class_token.size:,} tokens that have a class")
-    ends = int(np.count_nonzero(table.accepting))
+    ends = int(np.count_nonzero(table.rows.accepting))
     accept = f"{ends:,} row accepts" if ends == 1 else f"{ends:,} rows accept"
     if table.is_nested:
-        leaves = int(np.count_nonzero(table.site_leaf))
+        leaves = int(np.count_nonzero(table.sites.is_leaf))
         facts.add_row("calls", f"{table.num_sites:,} return sites, {leaves:,} of parts that make no calls themselves")
         facts.add_row("pushes", f"{table.num_actions:,} actions, of up to {table.most_pushes:,} sites at once")
-        lists, exits = table.exit_start.size - 1, table.exit_token.size
+        lists, exits = table.exits.start.size - 1, table.exits.token.size
         facts.add_row("exits", f"{exits:,} tokens in {lists:,} lists, with {table.num_symbols:,} symbols")
         facts.add_row("depth", f"{table.depth:,} calls may be open at once, beside one that makes none itself")
         facts.add_row("ends", f"{accept} where no call is open")
@@ -934,10 +938,9 @@ def _show(table: TransitionTable, console: Console) -> None:
     parts.add_column("type")
     parts.add_column("shape")
     parts.add_column("bytes", justify="right")
-    for name, part in table.bytes_by_part.items():
-        array = getattr(table, name)
+    for name, array in table.arrays.by_name().items():
         if array.size:
-            parts.add_row(name, str(array.dtype), str(array.shape), f"{part:,}")
+            parts.add_row(name, str(array.dtype), str(array.shape), f"{array.nbytes:,}")
     console.print(parts)
     if table.is_trie:
         console.print(_level_table(table))
@@ -972,27 +975,28 @@ def _level_table(table: TransitionTable) -> Table:
         levels.add_column(heading, justify="right")
     for depth, level in enumerate(table.levels):
         rows = edges = 0
-        if depth < table.level_start.size - 1:
-            lo, hi = table.level_start[depth], table.level_start[depth + 1]
-            rows, edges = int(hi - lo), int(table.row_start[hi] - table.row_start[lo])
+        if depth < table.trie.level_start.size - 1:
+            lo, hi = table.trie.level_start[depth], table.trie.level_start[depth + 1]
+            rows, edges = int(hi - lo), int(table.rows.edge_start[hi] - table.rows.edge_start[lo])
         levels.add_row(str(depth), f"{rows:,}", f"{edges:,}", f"{level.width:,}", "yes" if level.dense else "")
     return levels
 
 
 def _base_table(table: TransitionTable) -> Table:
     """Return the bases that most rows share."""
-    shared = np.bincount(table.base_row[table.base_row >= 0], minlength=table.base_mask.size)
-    own = np.diff(table.row_start)
+    shared = np.bincount(table.rows.base[table.rows.base >= 0], minlength=table.bases.mask.size)
+    own = np.diff(table.rows.edge_start)
     order = np.argsort(-shared, kind="stable")[:_MOST_BASES]
     more = f", {order.size} of {shared.size:,}" if order.size < shared.size else ""
     bases = Table(title=f"bases by the rows that share them{more}", title_justify="left")
     for heading in ("base", "rows", "their edges", "mask", "tokens", "class list", "targets"):
         bases.add_column(heading, justify="right")
     for base in order.tolist():
-        mask = table.base_mask[base]
+        mask = table.bases.mask[base]
         values = (
-            base, shared[base], own[table.base_row == base].sum(), mask, np.bitwise_count(table.masks[mask]).sum(),
-            table.base_classes[base], table.base_start[base + 1] - table.base_start[base],
+            base, shared[base], own[table.rows.base == base].sum(), mask,
+            np.bitwise_count(table.bases.masks[mask]).sum(),
+            table.bases.class_list[base], table.bases.target_start[base + 1] - table.bases.target_start[base],
         )  # fmt: skip
         bases.add_row(*(f"{int(value):,}" for value in values))
     return bases

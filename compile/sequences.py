@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks, sort
 from ..errors import ConstraintError
+from ..kernels.limits import MOST_TOKENS
 from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
-from ..table.transition_table import MOST_TOKENS, TransitionTable
+from ..table.transition_table import TransitionTable
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
@@ -133,7 +134,7 @@ def _compile(
     base_row, masks = _masks(trie, int(vocab_size))
     for array in (base_row, masks, *(a for a in vars(trie).values() if isinstance(a, np.ndarray))):
         array.flags.writeable = False  # given away: the table need not copy them
-    return TransitionTable(
+    return TransitionTable.flat(
         vocab_size=int(vocab_size),
         row_start=trie.row_start,
         edge_token=trie.edge_token,
@@ -151,8 +152,6 @@ def _compile(
         level_start=trie.level_start,
         item_start=trie.item_start,
         item_row=trie.item_row,
-        min_length=trie.min_length,
-        max_length=trie.max_length,
         eos=None if eos is None else int(eos),
         source=_source_hash(values, offsets, length),
     )

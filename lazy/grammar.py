@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
+from ..automata.network import Network
 from ..automata.slots import slot_of
-from ..compile.grammar.network import Network
 from ..errors import BudgetError
 from ..kernels.compiled import kernel
+from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import MaskBuffers
 from ..kernels.pointers import array_at, put
-from ..table.transition_table import MOST_DEPTH
 from ..vocabulary.vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, Vocabulary
 
 DEAD = -1
@@ -73,7 +73,7 @@ class LazyGrammar:
     """
 
     depth = 0
-    most_need = -MOST_DEPTH
+    most_frames_required = -MOST_DEPTH
     strings = (1 << 31) - 1  # no state is within a string that is counted
 
     def __init__(self, network: Network, vocabulary: Vocabulary, meter: Meter) -> None:

@@ -32,9 +32,9 @@ from ..automata.pushdown import (
     USE_SITE,
 )
 from ..kernels.compiled import kernel
+from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import ALL_WORDS, MOST_NOTED
 from ..kernels.pointers import array_at
-from ..table.transition_table import MOST_DEPTH
 from ..vocabulary.vocabulary import (
     BYTE_GROUP,
     IS_SIGN,

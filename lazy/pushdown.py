@@ -35,9 +35,9 @@ from ..automata.pushdown import (
     labels_in_escapes,
 )
 from ..errors import BudgetError, TableError
+from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import MOST_NOTED, MaskBuffers
 from ..kernels.pointers import address_of, entry_of, put
-from ..table.transition_table import MOST_DEPTH
 from ..vocabulary.vocabulary import BYTE_GROUP, Vocabulary
 from .kernels import (
     ALL_BYTES,
@@ -307,7 +307,7 @@ class LazyPushdown:
         self.machine, self.vocabulary, self.bases = machine, vocabulary, bases
         self.depth, self.meter = depth, meter
         self.strings = STRINGS
-        self.most_need = -MOST_DEPTH if bound is None else bound
+        self.most_frames_required = -MOST_DEPTH if bound is None else bound
         self.counted, self._find_limits = counted, limits
         self._lock = threading.RLock()
         self._needs: _Limits | None = None

@@ -7,16 +7,19 @@ a node and the tuple of sites on its stack, the outermost first; () without call
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.limits import UNREACHABLE as NEVER
 from ..table.sorted_matrix import SortedMatrix
-from ..table.transition_table import NEVER, NestedState, TransitionTable
-from .arena.arena import Arena, Handle, starting, starts_in, starts_of
+from ..table.states import NestedState
+from ..table.transition_table import TransitionTable
+from .arena.arena import Arena, Handle, starts_in, starts_of
+from .arena.view import ArenaView
+from .device import numpy_arrays
 from .device.device_table import (
     AnyState,
     Candidates,
@@ -30,12 +33,94 @@ from .device.device_table import (
     check_starts,
     check_tokens,
     check_top,
-    map_tree,
     unbranched,
+    whole,
 )
 from .device.dispatch import by_kind
 from .device.matrix_ops import DeviceMatrix, place
+from .device.numpy_arrays import (
+    all_known_true,
+    arange,
+    concatenate,
+    doubled,
+    exp,
+    gather,
+    integers,
+    is_concrete,
+    is_recording,
+    keep,
+    keep_packed,
+    log_softmax,
+    logsumexp,
+    lookup,
+    pack,
+    put_rows,
+    scatter,
+    search,
+    sort,
+    split,
+    take,
+    to_device,
+    to_host,
+    top_k,
+    top_of_beams,
+    uniform,
+    unpack,
+    where,
+    zeros,
+)
 from .device.on_demand import OnDemandTable, is_read, read
+
+__all__ = [
+    "accepting",
+    "advance",
+    "all_known_true",
+    "allowed_tokens",
+    "arange",
+    "at",
+    "bitmask",
+    "candidates",
+    "concatenate",
+    "contains",
+    "distance",
+    "doubled",
+    "draw",
+    "edges",
+    "end_scores",
+    "exp",
+    "first_tokens",
+    "gather",
+    "integers",
+    "is_concrete",
+    "is_recording",
+    "keep",
+    "keep_packed",
+    "log_mass",
+    "log_softmax",
+    "logsumexp",
+    "lookup",
+    "mask_logits",
+    "mask_logits_",
+    "moves",
+    "pack",
+    "put",
+    "put_rows",
+    "scatter",
+    "search",
+    "select",
+    "sort",
+    "split",
+    "start",
+    "take",
+    "to_device",
+    "to_host",
+    "top_k",
+    "top_of_beams",
+    "uniform",
+    "unpack",
+    "where",
+    "zeros",
+]
 
 Array = NDArray[Any]
 Configuration = tuple[int, tuple[int, ...]]
@@ -72,12 +157,14 @@ def put(
 
     budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
     of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
-    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
-    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
     """
     if is_read(table, on_demand):
-        return read(sys.modules[__name__], np.asarray, cast(Any, table), budgets, top)
+        return read(numpy_arrays, np.asarray, cast(Any, table), budgets, top)
+    if not isinstance(table, Arena):
+        table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
     check_top(top)
@@ -89,10 +176,10 @@ def put(
 
 def at(dev: TransitionTable, handles: Sequence[Handle]) -> TransitionTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
-    return starting(dev, starts_of(handles, dev.__dict__.get("_arena", 0)))
+    return dev.starting(starts_of(handles, dev.number)) if isinstance(dev, ArenaView) else starts_of(handles, 0)
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def start(dev: TransitionTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     starts = starts_in(dev)
@@ -254,22 +341,14 @@ def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
     return out
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def accepting(dev: TransitionTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     bottom = [not stack for _, stack in _configurations(dev, state)]
     return np.asarray(dev.is_accepting(state.node) & np.array(bottom, bool))
 
 
-def log_softmax(logits: Array) -> Array:
-    """Return log-probabilities (B, V) over all columns; NaN throughout a row that has no distribution."""
-    with np.errstate(all="ignore"):
-        x = logits.astype(np.promote_types(logits.dtype, np.float32))
-        shifted = x - x.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
-@by_kind
+@by_kind(numpy_arrays)
 def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
@@ -287,7 +366,7 @@ def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = Non
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
@@ -304,7 +383,7 @@ def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining:
     return out
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def mask_logits_(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(dev, logits, state, remaining)
@@ -315,7 +394,7 @@ def draw(*_: Any) -> None:
     """Return None: drawing takes array operations here, as everybody can read them."""
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def candidates(
     dev: TransitionTable, logits: Array, state: AnyState, width: int, level: int | None = None
 ) -> Candidates:
@@ -338,7 +417,7 @@ def candidates(
     return Candidates(scores, tokens, _state(dev, states, (batch, width)))
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def select(
     dev: TransitionTable | None,
     logits: Array,
@@ -386,14 +465,14 @@ def select(
     return Selection(best, None if in_place else parents, picked, following)
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def end_scores(dev: TransitionTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
@@ -401,7 +480,7 @@ def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
     return _state(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     masked = mask_logits(dev, log_softmax(logits), state)
@@ -409,7 +488,7 @@ def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
         return np.asarray(np.logaddexp.reduce(masked, axis=-1))
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def contains(dev: TransitionTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
@@ -419,7 +498,7 @@ def contains(dev: TransitionTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def allowed_tokens(
     dev: TransitionTable, state: AnyState, width: int, remaining: Array | None = None
 ) -> tuple[Array, Array]:
@@ -439,165 +518,6 @@ def allowed_tokens(
     return tokens, allowed
 
 
-# ------------------------------------------------------------------------- array functions for decoders
-
-
-def top_k(scores: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest of each row (B, n) and where they stand, largest first; -inf fills up where k > n."""
-    if k > scores.shape[1]:
-        fill = np.full((len(scores), k - scores.shape[1]), -np.inf, scores.dtype)
-        best, at = top_k(np.concatenate([scores, fill], axis=1), k)
-        return best, np.minimum(at, scores.shape[1] - 1)
-    order = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, axis=-1), order
-
-
-def top_of_beams(x: Array, scores: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest of x (B, m, w) + scores (B, m) and where they stand in (B, m * w); NaN counts as -inf."""
-    totals = (x + scores[:, :, None]).reshape(len(x), -1)
-    return top_k(np.where(np.isnan(totals), -np.inf, totals).astype(totals.dtype), k)
-
-
-def take(array: Array, index: Array) -> Array:
-    """Return array (B, n) gathered at index (B, k) along the second axis."""
-    return np.take_along_axis(array, index, axis=1)
-
-
-def gather(cache: Any, index: Array) -> Any:
-    """Return a tree of arrays gathered at index (n,) along each array's first axis."""
-    return map_tree(lambda leaf: leaf[index], cache)
-
-
 def first_tokens(dev: TransitionTable | None, cache: Any, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with."""
     return np.full(count, token, np.int64)
-
-
-def zeros(shape: tuple[int, ...], like: Array) -> Array:
-    """Return zeros of the type of `like`, in at least 32 bits."""
-    return np.zeros(shape, np.promote_types(like.dtype, np.float32) if like.dtype.kind == "f" else like.dtype)
-
-
-def arange(n: int, like: Array) -> Array:
-    """Return 0 .. n - 1, of the type of `like`."""
-    return np.arange(n, dtype=like.dtype)
-
-
-def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """Return random numbers in [0, 1) of the type of `like`, from a numpy Generator."""
-    if not isinstance(random, np.random.Generator):
-        kind = type(random).__name__
-        raise TypeError(f"random must be a numpy Generator, as np.random.default_rng(seed) makes one, not a {kind}")
-    return random.random(shape, np.float64 if like.dtype == np.float64 else np.float32)
-
-
-def split(random: Any) -> tuple[Any, Any]:
-    """Return what to draw from now and what to draw from later: of numpy one Generator, which goes on."""
-    return random, random
-
-
-def logsumexp(x: Array) -> Array:
-    """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
-    with np.errstate(all="ignore"):
-        highest = x.max(axis=-1)
-        highest = np.where(np.isfinite(highest), highest, x.dtype.type(0))
-        return np.asarray(highest + np.log(np.exp(x - highest[:, None]).sum(axis=-1)))
-
-
-def lookup(array: Array, index: Array) -> Array:
-    """Return array (n,) at indices of any shape."""
-    return np.asarray(array[index])
-
-
-def integers(x: Array, like: Array) -> Array:
-    """Return whole numbers in the type of `like`; what is too large for any such type is as large as it may be."""
-    return np.minimum(x, np.iinfo(like.dtype).max).astype(like.dtype) if x.dtype == np.uint64 else x.astype(like.dtype)
-
-
-def search(ascending: Array, query: Array) -> Array:
-    """Return how many of ascending numbers (n,) are below each of query."""
-    return np.searchsorted(ascending, query)
-
-
-def scatter(array: Array, index: Array, value: int) -> Array:
-    """Return array (B, n) with a value at index (B, k)."""
-    out = array.copy()
-    np.put_along_axis(out, index, value, axis=1)
-    return out
-
-
-def keep(x: Array, mask: Array, size: int) -> Array:
-    """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
-    out = np.full_like(x, -np.inf)
-    out[:, :size] = np.where(mask[:, :size] != 0, x[:, :size], -np.inf)
-    return out
-
-
-def pack(mask: Array) -> Array:
-    """Return a mask (B, n) of 0 and -1 as bits: uint32 (B, ceil(n / 32))."""
-    bits = np.zeros((len(mask), -(-mask.shape[1] // 32) * 32), bool)
-    bits[:, : mask.shape[1]] = mask != 0
-    return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
-
-
-def unpack(words: Array, size: int) -> Array:
-    """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
-    bits = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
-    return bits[:, :size].astype(bool)
-
-
-def keep_packed(x: Array, words: Array, size: int, in_place: bool = False) -> Array:
-    """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on.
-
-    in_place: write to x itself.
-    """
-    kept = keep(x, unpack(words, size), size)
-    if in_place:
-        x[...] = kept
-    return x if in_place else kept
-
-
-def grown(array: Array) -> Array:
-    """Return an array with as many rows again behind its own, which are 0."""
-    return np.concatenate([array, np.zeros_like(array)])
-
-
-def put_rows(array: Array, index: Array, values: Array) -> Array:
-    """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
-    array[index] = values
-    return array
-
-
-def known(*arrays: Array) -> bool:
-    """Return whether the values of arrays can be read now, instead of being traced."""
-    return True
-
-
-def baked(*arrays: Array) -> bool:
-    """Return whether what is computed from arrays is recorded, with all else as it is now."""
-    return False
-
-
-def sort(x: Array) -> Array:
-    """Return each row (B, n) with the largest first."""
-    return -np.sort(-x, axis=-1)
-
-
-def surely(holds: Array) -> bool:
-    """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
-    return bool(holds.all())
-
-
-def to_device(array: Array, like: Array) -> Array:
-    """Return an array of the host where `like` is."""
-    return np.asarray(array)
-
-
-def to_host(array: Array) -> Array:
-    """Return an array on the host, once it is there."""
-    return np.asarray(array)
-
-
-where = np.where
-concatenate = np.concatenate
-exp = np.exp

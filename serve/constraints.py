@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
-from ..compile.grammar.build import Syntax
+from ..compile.grammar.notations import Syntax
 from ..errors import ConstraintError, SchemaError
 from ..table.transition_table import TransitionTable
 from .refusals import Refused

@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ..errors import ArenaError, ConstraintError, TableError
-from ..table.transition_table import LazyTable, TransitionTable
+from ..lazy.lazy_table import LazyTable
+from ..table.transition_table import TransitionTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint
 from .service import Service
@@ -165,7 +166,7 @@ class Playground:
         before, began = self._service.cache.stats, time.perf_counter()
         table, room = self._table(asked), None
         try:
-            table.complete()
+            table.to_table()
         except ConstraintError as error:  # a grammar may have no arrays
             room = str(of_constraint(error, "source"))
         seconds, after = time.perf_counter() - began, self._service.cache.stats
@@ -267,11 +268,12 @@ def _is_read(table: TransitionTable) -> bool:
 def _size(table: TransitionTable) -> dict[str, Any]:
     """Return how large a table is, and which way texts are followed by it; of one without arrays, so far."""
     if _is_read(table):
-        automaton: Any = table.automaton  # type: ignore[attr-defined]
-        return {"way": "as it is read", "states": automaton.num_states, "bytes": table.memory}
+        machine: Any = table.reading()
+        return {"way": "as it is read", "states": machine.num_states, "bytes": table.memory}
+    table = table.to_table()
     return {
         "way": "delimited" if table.is_nested else "regular", "states": table.num_states, "edges": table.num_edges,
-        "masks": len(table.masks), "bytes": table.nbytes, "calls": table.num_sites,
+        "masks": len(table.bases.masks), "bytes": table.nbytes, "calls": table.num_sites,
         "depth": table.depth if table.is_nested else 0,
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ..compile.grammar.build import Syntax
+from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.keywords import ALLOWED
 
 MOST_CHOICES = 128

@@ -317,7 +317,7 @@ class Service:
     def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
         table = self.table(constraint)
         try:
-            table.complete()
+            table.to_table()
             self.arena.fits(table)
         except (ArenaError, ConstraintError) as error:  # a grammar may have no arrays
             raise of_constraint(error, constraint.param, "constraint_without_table") from None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConstraintError, VocabularyMismatchError
 from ..kernels.compiled import kernel
-from ..table.transition_table import MOST_TOKENS
+from ..kernels.limits import MOST_TOKENS
 from . import tokenizers
 
 _LONGEST = 65_535  # bytes of a token; depths are uint16

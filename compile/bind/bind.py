@@ -28,7 +28,10 @@ from ...automata.budget import Meter
 from ...automata.dfa import Dfa
 from ...errors import ConstraintError
 from ...kernels.compiled import kernel
-from ...table.transition_table import NEVER, TransitionTable, graph_facts
+from ...kernels.limits import UNREACHABLE as NEVER
+from ...table.distances import graph_facts
+from ...table.flat import grouped
+from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, TokenTrie, Vocabulary
 
 _FEW_STATES = 32  # automata up to this size are bound without naming states: it would cost more than it saves
@@ -88,7 +91,7 @@ def bind(dfa: Dfa, vocabulary: Vocabulary, *, source: str, meter: Meter) -> Tran
     rows = _walk_all(class_of, transition, live, trie, vocabulary, meter)
     if not vocabulary.spells_all_bytes:
         everything = np.arange(states, dtype=np.int32)
-        _, distance, _ = graph_facts(**_arrays(rows, accepting, everything, vocabulary.size))
+        distance = graph_facts(grouped(_arrays(rows, accepting, everything, vocabulary.size))).distance[:-2]
         closed = distance != NEVER
         if not closed[0]:
             raise ConstraintError(
@@ -914,6 +917,6 @@ def _fill_rows(
 def _assemble(rows: _Rows, accepting: NDArray[np.bool_], vocabulary: Vocabulary, source: str) -> TransitionTable:
     number = np.where(rows.reached, np.cumsum(rows.reached) - 1, -1).astype(np.int32)
     arrays = _arrays(rows, accepting, number, vocabulary.size)
-    return TransitionTable.graph(
+    return TransitionTable.flat(
         vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source, **arrays
     )

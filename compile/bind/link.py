@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from ...automata.budget import Budget, Meter
 from ...automata.pushdown import PushdownMachine, needs
 from ...errors import ConstraintError, NoTableError
-from ...table.transition_table import MOST_DEPTH, Common, TransitionTable, leads_out
+from ...kernels.limits import MOST_DEPTH
+from ...table.flat import grouped
+from ...table.graph_checks import Common, leads_out
+from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
 from .link_kernels import (
     ACTION,
@@ -783,9 +786,9 @@ def _table(
             first - 1, lib["base_mask"].size, library.machine.num_sites, int(library.actions.counters[ACTIONS])
         )
         # strings that are counted share bases, whose classes may lead anywhere by distance where no token is of them
-        if leads_out(arrays, common):
+        if leads_out(grouped(arrays), common):
             common = Common()
-    return TransitionTable.graph(
+    return TransitionTable.flat(
         vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source, depth=depth,
         common=common, **arrays,
     )  # fmt: skip

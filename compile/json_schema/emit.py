@@ -21,7 +21,7 @@ from ...automata.budget import Meter
 from ...automata.labelled import Labelled, labels_ahead, leading_to, states_before
 from ...automata.pushdown import DEAD, KEEP, RETURN, Content, PushdownMachine
 from ...automata.utf8 import characters_left
-from ...table.transition_table import MOST_DEPTH
+from ...kernels.limits import MOST_DEPTH
 from .formats import is_format
 from .fragments import come_narrowly, ending_freely, free_state, in_text, numbered, total_states
 from .layout import BACKSLASH, CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE, Writer, after_number

@@ -17,9 +17,11 @@ from ...automata.budget import Budget, Meter
 from ...automata.labelled import Labelled
 from ...automata.pushdown import RETURN, PushdownMachine, needs
 from ...errors import ConstraintError
+from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
+from ...lazy.lazy_table import LazyTable
 from ...lazy.pushdown import Base, Counted, LazyPushdown, StringMaskCache
-from ...table.transition_table import MOST_DEPTH, LazyTable, TransitionTable
+from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import TokenTrie, Vocabulary
 from .. import store
 from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of, too_deep
@@ -271,7 +273,7 @@ def lazily(
         emitter = emitted(meter)
         emitter.begin(patient.begin())
         reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
-        if reader.most_need > reader.depth and not reader.mask(0, b"", 0)[0].any():
+        if reader.most_frames_required > reader.depth and not reader.mask(0, b"", 0)[0].any():
             raise too_deep(reader.need(0), reader.depth)
         return reader
 

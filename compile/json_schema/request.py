@@ -14,7 +14,7 @@ from ...automata.budget import Budget, Meter
 from ...errors import BudgetError, RegexError, SchemaError
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from ..text import begin_budget, check_vocabulary, checked_depth
+from ..arguments import begin_budget, check_vocabulary, checked_depth
 
 if TYPE_CHECKING:
     from .layout import Layout

@@ -9,11 +9,12 @@ from ...automata.budget import Budget
 from ...errors import ConstraintError
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
+from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
 from ..grammar.special_tokens import checked_token, spelt
 from ..json_schema.request import Request, hash_of, request
-from ..text import begin_budget, check_vocabulary
-from .reading import TaggedText, plain, read_tags
+from .reading import read_tags
+from .tagged_text import TaggedText, plain
 
 
 def compile_structural_tag(

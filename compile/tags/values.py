@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
+from ...automata.network import Network
 from ...automata.pushdown import DEAD, KEEP
 from ...errors import ConstraintError, RegexError, SchemaError
 from ...table.transition_table import TransitionTable
@@ -24,8 +25,8 @@ from ..bind.link import link
 from ..grammar.analysis import called
 from ..grammar.build import automaton, compile_form
 from ..grammar.form import Grammar
-from ..grammar.network import Network
 from ..grammar.network import build as network_of
+from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import VALUE, replaced
 from ..json_schema.build import build
 from ..json_schema.emit import Emitter
@@ -35,7 +36,6 @@ from ..json_schema.library import Library, frames, lazily
 from ..json_schema.request import Request, blaming_order, uncollected, wrong_pattern
 from ..json_schema.skeleton import Value
 from .json_rules import Rules
-from .reading import dfa_of
 
 
 def compile_values(

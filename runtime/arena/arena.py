@@ -17,14 +17,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import ArenaError, NoTableError, VocabularyMismatchError
+from ...kernels.limits import UNREACHABLE as NEVER
+from ...lazy.lazy_table import LazyTable
+from ...table.flat import grouped
+from ...table.grouped import GroupedArrays
+from ...table.groups import IntArray
+from ...table.nested_distances import Distances
 from ...table.sorted_matrix import SortedMatrix
-from ...table.transition_table import NEVER, Distances, IntArray, LazyTable, TransitionTable
+from ...table.transition_table import TransitionTable
 from ..device.device_table import (
     CALL_ARRAYS,
     MOST_FRAMES,
@@ -35,7 +41,8 @@ from ..device.device_table import (
     check_table,
     most_pops,
 )
-from ..host import masks as packed
+from ..host.table_pointers import pointers_of
+from .view import ArenaView, FrameLimits
 
 
 @dataclass(frozen=True)
@@ -244,46 +251,17 @@ class _Resident:
     parts: list[tuple[str, int, int]]
     shared: list[_Shared]
     table: TransitionTable
-    most_need: int
+    most_frames_required: int
     most_pushes: int
     handles: int = 0
-
-
-class _ArenaTable(TransitionTable):
-    """An arena's arrays in the form of one table, for numpy and for kernels that run on the host; its arrays change."""
-
-    @property
-    def distances(self) -> Distances:
-        found: Distances = self.__dict__["_arena_distances"]
-        return found
-
-    def input_rows(self, states: ArrayLike) -> list[IntArray]:
-        """Raise TypeError: the arena needs to know which of its tables each state is of."""
-        raise TypeError(
-            "an arena has many tables: call arena.input_rows(handles, states), with the handle of each state"
-        )
-
-    @property
-    def memory(self) -> int:
-        return sum(array.nbytes for array in self.__dict__.values() if isinstance(array, np.ndarray))
 
 
 _numbers = itertools.count(1)
 
 
-def starting(table: TransitionTable, starts: NDArray[np.int32]) -> TransitionTable:
-    """Return an arena's table in which the rows of a batch start in the states (B,)."""
-    other = object.__new__(_ArenaTable)
-    other.__dict__.update(table.__dict__, _starts=starts)
-    return other
-
-
-def starts_in(table: TransitionTable) -> NDArray[np.int32]:
-    """Return the states in which sequences of a table start: (1,), or (B,) as `starting` said, (0,) before it did."""
-    if not isinstance(table, _ArenaTable):
-        return np.zeros(1, np.int32)
-    found: NDArray[np.int32] = table.__dict__.get("_starts", np.zeros(0, np.int32))
-    return found
+def starts_in(table: GroupedArrays) -> NDArray[np.int32]:
+    """Return the states in which sequences start: (1,), or (B,) of an arena as `at` said, (0,) before it did."""
+    return table.starts if isinstance(table, ArenaView) else np.zeros(1, np.int32)
 
 
 class Arena:
@@ -333,7 +311,7 @@ class Arena:
         self.releases = 0  # handles dropped so far: whoever waits for room need not ask again before there is another
         self.table = self._empty(vocabulary)
 
-    def _empty(self, vocabulary: VocabularyLike) -> _ArenaTable:
+    def _empty(self, vocabulary: VocabularyLike) -> ArenaView:
         """Return arrays in which there is nothing yet."""
         cap, size = self.capacity, vocabulary.size
         kind = np.min_scalar_type(size + 1)
@@ -346,9 +324,7 @@ class Arena:
 
         tokens = np.full(cap.edges + 2, size, kind)
         tokens[-1] = size + 1
-        fields: dict[str, Any] = {
-            "vocab_size": size, "eos": vocabulary.eos, "vocabulary": vocabulary.fingerprint, "source": "",
-            "depth": cap.depth, "max_length": None, "_min_length": 0, "_arena": self.number,
+        fields: dict[str, NDArray[Any]] = {
             "row_start": np.full(cap.states + 1, cap.edges, np.int32), "edge_token": tokens,
             "edge_target": np.full(cap.edges, cap.states + 1, np.int32),
             "accepting": np.zeros(cap.states, np.bool_), "base_row": none(cap.states),
@@ -363,7 +339,7 @@ class Arena:
             "exit_symbol": zeros(cap.exits), "site_start": zeros(cap.sites + 1), "site_symbol": zeros(cap.site_entries),
             "site_target": zeros(cap.site_entries), "base_push": none(cap.states), "symbol_label": zeros(cap.symbols),
             "site_leaf": np.zeros(cap.sites, np.bool_), "site_need": zeros(cap.sites), "state_need": zeros(0),
-            "_code_need": zeros(cap.states + 2 + cap.actions), "_most_need": 0, "_most_pushes": 1,
+            "_code_need": zeros(cap.states + 2 + cap.actions),
         }  # fmt: skip
         codes, ends = cap.states + 2 + cap.actions, cap.ends
         with_budgets = {
@@ -372,21 +348,18 @@ class Arena:
             "code_room": np.zeros((codes if ends > 1 else 0, ends), np.int64),
             "site_room": np.zeros((cap.sites if ends > 1 else 0, ends, ends), np.int64),
         }  # fmt: skip
-        self._arrays = {name: array for name, array in fields.items() if isinstance(array, np.ndarray)}
-        self._arrays |= {name: with_budgets[at] for name, at in _BY_DISTANCE.items()}
+        self._arrays = fields | {name: with_budgets[at] for name, at in _BY_DISTANCE.items()}
+        by_end = None
         if self.budgets:
             with_budgets["code"][cap.states] = 0  # after EOS nothing need follow
-            fields["_arena_distances"] = Distances(**{name: _shown(array) for name, array in with_budgets.items()})
-        table = object.__new__(_ArenaTable)
-        table.__dict__.update(fields)
-        # numpy asks for the needs of states alone
-        table.__dict__["state_need"] = _shown(self._arrays["_code_need"][: cap.states])
-        # kernels are compiled for arrays that nobody writes to
-        table.__dict__.update(
-            {name: _shown(array) for name, array in self._arrays.items() if name in fields and name != "state_need"}
-        )
-        packed.Bundle.of(table)  # which copies share
-        return table
+            by_end = Distances(**{name: _shown(array) for name, array in with_budgets.items()})
+        # kernels are compiled for arrays that nobody writes to; numpy asks for the needs of states alone
+        shown = {name: _shown(array) for name, array in self._arrays.items() if name in fields}
+        shown["state_need"] = _shown(self._arrays["_code_need"][: cap.states])
+        return ArenaView(
+            grouped(shown), size, cast(int, vocabulary.eos), vocabulary.fingerprint, cap.depth, self.number,
+            shown["_code_need"], FrameLimits(), by_end,
+        )  # fmt: skip
 
     # -------------------------------------------------------------------------------------------- what is there
 
@@ -416,7 +389,7 @@ class Arena:
         with self._lock:
             resident = self._tables.get(key)
             if resident is None:
-                resident = self._place(key, table)
+                resident = self._place(key, table.to_table())
             self._tables.move_to_end(key)
             resident.handles += 1
             return Handle(self, resident.start, resident.table)
@@ -430,7 +403,7 @@ class Arena:
         _check_finite(table)
         with self._lock:
             if _key_of(table) not in self._tables:
-                self._checked(table)
+                self._checked(table.to_table())
 
     def _check_vocabulary(self, table: TransitionTable) -> None:
         check_held(table)
@@ -542,11 +515,13 @@ class Arena:
                     may_fit = self._may_fit(graph, needs, _above(table, "states"))
                 if not may_fit or not self._evict():
                     raise
-        most_need = most_pushes = 0
+        most_frames_required = most_pushes = 0
         if graph.is_nested:
-            most_need = graph.most_need + (self._more_room(graph) if graph.most_need else 0)
+            most_frames_required = graph.most_frames_required + (
+                self._more_room(graph) if graph.most_frames_required else 0
+            )
             most_pushes = graph.most_pushes
-        resident = _Resident(own["states"], taken, shared, table, most_need, max(1, most_pushes))
+        resident = _Resident(own["states"], taken, shared, table, most_frames_required, max(1, most_pushes))
         self._tables[key] = resident
         self._bound()
         return resident
@@ -722,7 +697,7 @@ class Arena:
         (lists, entries), (start, *arrays) = one.spaces, _ARRAYS_OF[one.kind]
         first = at[entries]
         for name, values in zip(arrays, one.arrays, strict=True):
-            self._set(name, first, values.astype(getattr(self.table, name).dtype))
+            self._set(name, first, values.astype(self._arrays[name].dtype))
         self._set(start, at[lists], np.array([first, first + one.arrays[0].size], np.int32))
         return at[lists]
 
@@ -794,14 +769,14 @@ class Arena:
             to = code >> 1
             known = np.where((to >= 0) & (to < rows), states[to.clip(0, rows - 1)], cap.states + 1)
             yield "base_target", here["base_targets"], np.where(code & 1, code, known << 1).astype(np.int32)
-        code_need = t.code_need if t.is_nested else np.zeros(rows + 2, np.int32)
-        code_need = np.where(code_need > 0, code_need + over, 0).astype(np.int32)
-        yield "_code_need", first, part(code_need[:rows], *by_row)
+        code_frames_required = t.code_frames_required if t.is_nested else np.zeros(rows + 2, np.int32)
+        code_frames_required = np.where(code_frames_required > 0, code_frames_required + over, 0).astype(np.int32)
+        yield "_code_need", first, part(code_frames_required[:rows], *by_row)
         by_site, by_action = (0, common.sites), (0, common.actions)
         if t.is_nested:
             by_entry, by_push = (0, int(t.site_start[common.sites])), (0, int(t.action_start[common.actions]))
             need = np.maximum(~t.site_leaf, t.site_need if t.site_need.size else 0)
-            yield "_code_need", cap.states + 2 + action, part(code_need[rows + 2 :], *by_action)
+            yield "_code_need", cap.states + 2 + action, part(code_frames_required[rows + 2 :], *by_action)
             yield "site_start", site, starts(t.site_start, *by_site, "site_entries")
             yield "site_symbol", here["site_entries"], part(t.site_symbol, *by_entry)
             yield "site_target", here["site_entries"], coded(part(t.site_target, *by_entry))
@@ -851,12 +826,10 @@ class Arena:
 
     def _bound(self) -> None:
         """Note how much room the tables that are there may need."""
-        fields = self.table.__dict__
-        fields["_most_need"] = max((each.most_need for each in self._tables.values()), default=0)
-        fields["_most_pushes"] = max((each.most_pushes for each in self._tables.values()), default=1)
-        bundle = fields.get("_bundle")
-        if bundle is not None:
-            bundle.set_most(fields["_most_need"], fields["_most_pushes"])
+        tables, limits = self._tables.values(), self.table.limits
+        limits.most_required = max((each.most_frames_required for each in tables), default=0)
+        limits.most_pushes = max((each.most_pushes for each in tables), default=1)
+        pointers_of(self.table).set_most(limits.most_required, limits.most_pushes)
 
     # ---------------------------------------------------------------------------------------------- on a device
 
@@ -1065,7 +1038,7 @@ def _check_finite(table: TransitionTable) -> None:
     """Work out a lazy table; ArenaError where there is none."""
     if isinstance(table, LazyTable):
         try:
-            table.complete()
+            table.to_table()
         except NoTableError as error:
             raise ArenaError(
                 "an arena holds arrays, and this grammar has no finite table: put it by itself, ops.put(table), or "
@@ -1114,4 +1087,4 @@ def _as_graph(table: TransitionTable) -> TransitionTable:
         "base_start": np.zeros(1, np.int32), "base_target": table.base_target[:0], "class_start": np.zeros(1, np.int32),
         "class_token": table.class_token[:0], "class_id": table.class_id[:0],
     }  # fmt: skip
-    return TransitionTable.graph(**fields)
+    return TransitionTable.flat(**fields)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..device.backend import Operations
 from ..device.device_table import State
 
 Step = Callable[[Any, Any, int], tuple[Any, Any]]
@@ -36,7 +36,7 @@ def beam_search(
     cache: Any,
     dev: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     batch: int,
     beams: int,
     max_length: int,

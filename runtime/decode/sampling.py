@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from ...errors import VocabularyMismatchError
+from ..device.backend import Operations
 from ..device.device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
 from ..device.on_demand import counts_tokens
 from .beam import Step
@@ -44,6 +44,15 @@ class Sequences(NamedTuple):
     states: Any  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
 
 
+class FilterOptions(TypedDict, total=False):
+    """Options of a draw, as `sample` has them."""
+
+    temperature: float  # 1.0 if left out; 0 takes the best token
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+
+
 class _Filters(NamedTuple):
     """Checked options of a draw."""
 
@@ -59,7 +68,7 @@ def sample(
     state: AnyState,
     random: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -146,7 +155,7 @@ def allowed_logits(
     state: AnyState,
     level: int | None = None,
     *,
-    ops: ModuleType,
+    ops: Operations,
     bias: Any = None,
     remaining: Any = None,
 ) -> tuple[Any, Any]:
@@ -188,7 +197,7 @@ def sample_allowed(
     logits: Any,
     random: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -214,15 +223,12 @@ def sample_sequences(
     dev: Any,
     random: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     batch: int,
     max_length: int,
     samples: int = 1,
     start_token: int = 0,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
+    **options: Unpack[FilterOptions],
 ) -> Sequences:
     """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
 
@@ -232,13 +238,13 @@ def sample_sequences(
     one without, all sequences must have one length. Where the table was put with budgets, what could not be complete
     by then is not allowed, and of nested tables some of what could, since their distances are upper bounds; else what
     is not complete is flagged in `valid`, as are rows whose model has no distribution.
-    random: as in `sample`; of uniform numbers, (steps, B * S, 2).
+    random: as in `sample`; of uniform numbers, (steps, B * S, 2). options: see `FilterOptions`.
 
     Without filters log_probs + log_mass is the log-probability of a sequence under the model.
 
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """
-    filters = _filters(temperature, top_k, top_p, min_p)
+    filters = _filters(**options)
     _check_run(dev, batch, samples, max_length)
     steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
     shortened = dev.max_length is None or steps < dev.max_length
@@ -289,7 +295,7 @@ def sample_sequences(
 # ------------------------------------------------------------------------------------------------ one draw
 
 
-def _choose(ops: Any, x: Any, random: Any, filters: _Filters, sound: Any = None) -> tuple[Any, Any, Any, Any]:
+def _choose(ops: Operations, x: Any, random: Any, filters: _Filters, sound: Any = None) -> tuple[Any, Any, Any, Any]:
     """Return where each row of tempered logits (N, W) was drawn, its log-probability, their log-sum and which hold.
 
     -inf is what is not allowed. sound: (N,) rows that may be drawn from.
@@ -312,7 +318,7 @@ def _choose(ops: Any, x: Any, random: Any, filters: _Filters, sound: Any = None)
     return at, ops.where(valid, log_probs, -float("inf")), total, valid
 
 
-def _floor(ops: Any, x: Any, total: Any, filters: _Filters) -> Any:
+def _floor(ops: Operations, x: Any, total: Any, filters: _Filters) -> Any:
     """Return the least of x (N, W) that the filters keep, (N, 1), or None without filters; total (N, 1): log-sum."""
     top_p = None if filters.top_p == 1 else filters.top_p
     min_p = None if filters.min_p == 0 else filters.min_p
@@ -340,7 +346,7 @@ def _floor(ops: Any, x: Any, total: Any, filters: _Filters) -> Any:
     return floor
 
 
-def _draw(ops: Any, weights: Any, uniforms: Any) -> Any:
+def _draw(ops: Operations, weights: Any, uniforms: Any) -> Any:
     """Return where each row of weights (N, W) is drawn, given two uniform numbers (N, 2).
 
     Wide rows are drawn from in two goes, a block and one of its weights: a running sum over 100,000 weights in 32 bits
@@ -358,7 +364,7 @@ def _draw(ops: Any, weights: Any, uniforms: Any) -> Any:
     return block * _BLOCK + _draw_one(ops, inside, uniforms[:, 1])
 
 
-def _draw_one(ops: Any, weights: Any, uniform: Any) -> Any:
+def _draw_one(ops: Operations, weights: Any, uniform: Any) -> Any:
     """Return the first place in each row (N, W) at which the running sum is above a share (N,) of all.
 
     Never one of weight 0, whichever way a device rounds its sums.
@@ -380,7 +386,7 @@ def _are_uniforms(random: Any) -> bool:
     return "float" in str(getattr(random, "dtype", ""))
 
 
-def _uniform(ops: Any, random: Any, shape: tuple[int, ...], like: Any) -> Any:
+def _uniform(ops: Operations, random: Any, shape: tuple[int, ...], like: Any) -> Any:
     """Return uniform numbers of a shape: drawn, or those that were given."""
     if not _are_uniforms(random):
         return ops.uniform(random, shape, like)
@@ -389,7 +395,7 @@ def _uniform(ops: Any, random: Any, shape: tuple[int, ...], like: Any) -> Any:
     return random
 
 
-def _split(ops: Any, random: Any) -> tuple[Any, Any]:
+def _split(ops: Operations, random: Any) -> tuple[Any, Any]:
     """Return what to draw from now and what to draw from later; of numbers, or a tuple, the first and the rest."""
     if isinstance(random, tuple) or _are_uniforms(random):
         if len(random) == 0:
@@ -412,7 +418,9 @@ def _number(name: str, value: Any, kind: Any, what: str) -> None:
         raise TypeError(f"{name} must be {what}, known when a step is traced, not a {type(value).__name__}")
 
 
-def _filters(temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> _Filters:
+def _filters(
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
+) -> _Filters:
     """Return checked options; TypeError, ValueError."""
     _number("temperature", temperature, Real, "a number")
     if not 0 <= temperature < math.inf:

@@ -7,9 +7,9 @@ leads into a corner of the set is drawn too often. Here that is made up for.
 from __future__ import annotations
 
 from numbers import Integral
-from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..device.backend import Operations
 from .beam import Step
 from .sampling import _choose, _filters, _number, _split, _uniform, sample_sequences
 
@@ -33,7 +33,7 @@ def sample_unbiased(
     dev: Any,
     random: Any,
     *,
-    ops: ModuleType,
+    ops: Operations,
     batch: int,
     candidates: int,
     max_length: int,
@@ -77,7 +77,7 @@ def sample_unbiased(
     accepted = drawn.valid & (_uniform(ops, now, (batch, candidates), score) < score)
     first, any_accepted = ops.where(accepted, 1, 0).argmax(-1), accepted.any(-1)
     chosen = _pick(ops, drawn, first)
-    if not ops.surely(any_accepted):
+    if not ops.all_known_true(any_accepted):
         now, random = _split(ops, random)
         again = draw(now)
         now, _ = _split(ops, random)
@@ -88,7 +88,7 @@ def sample_unbiased(
     return Unbiased(**chosen._asdict(), accepted=accepted_at, candidates=taken)
 
 
-def rerank(found: Any, log_scores: Any, random: Any, *, ops: ModuleType) -> Any:
+def rerank(found: Any, log_scores: Any, random: Any, *, ops: Operations) -> Any:
     """Return one of the candidates of each input, drawn with probability proportional to its score.
 
     found: `Sequences` or `Beams`, (B, M, ..); what comes back has no axis M. log_scores: (B, M). Of samples these are
@@ -120,12 +120,12 @@ def rerank(found: Any, log_scores: Any, random: Any, *, ops: ModuleType) -> Any:
     return chosen._replace(**blank, valid=valid)
 
 
-def _pick(ops: Any, found: Any, at: Any) -> Any:
+def _pick(ops: Operations, found: Any, at: Any) -> Any:
     """Return candidate at (B,) of each row of a tuple of arrays (B, M, ..)."""
     rows = ops.arange(at.shape[0], like=at)
     return type(found)(*(array[rows, at] for array in found))
 
 
-def _where(ops: Any, condition: Any, a: Any, b: Any) -> Any:
+def _where(ops: Operations, condition: Any, a: Any, b: Any) -> Any:
     """Return a (B, ..) where a condition (B,) holds, else b."""
     return ops.where(condition.reshape(-1, *(1 for _ in a.shape[1:])), a, b)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError, VocabularyMismatchError
-from ...table.transition_table import Level, NestedState, TransitionTable
+from ...table.constraint import Constraint
+from ...table.states import NestedState
+from ...table.transition_table import Level, TransitionTable
+from .backend import Array
 
 _DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
 MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
@@ -20,7 +23,15 @@ _SPARSE = 4  # how many times as many as the sites' own are worth it besides
 class State(NamedTuple):
     """Where each sequence of a batch stands in its table: a tuple of integer arrays with the batch first."""
 
-    node: Any  # (B,)
+    node: Array  # (B,)
+
+
+class MatrixState(NamedTuple):
+    """Where each sequence of a batch stands: the rows that begin with it, and how many tokens it has."""
+
+    node: Array  # (B,) the first of these rows; Q in the dead state
+    high: Array  # (B,) the row after the last; Q in the dead state
+    depth: Array  # (B,) L in the dead state
 
 
 AnyState = State | NestedState
@@ -30,9 +41,9 @@ AnyState = State | NestedState
 class Candidates(NamedTuple):
     """The best allowed continuations of each row, best first; unused slots score -inf."""
 
-    scores: Any  # (B, width) log-probabilities under the full softmax
-    tokens: Any  # (B, width)
-    states: AnyState  # (B, width)
+    scores: Array  # (B, width) log-probabilities under the full softmax
+    tokens: Array  # (B, width)
+    states: AnyState | MatrixState  # (B, width)
 
 
 class Selection(NamedTuple):
@@ -42,10 +53,10 @@ class Selection(NamedTuple):
     model's cache can stay as it is.
     """
 
-    scores: Any  # (B, M) totals
-    parents: Any  # (B, M) which beam each continues, 0 .. m - 1; None for itself
-    tokens: Any  # (B, M); 0 in unused slots, so that a model can always be fed
-    state: AnyState  # (B * M,); the dead state in unused slots
+    scores: Array  # (B, M) totals
+    parents: Array  # (B, M) which beam each continues, 0 .. m - 1; None for itself
+    tokens: Array  # (B, M); 0 in unused slots, so that a model can always be fed
+    state: AnyState | MatrixState  # (B * M,); the dead state in unused slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,26 +68,26 @@ class DeviceCalls:
     no such symbol; where that would take too much memory, it is as of a table, and `site_symbol` is searched.
     """
 
-    row_exit: Any  # (S + 1,); (0,) where no row has exits of its own
-    base_exit: Any  # (R + 1,); (0,) where no base has exits
-    exit_start: Any  # (L + 2,)
-    exit_token: Any  # (N + exit_width + 1,)
-    exit_symbol: Any  # (N + exit_width + 1,)
-    base_push: Any  # (S + 1,) a site or -1; (0,) where no row has one
-    site_start: Any  # (K + 2,)
-    site_symbol: Any  # (M + 1,); (0,) where targets are by site and symbol
-    site_target: Any  # (K + 1, Y), or (M + 1,)
-    site_frames: Any  # (K + 1,) int32: 0 of a leaf, else 1
-    site_room: Any  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
-    site_distance: Any  # (K + 1,), or (0,) if distances were not put, or where ends are told apart
-    end_distance: Any  # (C, F, K + 1) the same by ends; (0,)
-    distance_room: Any  # (C, S + 2 + A) how many more frames must fit for a distance; (0,) where nothing need be asked
-    site_distance_room: Any  # (C, F, K + 1); (0,)
-    action_state: Any  # (A + 1,)
-    action_start: Any  # (A + 2,)
-    action_push: Any  # (max(P, 1),)
-    action_room: Any  # (A + 1,) how many more frames must fit for an action to be followed
-    state_room: Any  # (S + 2,) the same of states; (0,) where it is 0 of all
+    row_exit: Array  # (S + 1,); (0,) where no row has exits of its own
+    base_exit: Array  # (R + 1,); (0,) where no base has exits
+    exit_start: Array  # (L + 2,)
+    exit_token: Array  # (N + exit_width + 1,)
+    exit_symbol: Array  # (N + exit_width + 1,)
+    base_push: Array  # (S + 1,) a site or -1; (0,) where no row has one
+    site_start: Array  # (K + 2,)
+    site_symbol: Array  # (M + 1,); (0,) where targets are by site and symbol
+    site_target: Array  # (K + 1, Y), or (M + 1,)
+    site_frames: Array  # (K + 1,) int32: 0 of a leaf, else 1
+    site_room: Array  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
+    site_distance: Array  # (K + 1,), or (0,) if distances were not put, or where ends are told apart
+    end_distance: Array  # (C, F, K + 1) the same by ends; (0,)
+    distance_room: Array  # (C, S + 2 + A) more frames that must fit for a distance; (0,) where all fit
+    site_distance_room: Array  # (C, F, K + 1); (0,)
+    action_state: Array  # (A + 1,)
+    action_start: Array  # (A + 2,)
+    action_push: Array  # (max(P, 1),)
+    action_room: Array  # (A + 1,) how many more frames must fit for an action to be followed
+    state_room: Array  # (S + 2,) the same of states; (0,) where it is 0 of all
     depth: int
     slots: int
     symbols: int  # Y
@@ -93,23 +104,23 @@ class DeviceTable:
     bytes here, K of them a row, with 8 K a multiple of 64. Of a trie, `rank` counts the bits set before each byte.
     """
 
-    row_start: Any  # (S + 1,)
-    edge_token: Any  # (E + T + 2 + width,)
-    edge_target: Any  # (max(E, 1),)
-    accepting: Any  # (S,)
-    base_row: Any  # (H + 1,)
-    masks: Any  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
-    rank: Any  # (U + 1, K); (1, 1) of a graph
-    base_mask: Any  # (R + 1,)
-    base_classes: Any  # (R + 1,)
-    base_start: Any  # (R + 1,)
-    base_target: Any  # (X + 1,)
-    class_start: Any  # (lists + 2,): one more list, which is empty, for the base that allows nothing
-    class_token: Any  # (Z + class_width + 1,)
-    class_id: Any  # (Z + class_width + 1,)
-    distance: Any  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
+    row_start: Array  # (S + 1,)
+    edge_token: Array  # (E + T + 2 + width,)
+    edge_target: Array  # (max(E, 1),)
+    accepting: Array  # (S,)
+    base_row: Array  # (H + 1,)
+    masks: Array  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
+    rank: Array  # (U + 1, K); (1, 1) of a graph
+    base_mask: Array  # (R + 1,)
+    base_classes: Array  # (R + 1,)
+    base_start: Array  # (R + 1,)
+    base_target: Array  # (X + 1,)
+    class_start: Array  # (lists + 2,): one more list, which is empty, for the base that allows nothing
+    class_token: Array  # (Z + class_width + 1,)
+    class_id: Array  # (Z + class_width + 1,)
+    distance: Array  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
     # ends are told apart; (0,) if it was not put
-    starts: Any  # (1,), or (B,) of an arena where it is said: the states in which sequences start; (0,) where it is not
+    starts: Array  # the states in which sequences start: (1,), of an arena (B,) after `at`, else (0,)
     calls: DeviceCalls | None  # of a nested table
     vocab_size: int
     num_rows: int
@@ -145,21 +156,18 @@ class DeviceTable:
         return self.levels[depth] if depth < len(self.levels) else Level(1, False, False, True)
 
 
-ARRAYS = (
-    "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank", "base_mask", "base_classes",
-    "base_start", "base_target", "class_start", "class_token", "class_id", "distance",
-    "starts",
-)  # fmt: skip
-CALL_ARRAYS = (
-    "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol",
-    "site_target", "site_frames", "site_room", "site_distance", "end_distance", "distance_room", "site_distance_room",
-    "action_state", "action_start", "action_push", "action_room", "state_room",
-)  # fmt: skip
-CALL_STATICS = ("depth", "slots", "symbols", "exit_width", "site_width", "pops")
-STATICS = (
-    "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
-    "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host", "arena",
-)  # fmt: skip
+def arrays_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that hold arrays: those of type `Array`, or of a tuple of them."""
+    return tuple(field.name for field in fields(kind) if field.type in ("Array", "tuple[Array, ...]"))
+
+
+def statics_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the other fields of a dataclass, but `calls`, which has arrays of its own."""
+    arrays = arrays_of(kind)
+    return tuple(field.name for field in fields(kind) if field.name not in arrays and field.name != "calls")
+
+
+CALL_ARRAYS = arrays_of(DeviceCalls)
 
 
 Made = TypeVar("Made", bound=DeviceTable)
@@ -309,8 +317,8 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
         "action_state": np.concatenate([nothing, table.action_state]),
         "action_start": np.concatenate([nothing, table.action_start]),
         "action_push": table.action_push if table.action_push.size else nothing,
-        "action_room": np.concatenate([nothing, table.code_need[rows + 2 :]]).astype(np.int32),
-        "state_room": table.code_need[: rows + 2].astype(np.int32) if any_need else nothing[:0],
+        "action_room": np.concatenate([nothing, table.code_frames_required[rows + 2 :]]).astype(np.int32),
+        "state_room": table.code_frames_required[: rows + 2].astype(np.int32) if any_need else nothing[:0],
     }
     return DeviceCalls(
         **{name: convert(array) for name, array in arrays.items()},
@@ -351,6 +359,13 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
+def whole(table: Any) -> Any:
+    """Return a constraint as it is put on a device, a lazy table with its arrays. Raises TypeError for others."""
+    if not isinstance(table, Constraint):
+        raise TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(table).__name__}")
+    return table.to_table()
+
+
 def check_table(table: TransitionTable) -> None:
     """Raise TypeError unless this is a table."""
     if not isinstance(table, TransitionTable):
@@ -358,7 +373,7 @@ def check_table(table: TransitionTable) -> None:
 
 
 def check_top(top: Any) -> None:
-    """Raise ValueError unless `top`, which a table has no use for, is None."""
+    """Raise ValueError if `top`, which is for sorted matrices alone, is given."""
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
 

@@ -1,10 +1,10 @@
 """Operations on a table that is read as texts come to its states, written once against an operations module.
 
-Of a grammar whose nesting the text does not delimit there is no finite table, and of others none within their budget.
-A `Matcher` reads them as they are; here its places get numbers. On the device lie the masks of those that have been
-reached, each once, and which of them every number has, so that whatever only asks what is allowed needs no host.
-`advance` and `select` read states and tokens on the host, follow them there as a matcher does, and write what is new in
-one go before they return.
+A grammar whose nesting the text does not delimit has no finite table; others have none within their budget. A `Matcher`
+reads them without one. This module numbers the places that matchers reach. The device holds each distinct mask once,
+and the mask of every number, so that operations that only ask what is allowed need no host. `advance` and `select`
+read states and tokens on the host, follow them there as a matcher does, and write all new rows at once before they
+return.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import BudgetError, ConstraintError
-from ...table.transition_table import LazyTable, TransitionTable
-from ..host.matcher import Matcher, _Host
+from ...lazy.lazy_table import LazyTable
+from ...table.transition_table import TransitionTable
+from ..host.host_reader import HostReader
+from ..host.matcher import Matcher
+from .backend import Array, Backend
 from .device_table import (
     Candidates,
     DeviceTable,
@@ -44,10 +47,10 @@ _LEAST, _MOST = 64, 1024
 class Arrays(NamedTuple):
     """What is on a device of R rows and U masks, of which the first are in use."""
 
-    masks: Any  # (U, ceil(V / 32)) in the type of a `bitmask`; the first is of nothing
-    mask_of: Any  # (R,) which mask each row has
-    may_end: Any  # bool (R,) whether a sequence may end there
-    but_eos: Any  # (1, ceil(V / 32)) a mask of all tokens but EOS
+    masks: Array  # (U, ceil(V / 32)) in the type of a `bitmask`; the first is of nothing
+    mask_of: Array  # (R,) which mask each row has
+    may_end: Array  # bool (R,) whether a sequence may end there
+    but_eos: Array  # (1, ceil(V / 32)) a mask of all tokens but EOS
 
 
 class Stored(NamedTuple):
@@ -68,11 +71,13 @@ class Rows:
     tables of one vocabulary may have their places among the same rows.
     """
 
-    def __init__(self, ops: Any, convert: Callable[[NDArray[Any]], Any], size: int, eos: int | None, most: int) -> None:
+    def __init__(
+        self, ops: Backend, convert: Callable[[NDArray[Any]], Array], size: int, eos: int | None, most: int
+    ) -> None:
         self.ops, self.vocab_size, self.eos, self.most_bytes = ops, size, eos, most
         self.words = -(-size // 32)
         self._lock = threading.RLock()
-        self._places: list[tuple[_Host, Any] | None] = [None]  # by row; None where there is none
+        self._places: list[tuple[HostReader[Any], Any] | None] = [None]  # by row; None where there is none
         self._keys: list[Any] = [None]
         self._rows: dict[Any, int] = {}  # the row of each place, by what tells it from others
         self._masks: list[bytes | None] = [bytes(4 * self.words)]  # None where there is none
@@ -107,9 +112,9 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to `keep`: more than half of the room on the device is taken, or of all there may be.
+        """Whether to call `keep`: more than half of the room on the device, or of `most_bytes`, is taken.
 
-        What the last time had to stay does not count, so that nobody asks again at every step.
+        Rows that the last `keep` left in place do not count; otherwise this would hold at every step.
         """
         stored, kept, (masks, mask_of, _, _) = self.stored, self._kept, self.arrays
         return bool(
@@ -120,9 +125,9 @@ class Rows:
 
     def of(self, matcher: Matcher) -> int:
         """Return the row of where a matcher stands; inside of `adding`. Raises BudgetError."""
-        return self._row(matcher._host, matcher._place)
+        return self._row(matcher._reader, matcher._place)
 
-    def place(self, row: int) -> tuple[_Host, Any] | None:
+    def place(self, row: int) -> tuple[HostReader[Any], Any] | None:
         """Return what a row stands for; None for `DEAD`. Raises ValueError for a row that is none."""
         found = self._places[row] if 0 <= row < len(self._places) else None
         if found is None and row != DEAD:
@@ -133,7 +138,7 @@ class Rows:
         return found
 
     def follow(self, nodes: NDArray[Any], tokens: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the rows (n,) that tokens (n,) lead to, once they are on the device; ValueError, BudgetError."""
+        """Return the rows (n,) that tokens (n,) lead to, written to the device. Raises ValueError, BudgetError."""
         wanted = (tokens >= 0) & (tokens < self.vocab_size) & (nodes != DEAD)
         keys, back = np.unique(nodes[wanted].astype(np.int64) * self.vocab_size + tokens[wanted], return_inverse=True)
         found = np.full(len(keys), DEAD, np.int64)
@@ -150,7 +155,7 @@ class Rows:
         return out
 
     def keep(self, nodes: NDArray[Any]) -> None:
-        """Forget all rows but these, whose numbers stay; others allow nothing until they are given to what comes."""
+        """Forget all rows but these, which keep their numbers; a freed number allows nothing until a new row has it."""
         kept = {DEAD, *nodes.reshape(-1).tolist()}
         with self._lock:
             left = [row for row, place in enumerate(self._places) if place is not None and row not in kept]
@@ -167,7 +172,7 @@ class Rows:
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """Have what is added inside on the device afterwards, also where it ends in the middle; all or none of it."""
+        """Write the rows added inside to the device on leaving, even after an error; forget them all if that fails."""
         with self._lock:
             try:
                 yield
@@ -181,7 +186,7 @@ class Rows:
                 finally:
                     self._new_rows, self._new_masks = [], []
 
-    def _row(self, host: _Host, place: Any) -> int:
+    def _row(self, host: HostReader[Any], place: Any) -> int:
         """Return the row of a place, which is added if it has none."""
         key = (host, *host.configuration(place))
         row = self._rows.get(key)
@@ -238,9 +243,9 @@ class Rows:
         ops = self.ops
         masks, mask_of, may_end, but_eos = self.arrays
         while masks.shape[0] < len(self._uses):
-            masks = ops.grown(masks)
+            masks = ops.doubled(masks)
         while mask_of.shape[0] < len(self._places):
-            mask_of, may_end = ops.grown(mask_of), ops.grown(may_end)
+            mask_of, may_end = ops.doubled(mask_of), ops.doubled(may_end)
         if self._new_masks:
             added = bytearray().join(self._masks[number] or b"" for number in self._new_masks)
             values = np.frombuffer(added, np.uint32).reshape(-1, self.words)
@@ -338,7 +343,7 @@ def is_read(table: Any, on_demand: bool | None) -> bool:
     """
     if on_demand is not None and not isinstance(on_demand, bool):
         raise TypeError(f"on_demand must be True, False or None, not {on_demand!r}")
-    if on_demand and not isinstance(table, TransitionTable):
+    if on_demand and not isinstance(table, TransitionTable | LazyTable):
         raise TypeError(f"on_demand=True is for tables, not for a {type(table).__name__}")
     return bool(on_demand) or (on_demand is None and not has_lengths(table))
 
@@ -352,7 +357,7 @@ def has_lengths(table: Any) -> bool:
 
 
 def check_budgets(table: TransitionTable, budgets: bool) -> None:
-    """Raise ConstraintError where distances are asked for that nobody knows."""
+    """Raise ConstraintError if budgets are asked for: an on-demand table does not know its distances to an end."""
     if budgets:
         raise ConstraintError(
             "how many tokens an end is away is not known of a table that is read on demand: put it without budgets, "
@@ -361,7 +366,11 @@ def check_budgets(table: TransitionTable, budgets: bool) -> None:
 
 
 def read(
-    ops: Any, convert: Callable[[NDArray[Any]], Any], table: TransitionTable, budgets: bool = False, top: Any = None
+    ops: Backend,
+    convert: Callable[[NDArray[Any]], Array],
+    table: TransitionTable,
+    budgets: bool = False,
+    top: Any = None,
 ) -> OnDemandTable:
     """Return a table that is read on demand, with its start on the device; each array goes through `convert`."""
     if top is not None:
@@ -375,15 +384,15 @@ def read(
 # ------------------------------------------------------------------------------------------------------ checks
 
 
-def _is(x: Any, kind: str) -> bool:
+def _is(x: Array, kind: str) -> bool:
     """Return whether an array is of a kind, "int" or "float", whatever library it is of."""
     return kind in str(x.dtype)
 
 
-def _current(ops: Any, dev: OnDemandTable, *given: Any) -> Arrays:
+def _current(ops: Backend, dev: OnDemandTable, *given: Array) -> Arrays:
     """Return what is on the device. Raises TypeError where a compiled function would keep it as it is now."""
     arrays = dev.arrays
-    if dev.given is None and ops.baked(*given):
+    if dev.given is None and ops.is_recording(*given):
         raise TypeError(
             "a table that is read on demand grows from step to step, and what is being traced here would keep it as "
             "it is now: in JAX, let it be an argument of the jitted function; in a CUDA graph, write `bitmask` to an "
@@ -392,7 +401,7 @@ def _current(ops: Any, dev: OnDemandTable, *given: Any) -> Arrays:
     return arrays
 
 
-def _of_rows(ops: Any, array: Any, nodes: Any) -> Any:
+def _of_rows(ops: Backend, array: Array, nodes: Array) -> Array:
     """Return what states have in an array of rows. Raises ValueError where a library says that there is no such row."""
     try:
         return ops.lookup(array, nodes)
@@ -403,9 +412,9 @@ def _of_rows(ops: Any, array: Any, nodes: Any) -> Any:
         ) from error
 
 
-def _check_known(ops: Any, name: str, *given: Any) -> None:
+def _check_known(ops: Backend, name: str, *given: Array) -> None:
     """Raise TypeError where what must be read on the host is only traced."""
-    if not ops.known(*given):
+    if not ops.is_concrete(*given):
         raise TypeError(
             f"{name} reads states and tokens of a table without arrays on the host, so it cannot be inside jit, scan, "
             "vmap, torch.compile or a CUDA graph: call it between steps. mask_logits and whatever else only asks what "
@@ -413,7 +422,7 @@ def _check_known(ops: Any, name: str, *given: Any) -> None:
         )
 
 
-def _check_budget(remaining: Any) -> None:
+def _check_budget(remaining: Array | None) -> None:
     if remaining is not None:
         raise ValueError(
             "remaining is for tables whose distances are known, and this one is read on demand: leave it out, let "
@@ -421,7 +430,7 @@ def _check_budget(remaining: Any) -> None:
         )
 
 
-def _check(dev: OnDemandTable, logits: Any, state: Any) -> None:
+def _check(dev: OnDemandTable, logits: Array, state: Any) -> None:
     check_floating(_is(logits, "float"), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
@@ -430,49 +439,51 @@ def _check(dev: OnDemandTable, logits: Any, state: Any) -> None:
 # -------------------------------------------------------------------------------------------------- operations
 
 
-def start(ops: Any, dev: OnDemandTable, batch: int) -> State:
+def start(ops: Backend, dev: OnDemandTable, batch: int) -> State:
     """Return the state of `batch` sequences with nothing written yet."""
     return State(ops.zeros((batch,), like=dev.arrays.mask_of) + dev.start_row)
 
 
-def first_tokens(ops: Any, dev: OnDemandTable, cache: Any, count: int, token: int) -> Any:
+def first_tokens(ops: Backend, dev: OnDemandTable, cache: Any, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with, where the masks are."""
     return ops.zeros((count,), like=dev.arrays.mask_of) + token
 
 
-def accepting(ops: Any, dev: OnDemandTable, state: State) -> Any:
+def accepting(ops: Backend, dev: OnDemandTable, state: State) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     return _of_rows(ops, _current(ops, dev, state.node).may_end, state.node)
 
 
-def distance(ops: Any, dev: OnDemandTable, state: State) -> Any:
-    """Raise ValueError: nobody knows."""
+def distance(ops: Backend, dev: OnDemandTable, state: State) -> Array:
+    """Raise ValueError: an on-demand table does not know its distances to an end."""
     raise ValueError(
         "how many tokens an end is away is not known of a table that is read on demand: leave max_tokens out"
     )
 
 
-def bitmask(ops: Any, dev: OnDemandTable, state: State, remaining: Any = None) -> Any:
+def bitmask(ops: Backend, dev: OnDemandTable, state: State, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed, as of a table; ValueError for `remaining`."""
     _check_budget(remaining)
     arrays = _current(ops, dev, state.node)
     return ops.gather(arrays.masks, _of_rows(ops, arrays.mask_of, state.node))
 
 
-def mask_logits(ops: Any, dev: OnDemandTable, logits: Any, state: State, remaining: Any = None) -> Any:
+def mask_logits(ops: Backend, dev: OnDemandTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
     """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched."""
     _check(dev, logits, state)
     return ops.keep_packed(logits, bitmask(ops, dev, state, remaining), dev.vocab_size)
 
 
-def mask_logits_(ops: Any, dev: OnDemandTable, logits: Any, state: State, remaining: Any = None) -> Any:
+def mask_logits_(
+    ops: Backend, dev: OnDemandTable, logits: Array, state: State, remaining: Array | None = None
+) -> Array:
     """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
     _check(dev, logits, state)
     return ops.keep_packed(logits, bitmask(ops, dev, state, remaining), dev.vocab_size, True)
 
 
 def candidates(
-    ops: Any, dev: OnDemandTable, logits: Any, state: State, width: int, level: int | None = None
+    ops: Backend, dev: OnDemandTable, logits: Array, state: State, width: int, level: int | None = None
 ) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
@@ -490,11 +501,11 @@ def candidates(
 
 
 def select(
-    ops: Any,
+    ops: Backend,
     dev: OnDemandTable,
-    logits: Any,
+    logits: Array,
     state: State,
-    scores: Any,
+    scores: Array,
     beams: int,
     level: int,
     renormalise: bool = False,
@@ -524,7 +535,7 @@ def select(
     return Selection(best, parents, tokens, State(reached))
 
 
-def end_scores(ops: Any, dev: OnDemandTable, logits: Any, state: State, renormalise: bool = False) -> Any:
+def end_scores(ops: Backend, dev: OnDemandTable, logits: Array, state: State, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     if dev.eos is None:
         raise ValueError("this table has no EOS: its vocabulary has none")
@@ -533,7 +544,7 @@ def end_scores(ops: Any, dev: OnDemandTable, logits: Any, state: State, renormal
     return ops.where(accepting(ops, dev, state) & (last <= float("inf")), last, -float("inf"))
 
 
-def advance(ops: Any, dev: OnDemandTable, state: State, tokens: Any) -> State:
+def advance(ops: Backend, dev: OnDemandTable, state: State, tokens: Array) -> State:
     """Return the state after one more token (B,) each; the dead state where it was not allowed.
 
     Reads states and tokens on the host, once. Raises BudgetError.
@@ -543,19 +554,19 @@ def advance(ops: Any, dev: OnDemandTable, state: State, tokens: Any) -> State:
     return State(_followed(ops, dev, state.node, ops.integers(tokens, state.node)))
 
 
-def _followed(ops: Any, dev: OnDemandTable, nodes: Any, tokens: Any) -> Any:
+def _followed(ops: Backend, dev: OnDemandTable, nodes: Array, tokens: Array) -> Array:
     """Return the rows (n,) that tokens (n,) lead to."""
     both = ops.to_host(ops.concatenate([nodes, tokens], 0))  # one read
     count = nodes.shape[0]
     return ops.to_device(dev.rows.follow(both[:count], both[count:]), dev.rows.arrays.mask_of)
 
 
-def log_mass(ops: Any, dev: OnDemandTable, logits: Any, state: State) -> Any:
+def log_mass(ops: Backend, dev: OnDemandTable, logits: Array, state: State) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     return ops.logsumexp(mask_logits(ops, dev, ops.log_softmax(logits), state))
 
 
-def contains(ops: Any, dev: OnDemandTable, sids: Any) -> Any:
+def contains(ops: Backend, dev: OnDemandTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,). It is read on the host, and adds no rows."""
     check_sids(sids.shape)
     check_tokens(sids.shape[0], sids.shape[:1], _is(sids, "int"), sids.dtype)
@@ -573,7 +584,9 @@ def contains(ops: Any, dev: OnDemandTable, sids: Any) -> Any:
     return ops.to_device(found, dev.arrays.mask_of)
 
 
-def allowed_tokens(ops: Any, dev: OnDemandTable, state: State, width: int, remaining: Any = None) -> tuple[Any, Any]:
+def allowed_tokens(
+    ops: Backend, dev: OnDemandTable, state: State, width: int, remaining: Array | None = None
+) -> tuple[Array, Array]:
     """Return the first `width` tokens that each state allows, and EOS, as of a table."""
     words = bitmask(ops, dev, state, remaining)
     bits = ops.unpack(words & dev.arrays.but_eos, dev.vocab_size)

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from ...kernels.compiled import callback, kernel
 from ...kernels.pointers import address_of, array_at
-from .masks import LONGEST, Logits, Team, compose_row, next_row, pays, sizes, stray_in
+from .logits import Logits
+from .orders import LONGEST, compose_row, sizes, stray_in
+from .team import Team, next_row, pays
 
 WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 BLOCK = 256

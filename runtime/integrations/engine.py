@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismatchError
-from ...table.transition_table import NestedState, TransitionTable
+from ...table.states import NestedState
+from ...table.transition_table import TransitionTable
 from .. import torch_ops
 from ..arena.arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
@@ -25,6 +26,7 @@ from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
 from ..device.device_table import State, check_logits
 from ..device.on_demand import DEAD, OnDemandTable, has_lengths
+from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher, Spelling
 from .reader import TransformersReader
@@ -184,10 +186,10 @@ class Engine:
                 raise ValueError("this engine has no arena to put tables in: make it with Engine(model, Arena(vocab))")
             else:
                 self.arena.fits(table)
-            if self.arena is not None and self.arena.budgets and table.min_length > max_tokens:
+            if self.arena is not None and self.arena.budgets and table.to_table().min_length > max_tokens:
                 raise ValueError(
-                    f"max_tokens={max_tokens} is less than the shortest sequence, {table.min_length} tokens: nothing "
-                    "could be complete"
+                    f"max_tokens={max_tokens} is less than the shortest sequence, "
+                    f"{table.to_table().min_length} tokens: nothing could be complete"
                 )
         filters = _filters(temperature, top_k, top_p, min_p)
         request = Request(tokens, table, max_tokens, filters, np.random.default_rng(seed), jump)
@@ -364,15 +366,15 @@ class Engine:
         uniforms = torch.tensor(np.array([each.random.random(2) for each in requests]), device=self.device)
         asked = [each.filters for each in requests]
         in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
-        if len(in_arena) == len(ready) and torch_ops._can_draw(x):
+        if len(in_arena) == len(ready) and drawing.can_draw(x):
             dev, state, remaining = self._states(requests, ready, in_arena)
             if dev.host is not None:  # each mask is composed when its row is drawn from
-                drawn = torch_ops._draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
+                drawn = drawing.draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
                 return drawn.tokens.tolist(), drawn.log_probs.tolist()
         masks = self._masks(requests, ready, in_arena, x)
-        if torch_ops._can_draw(x, *(() if masks is None else (masks,))):
+        if drawing.can_draw(x, *(() if masks is None else (masks,))):
             every = torch.full((len(x), -(-x.shape[1] // 32)), -1, dtype=torch.int32) if masks is None else masks
-            drawn = torch_ops._draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
+            drawn = drawing.draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
             return drawn.tokens.tolist(), drawn.log_probs.tolist()
         x = x.float() if x.dtype != torch.float64 else x
         temperatures = torch.tensor([each.temperature or 1.0 for each in asked], device=self.device)

@@ -302,7 +302,7 @@ def test_a_grammar_is_compiled_as_in_python(tokenizer, vocab, tmp_path, name, te
     to = ("--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
     printed = run_well("compile", "grammar", file, *arguments, *to, stdin=text)
     table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
-    assert same(table, mw.compile_grammar(text.removeprefix("\ufeff"), vocab, **options).complete())
+    assert same(table, mw.compile_grammar(text.removeprefix("\ufeff"), vocab, **options).to_table())
     assert table.accepts([*vocab.encode(member), 0])
     assert f" {table.num_states:,} states, " in printed
     for words in (("inspect",), ("inspect", "table")):
@@ -317,7 +317,7 @@ def test_the_way_down_that_a_grammar_takes_is_inspected(tokenizer, vocab, tmp_pa
     bytes_alone = run_well("inspect", "grammar", tmp_path / "list.lark")
     assert "the states of a DFA (regular)" in bytes_alone
     assert "V = 256, eos = None" in bytes_alone
-    table = mw.compile_grammar(LIST, vocab).complete()
+    table = mw.compile_grammar(LIST, vocab).to_table()
     tokens = run_well("inspect", "grammar", tmp_path / "list.lark", "--tokenizer", tokenizer, "--eos", 0)
     assert f" {table.num_states:,}: {table.num_rows:,} rows, " in tokens
     assert table.source in tokens
@@ -368,7 +368,7 @@ def test_text_with_tags_is_compiled_as_in_python(tokenizer, vocab, tmp_path):
         printed = run_well("compile", "tags", name, "--whitespace", "compact", "--depth", 5, *to, stdin=text)
         table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
         made = mw.compile_structural_tag(TAGS, vocab, whitespace="compact", depth=5, documents=known)
-        assert same(table, made.complete())
+        assert same(table, made.to_table())
         assert f" {table.num_states:,} states, " in printed
     assert table.accepts([*vocab.encode('so <f>{"a":null}</f>'), 0])
     assert not table.accepts([*vocab.encode('so <f>{"a": null}</f>'), 0])

@@ -135,8 +135,8 @@ def test_every_kind_of_input_gives_the_same_table(tmp_path):
         if "column" in name:
             tables.append(mw.compile_sequences(source, vocab_size=50))
         for table in tables:
-            assert table.edge_token.tolist() == reference.edge_token.tolist(), name
-            assert table.item_row.tolist() == reference.item_row.tolist(), name
+            assert table.edges.token.tolist() == reference.edge_token.tolist(), name
+            assert table.trie.item_row.tolist() == reference.item_row.tolist(), name
     ragged = mw.compile_sequences(rows.reshape(-1), offsets, vocab_size=50)
     assert ragged.edge_token.tolist() == reference.edge_token.tolist()
 
@@ -260,7 +260,7 @@ def test_millions_of_rows_hold_what_numpy_says(vocab):
     assert table.num_sequences == len(distinct)
     assert table.contains(distinct).all()
     order = np.argsort(group.reshape(-1), kind="stable")
-    assert (table.item_row == order).all()  # no sequence is a prefix of another, so groups come in sorted order
+    assert (table.trie.item_row == order).all()  # no sequence is a prefix of another, so groups come in sorted order
     near = distinct.copy()
     near[:, -1] = (near[:, -1] + 1) % vocab
     keys = {row.tobytes() for row in distinct}

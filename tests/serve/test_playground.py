@@ -242,7 +242,7 @@ def test_a_source_has_a_size_and_a_time_and_comes_from_the_cache_the_second_time
     assert first["compile_seconds"] == first["seconds"] == second["compile_seconds"]
     assert first["fingerprint"] == table.source
     assert (first["states"], first["edges"], first["bytes"]) == (table.num_states, table.num_edges, table.nbytes)
-    assert (first["masks"], first["no_room"]) == (len(table.masks), None)
+    assert (first["masks"], first["no_room"]) == (len(table.bases.masks), None)
 
 
 def test_a_source_shares_the_tables_of_the_api(service):
@@ -267,7 +267,7 @@ def test_it_is_said_which_way_down_a_grammar_takes(service):
     told(service, "step", "grammar", PALINDROMES, text="ab" * 40 + "a")
     table = service.cache.compile_grammar(PALINDROMES, budget=service.limits.budget)
     grown = told(service, "compile", "grammar", PALINDROMES)
-    assert out["states"] < grown["states"] == table.automaton.num_states
+    assert out["states"] < grown["states"] == table.machine.num_states
 
 
 def test_reading_a_grammar_keeps_to_its_budget_and_is_counted():
@@ -847,7 +847,7 @@ def test_kinds_keep_their_own_drafts(page, service):
 
 def test_the_page_says_which_way_down_a_grammar_takes_and_where_it_is_at_fault(page, service):
     visit(page, service, "grammar", LIST, "a,b")
-    table = compiled(service.loaded.vocabulary, "grammar", LIST).complete()
+    table = compiled(service.loaded.vocabulary, "grammar", LIST).to_table()
     assert facts(page)["Followed by"] == "a DFA"
     assert facts(page)["States"] == f"{table.num_states:,}"
     change(page, "source", PALINDROMES)

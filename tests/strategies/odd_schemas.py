@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.table.transition_table import NEVER
+from maskwright.kernels.limits import UNREACHABLE as NEVER
 
 PIECES = (
     *('"', '","', '":', '": "', '":{"', '": {', '":["', "[", "]", "{", "}", "},", "}}", "]]", "],", "[[", '{"', '["'),

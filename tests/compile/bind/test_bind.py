@@ -187,7 +187,7 @@ def test_rows_over_a_real_vocabulary_are_what_a_simulation_allows(pattern):
 def test_a_long_repetition_takes_room_for_a_few_rows_only(wide):
     table = bind(dfa_of(("{}", any_letter, 1, 3000)), wide, source="", meter=Budget().begin())
     assert table.num_rows == 3001
-    assert len(table.masks) <= 16
+    assert len(table.bases.masks) <= 16
     assert table.nbytes < 200_000  # 3,000 rows of 4,000 edges each would be 72 MB
     assert (table.min_length, table.max_length) == (1, 3000)
     check(dfa_of(("{}", any_letter, 1, 100)), wide)
@@ -197,7 +197,7 @@ def test_all_rows_of_equal_masks_share_one():
     vocabulary = Vocabulary.from_bytes([b"", *all_words(4)], eos=0)
     any_text = ("{}", any_letter, 0, None)
     table = bind(dfa_of((".", any_text, b"abcabd", any_text)), vocabulary, source="", meter=Budget().begin())
-    assert len(table.masks) == 1
+    assert len(table.bases.masks) == 1
 
 
 def test_a_constraint_that_the_vocabulary_cannot_spell_is_refused():

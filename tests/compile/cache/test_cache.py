@@ -279,7 +279,7 @@ def test_why_a_grammar_has_no_arrays_is_found_out_once(vocab, tmp_path, monkeypa
         tried.clear()
         for _ in range(3):
             with pytest.raises(mw.ConstraintError) as error:
-                cache.compile_grammar(PALINDROMES).complete()
+                cache.compile_grammar(PALINDROMES).to_table()
             said.add((type(error.value), str(error.value)))
         assert (len(tried), len(said)) == (1, 1)
         assert accepts(table, "abbabba")
@@ -420,10 +420,10 @@ def test_a_lazy_table_counts_as_much_as_it_has_grown(vocab):
     assert accepts(table, "{" + ", ".join(f'"p{i}": {{"key{i}": {i}}}' for i in range(0, 600, 7)) + "}")
     cache.compile_json_schema(schema)
     read = cache.stats.bytes
-    table.complete()
+    table.to_table()
     cache.compile_json_schema(schema)
     assert before < read
-    assert cache.stats.bytes >= table.nbytes
+    assert cache.stats.bytes >= table.to_table().nbytes
     assert cache.stats.bytes == sum(entry.size() for entry in cache._entries.values())
 
 
@@ -486,18 +486,18 @@ def test_a_lazy_table_is_kept_on_disk_once_it_is_worked_out(vocab, tmp_path):
     table = first.compile_json_schema(number(1))
     assert isinstance(table, mw.LazyTable)
     assert not list(tmp_path.iterdir())
-    table.complete()
+    table.to_table()
     assert len(list(tmp_path.iterdir())) == 1
     second = mw.Cache(vocab, directory=tmp_path)
-    assert second.compile_json_schema(number(1)).num_states == table.num_states
+    assert second.compile_json_schema(number(1)).to_table().num_states == table.to_table().num_states
     assert second.stats.disk_hits == 1
     other = mw.compile_json_schema(number(1), vocab)
-    assert other.num_states == table.num_states
+    assert other.to_table().num_states == table.to_table().num_states
 
 
 def test_the_arrays_and_errors_of_grammars_are_kept_on_disk(vocab, tmp_path, compilations):
     first = mw.Cache(vocab, directory=tmp_path)
-    first.compile_grammar(LIST).complete()
+    first.compile_grammar(LIST).to_table()
     with pytest.raises(mw.GrammarError) as error:
         first.compile_grammar("root ::= x", syntax="gbnf")
     compilations.clear()
@@ -516,7 +516,7 @@ def test_the_arrays_and_errors_of_tags_are_kept_on_disk(vocab, tmp_path, compila
     options = {"whitespace": "compact", "documents": {"u:a": {"type": "null"}}}
     first = mw.Cache(vocab, directory=tmp_path)
     for tag in (TAG, CHOICE):
-        first.compile_structural_tag(tag, **options).complete()
+        first.compile_structural_tag(tag, **options).to_table()
     with pytest.raises(mw.ConstraintError) as error:
         first.compile_structural_tag(wrong)
     compilations.clear()
@@ -624,7 +624,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(vocab, tmp_path):
     blocked.write_text("in the way")
     cache = mw.Cache(vocab, directory=blocked / "inside")
     assert accepts(cache.compile_regex("a+"), "aa")
-    assert cache.compile_json_schema(number(1)).complete().num_states
+    assert cache.compile_json_schema(number(1)).to_table().num_states
     assert cache.stats.compilations == 2
 
 

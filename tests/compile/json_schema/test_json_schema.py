@@ -632,14 +632,14 @@ def test_a_lazy_table_lasts_however_many_sets_of_keys_texts_reach():
         assert takes(table, text, writer())
         assert all(again.advance(1 + byte) for byte in text.encode())
         assert again.is_accepting
-        machines.add(id(table.automaton))
+        machines.add(id(table.machine))
     assert len(machines) > 1
     small = {"properties": {key: {"type": "integer"} for key in "abc"}, "additionalProperties": False}
     tight = mw.compile_json_schema(small, vocabulary(), budget=mw.Budget(states=4_000), **options)
-    machine = tight.automaton  # of which much was written before a text came
+    machine = tight.machine  # of which much was written before a text came
     assert takes(tight, '{"b":1,"a":2}', writer())
     assert tight.reading() is machine
-    assert mw.compile_json_schema(small, vocabulary(), **options).complete().accepts(writer().spelled('{"b":1,"a":2}'))
+    assert mw.compile_json_schema(small, vocabulary(), **options).to_table().accepts(writer().spelled('{"b":1,"a":2}'))
 
 
 @pytest.mark.parametrize("lazy", [True, False])

@@ -18,7 +18,8 @@ from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.special_tokens import spelt
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
-from maskwright.compile.tags.reading import SpecialToken, Tag, TaggedText, plain, read_tags
+from maskwright.compile.tags.reading import read_tags
+from maskwright.compile.tags.tagged_text import SpecialToken, Tag, TaggedText, plain
 from maskwright.compile.tags.values import compile_values, value_of, with_rules
 from tests.oracles.naive_tags import SPECIAL, accepts
 
@@ -235,7 +236,7 @@ def test_random_tags_allow_what_looking_for_triggers_and_ends_says(kind, part, v
                 check_masks(each, vocab, tokens[text])
         whole = [mw.Matcher(each) for each in tables]  # these read what was there before
         for each in tables:
-            each.complete()
+            each.to_table()
             assert {t for t in texts if each.accepts(tokens[t])} == {t for t in texts if expected[t]}, (seed, tag)
         whole += [mw.Matcher(each) for each in tables]
         for text in walked:
@@ -346,7 +347,7 @@ def test_numbers_end_where_the_end_of_their_tag_begins(vocab):
         for token in written("<a>1" if table.accepts(written("<a>1</a>")) else "n=1"):
             assert reader.advance(token)
         assert reader.is_accepting == (not table.accepts(written("<a>1</a>")))
-        table.complete()
+        table.to_table()
         assert table.accepts(written("<a>-1.5e3</a>")) != table.accepts(written("n=-1.5e3"))
         assert not table.accepts(written("n=1."))
 
@@ -375,7 +376,7 @@ def test_tables_can_be_pickled_and_saved(vocab, tmp_path):
     table = compile_structural_tag(TaggedText([Tag(SpecialToken("<t>"), "</", schema=TOOL)]), vocab)
     again = pickle.loads(pickle.dumps(table))
     assert again.vocabulary == vocab.fingerprint
-    table.complete().save(tmp_path / "tags.table")
+    table.to_table().save(tmp_path / "tags.table")
     read = mw.TransitionTable.load(tmp_path / "tags.table", vocabulary=vocab.fingerprint)
     for each in (again, read):
         assert each.accepts(written(SPECIAL[2] + '{"city": "a"}</ ok'))
@@ -410,7 +411,7 @@ def test_a_token_that_is_named_is_itself_and_its_text_by_others_is_text(vocab):
         TaggedText([Tag(SpecialToken("<t>"), SpecialToken("<|y|>"), regex="[a-z<>]*")]), vocab
     )
     inside = written(SPECIAL[2] + "a<t>" + SPECIAL[1])
-    for each in (table, table.complete()):
+    for each in (table, table.to_table()):
         assert each.accepts(written("a<t>b"))
         assert each.accepts([*inside, *written("<t>")])
         assert not each.accepts(written(SPECIAL[2]))
@@ -635,7 +636,7 @@ def test_names_of_tokens_count_in_what_a_cache_keeps(text, tmp_path):
         named = mw.Vocabulary.from_bytes(words, eos=0, special=names)
         cache = mw.Cache(named, directory=tmp_path)
         for table in (cache.compile_structural_tag(tag), cache.compile_grammar('start: <|t|> "a"')):
-            table.complete()
+            table.to_table()
             assert [mw.Matcher(table).advance(i) for i in (257, 258)] == [names["<|t|>"] == i for i in (257, 258)]
 
 
@@ -666,7 +667,7 @@ def test_tokens_reach_from_one_value_into_the_next(other, between, whitespace):
     for whole in (False, True):
         table = compile_structural_tag(format_, vocab, whitespace=whitespace)
         if whole:
-            table.complete()
+            table.to_table()
         rng = random.Random(other)
         for _ in range(40):
             matcher = mw.Matcher(table)
@@ -699,8 +700,8 @@ def test_recursive_schemas_in_tags_are_open_as_deep_as_alone(vocab):
             for token in written(text)[:-1]:
                 assert allowed(inside, vocab.size) - {257 + LONGER.index(b"}</a>b")} == allowed(outside, vocab.size)
                 assert inside.advance(token) == outside.advance(token)
-        tagged.complete()
-        alone.complete()
+        tagged.to_table()
+        alone.to_table()
 
 
 def test_rules_of_several_grammars_are_kept_apart(vocab):
@@ -712,13 +713,13 @@ def test_rules_of_several_grammars_are_kept_apart(vocab):
     for _ in range(2):
         inside = {(i, text) for i in range(3) for text in ("a", "b", "ab") if table.accepts(written(f"<{i}>{text}</"))}
         assert inside == {(0, "a"), (1, "b"), (2, "ab")}
-        table.complete()
+        table.to_table()
 
 
 def test_free_text_is_utf_8(vocab):
     table = compile_structural_tag({"type": "triggered_tags", "triggers": ["<"], "tags": [
         {"begin": "<a>", "content": {"type": "any_text"}, "end": "</"}]}, vocab)  # fmt: skip
-    for each in (table, table.complete()):
+    for each in (table, table.to_table()):
         for before in ("", "<a>"):
             matcher = mw.Matcher(each)
             assert all(map(matcher.advance, written(before)))
@@ -736,11 +737,11 @@ def test_what_no_rule_stands_in_becomes_an_automaton_without_a_network(vocab, mo
 
     monkeypatch.setattr(grammars, "automaton", fails)
     words = {"type": "regex", "pattern": "[a-z]{1,30}x?"}
-    table = compile_structural_tag({"type": "repeat", "content": words, "min": 3, "max": 60}, vocab).complete()
+    table = compile_structural_tag({"type": "repeat", "content": words, "min": 3, "max": 60}, vocab).to_table()
     assert table.accepts(written("abc"))
     assert not table.accepts(written("ab"))
     with pytest.raises(AssertionError):
-        mw.compile_grammar('start: a a\na: "b" | "c"', vocab).complete()
+        mw.compile_grammar('start: a a\na: "b" | "c"', vocab).to_table()
 
 
 @pytest.mark.parametrize("way", ["lazy", "whole", "rules"])
@@ -760,7 +761,7 @@ def test_a_format_of_json_or_all_of_them_have_members_in_any_order(way):
             table = by_rules(tag, vocab)
         else:
             table = compile_structural_tag(tag, vocab, whitespace="compact", any_order=any_order)
-        matcher = mw.Matcher(table.complete() if way == "whole" else table)
+        matcher = mw.Matcher(table.to_table() if way == "whole" else table)
         for text, expected in (
             (f"<1>{backwards}</>", True), (f"<2>{backwards}</>", any_order), ('<2>{"a":null,"b":null}</>', True),
             ('<1>{"b":null,"b":null}</>', False), ('<1>{"b":null}</>', False),

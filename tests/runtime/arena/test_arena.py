@@ -15,8 +15,8 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops, torch_ops
 from maskwright.runtime.arena.arena import Arena, Capacity, _Space
 from maskwright.runtime.decode import beam_search, sample_sequences
-from maskwright.runtime.host import masks as packed
-from maskwright.table.transition_table import Common, leads_out
+from maskwright.runtime.host import nested_masks
+from maskwright.table.graph_checks import Common, leads_out
 
 torch = pytest.importorskip("torch")
 
@@ -237,7 +237,7 @@ def test_what_tables_share_is_there_once(vocab):
     second = made.stored.free
     assert first["masks"] - second["masks"] <= 2
     assert first["classes"] - second["classes"] < 100
-    second_table = mw.compile_json_schema(number(1), vocab).complete()
+    second_table = mw.compile_json_schema(number(1), vocab).to_table()
     for name, size, common in (
         ("states", second_table.num_rows, second_table.common.rows),
         ("sites", second_table.num_sites, second_table.common.sites),
@@ -263,20 +263,27 @@ def is_apart(table, common):
 
     def distances(row):
         """What the targets of a row's base are away from it, where they are coded so."""
-        base = table.base_row[row]
-        targets = table.base_target[table.base_start[base] : table.base_start[base + 1]] if base >= bases else ()
+        base = table.rows.base[row]
+        targets = (
+            table.bases.target[table.bases.target_start[base] : table.bases.target_start[base + 1]]
+            if base >= bases
+            else ()
+        )
         return [code >> 1 for code in targets if code & 1 and 0 <= row + (code >> 1) < size]
 
     shared = range(1, rows + 1)
-    firsts = table.base_target[: table.base_start[bases]]
+    firsts = table.bases.target[: table.bases.target_start[bases]]
     return (
-        all(codes(table.edge_target[table.row_start[s] : table.row_start[s + 1]]) for s in shared)
-        and all(table.base_row[s] < bases and (not table.base_push.size or table.base_push[s] < sites) for s in shared)
+        all(codes(table.edges.target[table.rows.edge_start[s] : table.rows.edge_start[s + 1]]) for s in shared)
+        and all(
+            table.rows.base[s] < bases and (not table.sites.of_row.size or table.sites.of_row[s] < sites)
+            for s in shared
+        )
         and not any(code & 1 for code in firsts)
         and all(1 <= code >> 1 <= rows for code in firsts)
-        and all(1 <= table.action_state[a] <= rows for a in range(actions))
-        and all(k < sites for k in table.action_push[: table.action_start[actions]])
-        and codes(table.site_target[: table.site_start[sites]])
+        and all(1 <= table.actions.state[a] <= rows for a in range(actions))
+        and all(k < sites for k in table.actions.push[: table.actions.push_start[actions]])
+        and codes(table.sites.target[: table.sites.start[sites]])
         and not distances(0)
         and all(s + away > rows for s in range(rows + 1, size) for away in distances(s))
     )
@@ -286,9 +293,9 @@ def test_what_is_said_to_be_common_is_refused_or_kept_apart_rightly(vocab, table
     """Tables with calls, one with strings of bounded length, that are said to have other parts in common."""
     rng = random.Random(0)
     seen = set()
-    for table in (tables[i].complete() for i in (0, 3, 4, 7)):
+    for table in (tables[i].to_table() for i in (0, 3, 4, 7)):
         fields = {field.name: getattr(table, field.name) for field in dataclasses.fields(mw.TransitionTable)}
-        most = table.num_rows - 1, table.base_mask.size, table.num_sites, table.num_actions
+        most = table.num_rows - 1, table.bases.mask.size, table.num_sites, table.num_actions
         made, others = Arena(vocab, SMALL), [table]
         made.handles = [made.add(table)]
         tried = [tuple(max(0, count - rng.randrange(3)) for count in table.common) for _ in range(60)]
@@ -354,9 +361,9 @@ def test_a_table_is_whole_where_the_first_place_was_taken_again(name):
 def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
     patterns = {f"p{i}": {"type": "string", "pattern": f"^.*{i}.*$"} for i in range(12)}
     schema = {"type": "object", "properties": patterns, "additionalProperties": False}
-    table = mw.compile_json_schema(schema, vocab).complete()
-    different = len(np.unique(table.masks, axis=0))
-    assert different < len(table.masks)
+    table = mw.compile_json_schema(schema, vocab).to_table()
+    different = len(np.unique(table.bases.masks, axis=0))
+    assert different < len(table.bases.masks)
     made = Arena(vocab, dataclasses.replace(SMALL, masks=different))
     made.fits(table)
     made.add(table)
@@ -365,7 +372,7 @@ def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
 
 
 def test_refused_tables_leave_nothing_to_write(vocab):
-    table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).complete()
+    table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).to_table()
     made = Arena(vocab, dataclasses.replace(SMALL, states=table.num_rows + 60))
     torch_ops.put(made)
     made.add(mw.compile_regex("[a-z]{120}", vocab))
@@ -376,7 +383,7 @@ def test_refused_tables_leave_nothing_to_write(vocab):
 
 
 def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
-    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
     free, write = made.stored.free, Arena._set
     for after in (0, 3, 40, 75):
         left = [after]
@@ -399,7 +406,7 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
 
 
 def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
-    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
     torch_ops.put(made)
     (mirror,) = made._mirrors.values()
     free, write = made.stored.free, mirror.write
@@ -434,7 +441,7 @@ def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
 
 def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
     tables = [mw.compile_json_schema(number(n), vocab) for n in range(40)]
-    common = tables[0].complete().common.rows
+    common = tables[0].to_table().common.rows
     size = tables[0].num_rows - common + 1
     made = Arena(vocab, dataclasses.replace(SMALL, states=5 * size + common + 1))
     handles = [made.add(table) for table in tables[:4]]
@@ -695,7 +702,7 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
 def test_threads_may_add_and_drop_while_others_read(vocab, tables):
     made = Arena(vocab, SMALL)
     held = made.add(tables[0])
-    expected = packed.compose_nested(made.table, made_state(made, held))
+    expected = nested_masks.compose_nested(made.table, made_state(made, held))
     wrong, stop = [], threading.Event()
 
     def churn(seed):
@@ -705,7 +712,7 @@ def test_threads_may_add_and_drop_while_others_read(vocab, tables):
 
     def read():
         while not stop.is_set():
-            if not np.array_equal(packed.compose_nested(made.table, made_state(made, held)), expected):
+            if not np.array_equal(nested_masks.compose_nested(made.table, made_state(made, held)), expected):
                 wrong.append(1)
 
     reader = threading.Thread(target=read)

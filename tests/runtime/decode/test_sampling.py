@@ -28,7 +28,7 @@ from maskwright.runtime.decode import (
     sampling,
 )
 from maskwright.runtime.device.device_table import State
-from maskwright.table.transition_table import NestedState
+from maskwright.table.states import NestedState
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, FAST, backend, every_node, out
 
@@ -468,6 +468,7 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
     """Rows of many widths, masks from none to all, each row with filters of its own, by threads and without."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import drawing
     from maskwright.runtime.host.draw import BLOCK, WHOLE, Filters
 
     assert (WHOLE, BLOCK) == (sampling._WHOLE, sampling._BLOCK)  # or equal uniform numbers draw other tokens
@@ -491,9 +492,9 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
         assert masks.shape[1] == words
         uniforms = torch.from_numpy(rng.random((rows, 2)).astype(np.float32))
         asked = [FILTERS[i] for i in rng.integers(0, len(FILTERS), rows)]
-        assert torch_ops._can_draw(logits, masks)
-        found = torch_ops._draw_packed(masks, logits, uniforms, Filters.of(asked))
-        quick = torch_ops._draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
+        assert drawing.can_draw(logits, masks)
+        found = drawing.draw_packed(masks, logits, uniforms, Filters.of(asked))
+        quick = drawing.draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
         assert (quick.valid == found.valid).all()
         assert np.isnan(quick.log_mass[quick.valid]).all()
         np.testing.assert_allclose(quick.log_probs, found.log_probs, rtol=1e-4, atol=1e-5)
@@ -526,6 +527,7 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
 def test_the_kernel_takes_one_of_the_last_tokens_where_a_share_rounds_to_all():
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import drawing
     from maskwright.runtime.host.draw import Filters
 
     rng = np.random.default_rng(0)
@@ -535,7 +537,7 @@ def test_the_kernel_takes_one_of_the_last_tokens_where_a_share_rounds_to_all():
         masks = torch_ops.pack(torch.from_numpy(allowed))
         logits = torch.from_numpy(rng.normal(size=(200, columns)).astype(np.float32))
         uniforms = torch.full((200, 2), 1.0, dtype=torch.float64, requires_grad=True)
-        found = torch_ops._draw_packed(masks, logits, uniforms, Filters.of([(1.0, None, None, None)]))
+        found = drawing.draw_packed(masks, logits, uniforms, Filters.of([(1.0, None, None, None)]))
         last = columns - 1 - allowed[:, ::-1].argmax(1)
         assert (found.tokens >= last - 8).all()
         assert np.take_along_axis(allowed, found.tokens[:, None], 1).all()

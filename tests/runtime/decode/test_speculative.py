@@ -181,12 +181,12 @@ def _always(ops: Any, uniform: Any, p: Any, q: Any) -> Any:
 
 
 MUTANTS: dict[str, Any] = {
-    "_accepts always": ("_accepts", _always),
-    "_accepts by p alone": ("_accepts", lambda ops, uniform, p, q: uniform < p[:, 0]),
-    "_accepts by the greater": ("_accepts", lambda ops, uniform, p, q: p[:, 0] >= q[:, 0]),
-    "_rest is all of p": ("_rest", lambda ops, p, q: p),
-    "_rest keeps what the draft has": ("_rest", lambda ops, p, q: ops.where(p > 0, p * (q < p) + 1e-9, 0.0)),
-    "_without leaves the token in": ("_without", lambda ops, x, token: x),
+    "_accepts always": ("accepts", _always),
+    "_accepts by p alone": ("accepts", lambda ops, uniform, p, q: uniform < p[:, 0]),
+    "_accepts by the greater": ("accepts", lambda ops, uniform, p, q: p[:, 0] >= q[:, 0]),
+    "_rest is all of p": ("rest_of", lambda ops, p, q: p),
+    "_rest keeps what the draft has": ("rest_of", lambda ops, p, q: ops.where(p > 0, p * (q < p) + 1e-9, 0.0)),
+    "_without leaves the token in": ("without", lambda ops, x, token: x),
 }
 
 
@@ -197,7 +197,7 @@ def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
     name, function = MUTANTS[mutant]
     monkeypatch.setattr(speculative, name, function)
     target, _, found = run(kind, "bad", (2, 2), draws=4000)
-    if name == "_without":
+    if name == "without":
         return check(target, kind, found)
     with pytest.raises(AssertionError, match="statistic"):
         check(target, kind, found)
@@ -210,7 +210,7 @@ def test_children_drawn_without_replacement_but_tried_as_if_with_it_are_found_ou
 
     def verify(run: Any, layout: Any, drafted: Any, logits: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(speculative, "_without", lambda ops, x, token: x)
+            patch.setattr(speculative, "without", lambda ops, x, token: x)
             return real(run, layout, drafted, logits)
 
     monkeypatch.setattr(speculative, "_verify", verify)

@@ -15,12 +15,16 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.kernels.limits import UNREACHABLE as NEVER
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
-from maskwright.runtime.host import masks as packed
-from maskwright.table.transition_table import NEVER, NestedState
+from maskwright.runtime.host import follow as host_follow
+from maskwright.runtime.host import logits as host_logits
+from maskwright.runtime.host import orders
+from maskwright.runtime.host import team as host_team
+from maskwright.table.states import NestedState
 from tests.oracles import naive
 from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
 
@@ -99,12 +103,13 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, by gathers alone as on any device, and with targets of sites searched."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import compat
 
     if request.param == "threads":
-        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "_PARALLEL", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     elif request.param != "kernels":
-        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
+        monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     if request.param == "gathers and searches":
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)
@@ -177,11 +182,11 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     from maskwright.runtime import torch_ops as ops
 
     if not many:
-        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "_PARALLEL", 0)
     table = compiled("tree")
     dev = ops.put(table, budgets=True)
     rng = np.random.default_rng(1)
-    rows = 9 if not many else 1 + packed._PARALLEL // table.vocab_size
+    rows = 9 if not many else 1 + host_team._PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
     for _ in range(5):
         expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
@@ -189,8 +194,8 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     state = NestedState(*(torch.tensor(part) for part in expected))
     others = NestedState(state.node.int(), state.stack.long(), state.height.long().repeat_interleave(2)[::2])
     taken = []
-    given_ = packed.apply_nested
-    monkeypatch.setattr(packed, "apply_nested", lambda *each: taken.append(1) or given_(*each))
+    given_ = orders.apply_nested
+    monkeypatch.setattr(orders, "apply_nested", lambda *each: taken.append(1) or given_(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for places in (state, others):
         for left in (None, torch.arange(rows) % 9):
@@ -217,14 +222,15 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
     """By one thread or by torch's: states of other types, tokens apart, stray states, none of which is changed."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
+    from maskwright.runtime.device.torch import memory
 
     table = compiled("tree")
     dev = ops.put(table)
     rng = np.random.default_rng(rows)
     teams = []
-    team = ops._team()
+    team = memory._team()
     if team is not None:
-        monkeypatch.setattr(ops, "_team", lambda: lambda *each: teams.append(1) or team(*each))
+        monkeypatch.setattr(memory, "_team", lambda: lambda *each: teams.append(1) or team(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     expected = numpy_ops.start(table, rows)
     state = NestedState(*(torch.tensor(part) for part in expected))
@@ -242,7 +248,7 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
         if step % 5 == 4:
             expected = numpy_ops.start(table, rows)
             state = NestedState(*(torch.tensor(part) for part in expected))
-    assert len(teams) == (40 if team is not None and rows >= packed._FEW_ROWS else 0)
+    assert len(teams) == (40 if team is not None and rows >= host_follow._FEW_ROWS else 0)
     stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
     with pytest.raises(ValueError, match="state"):
         ops.advance(dev, stray, torch.ones(rows, dtype=torch.long))
@@ -256,7 +262,7 @@ def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     words[:4, :32], words[4:8, :32] = 0, 2**32 - 1  # whole blocks too
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    for apply in (packed._apply_blocks, packed._apply_parts):
+    for apply in (host_logits._apply_blocks, host_logits._apply_parts):
         rows = rng.integers(0, 9, (40, 2303)).astype(kind)[:, 3:2243]
         wanted = np.where(allowed, rows, kind(-7))
         for mask, row, expected in zip(words, rows, wanted, strict=True):
@@ -524,12 +530,13 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
     import jax.numpy as jnp
 
     from maskwright.runtime import jax_ops as ops
+    from maskwright.runtime.device.jax import stacks
 
     seed = 72 if which == "searched and looped" else which
     if seed == 72:
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)
-        monkeypatch.setattr(ops, "_UNROLLED", 0)
+        monkeypatch.setattr(stacks, "_UNROLLED", 0)
     if which in ("tree", "good"):
         table = compiled(which, 2 if which == "tree" else 5)
         places = [(0, ())] * 12
@@ -638,6 +645,7 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
     import jax.numpy as jnp
 
     from maskwright.runtime import jax_ops as ops
+    from maskwright.runtime.device.jax import stacks
 
     found = 0
     for seed in range(40):
@@ -651,7 +659,7 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
             continue
         found += 1
         state = state_of(table, places)
-        stack = ops._stack(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
+        stack = stacks.stacks_of(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
         for row, (_, sites) in zip(np.asarray(stack.far).tolist(), places, strict=True):
             sums = list(itertools.accumulate((int(by_site[k, 0, 0]) for k in sites), initial=0))
             assert row[: len(sums)] == [min(total, NEVER) for total in sums]

@@ -135,7 +135,7 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
     table = mw.compile_json_schema(schema, vocab, depth=3)
     dev = ops.put(table, on_demand=True)
     assert not table.is_complete
-    whole = mw.compile_json_schema(schema, vocab, depth=3).complete()
+    whole = mw.compile_json_schema(schema, vocab, depth=3).to_table()
     rng = random.Random(0)
     matchers = [mw.Matcher(whole) for _ in range(6)]
     state = ops.start(dev, 6)
@@ -154,7 +154,7 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
         lambda: mw.compile_regex("(ab|c)*", BYTES),
         lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2),
         lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2, lazy=False),
-        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2).complete(),
+        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2).to_table(),
     ],
 )
 def test_what_is_read_on_demand_needs_nobody_else_to_hold_the_table(make):
@@ -195,7 +195,7 @@ def both(name: str) -> Any:
     """A regular grammar on demand, and by numpy's arrays: eight states of each, the dead one and an end among them."""
     ops, into = backend(name)
     read = ops.put(mw.compile_grammar(REGULAR, SMALL), on_demand=True)
-    arrays = mw.compile_grammar(REGULAR, SMALL).complete()
+    arrays = mw.compile_grammar(REGULAR, SMALL).to_table()
     at, there = numpy_ops.start(arrays, 8), ops.start(read, 8)
     for column in np.array([[1, 1, 2, 3, 3, 1, 5, 2], [1, 2, 1, 4, 3, 3, 1, 2], [1, 2, 0, 0, 1, 2, 2, 1]]):
         at, there = numpy_ops.advance(arrays, at, column), ops.advance(read, there, into(column))
@@ -531,7 +531,7 @@ def test_an_interrupted_write_leaves_no_row_without_a_mask(monkeypatch):
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(numpy_ops, "put_rows", fails)
+        patch.setattr(dev.rows.ops, "put_rows", fails)
         with pytest.raises(MemoryError):
             numpy_ops.advance(dev, start, np.array([1]))
     after = numpy_ops.advance(dev, start, np.array([1]))
@@ -668,13 +668,13 @@ def test_a_step_reads_the_host_once_and_writes_what_is_new_at_once(name, monkeyp
     state = ops.start(dev, 4)
     counts = {"to_host": 0, "put_rows": 0}
     for what in counts:
-        plain = getattr(ops, what)
+        plain = getattr(dev.rows.ops, what)
 
         def counted(*args: Any, what: str = what, plain: Any = plain) -> Any:
             counts[what] += 1
             return plain(*args)
 
-        monkeypatch.setattr(ops, what, counted)
+        monkeypatch.setattr(dev.rows.ops, what, counted)
     state = ops.advance(dev, state, into(np.array([1, 2, 3, 4])))
     assert counts == {"to_host": 1, "put_rows": 3}  # masks, which of them rows have, and where they may end
     ops.mask_logits(dev, into(np.zeros((4, V), np.float32)), state)
@@ -890,7 +890,7 @@ def test_a_table_that_was_completed_after_all_has_arrays():
     table = mw.compile_grammar('start: "a" start "b" | "ab"', SMALL)
     table.keep_with(around)
     assert not table.has_arrays()
-    table.complete()
+    table.to_table()
     assert table.has_arrays()
 
 

@@ -578,10 +578,11 @@ def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     torch = pytest.importorskip("torch")
-    from maskwright.runtime import torch_ops
-    from maskwright.runtime.host import masks as packed
+    from maskwright.runtime.device.torch import memory
+    from maskwright.runtime.host import logits as host_logits
+    from maskwright.runtime.host import team as host_team
 
-    team = torch_ops._team()
+    team = memory._team()
     if sys.platform == "linux":
         assert team is not None, "torch's wheels for Linux have GNU's OpenMP"
     calls = []
@@ -591,17 +592,17 @@ def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     buffer = torch.randn(23, 32_100).to(getattr(torch, kind))
     rows = buffer[:, 7:31_987]  # not at the beginning of anything, and with columns on both sides
-    same, lowest = torch_ops._SAME_SIZE[rows.dtype], torch_ops._LOWEST[rows.dtype]
+    same, lowest = memory.SAME_SIZE[rows.dtype], memory.LOWEST[rows.dtype]
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : rows.shape[1]]
     expected = buffer.clone()
     expected[:, 7:31_987].masked_fill_(torch.tensor(allowed == 0), -torch.inf)
     for _ in range(3):  # the same team again
         own = buffer.clone()
         bits = own[:, 7:31_987].view(same).numpy()
-        packed.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
+        host_logits.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
         assert torch.equal(own.view(same), expected.view(same))
     assert len(calls) == (3 if threads > 1 else 0)
-    assert rows.numel() > packed._PARALLEL
+    assert rows.numel() > host_team._PARALLEL
 
 
 def test_masks_of_two_threads_of_python_do_not_meet():
@@ -635,12 +636,13 @@ import os, sys, warnings
 import torch
 import maskwright as mw
 from maskwright.runtime import torch_ops
+from maskwright.runtime.device.torch import memory
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 vocab = mw.Vocabulary.from_bytes([b"", b"a", *[b"b"] * 100_000], eos=0)
 dev = torch_ops.put(mw.compile_regex("a", vocab))
 state, logits = torch_ops.start(dev, 16), torch.zeros(16, vocab.size)
-assert sys.platform != "linux" or torch_ops._team() is not None
+assert sys.platform != "linux" or memory._team() is not None
 torch_ops.mask_logits_(dev, logits, state)
 assert (logits == 0).sum() == 16
 logits[:] = 0
