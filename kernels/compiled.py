@@ -22,17 +22,18 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.sigutils import normalize_signature
 
-_MARK = b"compiled import"  # in every file that imports these decorators
+MARKS = (b"compiled import", b"Kernels take names from this file.")
+"""What is in every file of kernels, and in every other file whose constants and types kernels use."""
 
 
-def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..., Any]:
     """Return a function compiled on its first call, as `numba.njit` does, whose machine code is cached.
 
     Use it bare or with options of `numba.njit`, as in `@kernel(inline="always")`. A kernel releases the GIL.
     """
     if function is None:
         return lambda function: kernel(function, **options)
-    compiled = numba.njit(nogil=True, **options)(function)
+    compiled: Callable[..., Any] = numba.njit(nogil=True, **options)(function)
     if compiled is not function:  # which it is if NUMBA_DISABLE_JIT is set
         _keep(compiled, function)
     return compiled
@@ -77,7 +78,8 @@ def source_stamp(package: str) -> str | None:
     It takes 5 ms, once per process. The first kernel asks for it while the package is imported, so that it describes
     the sources that are loaded, not later ones.
     """
-    files = [(path, source) for path in _sources(package) if _MARK in (source := path.read_bytes())]
+    every = [(path, path.read_bytes()) for path in _sources(package)]
+    files = [(path, source) for path, source in every if any(mark in source for mark in MARKS)]
     if not files:
         return None
     digest = hashlib.sha256(numba.__version__.encode())
