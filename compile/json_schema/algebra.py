@@ -451,3 +451,43 @@ def atoms(*nodes: Node) -> list[Node]:
         elif shape is not Types:
             found[node] = None
     return list(found)
+
+
+# ---------------------------------------------------------------------------------------------- what is left
+
+
+def is_any(node: Node) -> bool:
+    """Return whether a formula is ANY."""
+    return type(node) is Types and node.args[0] == EVERYTHING
+
+
+def is_never(node: Node) -> bool:
+    """Return whether a formula is NEVER; others may be empty too."""
+    return type(node) is Types and not node.args[0]
+
+
+def counted(node: Node) -> Node:
+    """Return what is left of an ItemCount or MemberCount after one more."""
+    low, high, *path = node.args
+    low, high = max(low - 1, 0), None if high is None else high - 1
+    if high is not None and high < low:
+        return NEVER
+    return type(node)(low, high, *path) if low or high is not None else ANY
+
+
+def closes(node: Node) -> bool:
+    """Return whether an array or object may end with this left of its formula."""
+    shape = type(node)
+    if shape is Types:
+        return bool(node.args[0])
+    if shape is AllOf:
+        return all(map(closes, node.args))
+    if shape is AnyOf:
+        return any(map(closes, node.args))
+    if shape is Not:
+        return not closes(node.args[0])
+    if shape is ItemCount or shape is MemberCount:
+        return bool(node.args[0] == 0)
+    if shape is Contains:
+        return bool(node.args[1] == 0)
+    return shape is not Required

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .algebra import ARRAY, NUMBER, OBJECT, STRING, Node
-from .members import Record, record_of
+from .records import Record, record_of
 from .trim import trim
-
-if TYPE_CHECKING:
-    from .build import Builder
+from .value_builder import ValueBuilder
 
 _LEVELS = 5  # of members and items that an explanation goes down
 _TYPES = {NUMBER: "number", STRING: "string", ARRAY: "array", OBJECT: "object"}
 
 
-def explain(builder: Builder, node: Node) -> str:
+def explain(builder: ValueBuilder, node: Node) -> str:
     """Return why no value is in a formula that was found to have none."""
     return _Reasons(builder).of(node, _LEVELS)
 
 
 class _Reasons:
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ValueBuilder) -> None:
         self._builder = builder
 
     def _is_empty(self, node: Node) -> bool:
@@ -36,7 +32,7 @@ class _Reasons:
             return "no value is left of any type (false, or types, values, bounds and not that exclude each other)"
         return "; ".join([self._of_kind(kind, formula, levels) for kind, formula in kinds.items()])
 
-    def _of_kind(self, kind: int, formula: Any, levels: int) -> str:
+    def _of_kind(self, kind: int, formula: Node, levels: int) -> str:
         if levels and kind == OBJECT:
             record = record_of(formula) or Record([], {}, {}, [])
             for key in record.required:

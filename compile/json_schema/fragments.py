@@ -13,7 +13,7 @@ from ...kernels.compiled import kernel
 from ...vocabulary.vocabulary import Vocabulary
 from ..bind import bind
 from ..bind.link_kernels import Symbols, more_symbols, walk_exits
-from .strings import quoted
+from .escapes import quoted
 
 
 class Fragment(NamedTuple):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,21 +13,20 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
 from ...automata.labelled import Labelled
-from ...automata.pushdown import RETURN, PushdownMachine, needs
+from ...automata.pushdown import RETURN, PushdownMachine
 from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
-from ...lazy.lazy_table import LazyTable
-from ...lazy.pushdown import Base, Counted, LazyPushdown, StringMaskCache
-from ...table.transition_table import TransitionTable
+from ...lazy.pushdown import Base, Counted, StringMaskCache
 from ...vocabulary.vocabulary import TokenTrie, Vocabulary
 from .. import store
-from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of, too_deep
+from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of
 from ..bind.link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
 from .algebra import ANY, Integer
 from .bounded import Lengths, follow_string
 from .fragments import Fragment, bound
 from .layout import QUOTE, Layout, Places, leaves, nested
+from .numbers import numbers
 
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 _MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value
@@ -132,6 +129,22 @@ class Library(LinkedLibrary):
         for left in range(1, lengths.most_needed):
             base(0, left)
         return Counted(lengths.rows, lengths.most_needed, base)
+
+    def like_string(self, rows: NDArray[np.int32], state: int) -> dict[int, int]:
+        """Return the library's state that reads as a state does, for that and for those in a character on its way back.
+
+        rows: (N, 256) codes of the JSON text of a string's content. state: one that reads any string.
+        """
+        like = {state: self.places.body}
+        todo = [state]
+        while todo:
+            here = todo.pop()
+            for byte in range(0x80, 0x100):
+                target = int(rows[here, byte])
+                if target >= 0 and target not in like:
+                    like[target] = int(self.machine.rows[like[here], byte])
+                    todo.append(target)
+        return like
 
     @cached_property
     def most_opened(self) -> int:
@@ -238,8 +251,6 @@ def _closing(trie: TokenTrie) -> NDArray[np.bool_]:
 
 def _numbers(places: Places) -> tuple[tuple[Labelled, int, tuple[int, int]], ...]:
     """Return the numbers that have a fragment in the library."""
-    from .numbers import numbers
-
     found = []
     for node, start, fragment in (
         (ANY, places.number_start, places.number),
@@ -255,79 +266,3 @@ def frames(machine: PushdownMachine, depth: int) -> int:
     """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
     height = machine.height
     return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
-
-
-def lazily(
-    library: Library, emitted: Callable[[Meter], Any], make: Callable[[], TransitionTable], vocabulary: Vocabulary, *,
-    source: str, depth: int, renews: bool, meter: Meter,
-) -> LazyTable:  # fmt: skip
-    """Return the lazy table of what is emitted under a meter, which `make` works out.
-
-    meter: of what is written now; nobody waits for what is never reached. renews: whether texts lead to ever more of
-    it, so that it is emitted anew once much of the budget is spent. Raises ConstraintError where the depth is enough
-    for no text.
-    """
-    patient = replace(meter.budget, seconds=math.inf)
-
-    def read(meter: Meter) -> LazyPushdown:
-        emitter = emitted(meter)
-        emitter.begin(patient.begin())
-        reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
-        if reader.most_frames_required > reader.depth and not reader.mask(0, b"", 0)[0].any():
-            raise too_deep(reader.need(0), reader.depth)
-        return reader
-
-    def renewed(reader: LazyPushdown) -> LazyPushdown:
-        return read(patient.begin()) if reader.is_large else reader
-
-    _load_loops()
-    reader = read(meter)
-    return LazyTable(
-        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=reader.depth, renewed=renewed if renews else None,
-    )  # fmt: skip
-
-
-_OF_ALL_KINDS = {
-    "properties": {
-        "listed": {"enum": ["a", "ab"]},
-        "bounded": {"maxLength": 9},
-        "patterns": {"pattern": "^(?:[a-cé]{2,40}|x.*y)$", "allOf": [{"pattern": "^a"}], "maxLength": 30},
-        "prefix": {"pattern": "^a"},
-        "again": {"$ref": "#"},
-    },
-    "patternProperties": {"^x": True, "y$": {"type": "null"}},
-}
-
-
-@cache
-def _load_loops() -> None:
-    """Load the loops with which states are written, 3 to 15 ms each, before somebody waits for the mask of one."""
-    from .build import build
-    from .emit import Emitter
-    from .keywords import formula
-
-    vocabulary = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
-    for layout in (Layout(), Layout(ascii=True)):
-        library, meter = Library.of(vocabulary, layout), Budget(seconds=math.inf).begin()
-        emitter = Emitter((build(formula(_OF_ALL_KINDS, meter=meter), meter),), library, meter, 1)
-        emitter.finish()
-        _reader(library, emitter, 1, meter).need(0)
-
-
-def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> LazyPushdown:
-    """Return what reads the machine of an emitter that is lazy, as it is."""
-    machine = emitter.machine
-    bound = emitter.frames_bound()
-
-    def limits() -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-        if bound == 0:
-            return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)
-        emitter.finish()
-        return needs(machine, MOST_DEPTH)
-
-    return LazyPushdown(
-        machine, library.vocabulary, library.bases, library.remainders, library.places.body,
-        library.counted, limits, library.known, depth,
-        None if bound is None else bound + library.most_opened, meter, emitter.release,
-    )  # fmt: skip

@@ -117,7 +117,8 @@ def compile_request(
     from .build import build
     from .emit import Emitter, emit
     from .keywords import formula
-    from .library import Library, frames, lazily
+    from .lazily import lazily
+    from .library import Library, frames
 
     contents, documents, layout, allowed, any_order, depth, source = asked
     if not isinstance(lazy, bool):

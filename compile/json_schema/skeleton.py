@@ -6,7 +6,7 @@ different ways: they are *labels* 0 .. labels - 1, and the end of the value's te
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -47,7 +47,8 @@ class Regular:
     most: int | None = None
 
 
-Text = Free | Bounded | Finite | Regular
+StringSet = Free | Bounded | Finite | Regular
+"""The strings that may stand at a value."""
 
 
 @dataclass(eq=False, slots=True)
@@ -200,6 +201,25 @@ class Value:
     labels: int
     literals: dict[str, int] = field(default_factory=dict)  # "null", "true", "false" -> label
     number: Labelled | None = None  # over the number's text
-    string: Text | None = None
+    string: StringSet | None = None
     array: ArrayAutomaton | None = None
     object: ObjectAutomaton | None = None
+
+
+ContainerAutomaton = ArrayAutomaton | ObjectAutomaton
+
+
+def all_steps(automaton: ContainerAutomaton) -> Iterable[Step]:
+    """Return the steps of an object or array, each once, also those that its states share but do not take."""
+    if isinstance(automaton, ArrayAutomaton):
+        return {state.item: None for state in automaton.states if state.item is not None}
+    found: dict[Step | None, None] = {}
+    seen: set[int] = set()  # identities of lists and mappings of steps, which states share
+    for state in automaton.states if automaton.unordered is None else automaton.unordered.states + automaton.states:
+        if id(state.steps) not in seen:
+            seen.add(id(state.steps))
+            found.update(dict.fromkeys(state.steps))
+        if id(state.others) not in seen:
+            seen.add(id(state.others))
+            found.update(dict.fromkeys(state.others.values()))
+    return [step for step in found if step is not None]

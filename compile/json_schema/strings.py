@@ -11,35 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from json.encoder import encode_basestring, encode_basestring_ascii
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...automata import ops, utf8
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled, joint, labelled, minimized, overlaid, relabelled, spelled
-from ...automata.minimize import _merge_columns, canonical
-from ...automata.slots import slot_of
+from ...automata.minimize import canonical
 from ...automata.utf8 import characters_left
 from ...errors import SchemaError
-from ...kernels.compiled import kernel
 from ..regex.lower import to_dfa
 from . import formats
 from .algebra import AllOf, AnyOf, Format, Length, Node, Not, Pattern, Types, Words, atoms, negate
 from .memo import remembered
-from .skeleton import Bounded, Finite, Free, Regular, Text
+from .skeleton import Bounded, Finite, Free, Regular, StringSet
 
 _MOST_COUNTED = 1 << 26  # states of a content and numbers of characters that a reader can number
 
-_results: dict[tuple[Node, ...], Text | None] = {}
+_results: dict[tuple[Node, ...], StringSet | None] = {}
 _languages: dict[object, Dfa] = {}
 _partitions: dict[tuple[Node, ...], tuple[Labelled, list[tuple[bool, ...]]]] = {}
 
 
-def texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
+def texts(parts: tuple[Node, ...], meter: Meter) -> StringSet | None:
     """Return the strings in some part, label i for those in parts[i]; None if no string is in any.
 
     parts: formulas as `algebra.restrict` makes them for STRING, pairwise disjoint. Raises BudgetError, RegexError.
@@ -47,7 +42,7 @@ def texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
     return remembered(_results, parts, lambda: _texts(parts, meter))
 
 
-def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
+def _texts(parts: tuple[Node, ...], meter: Meter) -> StringSet | None:
     live = [i for i, part in enumerate(parts) if type(part) is not Types or part.args[0]]
     if len(live) == 1:
         bounds = _lengths(parts[live[0]])
@@ -86,7 +81,7 @@ def _texts(parts: tuple[Node, ...], meter: Meter) -> Text | None:
     return Regular(labelled([dfas.get(i, nothing) for i in range(len(parts))], meter))
 
 
-def _alone(label: int, node: Node, meter: Meter) -> Text | None:
+def _alone(label: int, node: Node, meter: Meter) -> StringSet | None:
     """Return the strings in one formula; to count their characters is left to those who read them."""
     dfa, most = _uncut(node, meter)
     if dfa.is_empty:
@@ -163,20 +158,6 @@ def _truth(node: Node, text: str, meter: Meter) -> bool | None:
     raise TypeError(f"not about strings: {node!r}")
 
 
-def quoted(word: str, ascii: bool) -> bytes:
-    """Return the JSON text of a string, as `json.dumps` writes it; lone surrogates are written as escapes."""
-    text = encode_basestring_ascii(word) if ascii else encode_basestring(word)
-    return text.encode("utf-8", "backslashreplace")
-
-
-def has_spellings(word: str, ascii: bool) -> bool:
-    """Return whether JSON text has several ways to write a string, by escapes that it needs."""
-    return any(c not in _PLAIN and (ascii or c < "\x80") for c in word)
-
-
-_PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of one byte that JSON writes in one way
-
-
 # ------------------------------------------------------------------------------------------------------- formulas
 
 
@@ -193,7 +174,7 @@ def _lengths(node: Node) -> tuple[int, int | None] | None:
     return low, high
 
 
-def _by_length(parts: Mapping[int, Node], meter: Meter) -> Text | None:
+def _by_length(parts: Mapping[int, Node], meter: Meter) -> StringSet | None:
     """Return the strings in some formula, which are about lengths alone, each with its label."""
     found = [atom.args for part in parts.values() for atom in atoms(part)]
     turns = sorted({0, *(low for low, _ in found), *(high + 1 for _, high in found if high is not None)})
@@ -425,250 +406,3 @@ def _overlaid(
         found = found._replace(label=renamed[label])
         classes = [classes[c] for c in left.tolist()]
     return found, classes
-
-
-# -------------------------------------------------------------------------------------------------------- escapes
-
-
-def escaped(content: Labelled, ascii: bool, meter: Meter) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-    r"""Return the JSON texts of the content's words from behind the opening quote: class_of (256,), transition (N, C).
-
-    -2 - label stands for the closing quote of a word of that label. The characters that JSON makes one escape are
-    written with any of their escapes, all others as they are or, if ascii, DEL and those beyond ASCII as \uXXXX.
-    """
-    key = id(content), ascii
-    kept = _escaped.get(key)
-    if kept is None or kept.content is not content:
-        _escaped.pop(key, None)
-        kept = remembered(_escaped, key, lambda: _Escaped(content, _escape(content, ascii, meter)))
-    return kept.text
-
-
-class _Escaped(NamedTuple):
-    content: Labelled  # kept alive, so that its identity stays its own
-    text: tuple[NDArray[np.uint16], NDArray[np.int32]]
-
-
-_escaped: dict[tuple[int, bool], _Escaped] = {}
-
-
-def _escape(content: Labelled, ascii: bool, meter: Meter) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
-    states = content.num_states
-    meter.check(bytes=400 * states * (16 if ascii else 1), doing="escaping strings")
-    class_of, rows = _write(*content, _SPECIAL_ASCII if ascii else _SPECIAL, ascii)
-    if not ascii:
-        return class_of, rows
-    # hexadecimal digits cut characters up in another way than UTF-8: many states are equal, and some lead nowhere
-    labels = int(content.label.max()) + 1
-    label = np.concatenate((np.full(len(rows), -1, np.int32), np.arange(labels, dtype=np.int32)))
-    to = np.where(rows < -1, len(rows) - 2 - rows, rows)
-    small = minimized(class_of, np.concatenate((to, np.full((labels, rows.shape[1]), -1, np.int32))), label, meter)
-    ends = small.label >= 0  # these have no transitions, and become the code of their label
-    code = np.append(np.where(ends, -2 - small.label, np.cumsum(~ends) - 1), -1).astype(np.int32)
-    return small.class_of, code[small.transition[~ends]]
-
-
-_QUOTE, _BACKSLASH, _CONTROL, _BEYOND = 27, 28, 29, 30
-
-
-def _specials(ascii: bool) -> NDArray[np.int32]:
-    """Return what a byte is in a text: 0 for nothing special, a number of its own for each that escapes are made of."""
-    special = np.zeros(BYTES, np.int32)
-    for i, byte in enumerate(b"0123456789abcdefABCDEFnrtu"):
-        special[byte] = i + 1
-    special[0x22], special[0x5C], special[:0x20] = _QUOTE, _BACKSLASH, _CONTROL
-    if ascii:
-        special[0x7F:] = _BEYOND  # DEL too, as json.dumps has it
-    return special
-
-
-_SPECIAL, _SPECIAL_ASCII = _specials(False), _specials(True)
-
-# what a state of a text has read: within an escape, a state of the content before it and what of the escape is known
-_CONTENT, _ESCAPE, _U, _U0, _U0X, _U00X = 0, 1, 2, 3, 4, 5
-_TWO, _TWO_HIGH, _ONE = 6, 7, 8  # two UTF-8 bytes to come; and the four highest bits of the first; one, and two bits
-_UD, _HIGH, _HIGHER, _PAIR, _PAIR_ESCAPE, _PAIR_U, _PAIR_UD, _LOW = 9, 10, 11, 12, 13, 14, 15, 16  # surrogate pairs
-
-
-@kernel
-def _write(class_of: Any, transition: Any, label: Any, special: Any, ascii: bool) -> Any:
-    """Return class_of (256,) and transition (N, C) of the texts of a content automaton; -2 - label for an end.
-
-    Unless ascii, every state leads to an end, and states within an escape are shared by all that go on alike.
-    """
-    N, C = transition.shape
-    number = np.full(32 * C, -1, np.int32)
-    wide = np.empty(256, np.uint16)
-    byte_of = np.empty(256, np.int32)  # one of each class
-    K = 0
-    for byte in range(256):
-        key = 32 * class_of[byte] + special[byte]
-        if number[key] < 0:
-            number[key] = K
-            byte_of[K] = byte
-            K += 1
-        wide[byte] = number[key]
-    short = np.full(256, -1, np.int32)  # the characters of short escapes
-    short[98], short[102], short[110], short[114], short[116], short[34], short[92] = 8, 12, 10, 13, 9, 34, 92
-
-    # states from which escapes go on alike: the first of them, by the classes of what escapes stand for
-    escaping = np.zeros(C, np.bool_)
-    for byte in range(256):
-        if special[byte] >= _QUOTE:
-            escaping[class_of[byte]] = True
-    slots = 16
-    while slots < 2 * N:
-        slots *= 2
-    table = np.full(slots, -1, np.int32)
-    first = np.full(N, -1, np.int32)  # -1 where there is no escape
-    for s in range(N):
-        digest = np.uint64(0)
-        some = False
-        for c in range(C):
-            if escaping[c]:
-                some = some or transition[s, c] >= 0
-                digest = (digest ^ np.uint64(transition[s, c] + 1)) * np.uint64(0x9E3779B97F4A7C15)
-                digest ^= digest >> np.uint64(29)
-        if not some:
-            continue
-        slot = np.int64(digest & np.uint64(slots - 1))
-        while table[slot] >= 0:
-            c = 0
-            while c < C and (not escaping[c] or transition[table[slot], c] == transition[s, c]):
-                c += 1
-            if c == C:
-                break
-            slot = (slot + 1) & (slots - 1)
-        if table[slot] < 0:
-            table[slot] = s
-        first[s] = table[slot]
-
-    capacity = N + 1024
-    slots = 1024
-    while slots < 2 * capacity:
-        slots *= 2
-    table = np.full(slots, -1, np.int32)
-    codes = np.zeros(capacity, np.int64)
-    rows = np.full((capacity, K), -1, np.int32)
-    count = 1  # codes[0] is the content's start
-    i = -1  # the round before the first puts it into the table
-    while i < count:
-        if count + 300 > capacity:  # a row has at most 256 new targets
-            more = 2 * capacity + 300
-            grown_codes, grown_rows = np.zeros(more, np.int64), np.full((more, K), -1, np.int32)
-            grown_codes[:capacity] = codes
-            grown_rows[:capacity] = rows
-            codes, rows, capacity = grown_codes, grown_rows, more
-            while slots < 2 * capacity:
-                slots *= 2
-            table = np.full(slots, -1, np.int32)
-            for j in range(count):
-                slot = slot_of(codes[j], slots)
-                while table[slot] >= 0:
-                    slot = (slot + 1) & (slots - 1)
-                table[slot] = j
-        kind, s, x = -1, 0, 0
-        if i >= 0:
-            kind, s, x = codes[i] >> 48, (codes[i] >> 8) & 0xFFFFFFFF, codes[i] & 0xFF
-        for k in range(K if i >= 0 else 1):
-            byte = byte_of[k]
-            sort = special[byte]
-            h = sort - 1 if sort < 17 else sort - 7  # of a hexadecimal digit
-            to, t, known = _CONTENT, -1, 0
-            if kind < 0:
-                t = 0
-            elif kind == _CONTENT:
-                if sort == _QUOTE:
-                    if label[s] >= 0:
-                        rows[i, k] = -2 - label[s]
-                elif sort == _BACKSLASH:
-                    to, t = _ESCAPE, first[s]
-                elif sort < _CONTROL:
-                    t = transition[s, class_of[byte]]
-            elif kind == _ESCAPE:
-                if byte == 117:
-                    to, t = _U, s
-                elif short[byte] >= 0:
-                    t = transition[s, class_of[short[byte]]]
-            elif kind == _PAIR:
-                if byte == 92:
-                    to, t, known = _PAIR_ESCAPE, s, x
-            elif kind == _PAIR_ESCAPE:
-                if byte == 117:
-                    to, t, known = _PAIR_U, s, x
-            elif not 0 <= h < 16:
-                continue
-            elif kind == _U:
-                if h == 0:
-                    to, t = _U0, s
-                elif ascii and h == 13:
-                    to, t = _UD, s
-                elif ascii:
-                    to, t = _TWO, transition[s, class_of[0xE0 | h]]
-            elif kind == _U0:
-                if h == 0 or (ascii and h < 8):
-                    to, t, known = _U0X, s, h
-                elif ascii:
-                    to, t, known = _TWO_HIGH, transition[s, class_of[0xE0]], h
-            elif kind == _U0X:
-                if x > 0 or h >= 8:
-                    if ascii:
-                        to, t, known = _ONE, transition[s, class_of[0xC0 | x << 2 | h >> 2]], h & 3
-                elif h < 3 or h == 5 or (ascii and h == 7):
-                    some, same = False, h == 1  # as after another zero
-                    for low in range(16):
-                        char = h << 4 | low
-                        if h < 2 or char == 0x22 or char == 0x5C or char == 0x7F:
-                            some = some or transition[s, class_of[char]] >= 0
-                        same = same and transition[s, class_of[char]] == transition[s, class_of[low]]
-                    if some:
-                        to, t, known = _U00X, s, 0 if same else h
-            elif kind == _U00X:
-                if x < 2 or (x == 2 and h == 2) or (x == 5 and h == 12) or (x == 7 and h == 15):
-                    t = transition[s, class_of[x << 4 | h]]
-            elif kind == _TWO:
-                to, t, known = _TWO_HIGH, s, h
-            elif kind == _TWO_HIGH:
-                to, t, known = _ONE, transition[s, class_of[0x80 | x << 2 | h >> 2]], h & 3
-            elif kind == _ONE:
-                t = transition[s, class_of[0x80 | x << 4 | h]]
-            elif kind == _UD:
-                if h < 8:
-                    to, t, known = _TWO_HIGH, transition[s, class_of[0xED]], h
-                elif h < 12:
-                    to, t, known = _HIGH, s, h & 3
-            elif kind == _HIGH:  # bits 19 .. 14 of what the pair stands for, which is the character less 10000
-                plane = (x << 2 | h >> 2) + 1
-                to, t, known = _HIGHER, transition[s, class_of[0xF0 | plane >> 2]], (plane & 3) << 2 | (h & 3)
-            elif kind == _HIGHER:  # bits 17 .. 10 of the character are known: a byte, and two bits of the next one
-                to, t, known = _PAIR, transition[s, class_of[0x80 | x << 2 | h >> 2]], h & 3
-            elif kind == _PAIR_U:
-                if h == 13:
-                    to, t, known = _PAIR_UD, s, x
-            elif kind == _PAIR_UD:
-                if h >= 12:
-                    to, t, known = _LOW, s, x << 2 | (h & 3)
-            elif kind == _LOW:
-                to, t, known = _ONE, transition[s, class_of[0x80 | x << 2 | h >> 2]], h & 3
-            if t < 0:
-                continue
-            code = (np.int64(to) << 48) | (np.int64(t) << 8) | np.int64(known)
-            slot = slot_of(code, slots)
-            while table[slot] >= 0 and codes[table[slot]] != code:
-                slot = (slot + 1) & (slots - 1)
-            if table[slot] < 0:
-                if i < 0:
-                    count = 0
-                table[slot] = count
-                codes[count] = code
-                count += 1
-            if i >= 0:
-                rows[i, k] = table[slot]
-        i += 1
-    # most digits and letters do nothing that others do not
-    narrow, columns = _merge_columns(wide, rows[:count])
-    small = np.empty((count, columns.size), np.int32)
-    for j in range(count):
-        for k in range(columns.size):
-            small[j, k] = rows[j, columns[k]]
-    return narrow, small

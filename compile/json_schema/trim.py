@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set
 from typing import Any
 
-from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, Step, Unordered, Value
+from .skeleton import (
+    ArrayState,
+    Bounded,
+    ContainerAutomaton,
+    Finite,
+    Free,
+    ObjectAutomaton,
+    Step,
+    Unordered,
+    Value,
+    all_steps,
+)
 
-LazyMachine = ArrayAutomaton | ObjectAutomaton
 
-
-def trim(values: Iterable[Value], sound: Set[LazyMachine]) -> dict[Value, int]:
+def trim(values: Iterable[Value], sound: Set[ContainerAutomaton]) -> dict[Value, int]:
     """Return the labels of every value that some text has, as a bit mask; take out what leads to no such text.
 
     values: all whose automata are to be trimmed, and all below them. sound: automata from each of whose states the end
@@ -25,7 +34,7 @@ def trim(values: Iterable[Value], sound: Set[LazyMachine]) -> dict[Value, int]:
     alive, searches = _fixpoint(values)
     short = {value for value, labels in alive.items() if labels + 1 != 1 << value.labels}
     for automaton, search in searches.items():
-        whole = not short or short.isdisjoint([step.value for step in _all_steps(automaton)])
+        whole = not short or short.isdisjoint([step.value for step in all_steps(automaton)])
         if whole and automaton in sound:
             continue
         reached = range(len(automaton.states)) if whole else search.finished(alive)
@@ -44,7 +53,7 @@ def trim(values: Iterable[Value], sound: Set[LazyMachine]) -> dict[Value, int]:
 def steps_below(root: Value) -> list[Step]:
     """Return all steps that a value leads to, each once."""
     found: list[Step] = []
-    seen: set[Value | LazyMachine] = {root}
+    seen: set[Value | ContainerAutomaton] = {root}
     pending = [root]
     while pending:
         value = pending.pop()
@@ -52,28 +61,11 @@ def steps_below(root: Value) -> list[Step]:
             if automaton is None or automaton in seen:
                 continue
             seen.add(automaton)
-            for step in _all_steps(automaton):
+            for step in all_steps(automaton):
                 found.append(step)
                 if step.value not in seen:
                     seen.add(step.value)
                     pending.append(step.value)
-    return found
-
-
-def _all_steps(automaton: LazyMachine) -> dict[Step, None]:
-    """Return the steps of an automaton, each once, those that its states share but do not take among them."""
-    if isinstance(automaton, ArrayAutomaton):
-        return {state.item: None for state in automaton.states if state.item is not None}
-    found: dict[Any, None] = {}
-    seen: set[int] = set()  # ids of shared lists and mappings of steps
-    for state in automaton.states if automaton.unordered is None else automaton.unordered.states + automaton.states:
-        if id(state.steps) not in seen:
-            seen.add(id(state.steps))
-            found.update(dict.fromkeys(state.steps))
-        if id(state.others) not in seen:
-            seen.add(id(state.others))
-            found.update(dict.fromkeys(state.others.values()))
-    found.pop(None, None)
     return found
 
 
@@ -82,7 +74,7 @@ class _Search:
 
     __slots__ = ("_covered", "_states", "_taken", "owners", "pending", "reached")
 
-    def __init__(self, automaton: LazyMachine) -> None:
+    def __init__(self, automaton: ContainerAutomaton) -> None:
         self._states: list[Any] = automaton.states
         self._taken: set[Step] = set()
         self._covered: dict[int, tuple[int, int]] = {}  # of shared lists of steps, by id: the range gone over
@@ -139,10 +131,10 @@ class _Search:
         return new
 
 
-def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[LazyMachine, _Search]]:
+def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[ContainerAutomaton, _Search]]:
     """Return the labels of values that some text has; and how far each automaton was gone through to find them."""
     alive: dict[Value, int] = {}
-    searches: dict[LazyMachine, _Search] = {}
+    searches: dict[ContainerAutomaton, _Search] = {}
     for value in values:
         alive[value] = _inhabited(value)
         for automaton in (value.array, value.object):
@@ -196,7 +188,7 @@ def _inhabited(value: Value) -> int:
     return mask
 
 
-def _clean(automaton: LazyMachine, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
+def _clean(automaton: ContainerAutomaton, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
     """Take out of an automaton what leads nowhere; return whether anything is left.
 
     whole: every state is reached, and every step can be taken in all its ways.

@@ -21,6 +21,7 @@ from ...automata.minimize import canonical
 from ...automata.pushdown import RETURN
 from ..grammar import form
 from ..grammar.form import EMPTY, Choice, Node, Repeat, Rule, Terminal, Text
+from ..json_schema.escapes import escaped, has_spellings, quoted
 from ..json_schema.fragments import ending_freely
 from ..json_schema.layout import MOST_SPACES, MOST_TABS, QUOTE, Layout, leaves
 from ..json_schema.numbers import any_number
@@ -36,7 +37,7 @@ from ..json_schema.skeleton import (
     Step,
     Value,
 )
-from ..json_schema.strings import cut, escaped, has_spellings, partition, quoted
+from ..json_schema.strings import cut, partition
 from ..regex.lower import to_dfa
 
 _DOING = "writing a schema as rules"

@@ -23,7 +23,7 @@ from maskwright.automata import utf8
 from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.labelled import Labelled, labelled, minimized, overlaid, relabelled, spelled
-from maskwright.compile.json_schema import formats, numbers, strings
+from maskwright.compile.json_schema import escapes, formats, numbers, strings
 from maskwright.compile.json_schema.algebra import (
     ANY,
     NEVER,
@@ -43,7 +43,7 @@ from maskwright.compile.json_schema.algebra import (
     any_of,
     negate,
 )
-from maskwright.compile.json_schema.skeleton import Bounded, Finite, Free, Regular
+from maskwright.compile.json_schema.skeleton import Bounded, Finite, Free, Regular, StringSet
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.errors import BudgetError, SchemaError
 
@@ -435,7 +435,7 @@ def format_holds(name: str, text: str) -> bool:
     return re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*", text) is not None
 
 
-def label_in(found: strings.Text | None, text: str) -> int:
+def label_in(found: StringSet | None, text: str) -> int:
     if found is None:
         return -1
     if isinstance(found, Free):
@@ -644,7 +644,7 @@ def spellings(text: str, ascii: bool) -> list[bytes]:
 def test_every_needful_escape_is_read_and_no_other(ascii, content, text):
     inside = to_dfa(content, dialect="ecma", search=True)
     found = labelled([inside, strings.language(Not(Pattern(content)), meter())], meter())
-    written = strings.escaped(found, ascii, meter())
+    written = escapes.escaped(found, ascii, meter())
     for data in spellings(text, ascii):
         assert json.loads(b'"' + data) == text
         assert read(written, data) == (0 if inside.accepts(text.encode()) else 1), data
@@ -672,7 +672,7 @@ def test_what_is_sampled_from_a_text_is_json_of_a_word(ascii):
     rng = np.random.default_rng(7)
     for source in (r"^[\s\S]{0,4}$", "^[^a-z]*x$", r"^\S+\s$", r'^(?:\\["\x00-\x02]|é)*$'):
         content = to_dfa(source, dialect="ecma", search=True)
-        class_of, transition = strings.escaped(labelled([content], meter()), ascii, meter())
+        class_of, transition = escapes.escaped(labelled([content], meter()), ascii, meter())
         rows = np.append(
             np.where(transition == -2, len(transition), transition), np.full((1, transition.shape[1]), -1), 0
         )
@@ -686,14 +686,14 @@ def test_what_is_sampled_from_a_text_is_json_of_a_word(ascii):
 
 def test_a_text_that_needs_no_escapes_has_no_more_states_than_its_content():
     content = labelled([to_dfa("[a-z]+(-[a-z]+)*")], meter())
-    class_of, transition = strings.escaped(content, False, meter())
+    class_of, transition = escapes.escaped(content, False, meter())
     assert transition.shape[0] == content.num_states
     assert class_of.shape == (256,)
 
 
 @given(st.text(st.characters(), max_size=6), st.booleans())
 def test_quoted_words_are_what_json_writes(word, ascii):
-    data = strings.quoted(word, ascii)
+    data = escapes.quoted(word, ascii)
     assert json.loads(data) == word
     if all(not "\ud800" <= char <= "\udfff" for char in word):
         assert data == json.dumps(word, ensure_ascii=ascii).encode()
