@@ -50,7 +50,7 @@ KINDS = {
     "object": OBJECT,
 }  # fmt: skip
 
-Handler = Callable[["Site", Any], Node | None]
+Handler = Callable[["KeywordContext", Any], Node | None]
 """What a keyword says, given where it stands and its value; None if nothing."""
 Handlers = dict[str, Handler]
 
@@ -203,17 +203,17 @@ class Compiler:
         if scope.id in schema:
             scope = scope.enter(schema, path)
         handlers = self.handlers(scope.dialect)
-        site = Site(self, schema, scope, path)
+        context = KeywordContext(self, schema, scope, path)
         if scope.ref_alone and "$ref" in schema:
             handler = handlers.get("$ref")
-            return ANY if handler is None else handler(site, schema["$ref"]) or ANY
+            return ANY if handler is None else handler(context, schema["$ref"]) or ANY
         parts = []
         for keyword, value in schema.items():
             handler = handlers.get(keyword)
             if handler is not None:
                 if keyword in WHOLE:
-                    return handler(site, value) or ANY
-                part = handler(site, value)
+                    return handler(context, value) or ANY
+                part = handler(context, value)
                 if part is not None:
                     parts.append(part)
         if len(parts) == 1:
@@ -304,7 +304,7 @@ def _only_about(nodes: list[Node]) -> int:
     return 0 if others == 1 else int(kinds.pop())
 
 
-class Site:
+class KeywordContext:
     """A schema where it stands, as the functions of keywords see it."""
 
     __slots__ = ("compiler", "path", "schema", "scope")

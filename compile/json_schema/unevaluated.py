@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from .algebra import ANY, ARRAY, NEVER, OBJECT, Items, Members, Node, Pattern, Required, Types, all_of, any_of
-from .context import ABSENT, UNIVERSAL, WHOLE, Compiler, Site
+from .context import ABSENT, UNIVERSAL, WHOLE, Compiler, KeywordContext
 from .documents import Scope
 from .source import Path
 from .strings import holds
@@ -37,23 +37,23 @@ class Evaluated(NamedTuple):
 _NOTHING = Evaluated({}, {}, NEVER, {}, {}, NEVER)
 
 
-def whole(site: Site, _: Any) -> Node:
+def whole(context: KeywordContext, _: Any) -> Node:
     """Return the node of a schema that has an unevaluated keyword, or both."""
-    compiler, schema = site.compiler, site.schema
+    compiler, schema = context.compiler, context.schema
     parts: list[Node] = []
-    handlers = compiler.handlers(site.scope.dialect)
+    handlers = compiler.handlers(context.scope.dialect)
     for keyword, value in schema.items():
         handler = handlers.get(keyword)
         if handler is not None and keyword not in WHOLE:
-            part = handler(site, value)
+            part = handler(context, value)
             if part is not None:
                 parts.append(part)
     for keyword, kind, left in (("unevaluatedProperties", OBJECT, _members), ("unevaluatedItems", ARRAY, _items)):
-        value = site.get(keyword)
+        value = context.get(keyword)
         if value is not ABSENT:
-            node = site.nested(value, keyword)
+            node = context.nested(value, keyword)
             if node is not ANY:
-                parts += left(compiler, _at(site, kind, inside=True), node)
+                parts += left(compiler, _at(context, kind, inside=True), node)
     return all_of(parts)
 
 
@@ -168,9 +168,9 @@ def _given(compiler: Compiler, node: Node, part: Evaluated) -> Evaluated:
     )
 
 
-def _in(site: Site, value: Any, kind: int, *keys: Any) -> Evaluated:
+def _in(context: KeywordContext, value: Any, kind: int, *keys: Any) -> Evaluated:
     """Return what a subschema in place evaluates; kind: OBJECT or ARRAY, of what."""
-    return _of(site.compiler, value, site.scope, (site.path, *keys), kind)
+    return _of(context.compiler, value, context.scope, (context.path, *keys), kind)
 
 
 def _of(compiler: Compiler, value: Any, scope: Scope, path: Path, kind: int) -> Evaluated:
@@ -179,8 +179,8 @@ def _of(compiler: Compiler, value: Any, scope: Scope, path: Path, kind: int) -> 
     key = (id(value), scope, kind)
     found = compiler.evaluated.get(key)
     if found is None:
-        site = Site(compiler, value, scope.enter(value, path), path)
-        found = compiler.evaluated[key] = _at(site, kind, inside=False)
+        context = KeywordContext(compiler, value, scope.enter(value, path), path)
+        found = compiler.evaluated[key] = _at(context, kind, inside=False)
     return found
 
 
@@ -193,28 +193,28 @@ _EVALUATING = frozenset(
 )
 
 
-def _at(site: Site, kind: int, *, inside: bool) -> Evaluated:
+def _at(context: KeywordContext, kind: int, *, inside: bool) -> Evaluated:
     """Return what a schema evaluates of a kind; inside: but for its unevaluated keyword, as that one sees it."""
-    compiler, schema = site.compiler, site.schema
-    if site.scope.ref_alone and "$ref" in schema:
-        return _referred(site, "$ref", schema["$ref"], kind)
-    if not inside and site.get("unevaluatedProperties" if kind == OBJECT else "unevaluatedItems") is not ABSENT:
+    compiler, schema = context.compiler, context.schema
+    if context.scope.ref_alone and "$ref" in schema:
+        return _referred(context, "$ref", schema["$ref"], kind)
+    if not inside and context.get("unevaluatedProperties" if kind == OBJECT else "unevaluatedItems") is not ABSENT:
         return _EVERYTHING
-    keywords = site.scope.dialect.keywords
-    parts = [_members_at(site) if kind == OBJECT else _items_at(site)]
+    keywords = context.scope.dialect.keywords
+    parts = [_members_at(context) if kind == OBJECT else _items_at(context)]
     for keyword, value in schema.items():
         branch = _BRANCHING.get(keyword)
         if branch is not None and keyword in keywords:
-            parts.append(branch(site, keyword, value, kind))
+            parts.append(branch(context, keyword, value, kind))
     return _either(compiler, parts)
 
 
 _EVERYTHING = Evaluated({}, {}, ANY, {}, {}, ANY)
 
 
-def _members_at(site: Site) -> Evaluated:
-    properties, patterns = site.get("properties"), site.get("patternProperties")
-    if site.get("additionalProperties") is not ABSENT:
+def _members_at(context: KeywordContext) -> Evaluated:
+    properties, patterns = context.get("properties"), context.get("patternProperties")
+    if context.get("additionalProperties") is not ABSENT:
         return _EVERYTHING
     if patterns is not ABSENT and not UNIVERSAL.isdisjoint(patterns):
         return _EVERYTHING
@@ -226,62 +226,62 @@ def _members_at(site: Site) -> Evaluated:
     )
 
 
-def _items_at(site: Site) -> Evaluated:
-    prefix, rest = site.item_schemas()
-    if site.get(rest[1]) is not ABSENT and (prefix or rest[1] == "items"):
+def _items_at(context: KeywordContext) -> Evaluated:
+    prefix, rest = context.item_schemas()
+    if context.get(rest[1]) is not ABSENT and (prefix or rest[1] == "items"):
         return _EVERYTHING
-    inner = site.get("contains") if site.scope.dialect.version >= 2020 else ABSENT
+    inner = context.get("contains") if context.scope.dialect.version >= 2020 else ABSENT
     if not prefix and inner is ABSENT:
         return _NOTHING
     return _NOTHING._replace(
         prefix={len(prefix): ANY} if prefix else {},
-        contained={site.nested(inner, "contains"): ANY} if inner is not ABSENT else {},
+        contained={context.nested(inner, "contains"): ANY} if inner is not ABSENT else {},
     )
 
 
-def _all_of(site: Site, keyword: str, _: Any, kind: int) -> Evaluated:
-    parts = [_in(site, schema, kind, keyword, i) for i, schema in enumerate(site.schemas(keyword))]
-    return _either(site.compiler, parts)
+def _all_of(context: KeywordContext, keyword: str, _: Any, kind: int) -> Evaluated:
+    parts = [_in(context, schema, kind, keyword, i) for i, schema in enumerate(context.schemas(keyword))]
+    return _either(context.compiler, parts)
 
 
-def _any_of(site: Site, keyword: str, _: Any, kind: int) -> Evaluated:
+def _any_of(context: KeywordContext, keyword: str, _: Any, kind: int) -> Evaluated:
     """Return what the branches of anyOf or oneOf evaluate, each if the value is in the branch."""
     parts = []
-    for i, schema in enumerate(site.schemas(keyword)):
-        inner = _in(site, schema, kind, keyword, i)
+    for i, schema in enumerate(context.schemas(keyword)):
+        inner = _in(context, schema, kind, keyword, i)
         if inner is not _NOTHING:
-            parts.append(_given(site.compiler, site.in_place(schema, keyword, i), inner))
-    return _either(site.compiler, parts)
+            parts.append(_given(context.compiler, context.in_place(schema, keyword, i), inner))
+    return _either(context.compiler, parts)
 
 
-def _if(site: Site, keyword: str, value: Any, kind: int) -> Evaluated:
-    compiler = site.compiler
-    then, other = site.get("then"), site.get("else")
-    parts = [_in(site, value, kind, keyword)]
+def _if(context: KeywordContext, keyword: str, value: Any, kind: int) -> Evaluated:
+    compiler = context.compiler
+    then, other = context.get("then"), context.get("else")
+    parts = [_in(context, value, kind, keyword)]
     if then is not ABSENT:
-        parts.append(_in(site, then, kind, "then"))
-    no = _NOTHING if other is ABSENT else _in(site, other, kind, "else")
+        parts.append(_in(context, then, kind, "then"))
+    no = _NOTHING if other is ABSENT else _in(context, other, kind, "else")
     yes = _either(compiler, parts)
     if yes is _NOTHING and no is _NOTHING:
         return _NOTHING
-    condition = site.in_place(value, keyword)
+    condition = context.in_place(value, keyword)
     return _either(compiler, [_given(compiler, condition, yes), _given(compiler, compiler.negate(condition), no)])
 
 
-def _dependent(site: Site, keyword: str, value: Any, kind: int) -> Evaluated:
+def _dependent(context: KeywordContext, keyword: str, value: Any, kind: int) -> Evaluated:
     if not isinstance(value, dict):
         return _NOTHING
     parts = []
     for key, schema in value.items():
         has = all_of([Types(OBJECT), Required((key,))])
-        parts.append(_given(site.compiler, has, _in(site, schema, kind, keyword, key)))
-    return _either(site.compiler, parts)
+        parts.append(_given(context.compiler, has, _in(context, schema, kind, keyword, key)))
+    return _either(context.compiler, parts)
 
 
-def _referred(site: Site, keyword: str, value: Any, kind: int) -> Evaluated:
-    path = (site.path, keyword)
-    compiler = site.compiler
-    target = compiler.documents.resolve(site.scope, keyword, value, path)
+def _referred(context: KeywordContext, keyword: str, value: Any, kind: int) -> Evaluated:
+    path = (context.path, keyword)
+    compiler = context.compiler
+    target = compiler.documents.resolve(context.scope, keyword, value, path)
     key = (id(target.contents), target.scope, kind)
     compiler.guard(key, path)
     try:

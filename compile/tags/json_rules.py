@@ -24,7 +24,7 @@ from ..grammar.form import EMPTY, Choice, Node, Repeat, Rule, Terminal, Text
 from ..json_schema.escapes import escaped, has_spellings, quoted
 from ..json_schema.fragments import ending_freely
 from ..json_schema.layout import MOST_SPACES, MOST_TABS, QUOTE, Layout, leaves
-from ..json_schema.numbers import any_number
+from ..json_schema.number_texts import any_number
 from ..json_schema.skeleton import (
     AnyOrder,
     ArrayAutomaton,
