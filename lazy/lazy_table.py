@@ -114,6 +114,11 @@ class LazyTable:
         return None if self._table is None else self._table.fixed_length
 
     @property
+    def max_length(self) -> int | None:
+        """Most tokens in a sequence, None where there is no most, or as long as it is not known."""
+        return None if self._table is None else self._table.max_length
+
+    @property
     def is_nested(self) -> bool:
         """Whether the table has calls, or may have some as long as it is not complete."""
         return self._nested if self._table is None else self._table.is_nested

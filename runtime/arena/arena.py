@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...errors import ArenaError, NoTableError, VocabularyMismatchError
 from ...kernels.limits import UNREACHABLE as NEVER
-from ...lazy.lazy_table import LazyTable
+from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.flat import grouped
 from ...table.grouped import GroupedArrays
 from ...table.groups import IntArray
@@ -376,7 +376,7 @@ class Arena:
         """Bytes of the arena's arrays on a device."""
         return sum(array.nbytes for array in self.device_arrays().values())
 
-    def add(self, table: TransitionTable) -> Handle:
+    def add(self, table: Compiled) -> Handle:
         """Give a table a place, or find the one it has, and return a handle; the table stays until it is dropped.
 
         A lazy table is worked out first. Raises ArenaError where there is no room, or never would be, with what to do,
@@ -394,7 +394,7 @@ class Arena:
             resident.handles += 1
             return Handle(self, resident.start, resident.table)
 
-    def fits(self, table: TransitionTable) -> None:
+    def fits(self, table: Compiled) -> None:
         """Raise unless there would be room for a table if nothing else were there: the errors of `add`.
 
         A lazy table is worked out first.
@@ -405,7 +405,7 @@ class Arena:
             if _key_of(table) not in self._tables:
                 self._checked(table.to_table())
 
-    def _check_vocabulary(self, table: TransitionTable) -> None:
+    def _check_vocabulary(self, table: Compiled) -> None:
         check_held(table)
         host = self.table
         if (table.vocabulary, table.vocab_size) != (host.vocabulary, host.vocab_size):
@@ -1034,7 +1034,7 @@ def check_held(table: Any) -> None:
     check_table(table)
 
 
-def _check_finite(table: TransitionTable) -> None:
+def _check_finite(table: Compiled) -> None:
     """Work out a lazy table; ArenaError where there is none."""
     if isinstance(table, LazyTable):
         try:
@@ -1046,7 +1046,7 @@ def _check_finite(table: TransitionTable) -> None:
             ) from error
 
 
-def _key_of(table: TransitionTable) -> Any:
+def _key_of(table: Compiled) -> Any:
     """Return what tables that allow the same are known by."""
     return (table.source, table.depth) if table.source else id(table)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...table.grouped import GroupedArrays
 from ...table.groups import Int32Array, IntArray, TableArrays
 from ...table.nested_distances import Distances
+from ...table.transition_table import TransitionTable
 from ..device.device_table import AnyState
 
 
@@ -91,3 +93,7 @@ class ArenaView(GroupedArrays):
     def starting(self, starts: NDArray[np.int32]) -> ArenaView:
         """Return the view in which the rows of a batch start in the states (B,)."""
         return dataclasses.replace(self, starts=starts)
+
+
+HostTable: TypeAlias = TransitionTable | ArenaView
+"""What operations in numpy take as a table."""

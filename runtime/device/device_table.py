@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import TableError, VocabularyMismatchError
 from ...table.constraint import Constraint
+from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
 from ...table.transition_table import Level, TransitionTable
 from .backend import Array
@@ -359,7 +360,7 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def whole(table: Any) -> Any:
+def whole(table: Any) -> TransitionTable | SortedMatrix:
     """Return a constraint as it is put on a device, a lazy table with its arrays. Raises TypeError for others."""
     if not isinstance(table, Constraint):
         raise TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(table).__name__}")

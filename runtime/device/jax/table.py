@@ -14,8 +14,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from ....lazy.lazy_table import Compiled
+from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
-from ....table.transition_table import TransitionTable
 from ...arena.arena import Arena, Handle, starts_of
 from ..device_table import (
     CALL_ARRAYS,
@@ -67,7 +68,7 @@ jax.tree_util.register_pytree_node(OnDemandTable, _taken, _given)
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -78,7 +79,7 @@ def put(
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -97,8 +98,19 @@ def put(
 def put(table: Arena, device: jax.Device | None = None, *, budgets: bool = False, top: None = None) -> DeviceTable: ...
 
 
+@overload
 def put(
-    table: TransitionTable | SortedMatrix | Arena,
+    table: Constraint | Arena,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> DeviceTable | DeviceMatrix | OnDemandTable: ...
+
+
+def put(
+    table: Constraint | Arena,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,

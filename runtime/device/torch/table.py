@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....lazy.lazy_table import Compiled
+from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
-from ....table.transition_table import TransitionTable
 from ...arena.arena import Arena, Handle, starts_of
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
@@ -35,7 +36,7 @@ class TorchTable(DeviceTable):
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -46,7 +47,7 @@ def put(
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -67,8 +68,19 @@ def put(
 ) -> TorchTable: ...
 
 
+@overload
 def put(
-    table: TransitionTable | SortedMatrix | Arena,
+    table: Constraint | Arena,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> TorchTable | DeviceMatrix | OnDemandTable: ...
+
+
+def put(
+    table: Constraint | Arena,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,

@@ -354,7 +354,7 @@ def test_a_table_is_whole_where_the_first_place_was_taken_again(name):
     made.drop(gone)
     made.handles = [made.add(last), *kept]
     assert made.stored.evictions == 1
-    assert made.table.action_start[0] > 0
+    assert made.table.actions.push_start[0] > 0
     walk(name, made, [last, *others], list(range(4)), np.random.default_rng(0), 15)
 
 
