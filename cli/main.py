@@ -47,8 +47,7 @@ from ..errors import (
     RegexError,
     SchemaError,
 )
-from ..kernels.limits import MOST_DEPTH
-from ..kernels.limits import UNREACHABLE as NEVER
+from ..kernels.limits import MOST_DEPTH, UNREACHABLE
 from ..lazy.lazy_table import Compiled, LazyTable
 from ..table.transition_table import TransitionTable
 from . import drawing
@@ -930,7 +929,7 @@ def _show(table: TransitionTable, console: Console) -> None:
         facts.add_row("depth", f"{table.depth:,} calls may be open at once, beside one that makes none itself")
         facts.add_row("ends", f"{accept} where no call is open")
     elif not table.is_trie:
-        reach = drawing.in_tokens(int(table.distance[table.distance != NEVER].max()))
+        reach = drawing.in_tokens(int(table.distance[table.distance != UNREACHABLE].max()))
         facts.add_row("ends", f"{accept}; from any state one is at most {reach} away")
     facts.add_row("bytes", size)
     facts.add_row("source", table.source)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import BudgetError, NoTableError
-from ..table.transition_table import TransitionTable, token_rows
+from ..table.grouped import token_rows
+from ..table.transition_table import TransitionTable
 from .protocol import LazyMachine
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.limits import UNREACHABLE as NEVER
+from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled
 from ..table.constraint import Constraint
 from ..table.sorted_matrix import SortedMatrix
@@ -326,16 +326,16 @@ def distance(dev: HostTable, configuration: Configuration) -> int:
     if not dev.is_nested:
         return int(cast(TransitionTable, dev).distance[node])  # an arena is nested
     code, by_site, _, code_room, site_room = dev.distances
-    far, frames = [0] + [NEVER] * (code.shape[1] - 1), 0  # by how the fragment on top ends
+    far, frames = [0] + [UNREACHABLE] * (code.shape[1] - 1), 0  # by how the fragment on top ends
     for site in stack:
         steps = by_site[site]
         if len(site_room):
-            steps = np.where(frames + site_room[site] <= dev.depth, steps, NEVER)
+            steps = np.where(frames + site_room[site] <= dev.depth, steps, UNREACHABLE)
         far = [min(int(step) + below for step, below in zip(row, far, strict=False)) for row in steps]
         frames += not dev.sites.is_leaf[site]
     own = code[node]
     if len(code_room):
-        own = np.where(frames + code_room[node] <= dev.depth, own, NEVER)
+        own = np.where(frames + code_room[node] <= dev.depth, own, UNREACHABLE)
     return min(int(one) + below for one, below in zip(own, far, strict=True))
 
 
@@ -374,7 +374,7 @@ def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> 
     for row, configuration in enumerate(_configurations(dev, state)):
         room = None if remaining is None else int(remaining[row]) - 1
         for token, target in moves(dev, configuration).items():
-            bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, NEVER - 1)
+            bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, UNREACHABLE - 1)
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 

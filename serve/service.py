@@ -18,7 +18,8 @@ from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..errors import ArenaError, ConstraintError, SchemaError
 from ..lazy.lazy_table import Compiled
-from ..runtime.arena.arena import Arena, Capacity
+from ..runtime.arena.arena import Arena
+from ..runtime.arena.capacity import Capacity
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...table.grouped import GroupedArrays
 from ...table.groups import Int32Array, IntArray, TableArrays
 from ...table.nested_distances import Distances
+from ...table.states import NestedState
 from ...table.transition_table import TransitionTable
 from ..device.device_table import AnyState
 
@@ -78,6 +79,15 @@ class ArenaView(GroupedArrays):
         if self.by_end is None:
             raise ValueError("the arena was made without budgets: make it with Arena(..., budgets=True)")
         return self.by_end
+
+    @property
+    def distance(self) -> Int32Array:
+        """Fewest tokens from each state to an end of its fragment: (num_states,). Raises as `distances` does."""
+        return np.asarray(self.distances.code[: self.num_states].min(axis=1), np.int32)
+
+    def follow(self, tokens: ArrayLike, state: NestedState) -> NestedState:
+        """Return where each row of tokens (N, L) leads from a state (N,); the dead state if it is not allowed."""
+        return self._followed(self.code_frames_required, tokens, state)
 
     @property
     def memory(self) -> int:

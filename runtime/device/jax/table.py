@@ -18,6 +18,7 @@ from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
+from ...arena.device_arrays import by_ends, device_table_of
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -156,13 +157,13 @@ class _Mirror:
 
     def __init__(self, arena: Arena, convert: Callable[[NDArray[Any]], Array]) -> None:
         self._arrays: dict[str, Array] = {}
-        self._by_ends = arena.by_ends
+        self._by_ends = by_ends(arena.held)
 
         def keep(name: str, array: NDArray[Any]) -> Array:
             self._arrays[name] = convert(array)
             return self._shown(name)
 
-        self.dev = arena.on_device(keep, DeviceTable, False)
+        self.dev = device_table_of(arena.held, keep, DeviceTable, False)
 
     def _shown(self, name: str) -> Array:
         array = self._arrays[name]
