@@ -274,7 +274,7 @@ class MemberCount(Node):
     kind = OBJECT
     low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
     high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
-    path: tuple[Any, ...] | None = property(lambda self: self.args[2])  # type: ignore[assignment]
+    path: tuple[object, ...] | None = property(lambda self: self.args[2])  # type: ignore[assignment]
 
 
 class Names(Node):

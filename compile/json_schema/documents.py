@@ -12,16 +12,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ...errors import SchemaError
 from .algebra import Reference
 from .dialects import DIALECTS, VOCABULARIES, Dialect, by_uri
-from .source import Path, pointer, quoted, read, shown
+from .source import Json, Path, Schema, SchemaSource, pointer, quoted, read, shown
 
 if TYPE_CHECKING:
     from referencing import Registry, Resource
+
+DynamicAnchors: TypeAlias = "frozenset[tuple[str, _Resource]]"
+"""The dynamic anchors of the resources that were entered: a name, and the outermost resource that has it."""
 
 
 class Scope:
@@ -33,7 +36,13 @@ class Scope:
     __slots__ = ("dialect", "documents", "dynamic", "id", "later", "path", "ref_alone", "root", "targets", "uri")
 
     def __init__(
-        self, documents: Documents, root: Any, uri: str, path: Path, dialect: Dialect, dynamic: frozenset[Any]
+        self,
+        documents: Documents,
+        root: Json,
+        uri: str,
+        path: Path,
+        dialect: Dialect,
+        dynamic: DynamicAnchors,
     ) -> None:
         self.documents = documents
         self.root = root
@@ -46,7 +55,7 @@ class Scope:
         self.targets: dict[tuple[str, str], Target] = {}  # by keyword and reference
         self.later: dict[str, Reference] = {}  # by reference
 
-    def enter(self, contents: dict[str, Any], path: Path) -> Scope:
+    def enter(self, contents: dict[str, Json], path: Path) -> Scope:
         """Return the scope of a subschema of this resource: another if it has an identifier."""
         name = contents.get(self.id)
         if not isinstance(name, str) or contents is self.root:
@@ -60,7 +69,7 @@ class Scope:
 class Target:
     """What a reference leads to."""
 
-    contents: Any
+    contents: Json
     scope: Scope
     path: Path
 
@@ -70,21 +79,21 @@ class _Resource:
 
     __slots__ = ("anchors", "dialect", "path", "root", "uri")
 
-    def __init__(self, root: Any, uri: str, path: Path, dialect: Dialect, anchors: dict[str, Any]) -> None:
+    def __init__(self, root: Json, uri: str, path: Path, dialect: Dialect, anchors: dict[str, Json]) -> None:
         self.root, self.uri, self.path, self.dialect, self.anchors = root, uri, path, dialect, anchors
 
 
 class Documents:
     """The schema to compile and the documents that it may refer to."""
 
-    def __init__(self, root: Any, given: Mapping[str, Any] | None) -> None:
+    def __init__(self, root: Schema, given: Mapping[str, SchemaSource] | None) -> None:
         self._given = given or {}
         self._unread = dict.fromkeys(self._given)  # those that are not in the registry
         self._unreadable: list[str] = []  # what is wrong with those of them that no reference names
-        self._scopes: dict[Any, Scope] = {}
-        self._resources: dict[Any, _Resource] = {}
+        self._scopes: dict[tuple[int, str, DynamicAnchors], Scope] = {}
+        self._resources: dict[tuple[int, str], _Resource] = {}
         self._customs: dict[str, Dialect] = {}  # by `$schema`
-        self._registry: Registry[Any] | None = None
+        self._registry: Registry[Json] | None = None
         dialect = self._dialect(root, DIALECTS[2020], "")
         uri = ""
         if isinstance(root, dict):
@@ -98,7 +107,7 @@ class Documents:
 
     # ---------------------------------------------------------------------------------------------- resources
 
-    def scope(self, outer: Scope, root: Any, uri: str, path: Path, dynamic: frozenset[Any] | None = None) -> Scope:
+    def scope(self, outer: Scope, root: Json, uri: str, path: Path, dynamic: DynamicAnchors | None = None) -> Scope:
         """Return the scope of a resource that is entered from another, or from one that has these dynamic anchors."""
         dialect = self._dialect(root, outer.dialect, path)
         dynamic = outer.dynamic if dynamic is None else dynamic
@@ -115,12 +124,12 @@ class Documents:
             scope = self._scopes[key] = Scope(self, root, uri, path, dialect, dynamic)
         return scope
 
-    def _resource(self, root: Any, uri: str, path: Path, dialect: Dialect) -> _Resource:
+    def _resource(self, root: Json, uri: str, path: Path, dialect: Dialect) -> _Resource:
         """Return a resource with its dynamic anchors."""
         key = (id(root), uri)
         found = self._resources.get(key)
         if found is None:
-            anchors: dict[str, Any] = {}
+            anchors: dict[str, Json] = {}
             if isinstance(root, dict) and dialect.version >= 2019:
                 if root.get("$recursiveAnchor") is True:
                     anchors[""] = root
@@ -135,7 +144,7 @@ class Documents:
             found = self._resources[key] = _Resource(root, uri, path, dialect, anchors)
         return found
 
-    def _dialect(self, contents: Any, default: Dialect, path: Path) -> Dialect:
+    def _dialect(self, contents: Json, default: Dialect, path: Path) -> Dialect:
         """Return the dialect that a resource names, or else the default."""
         uri = contents.get("$schema") if isinstance(contents, dict) else None
         if uri is None:
@@ -185,16 +194,13 @@ class Documents:
 
     # --------------------------------------------------------------------------------------------- references
 
-    def resolve(self, scope: Scope, keyword: str, reference: Any, path: Path) -> Target:
+    def resolve(self, scope: Scope, keyword: str, reference: Json, path: Path) -> Target:
         """Return what a reference in a scope leads to. Raises SchemaError, with the path, if there is no such thing."""
+        if not isinstance(reference, str):
+            raise SchemaError(f'"{keyword}" must be a URI reference, not {shown(reference)}', pointer(path))
         key = (keyword, reference)
-        try:
-            found = scope.targets.get(key)
-        except TypeError:
-            found = None
+        found = scope.targets.get(key)
         if found is None:
-            if not isinstance(reference, str):
-                raise SchemaError(f'"{keyword}" must be a URI reference, not {shown(reference)}', pointer(path))
             found = self._static(scope, reference, path)
             if keyword == "$dynamicRef":
                 found = self._dynamic(scope, found, unquote(urldefrag(reference).fragment))
@@ -292,7 +298,7 @@ class Documents:
                 return Target(resource.anchors[name], inner, at)
         return None
 
-    def _indexed(self, uri: str) -> Resource[Any] | None:
+    def _indexed(self, uri: str) -> Resource[Json] | None:
         """Return the resource of an identifier, that of a document or of something in one.
 
         What the schema holds itself comes before the caller's document of that name, this before the official
@@ -300,7 +306,7 @@ class Documents:
         """
         from jsonschema_specifications import REGISTRY
 
-        found: Resource[Any] | None = self._index().get(uri)
+        found: Resource[Json] | None = self._index().get(uri)
         if found is REGISTRY.get(uri):
             for name in (uri, uri + "#"):
                 if name in self._unread:
@@ -314,7 +320,7 @@ class Documents:
             found = self._index().get(uri)
         return found
 
-    def _index(self) -> Registry[Any]:
+    def _index(self) -> Registry[Json]:
         """Return the registry of all that is known by an identifier or an anchor."""
         if self._registry is None:
             from jsonschema_specifications import REGISTRY
@@ -334,8 +340,8 @@ class Documents:
             self._registry = self._index().with_resource(name, resource).crawl()
 
 
-def _resource_of(contents: Any, dialect: Dialect) -> Resource[Any]:
-    resource: Resource[Any] = _specification(dialect.version).create_resource(contents)
+def _resource_of(contents: Json, dialect: Dialect) -> Resource[Json]:
+    resource: Resource[Json] = _specification(dialect.version).create_resource(contents)
     return resource
 
 

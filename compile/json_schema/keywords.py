@@ -7,10 +7,9 @@ there. Subschemas that apply in place (`allOf`, `$ref` beside other keywords, ..
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import partial
-from typing import Any
 
 from ...automata.budget import Budget, Meter
 from ...errors import SchemaError
@@ -51,8 +50,8 @@ from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, Keyw
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Target
 from .formats import KNOWN, UNSUPPORTED
-from .literals import check_text, number, one_of, values_of
-from .source import pointer, quoted, read
+from .literals import number, one_of, values_of
+from .source import Json, KeywordPath, SchemaSource, pointer, quoted, read
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
 """Keywords that can be accepted by name as approximations: where not exact, they are then not enforced."""
@@ -69,10 +68,10 @@ _MOST_VALUES = 12  # values that items may have for uniqueItems to be exact: aut
 
 
 def formula(
-    schema: Any,
+    schema: SchemaSource,
     *,
     allow: frozenset[str] = frozenset(),
-    documents: Mapping[str, Any] | None = None,
+    documents: Mapping[str, SchemaSource] | None = None,
     meter: Meter | None = None,
 ) -> Node:
     """Return the JSON values that a schema describes, as a formula.
@@ -99,7 +98,7 @@ _TYPES["integer"] = AllOf(Types(NUMBER), _INTEGER)
 _TYPE_NAMES = ", ".join(f'"{name}"' for name in KINDS)
 
 
-def type_(context: KeywordContext, value: Any) -> Node:
+def type_(context: KeywordContext, value: Json) -> Node:
     """Values of a type, or of one of several."""
     if type(value) is str:
         node = _TYPES.get(value)
@@ -117,19 +116,19 @@ def type_(context: KeywordContext, value: Any) -> Node:
     return all_of([kinds, _INTEGER]) if "integer" in value and "number" not in value else kinds
 
 
-def enum(context: KeywordContext, value: Any) -> Node:
+def enum(context: KeywordContext, value: Json) -> Node:
     """Values equal to one of a list."""
     if not isinstance(value, (list, tuple)):
         raise context.wrong("an array of the values allowed", "enum")
     return _values(context, "enum", value)
 
 
-def const(context: KeywordContext, value: Any) -> Node:
+def const(context: KeywordContext, value: Json) -> Node:
     """Values equal to one."""
     return _values(context, "const", [value])
 
 
-def _values(context: KeywordContext, keyword: str, values: Any) -> Node:
+def _values(context: KeywordContext, keyword: str, values: Iterable[Json]) -> Node:
     try:
         return one_of(values)
     except ValueError as error:
@@ -139,7 +138,7 @@ def _values(context: KeywordContext, keyword: str, values: Any) -> Node:
 # -------------------------------------------------------------------------------------------------------- numbers
 
 
-def bounds(context: KeywordContext, _: Any) -> Node | None:
+def bounds(context: KeywordContext, _: Json) -> Node | None:
     """Numbers between `minimum` and `maximum`; `exclusive..` is a bound of its own, or, as in draft 4, true."""
     low, low_open = _bound(context, "minimum", "exclusiveMinimum", 1)
     high, high_open = _bound(context, "maximum", "exclusiveMaximum", -1)
@@ -170,7 +169,7 @@ def _bound(context: KeywordContext, plain: str, exclusive: str, sign: int) -> tu
     return limit, False
 
 
-def multiple_of(context: KeywordContext, value: Any) -> Node:
+def multiple_of(context: KeywordContext, value: Json) -> Node:
     """Multiples of a number."""
     of = number(value)
     if of is None or of <= 0:
@@ -181,7 +180,7 @@ def multiple_of(context: KeywordContext, value: Any) -> Node:
 # -------------------------------------------------------------------------------------------------------- strings
 
 
-def length(context: KeywordContext, _: Any) -> Node | None:
+def length(context: KeywordContext, _: Json) -> Node | None:
     """Strings of a number of characters."""
     low, high = context.counts("minLength", "maxLength")
     if high is not None and low > high:
@@ -189,7 +188,7 @@ def length(context: KeywordContext, _: Any) -> Node | None:
     return Length(low, high) if low or high is not None else None
 
 
-def pattern(context: KeywordContext, value: Any) -> Node | None:
+def pattern(context: KeywordContext, value: Json) -> Node | None:
     """Strings in which a pattern matches somewhere."""
     if not isinstance(value, str):
         raise context.wrong("a string with a regular expression", "pattern")
@@ -208,7 +207,7 @@ _NUMERIC = {
 }
 
 
-def format_(context: KeywordContext, value: Any) -> Node | None:
+def format_(context: KeywordContext, value: Json) -> Node | None:
     """Strings of a format; numbers of one, for `int32` and its like. Formats that are not known are annotations."""
     if not isinstance(value, str):
         raise context.wrong("a string", "format")
@@ -225,11 +224,11 @@ def format_(context: KeywordContext, value: Any) -> Node | None:
 # --------------------------------------------------------------------------------------------------------- arrays
 
 
-def items(context: KeywordContext, _: Any) -> Node | None:
+def items(context: KeywordContext, _: Json) -> Node | None:
     """Arrays by their items: `prefixItems` and `items`, or `items` as an array and `additionalItems`."""
     first, others = context.item_schemas()
-    prefix = [context.nested(*entry) for entry in first]
-    rest = context.nested(*others)
+    prefix = [context.nested(schema, *keys) for schema, keys in first]
+    rest = context.nested(others[0], *others[1])
     if rest is ANY:
         while prefix and prefix[-1] is ANY:
             prefix.pop()
@@ -238,7 +237,7 @@ def items(context: KeywordContext, _: Any) -> Node | None:
     return Items(tuple(prefix), rest)
 
 
-def item_count(context: KeywordContext, _: Any) -> Node | None:
+def item_count(context: KeywordContext, _: Json) -> Node | None:
     """Arrays of a number of items."""
     low, high = context.counts("minItems", "maxItems")
     if high is not None and low > high:
@@ -246,7 +245,7 @@ def item_count(context: KeywordContext, _: Any) -> Node | None:
     return ItemCount(low, high) if low or high is not None else None
 
 
-def contains(context: KeywordContext, value: Any) -> Node | None:
+def contains(context: KeywordContext, value: Json) -> Node | None:
     """Arrays of which a number of items, at least one by default, are in a schema."""
     low = context.count("minContains")
     low, high = 1 if low is None else low, context.count("maxContains")
@@ -258,7 +257,7 @@ def contains(context: KeywordContext, value: Any) -> Node | None:
     return ItemCount(low, high) if node is ANY else Contains(node, low, high)
 
 
-def unique_items(context: KeywordContext, value: Any) -> Node | None:
+def unique_items(context: KeywordContext, value: Json) -> Node | None:
     """Arrays without equal items, where these are of few values."""
     if value is False or not context.kinds() & ARRAY:
         return None
@@ -269,15 +268,15 @@ def unique_items(context: KeywordContext, value: Any) -> Node | None:
     most = context.count("maxItems")
     prefix, others = context.item_schemas()
     entries = [*prefix, others] if most is None or most > len(prefix) else prefix[:most]
-    nodes = [context.nested(*entry) for entry in entries]
+    nodes = [context.nested(schema, *keys) for schema, keys in entries]
     if len(entries) > len(prefix) and nodes[-1] is NEVER:
         entries, nodes = entries[:-1], nodes[:-1]
     ends = len(entries) <= len(prefix)  # no item stands for several
     if (most is not None and most <= 1) or (ends and _pairwise(context, nodes)):
         return None
     nodes = [
-        context.compiler.peek(node, entry[0], context.scope, (context.path, *entry[1:]))
-        for node, entry in zip(nodes, entries, strict=True)
+        context.compiler.peek(node, schema, context.scope, (context.path, *keys))
+        for node, (schema, keys) in zip(nodes, entries, strict=True)
     ]
     values = values_of(any_of(nodes), _MOST_VALUES)
     if values is None:
@@ -294,59 +293,44 @@ def _pairwise(context: KeywordContext, nodes: list[Node]) -> bool:
 # -------------------------------------------------------------------------------------------------------- objects
 
 
-def members(context: KeywordContext, _: Any) -> Node | None:
+def members(context: KeywordContext, _: Json) -> Node | None:
     """Objects by their members: `properties`, `patternProperties` and `additionalProperties`."""
-    schema = context.schema
-    properties, patterns, rest = (
-        context.get("properties"),
-        context.get("patternProperties"),
-        context.get("additionalProperties"),
-    )
-    compiler, scope, path = context.compiler, context.scope, context.path
-    named: list[tuple[str, Node]] = []
-    if properties is not ABSENT:
-        _keys(context, "properties", "schemas by the names of members")
-        nested = compiler.nested
-        named = [(key, nested(value, scope, (path, "properties", key))) for key, value in properties.items()]
-    matched: list[tuple[str, Node]] = []
-    always: list[Node] = []
-    if patterns is not ABSENT:
-        _keys(context, "patternProperties", "schemas by regular expressions")
-        for source, value in schema["patternProperties"].items():
-            node = context.nested(value, "patternProperties", source)
-            if source in UNIVERSAL:
-                always.append(node)
-            else:
-                matched.append((source, node))
+    named = _properties(context)
+    matched, in_every_key = _by_pattern(context)
+    rest = context.get("additionalProperties")
     other = ANY if rest is ABSENT else context.nested(rest, "additionalProperties")
-    if not always:
+    if not in_every_key:
         if not named and not matched and other is ANY:
             return None
-        return Members(tuple(named), tuple(matched), other)
-    every = all_of(Members((), (), node) for node in always if node is not ANY)  # a pattern that is in every key
-    return all_of([Members(tuple(named), tuple(matched), ANY), every]) if named or matched else every
+        return Members(named, matched, other)
+    every = all_of(Members((), (), node) for node in in_every_key if node is not ANY)
+    return all_of([Members(named, matched, ANY), every]) if named or matched else every
 
 
-def _keys(context: KeywordContext, keyword: str, expected: str) -> None:
-    """Raise SchemaError unless a keyword's value is an object, whose keys can be written."""
-    value = context.schema[keyword]
-    if not isinstance(value, dict):
-        raise context.wrong(f"an object with {expected}", keyword)
-    _names(context, keyword, value)
+def _properties(context: KeywordContext) -> tuple[tuple[str, Node], ...]:
+    """Return the nodes of `properties` by key."""
+    if context.get("properties") is ABSENT:
+        return ()
+    properties = context.by_name("properties", "schemas by the names of members")
+    nested, scope, path = context.compiler.nested, context.scope, context.path
+    return tuple([(key, nested(value, scope, (path, "properties", key))) for key, value in properties.items()])
 
 
-def _names(context: KeywordContext, keyword: str, names: Any) -> None:
-    try:
-        check_text("".join(names))
-    except TypeError:
-        raise SchemaError(f'"{keyword}" has a name that is no string', pointer((context.path, keyword))) from None
-    except ValueError as error:
-        raise SchemaError(
-            f'"{keyword}" has a name that is no text: {error}', pointer((context.path, keyword))
-        ) from None
+def _by_pattern(context: KeywordContext) -> tuple[tuple[tuple[str, Node], ...], list[Node]]:
+    """Return the nodes of `patternProperties` by pattern, and apart those of patterns that match in every key."""
+    matched: list[tuple[str, Node]] = []
+    in_every_key: list[Node] = []
+    if context.get("patternProperties") is not ABSENT:
+        for source, value in context.by_name("patternProperties", "schemas by regular expressions").items():
+            node = context.nested(value, "patternProperties", source)
+            if source in UNIVERSAL:
+                in_every_key.append(node)
+            else:
+                matched.append((source, node))
+    return tuple(matched), in_every_key
 
 
-def required(context: KeywordContext, value: Any) -> Node | None:
+def required(context: KeywordContext, value: Json) -> Node | None:
     """Objects that have some members."""
     if not isinstance(value, (list, tuple)):
         raise context.wrong(
@@ -355,11 +339,10 @@ def required(context: KeywordContext, value: Any) -> Node | None:
         )
     if not value:
         return None
-    _names(context, "required", value)
-    return Required(tuple(dict.fromkeys(value)))
+    return Required(tuple(dict.fromkeys(context.names("required", value))))
 
 
-def member_count(context: KeywordContext, _: Any) -> Node | None:
+def member_count(context: KeywordContext, _: Json) -> Node | None:
     """Objects of a number of members."""
     low, high = context.counts("minProperties", "maxProperties")
     if high is not None and low > high:
@@ -372,12 +355,12 @@ def member_count(context: KeywordContext, _: Any) -> Node | None:
     return all_of(counts) if counts else None
 
 
-def _counting(context: KeywordContext, keyword: str, least: int) -> tuple[Any, ...] | None:
+def _counting(context: KeywordContext, keyword: str, least: int) -> KeywordPath | None:
     """Return the path of a keyword that may ask for so many members at least; None where they can be counted."""
     return None if least < 2 or keyword in context.compiler.allow else (context.path, keyword)
 
 
-def property_names(context: KeywordContext, value: Any) -> Node | None:
+def property_names(context: KeywordContext, value: Json) -> Node | None:
     """Objects whose keys, as strings, are in a schema."""
     node = context.nested(value, "propertyNames")
     if not _has_later(node):
@@ -391,36 +374,35 @@ def _has_later(node: Node) -> bool:
     )
 
 
-def dependent_required(context: KeywordContext, value: Any) -> Node | None:
+def dependent_required(context: KeywordContext, _: Json) -> Node | None:
     """Objects that have some members if they have another."""
-    _keys(context, "dependentRequired", "arrays of names by the names of members")
-    return all_of([_needs(context, "dependentRequired", key, names) for key, names in value.items()])
+    needed = context.by_name("dependentRequired", "arrays of names by the names of members")
+    return all_of([_needs(context, "dependentRequired", key, names) for key, names in needed.items()])
 
 
-def dependent_schemas(context: KeywordContext, value: Any) -> Node | None:
+def dependent_schemas(context: KeywordContext, _: Json) -> Node | None:
     """Objects that are in a schema if they have a member."""
-    _keys(context, "dependentSchemas", "schemas by the names of members")
-    return all_of([without(key, context.in_place(schema, "dependentSchemas", key)) for key, schema in value.items()])
+    schemas = context.by_name("dependentSchemas", "schemas by the names of members")
+    return all_of([without(key, context.in_place(schema, "dependentSchemas", key)) for key, schema in schemas.items()])
 
 
-def dependencies(context: KeywordContext, value: Any) -> Node | None:
+def dependencies(context: KeywordContext, _: Json) -> Node | None:
     """Both of the above, in one keyword, as up to draft 7."""
-    _keys(context, "dependencies", "arrays of names, or schemas, by the names of members")
+    needed = context.by_name("dependencies", "arrays of names, or schemas, by the names of members")
     return all_of(
         [
             _needs(context, "dependencies", key, entry)
             if isinstance(entry, (list, tuple))
             else without(key, context.in_place(entry, "dependencies", key))
-            for key, entry in value.items()
+            for key, entry in needed.items()
         ]
     )
 
 
-def _needs(context: KeywordContext, keyword: str, key: str, names: Any) -> Node:
+def _needs(context: KeywordContext, keyword: str, key: str, names: Json) -> Node:
     if not isinstance(names, (list, tuple)):
         raise context.wrong("an array of the names of members", keyword, key)
-    _names(context, keyword, names)
-    others = tuple(name for name in dict.fromkeys(names) if name != key)
+    others = tuple(name for name in dict.fromkeys(context.names(keyword, names)) if name != key)
     return any_of([Not(Required((key,))), Required(others)]) if others else ANY
 
 
@@ -432,27 +414,27 @@ def without(key: str, node: Node) -> Node:
 # ---------------------------------------------------------------------------------------------------- in place
 
 
-def all_of_(context: KeywordContext, _: Any) -> Node:
+def all_of_(context: KeywordContext, _: Json) -> Node:
     """Values in all of several schemas."""
     return all_of(context.branches("allOf"))
 
 
-def any_of_(context: KeywordContext, _: Any) -> Node:
+def any_of_(context: KeywordContext, _: Json) -> Node:
     """Values in at least one of several schemas."""
     return any_of(context.branches("anyOf"))
 
 
-def one_of_(context: KeywordContext, _: Any) -> Node:
+def one_of_(context: KeywordContext, _: Json) -> Node:
     """Values in exactly one of several schemas."""
     return any_of(context.compiler.exactly_one(context.branches("oneOf")))
 
 
-def not_(context: KeywordContext, value: Any) -> Node:
+def not_(context: KeywordContext, value: Json) -> Node:
     """Values that are not in a schema."""
     return context.compiler.negate(context.in_place(value, "not"))
 
 
-def if_(context: KeywordContext, value: Any) -> Node | None:
+def if_(context: KeywordContext, value: Json) -> Node | None:
     """Values that are in `then` if they are in a schema, and in `else` if not."""
     then, other = context.get("then"), context.get("else")
     if then is ABSENT and other is ABSENT:
@@ -476,7 +458,7 @@ def either(compiler: Compiler, condition: Node, yes: Node, no: Node) -> Node:
 def reference(keyword: str) -> Handler:
     """Return the function of `$ref` or one of its dynamic kin: the values in what it leads to."""
 
-    def follow(context: KeywordContext, value: Any) -> Node:
+    def follow(context: KeywordContext, value: Json) -> Node:
         return context.compiler.reference(keyword, value, context.scope, (context.path, keyword))
 
     return follow
@@ -489,7 +471,7 @@ def group(handler: Handler, *keywords: str) -> dict[str, Handler]:
     """Return a function for each keyword of a group: the first that is there stands for all."""
 
     def after(first: tuple[str, ...]) -> Handler:
-        def handle(context: KeywordContext, value: Any) -> Node | None:
+        def handle(context: KeywordContext, value: Json) -> Node | None:
             schema = context.schema
             for keyword in first:
                 if keyword in schema and context.get(keyword) is not ABSENT:

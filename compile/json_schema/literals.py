@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from math import isfinite
-from typing import Any
 
 from .algebra import (
     ARRAY,
@@ -33,25 +32,24 @@ from .algebra import (
 )
 from .disjoint import kinds
 
-_LITERALS: dict[Any, Node] = {None: Types(NULL), False: Types(FALSE), True: Types(TRUE)}
+_LITERALS: dict[bool | None, Node] = {None: Types(NULL), False: Types(FALSE), True: Types(TRUE)}
 _STRING, _NUMBER, _ARRAY, _OBJECT = Types(STRING), Types(NUMBER), Types(ARRAY), Types(OBJECT)
 
 
-def number(value: Any) -> Decimal | None:
+def number(value: object) -> Decimal | None:
     """Return an int, float or Decimal exactly as it is written; None for anything that is no JSON number."""
-    kind = type(value)
-    if kind is int:
+    if type(value) is int:
         return Decimal(value)
-    if kind is float:
+    if type(value) is float:
         return Decimal(repr(value)) if isfinite(value) else None
-    if kind is Decimal:
+    if type(value) is Decimal:
         return value if value.is_finite() else None
-    if isinstance(value, (int, float)) and kind is not bool:  # of a subclass
+    if isinstance(value, (int, float)) and type(value) is not bool:  # of a subclass
         return number(int(value) if isinstance(value, int) else float(value))
     return None
 
 
-def one_of(values: Iterable[Any]) -> Node:
+def one_of(values: Iterable[object]) -> Node:
     """Return the node of the values equal to one of `values`. Raises ValueError for what is no JSON value."""
     words: dict[str, None] = {}
     numbers: list[Decimal] = []
@@ -95,7 +93,7 @@ def check_text(text: str) -> None:
             ) from None
 
 
-def _compound(value: Any) -> Node:
+def _compound(value: object) -> Node:
     if isinstance(value, dict):
         members = []
         for key, member in value.items():

@@ -10,34 +10,21 @@ patterns, and `contains`, overlap, so for those all subsets have a clause.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from .algebra import ANY, ARRAY, NEVER, OBJECT, Items, Members, Node, Pattern, Required, Types, all_of, any_of
 from .context import ABSENT, UNIVERSAL, WHOLE, Compiler, KeywordContext
 from .documents import Scope
-from .source import Path
+from .evaluated import EVALUATES_ALL, EVALUATES_NOTHING, Evaluated
+from .source import Json, Key, Path
 from .strings import holds
 
 _DOING = "finding out what is left for unevaluatedProperties and unevaluatedItems"
 
-Key = TypeVar("Key")
+T = TypeVar("T")
 
 
-class Evaluated(NamedTuple):
-    """What subschemas look at, each under a condition."""
-
-    keys: dict[str, Node]
-    patterns: dict[str, Node]  # members whose key a pattern matches
-    members: Node  # all members
-    prefix: dict[int, Node]  # so many of the first items
-    contained: dict[Node, Node]  # items in a node
-    items: Node  # all items
-
-
-_NOTHING = Evaluated({}, {}, NEVER, {}, {}, NEVER)
-
-
-def whole(context: KeywordContext, _: Any) -> Node:
+def whole(context: KeywordContext, _: Json) -> Node:
     """Return the node of a schema that has an unevaluated keyword, or both."""
     compiler, schema = context.compiler, context.schema
     parts: list[Node] = []
@@ -49,9 +36,9 @@ def whole(context: KeywordContext, _: Any) -> Node:
             if part is not None:
                 parts.append(part)
     for keyword, kind, left in (("unevaluatedProperties", OBJECT, _members), ("unevaluatedItems", ARRAY, _items)):
-        value = context.get(keyword)
-        if value is not ABSENT:
-            node = context.nested(value, keyword)
+        schema_of_left = context.get(keyword)
+        if schema_of_left is not ABSENT:
+            node = context.nested(schema_of_left, keyword)
             if node is not ANY:
                 parts += left(compiler, _at(context, kind, inside=True), node)
     return all_of(parts)
@@ -94,15 +81,15 @@ def _items(compiler: Compiler, evaluated: Evaluated, node: Node) -> Iterator[Nod
             yield any_of([evaluated.items, *conditions, *further, Items((ANY,) * size, rest)])
 
 
-def _grouped(conditions: dict[Key, Node]) -> dict[Node, list[Key]]:
+def _grouped(conditions: dict[T, Node]) -> dict[Node, list[T]]:
     """Return what has one condition, by condition."""
-    groups: dict[Node, list[Key]] = {}
+    groups: dict[Node, list[T]] = {}
     for key, condition in conditions.items():
         groups.setdefault(condition, []).append(key)
     return groups
 
 
-def _subsets(compiler: Compiler, groups: dict[Node, list[Key]]) -> Iterator[tuple[list[list[Key]], list[Node]]]:
+def _subsets(compiler: Compiler, groups: dict[Node, list[T]]) -> Iterator[tuple[list[list[T]], list[Node]]]:
     """Yield for each set of conditions the groups outside of it and the conditions in it: those that may all fail."""
     size = sum(map(compiler.size, groups)) + 1
     compiler.check(size << len(groups) if len(groups) < 64 else 1 << 64, _DOING)
@@ -119,13 +106,13 @@ def _subsets(compiler: Compiler, groups: dict[Node, list[Key]]) -> Iterator[tupl
 
 def _either(compiler: Compiler, parts: list[Evaluated]) -> Evaluated:
     """Return what is evaluated by one or another."""
-    parts = [part for part in parts if part is not _NOTHING]
+    parts = [part for part in parts if part is not EVALUATES_NOTHING]
     if len(parts) < 2:
-        return parts[0] if parts else _NOTHING
+        return parts[0] if parts else EVALUATES_NOTHING
     compiler.check(sum(compiler.size(node) for part in parts for node in _conditions(part)), _DOING)
 
-    def merged(dicts: list[dict[Key, Node]]) -> dict[Key, Node]:
-        found: dict[Key, list[Node]] = {}
+    def merged(dicts: list[dict[T, Node]]) -> dict[T, Node]:
+        found: dict[T, list[Node]] = {}
         for conditions in dicts:
             for key, node in conditions.items():
                 found.setdefault(key, []).append(node)
@@ -149,13 +136,13 @@ def _conditions(part: Evaluated) -> Iterator[Node]:
 
 def _given(compiler: Compiler, node: Node, part: Evaluated) -> Evaluated:
     """Return what is evaluated if a value is in a node."""
-    if node is ANY or part is _NOTHING:
+    if node is ANY or part is EVALUATES_NOTHING:
         return part
     if node is NEVER:
-        return _NOTHING
+        return EVALUATES_NOTHING
     compiler.check(sum(compiler.size(node) + compiler.size(condition) for condition in _conditions(part)), _DOING)
 
-    def both(conditions: dict[Key, Node]) -> dict[Key, Node]:
+    def both(conditions: dict[T, Node]) -> dict[T, Node]:
         return {key: all_of([node, condition]) for key, condition in conditions.items()}
 
     return Evaluated(
@@ -168,14 +155,14 @@ def _given(compiler: Compiler, node: Node, part: Evaluated) -> Evaluated:
     )
 
 
-def _in(context: KeywordContext, value: Any, kind: int, *keys: Any) -> Evaluated:
+def _in(context: KeywordContext, value: Json, kind: int, *keys: Key) -> Evaluated:
     """Return what a subschema in place evaluates; kind: OBJECT or ARRAY, of what."""
     return _of(context.compiler, value, context.scope, (context.path, *keys), kind)
 
 
-def _of(compiler: Compiler, value: Any, scope: Scope, path: Path, kind: int) -> Evaluated:
+def _of(compiler: Compiler, value: Json, scope: Scope, path: Path, kind: int) -> Evaluated:
     if not isinstance(value, dict) or _EVALUATING.isdisjoint(value):
-        return _NOTHING
+        return EVALUATES_NOTHING
     key = (id(value), scope, kind)
     found = compiler.evaluated.get(key)
     if found is None:
@@ -199,7 +186,7 @@ def _at(context: KeywordContext, kind: int, *, inside: bool) -> Evaluated:
     if context.scope.ref_alone and "$ref" in schema:
         return _referred(context, "$ref", schema["$ref"], kind)
     if not inside and context.get("unevaluatedProperties" if kind == OBJECT else "unevaluatedItems") is not ABSENT:
-        return _EVERYTHING
+        return EVALUATES_ALL
     keywords = context.scope.dialect.keywords
     parts = [_members_at(context) if kind == OBJECT else _items_at(context)]
     for keyword, value in schema.items():
@@ -209,68 +196,68 @@ def _at(context: KeywordContext, kind: int, *, inside: bool) -> Evaluated:
     return _either(compiler, parts)
 
 
-_EVERYTHING = Evaluated({}, {}, ANY, {}, {}, ANY)
-
-
 def _members_at(context: KeywordContext) -> Evaluated:
-    properties, patterns = context.get("properties"), context.get("patternProperties")
+    """Return which members the keywords of a schema itself evaluate."""
     if context.get("additionalProperties") is not ABSENT:
-        return _EVERYTHING
-    if patterns is not ABSENT and not UNIVERSAL.isdisjoint(patterns):
-        return _EVERYTHING
-    if properties is ABSENT and patterns is ABSENT:
-        return _NOTHING
-    return _NOTHING._replace(
-        keys=dict.fromkeys(properties, ANY) if properties is not ABSENT else {},
-        patterns=dict.fromkeys(patterns, ANY) if patterns is not ABSENT else {},
+        return EVALUATES_ALL
+    properties, patterns = (
+        {} if context.get(keyword) is ABSENT else context.by_name(keyword, "schemas")
+        for keyword in ("properties", "patternProperties")
     )
+    if not UNIVERSAL.isdisjoint(patterns):
+        return EVALUATES_ALL
+    if not properties and not patterns:
+        return EVALUATES_NOTHING
+    return EVALUATES_NOTHING._replace(keys=dict.fromkeys(properties, ANY), patterns=dict.fromkeys(patterns, ANY))
 
 
 def _items_at(context: KeywordContext) -> Evaluated:
-    prefix, rest = context.item_schemas()
-    if context.get(rest[1]) is not ABSENT and (prefix or rest[1] == "items"):
-        return _EVERYTHING
+    """Return which items the keywords of a schema itself evaluate."""
+    prefix, (_, keys) = context.item_schemas()
+    keyword = str(keys[0])
+    if context.get(keyword) is not ABSENT and (prefix or keyword == "items"):
+        return EVALUATES_ALL
     inner = context.get("contains") if context.scope.dialect.version >= 2020 else ABSENT
     if not prefix and inner is ABSENT:
-        return _NOTHING
-    return _NOTHING._replace(
+        return EVALUATES_NOTHING
+    return EVALUATES_NOTHING._replace(
         prefix={len(prefix): ANY} if prefix else {},
         contained={context.nested(inner, "contains"): ANY} if inner is not ABSENT else {},
     )
 
 
-def _all_of(context: KeywordContext, keyword: str, _: Any, kind: int) -> Evaluated:
+def _all_of(context: KeywordContext, keyword: str, _: Json, kind: int) -> Evaluated:
     parts = [_in(context, schema, kind, keyword, i) for i, schema in enumerate(context.schemas(keyword))]
     return _either(context.compiler, parts)
 
 
-def _any_of(context: KeywordContext, keyword: str, _: Any, kind: int) -> Evaluated:
+def _any_of(context: KeywordContext, keyword: str, _: Json, kind: int) -> Evaluated:
     """Return what the branches of anyOf or oneOf evaluate, each if the value is in the branch."""
     parts = []
     for i, schema in enumerate(context.schemas(keyword)):
         inner = _in(context, schema, kind, keyword, i)
-        if inner is not _NOTHING:
+        if inner is not EVALUATES_NOTHING:
             parts.append(_given(context.compiler, context.in_place(schema, keyword, i), inner))
     return _either(context.compiler, parts)
 
 
-def _if(context: KeywordContext, keyword: str, value: Any, kind: int) -> Evaluated:
+def _if(context: KeywordContext, keyword: str, value: Json, kind: int) -> Evaluated:
     compiler = context.compiler
     then, other = context.get("then"), context.get("else")
     parts = [_in(context, value, kind, keyword)]
     if then is not ABSENT:
         parts.append(_in(context, then, kind, "then"))
-    no = _NOTHING if other is ABSENT else _in(context, other, kind, "else")
+    no = EVALUATES_NOTHING if other is ABSENT else _in(context, other, kind, "else")
     yes = _either(compiler, parts)
-    if yes is _NOTHING and no is _NOTHING:
-        return _NOTHING
+    if yes is EVALUATES_NOTHING and no is EVALUATES_NOTHING:
+        return EVALUATES_NOTHING
     condition = context.in_place(value, keyword)
     return _either(compiler, [_given(compiler, condition, yes), _given(compiler, compiler.negate(condition), no)])
 
 
-def _dependent(context: KeywordContext, keyword: str, value: Any, kind: int) -> Evaluated:
+def _dependent(context: KeywordContext, keyword: str, value: Json, kind: int) -> Evaluated:
     if not isinstance(value, dict):
-        return _NOTHING
+        return EVALUATES_NOTHING
     parts = []
     for key, schema in value.items():
         has = all_of([Types(OBJECT), Required((key,))])
@@ -278,7 +265,7 @@ def _dependent(context: KeywordContext, keyword: str, value: Any, kind: int) -> 
     return _either(context.compiler, parts)
 
 
-def _referred(context: KeywordContext, keyword: str, value: Any, kind: int) -> Evaluated:
+def _referred(context: KeywordContext, keyword: str, value: Json, kind: int) -> Evaluated:
     path = (context.path, keyword)
     compiler = context.compiler
     target = compiler.documents.resolve(context.scope, keyword, value, path)
