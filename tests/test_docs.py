@@ -15,7 +15,7 @@ import maskwright as mw
 from maskwright.cli.main import drawing
 from maskwright.compile import sequences, text
 from maskwright.compile.grammar import build as grammars
-from maskwright.compile.json_schema import member_letters, source
+from maskwright.compile.json_schema import key_order, source
 from maskwright.compile.json_schema import request as schema
 from maskwright.compile.tags import build as tags
 from maskwright.runtime.host import matcher
@@ -66,7 +66,7 @@ def test_examples_run(path, tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    [drawing, grammars, matcher, member_letters, schema, sequences, source, tags, text, vocabulary],
+    [drawing, grammars, matcher, key_order, schema, sequences, source, tags, text, vocabulary],
     ids=lambda m: m.__name__,
 )
 def test_docstring_examples_hold(module):

@@ -34,7 +34,7 @@ _FINDING = "finding the states of an array"
 
 
 def arrays(builder: ValueBuilder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
-    """Return the automaton of formulas about arrays; None where it is plain that no array is in any."""
+    """Return the automaton of formulas about arrays; None if plainly no array is in any."""
     if len(parts) == 1:
         pieces = parts[0].args if type(parts[0]) is AllOf else parts
         if all(type(piece) is Items or type(piece) is ItemCount for piece in pieces):
@@ -47,7 +47,7 @@ def arrays(builder: ValueBuilder, parts: tuple[Node, ...]) -> ArrayAutomaton | N
 
 
 def _counted_items(builder: ValueBuilder, pieces: Sequence[Node]) -> ArrayAutomaton | None:
-    """Return the automaton of a conjunction of Items and ItemCount: its states are counts."""
+    """Return the automaton of a conjunction of Items and ItemCount, whose states are numbers of items."""
     low, high, longest = 0, None, 0
     conditions = []
     for piece in pieces:
@@ -86,7 +86,7 @@ def _same_for_all(piece: Node) -> bool:
 
 
 def _single_words(builder: ValueBuilder, pieces: Sequence[Node]) -> list[Node] | None:
-    """Return what each item may be, where `Unique` lists words; None where it lists anything else."""
+    """Return the node of each word that items may be, if `Unique` lists words; None if it lists anything else."""
     uniques = [piece for piece in pieces if type(piece) is Unique]
     if len(uniques) != 1:
         return None
@@ -97,10 +97,10 @@ def _single_words(builder: ValueBuilder, pieces: Sequence[Node]) -> list[Node] |
 
 
 def _distinct_words(builder: ValueBuilder, words: Sequence[Node], pieces: Sequence[Node]) -> ArrayAutomaton | None:
-    """Return the automaton of arrays of distinct words: its states are sets of those that are left.
+    """Return the automaton of arrays of distinct words, whose states are sets of the words that are left.
 
-    All its steps have one value, although words that are gone lead nowhere: each node is one word, as `Unique` has it,
-    or none, so that the value is listed, and of listed words none is begun that leads nowhere (`emit`).
+    All its steps share one value, although words that are gone lead nowhere. Each node is one word, as `Unique` has it,
+    or none. So the value is a list of words, and the emitter begins no listed word that leads nowhere.
     """
     counts = [piece.args for piece in pieces if type(piece) is ItemCount]
     low = max([low for low, *_ in counts], default=0)
@@ -132,13 +132,17 @@ def _distinct_words(builder: ValueBuilder, words: Sequence[Node], pieces: Sequen
 
 
 def _item(items: Items, place: int) -> Node:
+    """Return the node of the item at a place."""
     prefix: tuple[Node, ...] = items.args[0]
     rest: Node = items.args[1]
     return prefix[place] if place < len(prefix) else rest
 
 
 class _Derivatives:
-    """The automaton of any formulas; a state is a place, up to the longest prefix, and what is left of each formula."""
+    """The automaton of any formulas.
+
+    A state is a place, up to the longest prefix, and what is left of each formula.
+    """
 
     def __init__(self, builder: ValueBuilder, parts: tuple[Node, ...]) -> None:
         self._builder = builder
@@ -176,7 +180,7 @@ class _Derivatives:
         return self._builder.step(cases, following)
 
     def _by_values(self, node: Node, place: int) -> list[Case] | None:
-        """Return the cases of an item where all items are distinct and of a few disjoint nodes; None for others."""
+        """Return the cases of an item if items are distinct and in a few disjoint nodes; None for other formulas."""
         parts = node.args if type(node) is AllOf else (node,)
         if [type(part) for part in parts].count(Unique) != 1:
             return None
@@ -211,12 +215,13 @@ class _Derivatives:
         return found
 
     def _after_items(self, node: Node, place: int) -> Node:
+        """Return what is left of an Items after the item at a place."""
         prefix, rest = node.args
         left = Items((), rest) if prefix and place + 1 >= len(prefix) else node
         return ANY if not left.args[0] and is_any(self._builder.cases.flat(rest)) else left
 
     def _after(self, node: Node, place: int) -> Node:
-        """Return the derivative of a formula by the item at a place: tests on it, and what is left then."""
+        """Return the derivative of a formula by the item at a place: tests on the item, and what is left then."""
         shape = type(node)
         if shape is Types:
             return node
@@ -246,6 +251,7 @@ class _Derivatives:
 
 
 def _contains(node: Node, low: int, high: int | None) -> Node:
+    """Return a Contains, simplified."""
     if high is not None and high < low:
         return NEVER
     return Contains(node, low, high) if low or high is not None else ANY

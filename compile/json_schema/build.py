@@ -1,11 +1,11 @@
-"""From formulas to the skeleton: derivatives by members and items, determined down to each value.
+"""From formulas to the skeleton: automata over members and items, deterministic down to each value.
 
-A value's formulas are taken apart by type (`algebra.restrict`). Numbers and strings become automata at once. Arrays and
-objects are read item by item and member by member: what is left of a formula after one (its Brzozowski derivative) is
-again a formula, over what remains to be read and over tests on the value just read; `cases.py` splits it by them.
+A value's formulas are taken apart by type (`value_builder.py`). Numbers and strings become automata at once. Arrays and
+objects are read item by item and member by member. What is left of a formula after one (its Brzozowski derivative) is
+again a formula, over what remains to be read and over tests on the value just read; `cases.py` splits it by the tests.
 A state of an array or object is a place (how many items there were, which keys are behind) with what is left.
 
-The usual object, a conjunction, is written down directly: its state is the place alone.
+The usual object, a conjunction, is written down directly: its state is the place alone (`records.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ def new_builder(meter: Meter, any_order: bool = False) -> ValueBuilder:
 
 
 def build(node: Node, meter: Meter, any_order: bool = False) -> Value:
-    """Return the skeleton of a schema's formula: trimmed, every text that it begins can be ended.
+    """Return the skeleton of a schema's formula, trimmed: every text that it begins can be ended.
 
-    any_order: whether members may come in any order. Raises SchemaError where no value is in the formula, and
-    BudgetError.
+    any_order: whether members may come in any order. Raises SchemaError if no value is in the formula, and BudgetError.
     """
     builder = new_builder(meter, any_order)
     try:

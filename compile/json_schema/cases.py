@@ -1,16 +1,16 @@
-"""Disjoint cases: which of several tests a member's or an item's value passes, and what remains to be met in each.
+"""Disjoint cases: which of several tests the value of a member or item passes, and what is left of formulas in each.
 
 The derivative of a formula by a member or an item is a formula of *tests*, each of which says that the value is in some
-node, and of what remains. `Cases.expand` splits one or several such formulas by their tests (Shannon's expansion) until
-only remainders are left. Splits that are plainly empty are not made: where the types, the words and numbers listed, or
-the constant members of objects exclude each other. What is empty but not plainly so is found later, by trimming.
+node, and of remainders. `Cases.expand` splits one or several such formulas by their tests (Shannon's expansion) until
+only remainders are left. It makes no case that is plainly empty: where types, listed words and numbers, or constant
+members of objects exclude each other. Trimming finds the other empty cases later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import is_not
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...automata.budget import Meter
 from .algebra import (
@@ -36,12 +36,12 @@ from .algebra import (
     negate,
     restrict,
 )
-from .sketches import ALL, Sketch, node_of, spelled
+from .sketches import ALL, Listed, Sketch, node_of, spelled
 from .value_tests import MANY, Case, Formulas, Test, bits_of, by_conjunction, by_only_test
 
 
 class _ObjectFacts(NamedTuple):
-    """What is plain about the objects of a node."""
+    """What a node plainly says about objects."""
 
     constant: dict[str, frozenset[str]]  # required members whose values are strings out of a list
     required: frozenset[str]
@@ -49,7 +49,7 @@ class _ObjectFacts(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Formulas under some tests passed and some failed, and the values that can still be."""
+    """Formulas after some tests are passed and some failed, and the values that are still possible."""
 
     vector: tuple[Node, ...]
     values: Sketch
@@ -67,14 +67,14 @@ class Cases:
         self._meter = meter
         self._flat: dict[Node, Node] = {}
         self._sketches: dict[Node, Sketch] = {}
-        self._listed: dict[Node, tuple[Any, ...] | None] = {}
+        self._listed: dict[Node, tuple[Listed, ...] | None] = {}
         self._facts: dict[Node, _ObjectFacts] = {}
         self._apart: dict[Node, dict[Node, bool]] = {}
         self._groups: dict[Node, set[int]] = {}
         self._num_groups = 0
 
     def flat(self, node: Node) -> Node:
-        """Return the formula with every `Reference` in place (not inside members and items) replaced by what it is."""
+        """Return the formula with each `Reference` in place, not inside members and items, replaced by its node."""
         shape = type(node)
         if shape is Reference or shape is AllOf or shape is AnyOf:
             found = self._flat.get(node)
@@ -105,9 +105,9 @@ class Cases:
         self._apart.clear()
 
     def expand(self, vector: tuple[Node, ...], formulas: Formulas | None = None) -> list[Case]:
-        """Return pairwise disjoint cases with distinct remainders; values in none of them leave NEVER everywhere.
+        """Return pairwise disjoint cases with distinct remainders; a value in no case leaves NEVER of every formula.
 
-        formulas: where this is found of several vectors that have much in common.
+        formulas: shared by several vectors that have much in common.
         """
         if len(vector) == 1:
             quick = by_conjunction(vector[0])
@@ -136,7 +136,7 @@ class Cases:
         return [(either(branches), rest) for rest, branches in leaves.items()]
 
     def _by_first_test(self, branch: Branch, formulas: Formulas, tests: int) -> list[Branch]:
-        """Return the branches in which the first test is passed and failed, those that are not plainly empty."""
+        """Return the branches that pass and fail the first test, without those that are plainly empty."""
         bit = tests & -tests
         others, node = tests ^ bit, formulas.node(bit)
         found = []
@@ -155,11 +155,11 @@ class Cases:
         return found
 
     def _by_listed_values(self, branch: Branch, formulas: Formulas, tests: int) -> list[Branch] | None:
-        """Return a branch per set of tests that listed values pass, and one for all other values.
+        """Return a branch for each set of tests that some listed value passes, and one for all other values.
 
-        None where there are not enough tests that list the strings and numbers they allow.
+        None if too few tests list the strings and numbers that they allow.
         """
-        listed: dict[int, tuple[Any, ...]] = {}
+        listed: dict[int, tuple[Listed, ...]] = {}
         for bit in bits_of(tests):
             values = self._listed_by(formulas.node(bit))
             if values is not None:
@@ -167,18 +167,18 @@ class Cases:
         if len(listed) < MANY:
             return None
         every = sum(listed)
-        passing: dict[Any, int] = {}
+        passing: dict[Listed, int] = {}
         for bit, values in listed.items():
             if branch.values is not ALL:
                 values = tuple(branch.values.meet(self.sketch(formulas.node(bit))).values())
             for value in values:
                 passing[value] = passing.get(value, 0) | bit
-        together: dict[int, list[Any]] = {}
+        together: dict[int, list[Listed]] = {}
         for value, inside in passing.items():
             together.setdefault(inside, []).append(value)
         found = []
         for inside, group in sorted(together.items(), key=lambda item: list(bits_of(item[0]))):
-            # one as the schema has it, so that it is seen to be the same elsewhere
+            # the schema's own node if there is one, so that it is seen to be the same elsewhere
             literal = formulas.node(inside) if len(group) == len(listed.get(inside, ())) else node_of(group)
             passed = self._pass(branch, literal)
             if passed is not None:
@@ -192,7 +192,7 @@ class Cases:
             found.append(failed._replace(vector=formulas.under(failed.vector, sure, out | every)))
         return found
 
-    def _listed_by(self, node: Node) -> tuple[Any, ...] | None:
+    def _listed_by(self, node: Node) -> tuple[Listed, ...] | None:
         """Return the strings, numbers and other values that a node lists; None where it does not, or says more."""
         if node not in self._listed:
             sketch = self.sketch(node)
@@ -200,7 +200,7 @@ class Cases:
         return self._listed[node]
 
     def _pass(self, branch: Branch, node: Node) -> Branch | None:
-        """Return the branch where the value is in a node too; None where that is plainly impossible."""
+        """Return the branch in which the value is in a node too; None if that is plainly impossible."""
         values = branch.values.meet(self.sketch(node))
         if not values.mask:
             return None
@@ -208,12 +208,12 @@ class Cases:
         return Branch(branch.vector, values, (*branch.passed, node), failed)
 
     def _fail(self, branch: Branch, node: Node) -> Branch | None:
-        """Return the branch where the value is not in a node; None where that is plainly impossible."""
+        """Return the branch in which the value is not in a node; None if that is plainly impossible."""
         values = branch.values.minus(self.sketch(node))
         return Branch(branch.vector, values, branch.passed, (*branch.failed, node)) if values.mask else None
 
     def _decided(self, formulas: Formulas, tests: int, branch: Branch) -> tuple[int, int]:
-        """Return the tests whose outcome is plain for the values of a branch: those passed, and those failed."""
+        """Return the tests that all values of a branch plainly pass, and those that they plainly fail."""
         passed = failed = 0
         for bit in bits_of(tests):
             node = formulas.node(bit)
@@ -325,8 +325,8 @@ class Cases:
 def either(branches: list[Branch]) -> Node:
     """Return the condition that a value is in one of some branches.
 
-    One branch fails the tests that another passes. Where both are meant that need not be said: "a, or b and not a" is
-    "a or b".
+    A branch fails tests that another passes. If both branches are meant, the failure need not be said: "a, or b and
+    not a" is "a or b".
     """
     if len(branches) == 1:
         return all_of([*branches[0].passed, *map(negate, branches[0].failed)])

@@ -1,4 +1,4 @@
-"""Why a schema matches no value, in words."""
+"""Why a schema matches no value, for an error message."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from .records import Record, record_of
 from .trim import trim
 from .value_builder import ValueBuilder
 
-_LEVELS = 5  # of members and items that an explanation goes down
+_LEVELS = 5  # levels of members that an explanation goes down
 _TYPES = {NUMBER: "number", STRING: "string", ARRAY: "array", OBJECT: "object"}
 
 
 def explain(builder: ValueBuilder, node: Node) -> str:
-    """Return why no value is in a formula that was found to have none."""
+    """Return why a formula has no value, when it is known to have none."""
     return _Reasons(builder).of(node, _LEVELS)
 
 
@@ -26,7 +26,7 @@ class _Reasons:
         return not trim(self._builder.values, self._builder.sound)[value] & 1
 
     def of(self, node: Node, levels: int) -> str:
-        """Return the reason, going down at most so many members and items."""
+        """Return why a formula has no value, going down at most so many levels of members."""
         kinds = self._builder.by_kind(self._builder.cases.flat(node))
         if not kinds:
             return "no value is left of any type (false, or types, values, bounds and not that exclude each other)"

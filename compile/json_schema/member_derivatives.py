@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from .algebra import (
     ANY,
     NEVER,
     AllOf,
-    AnyOf,
     MemberCount,
     Members,
     Names,
@@ -18,7 +16,6 @@ from .algebra import (
     Required,
     Types,
     all_of,
-    any_of,
     atoms,
     closes,
     counted,
@@ -26,23 +23,24 @@ from .algebra import (
     negate,
     replaced,
 )
-from .member_letters import FINDING, Letters, mentioned
+from .key_order import mentioned
+from .key_sets import KeySets, places_of
+from .member_counts import check_counts
+from .member_letters import FINDING, Letters
 from .negated_members import Beyond, Lacks, either_way, lacking
 from .records import NO_STEPS
 from .skeleton import ObjectAutomaton, ObjectState, Step
-from .source import inexact
 from .value_builder import ValueBuilder
 from .value_tests import Case, Formulas, Test
 
 _OF_STATE, _OF_STEP = 1000, 50  # bytes that a state, and each of its steps, was seen to take
-_TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 _EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
 Left = tuple[Node, ...]  # what is left of each formula
 Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a member's value, and what is left of it then
 
 
 class Tests:
-    """What formulas ask of the value of the next member, and what is left of them then, found as it is asked for."""
+    """What formulas ask of the value of the next member, and what is left of them then; found when it is asked for."""
 
     __slots__ = ("alike", "atoms", "cases", "left")
 
@@ -50,11 +48,11 @@ class Tests:
         self.left = left
         self.atoms = atoms
         self.cases: dict[int, list[Case]] = {}  # by letter
-        self.alike: dict[tuple[Any, ...], list[tuple[int, Left]]] = {}  # cases, by what becomes of the atoms
+        self.alike: dict[tuple[object, ...], list[tuple[int, Left]]] = {}  # cases, by what becomes of the atoms
 
 
 class StepTable:
-    """The steps from what is left of the formulas, made as they are asked for."""
+    """The steps from what is left of the formulas, made when they are asked for."""
 
     __slots__ = (
         "allowed", "close", "counted", "counts", "foreign", "left", "made", "others", "required", "steps", "tests",
@@ -65,15 +63,15 @@ class StepTable:
         self.left = left
         self.foreign = foreign
         self.steps: list[Step | None] = [None] * num_keys
-        self.made = foreign  # keys whose steps need not be made any more
-        self.whole = num_keys + 1  # the place from which on these are the steps of a state, and all are made
+        self.made = foreign  # keys whose steps are made, or need not be
+        self.whole = num_keys + 1  # from this place on, these are the steps of a state, and all are made
         self.others: dict[int, Step] | None = None
         self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
         self.required = 0  # keys whose absence changes what is left
-        self.allowed = -1  # keys that there may be
-        self.tests: Tests  # of all but `counts`, which a single conjunction has beside
-        self.counts: list[Node] = []
-        # these after one more member, and by what else is left all that is
+        self.allowed = -1  # keys that may come
+        self.tests: Tests  # of all formulas but `counts`
+        self.counts: list[Node] = []  # the counts of members in a single conjunction
+        # the counts after one more member; and what is left with them, by what else is left
         self.counted: tuple[list[Node], dict[Node, Node]] | None = None
 
 
@@ -81,8 +79,9 @@ class MemberDerivatives:
     """The automaton of any formulas.
 
     A state is a place (how many declared keys are behind), what is left of each formula, and which keys are *foreign*:
-    declared only by alternatives that were out before the key's place. Nothing that is left depends on them, so they
-    are read as undeclared keys are, and an object of one alternative has the states that it has on its own.
+    keys that only alternatives declare which were out before the key's place. Nothing that is left depends on foreign
+    keys, so they are read as undeclared keys are. An object of one alternative then has the states that it would have
+    on its own.
 
     Sets of declared keys are bits of an int, by place.
     """
@@ -93,23 +92,20 @@ class MemberDerivatives:
         self._letters = Letters(builder, keys, members, names)
         self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
         few = self._letters.few() if self._counts else []
-        if few:  # declared, they are counted
+        if few:  # as declared keys they are counted
             keys = (*keys, *few)
             self._letters = Letters(builder, keys, members, names)
         self._end = len(keys)
         self._place = self._letters.place
         self._reach = {one: self._letters.reach(one) for one in members}
         self._rows: dict[Node, Row] = {}
-        # by letter, those of atoms, and those of formulas
+        # by letter: the derivatives of atoms, and those of formulas
         self._derivatives: list[tuple[dict[Node, Node], dict[Node, Node]]] = [
             ({}, {}) for _ in range(self._letters.num)
         ]
         self._formulas: dict[int, Formulas] = {}
-        self._required: dict[Node, int] = {}
-        self._said: dict[Node, int] = {}
+        self._key_sets = KeySets(self._letters)
         self._unsaid: dict[Left, int] = {}
-        self._allowed: dict[Node, int] = {}
-        self._absent: list[dict[Node, Node]] = [{} for _ in keys]
         self._tables: dict[tuple[Left, int], StepTable] = {}
         self._tests: dict[Left, Tests] = {}
         self._states: dict[tuple[int, Left, int], int] = {}
@@ -128,7 +124,7 @@ class MemberDerivatives:
         self._number(0, parts, self._foreign(0, parts, 0))
 
     def _number(self, place: int, left: Left, foreign: int) -> int:
-        """Return the state at a place; keys that are foreign there are passed over."""
+        """Return the state at a place, or at the next one if the key there is foreign."""
         while foreign >> place & 1:
             place += 1
         key = (place, left, foreign)
@@ -142,8 +138,8 @@ class MemberDerivatives:
         table = self._tables.get((left, foreign))
         if table is None:
             table = self._tables[left, foreign] = StepTable(left, foreign, self._end)
-            table.required = self._required_by(left)
-            table.allowed = self._allowed_in(left)
+            table.required = self._key_sets.required_by(left)
+            table.allowed = self._key_sets.allowed_in(left)
             parts = () if len(left) != 1 else left[0].args if type(left[0]) is AllOf else left
             table.counts = [part for part in parts if type(part) is MemberCount]
             if table.counts:
@@ -155,22 +151,25 @@ class MemberDerivatives:
         return table
 
     def _foreign(self, place: int, left: Left, foreign: int) -> int:
-        """Return the foreign keys, with those from a place on that nothing left says anything about."""
+        """Return the foreign keys, and those from a place on about which nothing that is left says anything."""
         if place >= self._end or self._letters.language is not None:
             return foreign
         unsaid = self._unsaid.get(left)
         if unsaid is None:
             unsaid = 0
-            # where nothing at all is left to say, the states of all places have the same steps: let them be
+            # if nothing at all is left to say, the states of all places have the same steps: no key is foreign
             if not all(type(node) is Types for node in left):
                 for node in left:
-                    unsaid |= self._said_by(node)
+                    unsaid |= self._key_sets.said_by(node)
                 unsaid = ~unsaid & ((1 << self._end) - 1)
             self._unsaid[left] = unsaid
         return foreign | unsaid >> place << place
 
     def _make(self, place: int, left: Left, foreign: int) -> ObjectState:
-        """Return the state at a place: its ranges of keys, each up to one whose absence changes what is left."""
+        """Return the state at a place.
+
+        Its keys are cut into ranges, each up to a key whose absence changes what is left.
+        """
         table = self._table(left, foreign)
         close = table.close
         if place >= table.whole:
@@ -187,7 +186,7 @@ class MemberDerivatives:
             if not ahead:
                 others = self._others(table)
                 break
-            left = tuple([self._without(node, stop - 1) for node in left])
+            left = tuple([self._key_sets.without(node, stop - 1) for node in left])
             if all(map(is_never, left)):
                 break
             start = stop
@@ -211,7 +210,7 @@ class MemberDerivatives:
         return ObjectState(close, 0, self._end, steps, others)
 
     def _fill(self, table: StepTable, start: int, stop: int) -> None:
-        """Make a table's steps by the keys of a range."""
+        """Make the steps of a table for a range of keys."""
         for letter in places_of((table.allowed & ~table.made & (1 << stop) - 1) >> start << start):
             table.steps[letter] = self._step(table, letter)
         table.made |= (1 << stop) - (1 << start)
@@ -225,7 +224,7 @@ class MemberDerivatives:
                     table.others[letter - self._end] = step
             if self._counts and table.others:
                 for node in table.left:
-                    _check_counts(node)
+                    check_counts(node)
         return table.others
 
     def _step(self, table: StepTable, letter: int) -> Step | None:
@@ -241,7 +240,7 @@ class MemberDerivatives:
         return self._builder.step(cases, self._following(table, letter, [rest for _, rest in cases]))
 
     def _following(self, table: StepTable, letter: int, lefts: Iterable[Left]) -> tuple[int, ...]:
-        """Return the states behind a member, by what it leaves."""
+        """Return the states behind a member, by what is left then."""
         place = min(letter + 1, self._end)
         left, foreign = table.left, table.foreign
         return tuple(
@@ -252,8 +251,8 @@ class MemberDerivatives:
         )
 
     def _counted(self, table: StepTable, cases: list[Case]) -> list[Case]:
-        """Return cases of the value of the next member in which the members are counted."""
-        left = table.counted  # what is asked of a value does not depend on how many there were
+        """Return cases of the value of the next member, in which that member is counted."""
+        left = table.counted  # what is asked of a value does not depend on how many members there were
         if left is None:
             left = table.counted = list(map(counted, table.counts)), {}
         counts, known = left
@@ -271,11 +270,11 @@ class MemberDerivatives:
     def _told_apart(self, tests: Tests, letter: int) -> list[Case]:
         """Return the cases of the value of the next member under some formulas.
 
-        Where it has to pass one test at most, what is left follows from which atoms have the test and what becomes of
-        them, which is the same for most keys.
+        If there is at most one test, what is left follows from which atoms have the test and what becomes of them.
+        That is the same for most keys.
         """
         test: Node = ANY
-        pattern: list[Any] = []
+        pattern: list[Node | tuple[Node]] = []
         for atom, row in tests.atoms:
             inside, rest = row[letter] or self._after(atom, letter, row)
             if inside is ANY:
@@ -290,7 +289,7 @@ class MemberDerivatives:
         key = (letter >= self._end, *pattern)
         alike = tests.alike.get(key)
         if alike is None:
-            alike = tests.alike[key] = _left_by_test(tests, *key)
+            alike = tests.alike[key] = _left_by_test(tests, letter >= self._end, pattern)
         return [
             (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
             for outcome, left in alike
@@ -310,7 +309,7 @@ class MemberDerivatives:
         return cases.expand(replaced(tests.left, by, known), formulas)
 
     def _becomes(self, by: dict[Node, Node], atom: Node, letter: int, test: Node, rest: Node) -> None:
-        """Note what becomes of an atom, and of its negation if that is not the negation of it."""
+        """Note what becomes of an atom; and of its negation, if that is not the negation of the former."""
         if type(atom) is Lacks:
             rest = NEVER if is_never(test) else rest
             by[atom] = either_way(test, lacking(rest, type(test) is Test), lacking(rest, False))
@@ -320,7 +319,7 @@ class MemberDerivatives:
                 by[Not(atom)] = either_way(test, negate(rest), Lacks(rest))
 
     def _after(self, atom: Node, letter: int, row: Row) -> tuple[Node, Node]:
-        """Return what an atom asks of the value of a member of some key, and what is left of the atom then."""
+        """Return what an atom asks of the value of a member with a key, and what is left of the atom then."""
         shape = type(atom)
         found: tuple[Node, Node]
         if isinstance(atom, Members):
@@ -345,13 +344,13 @@ class MemberDerivatives:
         return found
 
     def _row(self, atom: Node) -> Row:
-        """Return what `_after` says of an atom by letter, as far as that is the same for most keys; None for others."""
+        """Return what `_after` says of an atom by letter, if that is the same for most keys; None for the others."""
         row = self._rows.get(atom)
         if row is None:
             usual: tuple[Node, Node] | None = None
             others = 0
             if type(atom) is Required:
-                usual, others = (ANY, atom), self._required_in(atom)
+                usual, others = (ANY, atom), self._key_sets.required_in(atom)
             elif type(atom) is Members and self._letters.declared(atom) >= 0:
                 usual, others = (NEVER, NEVER), self._letters.declared(atom)
             row = self._rows[atom] = [usual] * self._letters.num
@@ -365,101 +364,11 @@ class MemberDerivatives:
             found = self._reach[members] = self._letters.reach(members)
         return found
 
-    def _without(self, node: Node, place: int) -> Node:
-        """Return what is left of a formula when an object has not the declared key at a place."""
-        if not self._required_in(node) >> place & 1:
-            return node
-        shape = type(node)
-        if shape is Required:
-            return NEVER
-        memo = self._absent[place]
-        found = memo.get(node)
-        if found is None:
-            if shape is Not:
-                found = negate(self._without(node.args[0], place))
-            else:
-                parts = [self._without(part, place) for part in node.args]
-                found = all_of(parts) if shape is AllOf else any_of(parts)
-            memo[node] = found
-        return found
 
-    def _required_by(self, left: Left) -> int:
-        found = 0
-        for node in left:
-            found |= self._required_in(node)
-        return found
+def _left_by_test(tests: Tests, is_undeclared: bool, becomes: Sequence[Node | tuple[Node]]) -> list[tuple[int, Left]]:
+    """Return what is left of formulas if a value passes the only test, and if it fails.
 
-    def _required_in(self, node: Node) -> int:
-        """Return the keys that a formula's Required atoms name."""
-        shape = type(node)
-        if shape is not AllOf and shape is not AnyOf and shape is not Not and shape is not Required:
-            return 0
-        found = self._required.get(node)
-        if found is None:
-            found = 0
-            if shape is Required:
-                for key in node.args[0]:
-                    found |= 1 << self._place[key]
-            else:
-                for part in node.args:
-                    found |= self._required_in(part)
-            self._required[node] = found
-        return found
-
-    def _said_by(self, node: Node) -> int:
-        """Return the keys that a formula names."""
-        shape = type(node)
-        if shape is Required:
-            return self._required_in(node)
-        if shape is Lacks or shape is Beyond:
-            return self._said_by(node.args[0])
-        if shape is not AllOf and shape is not AnyOf and shape is not Not and shape is not Members:
-            return 0
-        found = self._said.get(node)
-        if found is None:
-            found = 0
-            if shape is Members:
-                for key, _ in node.args[0]:
-                    found |= 1 << self._place[key]
-            else:
-                for part in node.args:
-                    found |= self._said_by(part)
-            self._said[node] = found
-        return found
-
-    def _allowed_in(self, left: Left) -> int:
-        """Return the keys that what is left may have; -1 for any."""
-        found = 0
-        for node in left:
-            found |= self._allowed_by(node)
-        return found
-
-    def _allowed_by(self, node: Node) -> int:
-        found = self._allowed.get(node)
-        if found is None:
-            shape = type(node)
-            found = -1
-            if isinstance(node, Members):
-                found = self._letters.declared(node)
-            elif shape is Types:
-                found = -1 if node.args[0] else 0
-            elif shape is AllOf:
-                for part in node.args:
-                    found &= self._allowed_by(part)
-            elif shape is AnyOf:
-                found = 0
-                for part in node.args:
-                    found |= self._allowed_by(part)
-                    if found < 0:
-                        break
-            self._allowed[node] = found
-        return found
-
-
-def _left_by_test(tests: Tests, is_undeclared: bool, *becomes: Node | tuple[Node]) -> list[tuple[int, Left]]:
-    """Return what is left where a value passes the only test, and where it fails it.
-
-    is_undeclared: whether the key is. becomes: what is left of each atom, in a tuple if that is under the test.
+    is_undeclared: whether the key is. becomes: what is left of each atom; in a tuple if the atom has the test.
     """
     passing: dict[Node, Node] = {}
     failing: dict[Node, Node] = {}
@@ -477,43 +386,3 @@ def _left_by_test(tests: Tests, is_undeclared: bool, *becomes: Node | tuple[Node
     failed = passed if passing == failing else replaced(tests.left, failing)
     found = [(_EITHER, passed)] if passed == failed else [(_PASSED, passed), (_FAILED, failed)]
     return [case for case in found if not all(map(is_never, case[1]))]
-
-
-def least_count(node: Node) -> int:
-    """Return how many members a count or its negation asks for at least; 0 for other formulas."""
-    if type(node) is MemberCount:
-        return int(node.args[0])
-    if type(node) is Not and type(node.args[0]) is MemberCount and node.args[0].args[1] is not None:
-        return int(node.args[0].args[1]) + 1
-    return 0
-
-
-def asks_for_several(node: Node) -> bool:
-    """Return whether a formula asks for two members or more, so that it matters which keys are left."""
-    shape = type(node)
-    return least_count(node) > 1 or ((shape is AllOf or shape is AnyOf) and any(map(asks_for_several, node.args)))
-
-
-def _check_counts(node: Node, required: int = 0) -> None:
-    """Raise SchemaError where a formula asks for more members than an automaton can tell apart.
-
-    That is for two or more, besides those that are required anyway.
-    """
-    shape = type(node)
-    if least_count(node) - required > 1:
-        path = (node.args[0] if shape is Not else node).args[2]
-        if path is not None:
-            raise inexact(path, _TWICE, "that")
-    elif shape is AllOf or shape is AnyOf:
-        if shape is AllOf:
-            required += len({key for part in node.args if type(part) is Required for key in part.args[0]})
-        for part in node.args:
-            _check_counts(part, required)
-
-
-def places_of(keys: int) -> Iterator[int]:
-    """Yield the places in a set of keys, from first to last."""
-    while keys:
-        last = keys & -keys
-        yield last.bit_length() - 1
-        keys ^= last

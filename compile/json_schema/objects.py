@@ -1,4 +1,4 @@
-"""Objects: which automaton reads the members of which formulas."""
+"""Objects: the automaton that reads the members of formulas about objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .value_builder import ValueBuilder
 
 
 def objects(builder: ValueBuilder, parts: tuple[Node, ...], any_order: bool = False) -> ObjectAutomaton | None:
-    """Return the automaton of formulas about objects; None where it is plain that no object is in any."""
+    """Return the automaton of formulas about objects; None if plainly no object is in any."""
     if len(parts) == 1:
         record = record_of(parts[0])
         if record is not None:

@@ -1,4 +1,4 @@
-"""The usual object: a conjunction in which nothing depends on the members before."""
+"""The usual object: nothing depends on earlier members, but for which keys are still required."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .algebra import NEVER, AllOf, MemberCount, Members, Names, Node, Not, Required, all_of, is_never
-from .member_letters import FINDING, Letters, in_order
+from .key_order import in_order
+from .member_letters import FINDING, Letters
 from .skeleton import ObjectAutomaton, ObjectState, Step
 from .value_builder import ValueBuilder
 
@@ -14,7 +15,7 @@ NO_STEPS: Mapping[int, Step] = {}
 
 
 class Record(NamedTuple):
-    """A conjunction in which nothing depends on the members before, but for which keys are still required."""
+    """A conjunction of Members, required and forbidden keys, and names of keys."""
 
     members: list[Members]
     required: dict[str, None]
@@ -23,7 +24,7 @@ class Record(NamedTuple):
 
 
 def record_of(node: Node) -> Record | None:
-    """Return the record that a formula about objects is; None where it is none."""
+    """Return a formula about objects as a record; None if it is none."""
     record = Record([], {}, {}, [])
     low, high, most = 0, None, None
     for part in node.args if type(node) is AllOf else (node,):
@@ -45,43 +46,19 @@ def record_of(node: Node) -> Record | None:
         else:
             return None
     if low > len(record.required) or (high is not None and (most is None or high < most)):
-        return None  # the count must be kept
+        return None  # members must be counted
     return record
 
 
 def automaton_of(builder: ValueBuilder, record: Record, any_order: bool) -> ObjectAutomaton | None:
     """Return the automaton of a record: its states are places, and share one list of steps."""
-    members, required = record.members, record.required
-    automaton = ObjectAutomaton()
-    classes: list[Node]
-    if len(members) == 1 and not (members[0].args[1] or record.forbidden or record.names):
-        rest = builder.cases.flat(members[0].args[2])
-        declared = dict(members[0].args[0])
-        for key in required:
-            if key not in declared:
-                declared[key] = rest
-        automaton.keys = tuple(declared)
-        nodes = [builder.cases.flat(node) for node in declared.values()]
-        classes = [rest]
-    else:
-        keys = dict.fromkeys(in_order([[key for key, _ in one.args[0]] for one in members]))
-        automaton.keys = (*(keys | required | record.forbidden),)
-        letters = Letters(builder, automaton.keys, members, record.names)
-        automaton.language = letters.language
-        nodes = []
-        for letter in range(letters.num):
-            forbidden = letter < len(automaton.keys) and automaton.keys[letter] in record.forbidden
-            if forbidden or not all(letters.named(name, letter) for name in record.names):
-                nodes.append(NEVER)
-            else:
-                nodes.append(all_of([letters.node(one, letter) for one in members]))
-        classes = nodes[len(automaton.keys) :]
-        del nodes[len(automaton.keys) :]
+    required = record.required
+    automaton, nodes, classes = _declared(builder, record)
     end = len(nodes)
     builder.meter.check(states=end + 1, doing=FINDING)
     steps: list[Step | None] = []
     one = builder.one
-    behind = 0  # the state behind the keys so far: there is one behind each key that may be
+    behind = 0  # the state behind the keys so far: there is one behind each key that may come
     for node in nodes:
         if is_never(node):
             steps.append(None)
@@ -104,3 +81,27 @@ def automaton_of(builder: ValueBuilder, record: Record, any_order: bool) -> Obje
         automaton.required = sum([1 << place for place, key in enumerate(automaton.keys) if key in required])
     builder.sound.add(automaton)
     return automaton
+
+
+def _declared(builder: ValueBuilder, record: Record) -> tuple[ObjectAutomaton, list[Node], list[Node]]:
+    """Return an automaton with keys but no states, the nodes of the values of its keys, and those of other classes."""
+    members = record.members
+    if len(members) == 1 and not (members[0].patterns or record.forbidden or record.names):
+        rest = builder.cases.flat(members[0].rest)
+        declared = dict(members[0].properties)
+        for key in record.required:
+            if key not in declared:
+                declared[key] = rest
+        nodes = [builder.cases.flat(node) for node in declared.values()]
+        return ObjectAutomaton(keys=tuple(declared)), nodes, [rest]
+    ordered = dict.fromkeys(in_order([[key for key, _ in one.properties] for one in members]))
+    keys = (*(ordered | record.required | record.forbidden),)
+    letters = Letters(builder, keys, members, record.names)
+    nodes = []
+    for letter in range(letters.num):
+        forbidden = letter < len(keys) and keys[letter] in record.forbidden
+        if forbidden or not all(letters.named(name, letter) for name in record.names):
+            nodes.append(NEVER)
+        else:
+            nodes.append(all_of([letters.node(one, letter) for one in members]))
+    return ObjectAutomaton(keys=keys, language=letters.language), nodes[: len(keys)], nodes[len(keys) :]

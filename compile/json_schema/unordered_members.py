@@ -23,7 +23,9 @@ from .algebra import (
     is_never,
     negate,
 )
-from .member_derivatives import Left, MemberDerivatives, Row, StepTable, Tests, asks_for_several, places_of
+from .key_sets import places_of
+from .member_counts import asks_for_several
+from .member_derivatives import Left, MemberDerivatives, Row, StepTable, Tests
 from .member_letters import FINDING
 from .negated_members import Beyond, Lacks, either_way
 from .skeleton import ObjectState, Unordered
@@ -32,7 +34,7 @@ from .value_tests import Case
 
 
 def in_any_order(builder: ValueBuilder, parts: tuple[Node, ...]) -> Unordered:
-    """Return what is left of formulas after members in any order, where it matters which keys passed a negated test."""
+    """Return what is left of formulas after members in any order, by states that know which keys passed."""
     return UnorderedDerivatives(builder, parts, exact=True).unordered
 
 
@@ -43,19 +45,19 @@ class UnsureError(Exception):
 class UnorderedDerivatives(MemberDerivatives):
     """What is left of any formulas after members in any order.
 
-    A state is what is left of each formula. It does not say which keys there were: that a key comes but once is for the
-    reader to see to. Nor is anything taken off the required keys, which would make a state for each set of them: what
-    ends is a formula that would without some of its Required, where these hold by then. Whether an object is left is
-    the same for all sets of keys that there were: a text without some of these is in what is left if the whole is, and
-    so is one with them, as they were read, put before it.
+    A state is what is left of each formula. It does not say which keys came: the reader sees to it that a key comes
+    only once. Keys that came are not taken off the required ones either, as that would make a state for each set of
+    keys. Instead an end says which keys must have come by then. Whether any object is left does not depend on the keys
+    that came: a text without some of them is in what is left if the whole is, and so is a text that puts them first,
+    as they were read.
 
-    Where some member has to fail a test, that is so only if the keys that came and passed are known (`Beyond`), which
-    would make a state for each set of them. They need not be where what passes is left as well, as in values told apart
-    by a test: it is enough if that is possible, and what fails is put aside. If nothing else is left, or it turns out
-    to be impossible, `exact` states are made.
+    If some member has to fail a test, this holds only where the keys that came and passed are known (`Beyond`), which
+    would make a state for each set of them. They need not be known if a value that passes leaves something as well, as
+    in values told apart by a test. Then the part that must fail is put aside (`_without_negative`), and the rest shows
+    that an object is left. If nothing else is left, or the rest turns out to be empty, `exact` states are made.
 
-    This is not so where members are counted. There the keys that came are taken off the required ones; and where two or
-    more are asked for, a state is a set of keys as well, in place of the foreign ones.
+    Where members are counted, the keys that came are taken off the required ones. Where two or more are asked for, a
+    state has the set of keys that came as well, in place of the foreign ones.
     """
 
     def __init__(self, builder: ValueBuilder, parts: Left, exact: bool = False) -> None:
@@ -80,7 +82,7 @@ class UnorderedDerivatives(MemberDerivatives):
             ways = {(label, keys) for label, node in enumerate(left) for keys in self._ways(node)}
             self.unordered.ends.append(tuple(sorted(ways)))
             gone = [Not(Required((self.automaton.keys[j],))) for j in places_of(foreign)]
-            parts = left if self._exact else tuple(map(self._surely, left))
+            parts = left if self._exact else tuple(map(self._without_negative, left))
             if all(map(is_never, parts)) and not all(map(is_never, left)):
                 raise UnsureError
             if gone:
@@ -105,7 +107,7 @@ class UnorderedDerivatives(MemberDerivatives):
         return super()._told_apart(tests, letter)
 
     def _becomes(self, by: dict[Node, Node], atom: Node, letter: int, test: Node, rest: Node) -> None:
-        """Note the same. A member of a declared key does not come again, so that where one fails it stays so."""
+        """Note the same. A declared key does not come again, so that a member that fails decides for good."""
         shape = type(atom)
         if shape is Required and self._kept and letter < self._end:
             by[atom] = atom
@@ -124,7 +126,7 @@ class UnorderedDerivatives(MemberDerivatives):
                 by[Not(atom)] = either_way(test, Not(passed), ANY)
 
     def _is_negative(self, node: Node) -> bool:
-        """Return whether a formula asks that some member not be as Members say, or not be there."""
+        """Return whether a formula asks that some member fail what Members say, or be absent."""
         shape = type(node)
         if shape is Not:
             inside = type(node.args[0])
@@ -148,17 +150,17 @@ class UnorderedDerivatives(MemberDerivatives):
         row[letter] = found
         return found
 
-    def _surely(self, node: Node) -> Node:
-        """Return a formula without what asks that some member fail: what is in it is in the whole."""
+    def _without_negative(self, node: Node) -> Node:
+        """Return a formula without the parts that ask that some member fail: part of the whole formula."""
         if not self._is_negative(node):
             return node
         if type(node) is not AllOf and type(node) is not AnyOf:
             return node if type(node) is Not and type(node.args[0]) is Required else NEVER
-        parts = map(self._surely, node.args)
+        parts = map(self._without_negative, node.args)
         return all_of(parts) if type(node) is AllOf else any_of(parts)
 
     def _forgotten(self, node: Node, beside: tuple[Members, ...]) -> Node:
-        """Return a formula in which Beyond names no key that could not have failed; beside: Members that must hold."""
+        """Return a formula in which no `Beyond` names a key that cannot fail; beside: Members that must hold."""
         shape = type(node)
         if shape is Not and type(node.args[0]) is Beyond:
             members, keys = node.args[0].args
@@ -179,10 +181,10 @@ class UnorderedDerivatives(MemberDerivatives):
         return is_any(node) or any(self._letters.node(other, letter) is node for other in beside)
 
     def _ways(self, node: Node) -> list[int]:
-        """Return the least sets of keys with which an object may end with this left of its formula."""
+        """Return the least sets of keys with which an object may end when this is left of its formula."""
         shape = type(node)
         if shape is Required:
-            return [self._required_in(node)]
+            return [self._key_sets.required_in(node)]
         if shape is AnyOf:
             return _least([keys for part in node.args for keys in self._ways(part)])
         if shape is not AllOf:
@@ -196,7 +198,7 @@ class UnorderedDerivatives(MemberDerivatives):
 
 
 def _least(sets: Iterable[int]) -> list[int]:
-    """Return those of some sets that have no other within them, each once."""
+    """Return those of some sets that contain no other of them, each once."""
     found: list[int] = []
     for one in sorted(set(sets), key=int.bit_count):
         if not any(other & ~one == 0 for other in found):

@@ -62,7 +62,7 @@ class ValueBuilder:
         self.meter, self._containers, self._any_order = meter, containers, any_order
         self.cases = Cases(meter)
         self.values: list[Value] = []
-        self.sound: set[ContainerAutomaton] = set()  # ends from everywhere, if every step can be taken
+        self.sound: set[ContainerAutomaton] = set()  # every state reaches the end if every step can be taken
         self._single: dict[Node, Value] = {}
         self._several: dict[Parts, Value] = {}
         self._parts: dict[Value, Parts] = {}  # of values with several labels
@@ -73,13 +73,13 @@ class ValueBuilder:
         self._arrays: dict[Parts, ArrayAutomaton | None] = {}
         self._objects: dict[Parts, ObjectAutomaton | None] = {}
         self._inhabited: dict[Parts, Value] = {}
-        self._in_order: set[Value] = set()  # those
-        self._ordered: dict[Parts, ObjectAutomaton | None] = {}  # of those
+        self._in_order: set[Value] = set()  # those of `inhabited`
+        self._ordered: dict[Parts, ObjectAutomaton | None] = {}  # of these values
         self._restricted: dict[int, dict[Node, Node]] = {kind: {} for kind in _KINDS}
         self._by_kind: dict[Node, dict[int, Node]] = {}
 
     def value(self, parts: Parts) -> Value:
-        """Return the value of pairwise disjoint formulas; label i says that it is in parts[i]. Filled by `complete`."""
+        """Return the value of pairwise disjoint formulas, label i for parts[i]; `complete` fills it."""
         if len(parts) == 1:
             return self.one(self.cases.flat(parts[0]))
         parts = tuple([self.cases.flat(part) for part in parts])
@@ -97,7 +97,7 @@ class ValueBuilder:
         return found
 
     def inhabited(self, parts: Parts) -> Value:
-        """Return a value that only says which of some formulas some object is in: members come in the order of keys."""
+        """Return a value whose labels only say of which formulas there is an object: its members come in order."""
         found = self._inhabited.get(parts)
         if found is None:
             found = self._inhabited[parts] = self._shell(tuple([all_of([Types(OBJECT), part]) for part in parts]))
@@ -105,7 +105,7 @@ class ValueBuilder:
         return found
 
     def step(self, cases: Sequence[Case], following: tuple[int, ...]) -> Step:
-        """Return the step by a value whose cases lead on to these states."""
+        """Return the step by a value whose cases lead to these states."""
         if len(cases) == 1:
             return Step(self.value((cases[0][0],)), following)
         step = Step(self.value(tuple([condition for condition, _ in cases])), following)
@@ -113,14 +113,14 @@ class ValueBuilder:
         return step
 
     def complete(self) -> None:
-        """Fill in every value that was asked for, and those asked for meanwhile."""
+        """Fill every value that was asked for, also those asked for on the way."""
         work = self._work
         while work:
             value, parts = work.pop()
             self._fill(value, parts)
 
     def trimmed(self) -> dict[Value, int]:
-        """Complete, and take out what leads to no text; return the labels of each value that some text has."""
+        """Complete the skeleton and trim it; return the labels of each value that some text has."""
         while True:
             self.complete()
             alive = trim(self.values, self.sound)
@@ -128,7 +128,7 @@ class ValueBuilder:
                 return alive
 
     def narrow(self, root: Value, alive: Mapping[Value, int]) -> bool:
-        """Ask at each step for nothing but the labels that lead on; return whether some step asked for others too.
+        """Take the labels that lead nowhere out of the values of steps; return whether any step had one.
 
         A text whose label leads nowhere must not be begun. alive: the labels of each value that some text has.
         """
@@ -148,7 +148,7 @@ class ValueBuilder:
         return found
 
     def _made_exact(self, alive: Mapping[Value, int]) -> bool:
-        """Make states in any order anew where it is not sure whether some can end; return whether there are any."""
+        """Make states in any order exact where some may have no end; return whether there are any."""
         found = False
         for parts, automaton in self._objects.items():
             unordered = automaton.unordered if automaton is not None else None
@@ -202,7 +202,7 @@ class ValueBuilder:
             value.object = known[key]
 
     def by_kind(self, node: Node) -> dict[int, Node]:
-        """Return what a formula says of each type, without those of which it says NEVER."""
+        """Return what a formula says of each type, without the types of which it says NEVER."""
         found = self._by_kind.get(node)
         if found is None:
             found = self._by_kind[node] = self._take_apart(node)
@@ -242,7 +242,7 @@ class ValueBuilder:
 
 
 def _at(maps: Sequence[Mapping[int, Node]], kind: int) -> Parts | None:
-    """Return what each label's formula says of a type; None where all say NEVER."""
+    """Return what each label's formula says of a type; None if all say NEVER."""
     if len(maps) == 1:
         found = maps[0].get(kind)
         return None if found is None else (found,)
@@ -251,7 +251,7 @@ def _at(maps: Sequence[Mapping[int, Node]], kind: int) -> Parts | None:
 
 
 def _free(parts: Parts) -> int:
-    """Return the label under which everything is allowed, or -1."""
+    """Return the label under which everything is allowed; -1 if there is none."""
     free = -1
     for label, part in enumerate(parts):
         if is_any(part):

@@ -1,9 +1,8 @@
-"""Formulas of tests on the value at hand, and what is left of them by the outcomes of the tests."""
+"""Formulas of tests on the value at hand, and what is left of them after the outcomes of tests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from .algebra import ANY, NEVER, AllOf, AnyOf, Node, Not, Types, all_of, any_of, is_never, negate
 
@@ -20,10 +19,10 @@ class Test(Node):
 
 
 class Formulas:
-    """Formulas of tests, which are numbered as they are met, and what becomes of formulas by the outcomes of tests.
+    """Formulas of tests, and what is left of them after the outcomes of tests.
 
-    A set of tests is the bits of an int. What is found of a formula is kept by the outcomes of its own tests, so that
-    what many assignments have in common is gone through once.
+    Tests are numbered in the order in which they are met, and a set of tests is the bits of an int. A result is kept by
+    the outcomes of the formula's own tests, so that assignments that agree on these share the work.
     """
 
     def __init__(self) -> None:
@@ -45,11 +44,11 @@ class Formulas:
         return found
 
     def under(self, vector: tuple[Node, ...], passed: int, failed: int) -> tuple[Node, ...]:
-        """Return formulas in which some tests are passed, and some failed."""
+        """Return what is left of formulas after some tests are passed and some failed."""
         return tuple([self._under(node, passed, failed) for node in vector])
 
-    def _tests(self, node: Any) -> tuple[int, int, int]:
-        """Return the tests in a formula; and those that are themselves one of its parts, or the negation of one is."""
+    def _tests(self, node: Node) -> tuple[int, int, int]:
+        """Return the tests in a formula; those that are parts of it; and those whose negations are parts of it."""
         shape = type(node)
         if shape is AllOf or shape is AnyOf:
             found = self._within.get(node)
@@ -74,7 +73,7 @@ class Formulas:
             self._nodes.append(node.args[0])
         return bit, bit, 0
 
-    def _under(self, node: Any, passed: int, failed: int) -> Node:
+    def _under(self, node: Node, passed: int, failed: int) -> Node:
         shape = type(node)
         if shape is Test:
             bit = self._bit[node]
@@ -83,12 +82,12 @@ class Formulas:
             bit = self._bit.get(node.args[0], 0)
             return NEVER if passed & bit else ANY if failed & bit else node
         if shape is not AllOf and shape is not AnyOf:
-            return node  # type: ignore[no-any-return]
+            return node
         within, plain, negated = self._within.get(node) or self._tests(node)
         passed &= within
         failed &= within
         if not passed | failed:
-            return node  # type: ignore[no-any-return]
+            return node
         if shape is AllOf:
             if plain & failed or negated & passed:
                 return NEVER
@@ -110,9 +109,9 @@ class Formulas:
         return found
 
     def _alive(self, node: Node, failed: int) -> list[Node]:
-        """Return the alternatives of a formula that do not plainly need one of the tests that are failed.
+        """Return the alternatives of a formula, without those that plainly need one of the failed tests.
 
-        So many alternatives, a `oneOf` told apart by constants, say, take time proportional to their number.
+        Without this, many alternatives, such as a `oneOf` told apart by constants, take quadratic time.
         """
         parts: tuple[Node, ...] = node.args
         if len(parts) < MANY:
@@ -142,7 +141,7 @@ def bits_of(tests: int) -> Iterator[int]:
 
 
 def by_only_test(formulas: Formulas, vector: tuple[Node, ...], bit: int) -> list[Case]:
-    """Return the cases of formulas of one test."""
+    """Return the cases of formulas that have one test between them."""
     passed, failed = formulas.under(vector, bit, 0), formulas.under(vector, 0, bit)
     if passed == failed:
         return [(ANY, passed)]
@@ -151,7 +150,7 @@ def by_only_test(formulas: Formulas, vector: tuple[Node, ...], bit: int) -> list
 
 
 def by_conjunction(node: Node) -> list[Case] | None:
-    """Return the cases of a formula that is a conjunction of tests and remainders; None for any other."""
+    """Return the cases of a conjunction of tests and remainders; None for any other formula."""
     shape = type(node)
     if shape is Types:
         return [(ANY, (ANY,))] if node.args[0] else []
@@ -176,5 +175,6 @@ def by_conjunction(node: Node) -> list[Case] | None:
 
 
 def _has_test(node: Node) -> bool:
+    """Return whether a formula has a test."""
     shape = type(node)
     return shape is Test or (shape in (AllOf, AnyOf, Not) and any(map(_has_test, node.args)))

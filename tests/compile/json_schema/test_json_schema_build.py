@@ -57,7 +57,7 @@ from maskwright.compile.json_schema.algebra import (
 )
 from maskwright.compile.json_schema.build import build, new_builder
 from maskwright.compile.json_schema.cases import Branch, either
-from maskwright.compile.json_schema.member_letters import in_order
+from maskwright.compile.json_schema.key_order import in_order
 from maskwright.compile.json_schema.skeleton import (
     AnyOrder,
     ArrayAutomaton,
