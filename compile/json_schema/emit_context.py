@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...automata.budget import Meter
 from ...automata.pushdown import PushdownMachine
 from .escapes import quoted
-from .layout import Writer
 from .library import Library
+from .writer import Writer
 
 
 class EmitContext:

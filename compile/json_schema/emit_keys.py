@@ -16,9 +16,9 @@ from .emit_scalars import ScalarEmitter
 from .escapes import has_spellings
 from .fragments import come_narrowly, total_states
 from .in_frame import InFrame
+from .key_classes import partition
 from .layout import BACKSLASH
 from .skeleton import ObjectAutomaton, ObjectState, Regular, Step
-from .strings import partition
 
 _MOST_KEYS = 1024  # of an object whose keys are a trie without rows: each of its sites has an entry for each key
 

@@ -25,8 +25,10 @@ from ..bind.link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
 from .algebra import ANY, Integer
 from .bounded import Lengths, follow_string
 from .fragments import Fragment, bound
-from .layout import QUOTE, Layout, Places, leaves, nested
+from .layout import QUOTE, Layout
+from .library_machine import leaves, nested
 from .numbers import numbers
+from .writer import Places
 
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 _MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ...automata.labelled import Labelled
-from . import strings
 from .algebra import (
     ANY,
     STRING,
@@ -19,6 +18,8 @@ from .algebra import (
     is_never,
     restrict,
 )
+from .key_classes import partition
+from .string_languages import holds
 from .value_builder import ValueBuilder
 
 FINDING = "finding the states of an object"
@@ -52,7 +53,7 @@ class Letters:
         self.language: Labelled | None = None
         self._classes: Sequence[tuple[bool, ...]] = [()]
         if languages:
-            self.language, self._classes = strings.partition(keys, self._languages, builder.meter)
+            self.language, self._classes = partition(keys, self._languages, builder.meter)
         self.num = len(keys) + len(self._classes)
 
     def few(self) -> list[str]:
@@ -67,7 +68,7 @@ class Letters:
     def _holds(self, language: int, letter: int) -> bool:
         """Return whether the keys of a letter are in a language."""
         if letter < len(self.keys):
-            return strings.holds(self._languages[language], self.keys[letter])
+            return holds(self._languages[language], self.keys[letter])
         return self._classes[letter - len(self.keys)][language]
 
     def named(self, name: Node, letter: int) -> bool:

@@ -17,7 +17,7 @@ from .context import ABSENT, UNIVERSAL, WHOLE, Compiler, KeywordContext
 from .documents import Scope
 from .evaluated import EVALUATES_ALL, EVALUATES_NOTHING, Evaluated
 from .source import Json, Key, Path
-from .strings import holds
+from .string_languages import holds
 
 _DOING = "finding out what is left for unevaluatedProperties and unevaluatedItems"
 
