@@ -1,4 +1,4 @@
-"""A schema being compiled: what has been made of which part, and how keywords see the schema that they stand in."""
+"""A schema that is being compiled: the formulas made of its parts so far, and what a keyword sees of its schema."""
 
 from __future__ import annotations
 
@@ -19,25 +19,19 @@ from .algebra import (
     NUMBER,
     OBJECT,
     STRING,
-    AllOf,
-    AnyOf,
     Node,
-    Not,
     Reference,
-    Types,
     all_of,
-    any_of,
-    negate,
 )
+from .branches import Branches
 from .dialects import DIALECTS, Dialect
-from .disjoint import Disjoint
 from .documents import Documents, Scope, Target
 from .evaluated import Evaluated
 from .literals import check_text, number
 from .source import Json, Key, Path, inexact, pointer, shown
 
 HUGEST = 10**18  # the largest count with a meaning
-_DEEPEST = 24  # levels of members and items that are compiled at once
+_DEEPEST = 24  # levels of members and items; deeper ones become a `Reference`
 _DEEPEST_IN_PLACE = 100  # levels of subschemas in one formula
 _MOST_STEPS = 16  # references in a row that are followed to see what an item is
 
@@ -68,7 +62,7 @@ Place: TypeAlias = tuple[int, Scope]
 
 
 class Compiler:
-    """One compilation: the documents, and what was made of their parts so far."""
+    """One compilation: the documents, and the formulas made of their parts so far."""
 
     def __init__(
         self, documents: Documents, allow: frozenset[str], meter: Meter, handlers: Mapping[Dialect, Handlers]
@@ -76,22 +70,19 @@ class Compiler:
         self.documents = documents
         self.allow = allow
         self.meter = meter
-        self.disjoint = Disjoint()
+        self.branches = Branches(meter)
         self.evaluated: dict[tuple[int, Scope, int], Evaluated] = {}  # by place and type of the value
-        self.active: dict[Hashable, None] = {}  # places that are being compiled in place, outermost first
+        self.active: dict[Hashable, None] = {}  # places that are being compiled for the value at hand, outermost first
         self._made: dict[Place, Node] = {}
         self._later: dict[Place, Reference] = {}
         self._handlers = dict(handlers)
-        self._negated: dict[Node, Node] = {}
-        self._exactly_one: dict[tuple[Node, ...], list[Node]] = {}
-        self._size: dict[Node, int] = {}
         self._depth = 0  # of members and items
         self._in_place = 0
 
     # ------------------------------------------------------------------------------------------------ schemas
 
     def begin(self, make: Callable[[], Node]) -> Node:
-        """Return what `make` compiles, from outside of all other schemas."""
+        """Return what `make` compiles, as if no other schema were being compiled."""
         before = self.active, self._depth, self._in_place
         self.active, self._depth, self._in_place = {}, 0, 0
         try:
@@ -127,7 +118,7 @@ class Compiler:
         return node
 
     def _reference_later(self, reference: str, scope: Scope, path: Path) -> Reference:
-        """Return the one Reference for all members and items that are this reference."""
+        """Return the one Reference for all members and items that consist of the same `$ref`."""
         later = scope.later.get(reference)
         if later is None:
             make = partial(self.reference, "$ref", reference, scope, (path, "$ref"))
@@ -135,6 +126,7 @@ class Compiler:
         return later
 
     def _place_later(self, schema: dict[str, Json], scope: Scope, path: Path) -> Reference:
+        """Return the one Reference to a schema where it stands."""
         key = (id(schema), scope)
         later = self._later.get(key)
         if later is None:
@@ -143,7 +135,7 @@ class Compiler:
         return later
 
     def peek(self, node: Node, schema: Json, scope: Scope, path: Path) -> Node:
-        """Return the node of an item's schema: what a reference leads to, if that is plainly a list of scalars."""
+        """Return an item's node; for a `Reference` the node of its target, if that plainly lists scalars."""
         if type(node) is not Reference:
             return node
         for _ in range(_MOST_STEPS):
@@ -235,85 +227,10 @@ class Compiler:
     def handlers(self, dialect: Dialect) -> Handlers:
         """Return the functions of a dialect's keywords."""
         found = self._handlers.get(dialect)
-        if found is None:  # a dialect of the caller's: the functions of the draft it builds on, less some keywords
+        if found is None:  # a caller's dialect has the functions of the draft it builds on, without some keywords
             drafts = self._handlers[DIALECTS[dialect.version]]
             found = self._handlers[dialect] = {word: drafts[word] for word in drafts if word in dialect.keywords}
         return found
-
-    # ----------------------------------------------------------------------------------------------- formulas
-
-    def negate(self, node: Node) -> Node:
-        """Return the complement of a node, each part of it made once."""
-        if type(node) is Types:
-            return ANY if not node.mask else NEVER if node.mask == EVERYTHING else negate(node)
-        if type(node) is not AllOf and type(node) is not AnyOf:
-            return negate(node)
-        found = self._negated.get(node)
-        if found is None:
-            parts = [self.negate(part) for part in node.args]
-            found = any_of(parts) if type(node) is AllOf else all_of(parts)
-            self._negated[node] = found
-        return found
-
-    def size(self, node: Node) -> int:
-        """Return the number of atoms that a formula has when written out."""
-        if type(node) is not AllOf and type(node) is not AnyOf:
-            return 1
-        found = self._size.get(node)
-        if found is None:
-            found = self._size[node] = sum(map(self.size, node.args))
-        return found
-
-    def check(self, atoms: int, doing: str) -> None:
-        """Raise BudgetError where a formula of this many atoms is over budget; ask before making it."""
-        self.meter.check(states=atoms, doing=doing)
-
-    def exactly_one(self, nodes: list[Node]) -> list[Node]:
-        """Return for each of several nodes its values that are in no other."""
-        if len(nodes) == 1:
-            return nodes
-        key = tuple(nodes)
-        found = self._exactly_one.get(key)
-        if found is None:
-            found = self._exactly_one[key] = self._told_apart(nodes)
-        return found
-
-    def _told_apart(self, nodes: list[Node]) -> list[Node]:
-        kind = _only_about(nodes)
-        if kind:  # values of other types are in none of them, or in several
-            nodes = [all_of([Types(kind), node]) for node in nodes]
-        if self.disjoint.all(nodes):
-            return nodes
-        sizes = [self.size(node) for node in nodes]
-        rivals: list[list[Node]] = [[] for _ in nodes]
-        total = 0
-        for i, earlier in self.disjoint.overlapping(nodes):
-            for j in earlier:
-                rivals[i].append(nodes[j])
-                rivals[j].append(nodes[i])
-                total += sizes[i] + sizes[j]
-            self.check(total, "telling the branches of oneOf apart")
-        return [
-            (NEVER if node in others else all_of([node, *map(self.negate, others)])) if others else node
-            for node, others in zip(nodes, rivals, strict=True)
-        ]
-
-
-def _only_about(nodes: list[Node]) -> int:
-    """Return the one type that all atoms of some conjunctions are about, 0 if there is none.
-
-    Also 0 if values of other types are in exactly one of them: they are in all atoms, and in no atom's complement.
-    """
-    kinds: set[int] = set()
-    others = 0
-    for node in nodes:
-        parts = node.args if type(node) is AllOf else (node,)
-        for part in parts:
-            kinds.add(part.args[0].kind if type(part) is Not else part.kind)
-            if len(kinds) > 1:
-                return 0
-        others += all(type(part) is not Not for part in parts)
-    return 0 if others == 1 else int(kinds.pop())
 
 
 class KeywordContext:

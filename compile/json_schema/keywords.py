@@ -46,6 +46,7 @@ from .algebra import (
     any_of,
     restrict,
 )
+from .branches import Branches
 from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, KeywordContext
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Target
@@ -286,7 +287,7 @@ def unique_items(context: KeywordContext, value: Json) -> Node | None:
 
 def _pairwise(context: KeywordContext, nodes: list[Node]) -> bool:
     """Whether nodes are plainly disjoint, each from each."""
-    disjoint = context.compiler.disjoint
+    disjoint = context.compiler.branches.disjoint
     return len(nodes) <= 32 and all(disjoint(nodes[i], nodes[j]) for i in range(len(nodes)) for j in range(i))
 
 
@@ -426,12 +427,12 @@ def any_of_(context: KeywordContext, _: Json) -> Node:
 
 def one_of_(context: KeywordContext, _: Json) -> Node:
     """Values in exactly one of several schemas."""
-    return any_of(context.compiler.exactly_one(context.branches("oneOf")))
+    return any_of(context.compiler.branches.exactly_one(context.branches("oneOf")))
 
 
 def not_(context: KeywordContext, value: Json) -> Node:
     """Values that are not in a schema."""
-    return context.compiler.negate(context.in_place(value, "not"))
+    return context.compiler.branches.negate(context.in_place(value, "not"))
 
 
 def if_(context: KeywordContext, value: Json) -> Node | None:
@@ -442,14 +443,14 @@ def if_(context: KeywordContext, value: Json) -> Node | None:
     condition = context.in_place(value, "if")
     yes = ANY if then is ABSENT else context.in_place(then, "then")
     no = ANY if other is ABSENT else context.in_place(other, "else")
-    return either(context.compiler, condition, yes, no)
+    return either(context.compiler.branches, condition, yes, no)
 
 
-def either(compiler: Compiler, condition: Node, yes: Node, no: Node) -> Node:
+def either(branches: Branches, condition: Node, yes: Node, no: Node) -> Node:
     """Return the values that are in `yes` if they are in a condition, and in `no` if not."""
     if yes is ANY:
         return ANY if no is ANY else any_of([condition, no])
-    opposite = compiler.negate(condition)
+    opposite = branches.negate(condition)
     if no is ANY:
         return any_of([opposite, yes])
     return any_of([all_of([condition, yes]), all_of([opposite, no])])
