@@ -1,8 +1,8 @@
-"""Schemas as documents: resources, the dialect of each, and what references lead to.
+"""Schemas as documents: resources, the dialect of each, and the targets of references.
 
-Nothing is fetched. A reference within one document is followed here, key by key; for all others the `referencing`
-library indexes the identifiers and anchors of the schema, of the official meta-schemas, and of the caller's documents:
-of those that references name, and of all once a reference names none of them.
+Nothing is fetched. References within one document are followed here, key by key. For all others, the `referencing`
+library indexes the identifiers and anchors of the schema, of the official meta-schemas, and of those of the caller's
+documents that references name; of all of them, once a reference names none.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DynamicAnchors: TypeAlias = "frozenset[tuple[str, _Resource]]"
 
 
 class Scope:
-    """A resource, that is a document or a part of it with an identifier, as references in it see it.
+    """A resource, which is a document or a part of one with an identifier, as references in it see it.
 
-    One object for each resource and dynamic scope, so that it serves as a key.
+    There is one object for each resource and set of dynamic anchors, so that it serves as a key.
     """
 
     __slots__ = ("dialect", "documents", "dynamic", "id", "later", "path", "ref_alone", "root", "targets", "uri")
@@ -46,17 +46,17 @@ class Scope:
     ) -> None:
         self.documents = documents
         self.root = root
-        self.uri = uri  # absolute, or as good as it gets, without a fragment
+        self.uri = uri  # without a fragment; absolute if possible
         self.path = path
         self.dialect = dialect
-        self.dynamic = dynamic  # (name, resource) for each dynamic anchor, of its outermost resource below the root
+        self.dynamic = dynamic  # those below the root
         self.id = dialect.id
         self.ref_alone = dialect.ref_alone
         self.targets: dict[tuple[str, str], Target] = {}  # by keyword and reference
         self.later: dict[str, Reference] = {}  # by reference
 
     def enter(self, contents: dict[str, Json], path: Path) -> Scope:
-        """Return the scope of a subschema of this resource: another if it has an identifier."""
+        """Return the scope of a subschema of this resource: another one if the subschema has an identifier."""
         name = contents.get(self.id)
         if not isinstance(name, str) or contents is self.root:
             return self
@@ -67,7 +67,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What a reference leads to."""
+    """The schema that a reference leads to."""
 
     contents: Json
     scope: Scope
@@ -75,7 +75,7 @@ class Target:
 
 
 class _Resource:
-    """A resource that has dynamic anchors, by the names of these; "" stands for `$recursiveAnchor`."""
+    """A resource with its dynamic anchors by name; "" stands for `$recursiveAnchor`."""
 
     __slots__ = ("anchors", "dialect", "path", "root", "uri")
 
@@ -89,7 +89,7 @@ class Documents:
     def __init__(self, root: Schema, given: Mapping[str, SchemaSource] | None) -> None:
         self._given = given or {}
         self._unread = dict.fromkeys(self._given)  # those that are not in the registry
-        self._unreadable: list[str] = []  # what is wrong with those of them that no reference names
+        self._unreadable: list[str] = []  # messages about those of them that no reference names
         self._scopes: dict[tuple[int, str, DynamicAnchors], Scope] = {}
         self._resources: dict[tuple[int, str], _Resource] = {}
         self._customs: dict[str, Dialect] = {}  # by `$schema`
@@ -108,7 +108,7 @@ class Documents:
     # ---------------------------------------------------------------------------------------------- resources
 
     def scope(self, outer: Scope, root: Json, uri: str, path: Path, dynamic: DynamicAnchors | None = None) -> Scope:
-        """Return the scope of a resource that is entered from another, or from one that has these dynamic anchors."""
+        """Return the scope of a resource entered from another; dynamic: its anchors, None for those of the other."""
         dialect = self._dialect(root, outer.dialect, path)
         dynamic = outer.dynamic if dynamic is None else dynamic
         if dialect.version >= 2019:
@@ -163,12 +163,12 @@ class Documents:
             return official
         custom = self._customs.get(uri)
         if custom is None:
-            self._customs[uri] = DIALECTS[2020]  # for a meta-schema that leads back to itself
+            self._customs[uri] = DIALECTS[2020]  # a meta-schema may lead back to itself
             custom = self._customs[uri] = self._custom(uri, path)
         return custom
 
     def _custom(self, uri: str, path: Path) -> Dialect:
-        """Return the dialect of a meta-schema of the caller's: 2020-12 less the vocabularies that it leaves out."""
+        """Return the dialect of a caller's meta-schema: its draft, without the vocabularies that it leaves out."""
         bare = uri.rstrip("#")
         given = next((self._given[name] for name in (uri, bare, bare + "#") if name in self._given), None)
         meta = read(given, bare + "#") if given is not None else None
@@ -195,7 +195,7 @@ class Documents:
     # --------------------------------------------------------------------------------------------- references
 
     def resolve(self, scope: Scope, keyword: str, reference: Json, path: Path) -> Target:
-        """Return what a reference in a scope leads to. Raises SchemaError, with the path, if there is no such thing."""
+        """Return the target of a reference in a scope. Raises SchemaError, with the path, if it has none."""
         if not isinstance(reference, str):
             raise SchemaError(f'"{keyword}" must be a URI reference, not {shown(reference)}', pointer(path))
         key = (keyword, reference)
@@ -214,6 +214,7 @@ class Documents:
         return found
 
     def _static(self, scope: Scope, reference: str, path: Path) -> Target:
+        """Return where a reference leads as a `$ref`."""
         if reference.startswith("#"):
             uri, fragment = scope.uri, reference[1:]
         else:
@@ -242,7 +243,7 @@ class Documents:
             at = (at, key)
             if isinstance(contents, dict) and scope.id in contents:
                 scope = scope.enter(contents, at)
-        if scope is not named:  # resources that the pointer passes through are not entered
+        if scope is not named:  # the pointer does not enter the resources that it passes through
             scope = self.scope(scope, scope.root, scope.uri, scope.path, dynamic)
         return Target(contents, scope, at)
 
@@ -261,6 +262,7 @@ class Documents:
         return self.scope(scope, resource.contents, uri, uri + "#")
 
     def _anchor(self, scope: Scope, name: str, reference: str, path: Path) -> Target:
+        """Return the target of a reference to an anchor of a resource."""
         from referencing.exceptions import Unresolvable
 
         try:
@@ -299,10 +301,10 @@ class Documents:
         return None
 
     def _indexed(self, uri: str) -> Resource[Json] | None:
-        """Return the resource of an identifier, that of a document or of something in one.
+        """Return the resource of an identifier: a document, or a part of one.
 
-        What the schema holds itself comes before the caller's document of that name, this before the official
-        meta-schemas, and these before what is somewhere in the caller's documents.
+        The schema's own resources come first, then the caller's document of that name, then the official meta-schemas,
+        then parts of the caller's documents.
         """
         from jsonschema_specifications import REGISTRY
 
@@ -321,7 +323,7 @@ class Documents:
         return found
 
     def _index(self) -> Registry[Json]:
-        """Return the registry of all that is known by an identifier or an anchor."""
+        """Return the registry of all resources by identifier and anchor."""
         if self._registry is None:
             from jsonschema_specifications import REGISTRY
 
@@ -331,7 +333,7 @@ class Documents:
         return self._registry
 
     def _add(self, name: str) -> None:
-        """Put a document of the caller's into the registry."""
+        """Put a document of the caller into the registry."""
         del self._unread[name]
         path = name.rstrip("#") + "#"
         contents = read(self._given[name], path)
@@ -341,12 +343,14 @@ class Documents:
 
 
 def _resource_of(contents: Json, dialect: Dialect) -> Resource[Json]:
+    """Return a schema as `referencing` has it."""
     resource: Resource[Json] = _specification(dialect.version).create_resource(contents)
     return resource
 
 
 @cache
 def _specification(version: int) -> Any:
+    """Return a draft as `referencing` has it."""
     from referencing import jsonschema
 
     specifications = {
@@ -358,7 +362,7 @@ def _specification(version: int) -> Any:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what `referencing` makes of a malformed document into an error about it."""
+    """Turn the errors of `referencing` for a malformed document into a SchemaError about it."""
     try:
         yield
     except (AttributeError, TypeError, ValueError, KeyError) as error:

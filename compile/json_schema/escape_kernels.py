@@ -6,8 +6,6 @@ bits of the character that are known by now.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +38,10 @@ _UD, _HIGH, _HIGHER, _PAIR, _PAIR_ESCAPE, _PAIR_U, _PAIR_UD, _LOW = 9, 10, 11, 1
 
 
 @kernel
-def texts_of(class_of: Any, transition: Any, label: Any, sorts: Any, ascii: bool) -> Any:
+def texts_of(
+    class_of: NDArray[np.uint16], transition: NDArray[np.int32], label: NDArray[np.int32], sorts: NDArray[np.int32],
+    ascii: bool,
+) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:  # fmt: skip
     """Return class_of (256,) and transition (N, C) of the texts of a content automaton; -2 - label for an end.
 
     sorts: (256,) of bytes. Unless ascii, every state leads to an end, and states within an escape are shared by all
@@ -125,7 +126,9 @@ def texts_of(class_of: Any, transition: Any, label: Any, sorts: Any, ascii: bool
 
 
 @kernel
-def _byte_classes(class_of: Any, sorts: Any, classes: Any) -> Any:
+def _byte_classes(
+    class_of: NDArray[np.uint16], sorts: NDArray[np.int32], classes: int
+) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
     """Return the classes of bytes by their class in the content and their sort (256,), and a byte of each (K,)."""
     number = np.full(32 * classes, -1, np.int32)
     wide = np.empty(256, np.uint16)
@@ -142,7 +145,9 @@ def _byte_classes(class_of: Any, sorts: Any, classes: Any) -> Any:
 
 
 @kernel
-def _alike_in_escapes(class_of: Any, transition: Any, sorts: Any) -> Any:
+def _alike_in_escapes(
+    class_of: NDArray[np.uint16], transition: NDArray[np.int32], sorts: NDArray[np.int32]
+) -> NDArray[np.int32]:
     """Return for each state (N,) the first from which escapes go on alike; -1 where there is no escape."""
     N, C = transition.shape
     escaping = np.zeros(C, np.bool_)  # classes of bytes that escapes stand for
@@ -179,7 +184,7 @@ def _alike_in_escapes(class_of: Any, transition: Any, sorts: Any) -> Any:
 
 
 @kernel
-def _table_of(codes: Any, count: Any, slots: Any) -> Any:
+def _table_of(codes: NDArray[np.int64], count: int, slots: int) -> NDArray[np.int32]:
     """Return a hash table (slots,) of the places of the first codes, which are distinct."""
     table = np.full(slots, -1, np.int32)
     for j in range(count):
@@ -192,8 +197,8 @@ def _table_of(codes: Any, count: Any, slots: Any) -> Any:
 
 @kernel
 def _behind_first_digits(
-    kind: Any, s: Any, x: Any, digit: Any, class_of: Any, transition: Any, ascii: bool
-) -> Any:  # fmt: skip
+    kind: int, s: int, x: int, digit: int, class_of: NDArray[np.uint16], transition: NDArray[np.int32], ascii: bool
+) -> tuple[int, int, int]:
     r"""Return where a digit leads behind \u, \u0, \u0X and \u00X: a kind, a state of the content, known bits."""
     to, t, known = _CONTENT, -1, 0
     if kind == _U:
@@ -227,7 +232,9 @@ def _behind_first_digits(
 
 
 @kernel
-def _behind_digits(kind: Any, s: Any, x: Any, digit: Any, class_of: Any, transition: Any) -> Any:
+def _behind_digits(
+    kind: int, s: int, x: int, digit: int, class_of: NDArray[np.uint16], transition: NDArray[np.int32]
+) -> tuple[int, int, int]:
     """Return where a digit leads behind further digits of an escape: a kind, a state of the content, known bits."""
     to, t, known = _CONTENT, -1, 0
     if kind == _TWO:

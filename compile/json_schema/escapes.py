@@ -21,7 +21,7 @@ def quoted(word: str, ascii: bool) -> bytes:
 
 
 def has_spellings(word: str, ascii: bool) -> bool:
-    """Return whether JSON text has several ways to write a string, by escapes that it needs."""
+    """Return whether a string has several spellings in JSON text, as it has characters that need an escape."""
     return any(c not in _PLAIN and (ascii or c < "\x80") for c in word)
 
 
@@ -31,8 +31,8 @@ _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - {'"', "\\"}  # characters of o
 def escaped(content: Labelled, ascii: bool, meter: Meter) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
     r"""Return the JSON texts of the content's words from behind the opening quote: class_of (256,), transition (N, C).
 
-    -2 - label stands for the closing quote of a word of that label. The characters that JSON makes one escape are
-    written with any of their escapes, all others as they are or, if ascii, DEL and those beyond ASCII as \uXXXX.
+    -2 - label stands for the closing quote of a word of that label. Characters that JSON must escape may be written by
+    any of their escapes. All others are written as they are; if ascii, DEL and those beyond ASCII as \uXXXX.
     """
     key = id(content), ascii
     kept = _escaped.get(key)
@@ -43,6 +43,8 @@ def escaped(content: Labelled, ascii: bool, meter: Meter) -> tuple[NDArray[np.ui
 
 
 class _Escaped(NamedTuple):
+    """The JSON texts of a content, known by its identity."""
+
     content: Labelled  # kept alive, so that its identity stays its own
     text: tuple[NDArray[np.uint16], NDArray[np.int32]]
 
@@ -51,12 +53,13 @@ _escaped: dict[tuple[int, bool], _Escaped] = {}
 
 
 def _escape(content: Labelled, ascii: bool, meter: Meter) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
+    """Return the same as `escaped`, made anew."""
     states = content.num_states
     meter.check(bytes=400 * states * (16 if ascii else 1), doing="escaping strings")
     class_of, rows = texts_of(*content, SORTS_ASCII if ascii else SORTS, ascii)
     if not ascii:
         return class_of, rows
-    # hexadecimal digits cut characters up in another way than UTF-8: many states are equal, and some lead nowhere
+    # Hexadecimal digits cut characters up in another way than UTF-8 does: many states are equal, and some are dead.
     labels = int(content.label.max()) + 1
     label = np.concatenate((np.full(len(rows), -1, np.int32), np.arange(labels, dtype=np.int32)))
     to = np.where(rows < -1, len(rows) - 2 - rows, rows)

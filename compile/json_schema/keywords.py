@@ -1,8 +1,8 @@
 """What each keyword of JSON Schema says, as a formula: one function per keyword, or per group that acts together.
 
-`formula` compiles a schema. A subschema of a member or an item is compiled along with the schema around it, unless it
-is a reference or lies deep: then it becomes a `Reference`, one for each place that references lead to: recursion ends
-there. Subschemas that apply in place (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
+`formula` compiles a schema. The schema of a member or an item is compiled along with the schema around it, unless it is
+a reference or lies deep. Then it becomes a `Reference`, one for each place that references lead to, so that recursion
+ends there. Subschemas for the same value (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from .literals import number, one_of, values_of
 from .source import Json, KeywordPath, SchemaSource, pointer, quoted, read
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
-"""Keywords that can be accepted by name as approximations: where not exact, they are then not enforced."""
+"""Keywords that a caller may accept as approximations: where they are not exact, they are not enforced then."""
 
 NARROWER = {
     "not": "where an undeclared member must fail a test (by not, oneOf or if, over additionalProperties, "
@@ -63,9 +63,9 @@ NARROWER = {
     "passes comes after it: the key of the failing member might be written again, and a reader keeps the last value. "
     "Write the failing member last, or declare its key in properties",
 }
-"""Keywords under which some valid texts are refused, so that nothing invalid is accepted: what is refused, and why."""
+"""Keywords under which some valid texts are refused, so that nothing invalid is accepted; and which texts, and why."""
 
-_MOST_VALUES = 12  # values that items may have for uniqueItems to be exact: automata remember which were seen
+_MOST_VALUES = 12  # of items with uniqueItems: the automaton remembers which of them came
 
 
 def formula(
@@ -80,8 +80,8 @@ def formula(
     schema: a dict, a bool, JSON text or a pydantic model class, of a draft from 4 to 2020-12 as `$schema` says, else
     2020-12. allow: keywords out of `ALLOWED`. documents: schemas that references may lead to, by URI.
 
-    Raises SchemaError, with the JSON Pointer, for what is malformed or cannot be enforced exactly; some of that only
-    when the part at fault is asked for. BudgetError where the meter runs out.
+    Raises SchemaError, with the JSON Pointer, if a part is malformed or cannot be enforced exactly; for some parts only
+    when their formula is asked for. Raises BudgetError if the meter runs out.
     """
     unknown = sorted(set(allow) - ALLOWED)
     if unknown:
@@ -140,7 +140,7 @@ def _values(context: KeywordContext, keyword: str, values: Iterable[Json]) -> No
 
 
 def bounds(context: KeywordContext, _: Json) -> Node | None:
-    """Numbers between `minimum` and `maximum`; `exclusive..` is a bound of its own, or, as in draft 4, true."""
+    """Numbers between `minimum` and `maximum`; `exclusive..` is a bound of its own, or true, as in draft 4."""
     low, low_open = _bound(context, "minimum", "exclusiveMinimum", 1)
     high, high_open = _bound(context, "maximum", "exclusiveMaximum", -1)
     if low is None and high is None:
@@ -209,7 +209,7 @@ _NUMERIC = {
 
 
 def format_(context: KeywordContext, value: Json) -> Node | None:
-    """Strings of a format; numbers of one, for `int32` and its like. Formats that are not known are annotations."""
+    """Strings of a format, or numbers of one such as `int32`. Unknown formats are annotations."""
     if not isinstance(value, str):
         raise context.wrong("a string", "format")
     node = _NUMERIC.get(value)
@@ -259,7 +259,7 @@ def contains(context: KeywordContext, value: Json) -> Node | None:
 
 
 def unique_items(context: KeywordContext, value: Json) -> Node | None:
-    """Arrays without equal items, where these are of few values."""
+    """Arrays without equal items, if items have few values."""
     if value is False or not context.kinds() & ARRAY:
         return None
     if value is not True:
@@ -272,7 +272,7 @@ def unique_items(context: KeywordContext, value: Json) -> Node | None:
     nodes = [context.nested(schema, *keys) for schema, keys in entries]
     if len(entries) > len(prefix) and nodes[-1] is NEVER:
         entries, nodes = entries[:-1], nodes[:-1]
-    ends = len(entries) <= len(prefix)  # no item stands for several
+    ends = len(entries) <= len(prefix)  # each entry is one item
     if (most is not None and most <= 1) or (ends and _pairwise(context, nodes)):
         return None
     nodes = [
@@ -357,21 +357,22 @@ def member_count(context: KeywordContext, _: Json) -> Node | None:
 
 
 def _counting(context: KeywordContext, keyword: str, least: int) -> KeywordPath | None:
-    """Return the path of a keyword that may ask for so many members at least; None where they can be counted."""
+    """Return the path of a keyword that asks for so many members; None if the count is not to be refused."""
     return None if least < 2 or keyword in context.compiler.allow else (context.path, keyword)
 
 
 def property_names(context: KeywordContext, value: Json) -> Node | None:
     """Objects whose keys, as strings, are in a schema."""
     node = context.nested(value, "propertyNames")
-    if not _has_later(node):
+    if not _has_reference(node):
         node = restrict(node, STRING)
     return None if node is ANY else Names(node)
 
 
-def _has_later(node: Node) -> bool:
+def _has_reference(node: Node) -> bool:
+    """Return whether a formula has a `Reference` in place."""
     return type(node) is Reference or (
-        type(node) in (AllOf, AnyOf, Not) and any(_has_later(part) for part in node.args)
+        type(node) in (AllOf, AnyOf, Not) and any(_has_reference(part) for part in node.args)
     )
 
 
@@ -388,7 +389,7 @@ def dependent_schemas(context: KeywordContext, _: Json) -> Node | None:
 
 
 def dependencies(context: KeywordContext, _: Json) -> Node | None:
-    """Both of the above, in one keyword, as up to draft 7."""
+    """`dependentRequired` and `dependentSchemas` in one keyword, as up to draft 7."""
     needed = context.by_name("dependencies", "arrays of names, or schemas, by the names of members")
     return all_of(
         [
@@ -401,6 +402,7 @@ def dependencies(context: KeywordContext, _: Json) -> Node | None:
 
 
 def _needs(context: KeywordContext, keyword: str, key: str, names: Json) -> Node:
+    """Objects that have some members if they have a key."""
     if not isinstance(names, (list, tuple)):
         raise context.wrong("an array of the names of members", keyword, key)
     others = tuple(name for name in dict.fromkeys(context.names(keyword, names)) if name != key)
@@ -457,7 +459,7 @@ def either(branches: Branches, condition: Node, yes: Node, no: Node) -> Node:
 
 
 def reference(keyword: str) -> Handler:
-    """Return the function of `$ref` or one of its dynamic kin: the values in what it leads to."""
+    """Return the function of `$ref`, `$dynamicRef` or `$recursiveRef`: the values in the schema that it leads to."""
 
     def follow(context: KeywordContext, value: Json) -> Node:
         return context.compiler.reference(keyword, value, context.scope, (context.path, keyword))
@@ -469,7 +471,7 @@ def reference(keyword: str) -> Handler:
 
 
 def group(handler: Handler, *keywords: str) -> dict[str, Handler]:
-    """Return a function for each keyword of a group: the first that is there stands for all."""
+    """Return a function for each keyword of a group: that of the first one that is there speaks for all."""
 
     def after(first: tuple[str, ...]) -> Handler:
         def handle(context: KeywordContext, value: Json) -> Node | None:

@@ -29,11 +29,11 @@ def lazily(
     library: Library, emitted: Callable[[Meter], Emitter], make: Callable[[], TransitionTable], vocabulary: Vocabulary,
     *, source: str, depth: int, renews: bool, meter: Meter,
 ) -> LazyTable:  # fmt: skip
-    """Return the lazy table of what is emitted under a meter, which `make` works out.
+    """Return the lazy table of the machine that an emitter writes, whose arrays `make` makes.
 
-    meter: of what is written now; nobody waits for what is never reached. renews: whether texts lead to ever more of
-    it, so that it is emitted anew once much of the budget is spent. Raises ConstraintError where the depth is enough
-    for no text.
+    emitted: returns the emitter, given a meter. meter: of all that is written at once; later writing has no limit of
+    time. renews: whether texts lead to ever more states, so that the machine is written anew once much of the budget is
+    spent. Raises ConstraintError if no text fits into the depth.
     """
     patient = replace(meter.budget, seconds=math.inf)
 
@@ -70,7 +70,7 @@ _OF_ALL_KINDS = {
 
 @cache
 def _load_loops() -> None:
-    """Load the loops with which states are written, 3 to 15 ms each, before somebody waits for the mask of one."""
+    """Load the kernels that write states, 3 to 15 ms each, before a text waits for one."""
     vocabulary = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
     for layout in (Layout(), Layout(ascii=True)):
         library, meter = Library.of(vocabulary, layout), Budget(seconds=math.inf).begin()
@@ -80,7 +80,7 @@ def _load_loops() -> None:
 
 
 def _reader(library: Library, emitter: Emitter, depth: int, meter: Meter) -> LazyPushdown:
-    """Return what reads the machine of an emitter that is lazy, as it is."""
+    """Return the reader of the machine of a lazy emitter."""
     machine = emitter.machine
     bound = emitter.frames_bound()
 

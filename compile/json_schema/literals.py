@@ -37,7 +37,7 @@ _STRING, _NUMBER, _ARRAY, _OBJECT = Types(STRING), Types(NUMBER), Types(ARRAY), 
 
 
 def number(value: object) -> Decimal | None:
-    """Return an int, float or Decimal exactly as it is written; None for anything that is no JSON number."""
+    """Return an int, float or Decimal exactly as it is written; None if the value is no JSON number."""
     if type(value) is int:
         return Decimal(value)
     if type(value) is float:
@@ -50,7 +50,7 @@ def number(value: object) -> Decimal | None:
 
 
 def one_of(values: Iterable[object]) -> Node:
-    """Return the node of the values equal to one of `values`. Raises ValueError for what is no JSON value."""
+    """Return the node of the values equal to one of `values`. Raises ValueError if one is no JSON value."""
     words: dict[str, None] = {}
     numbers: list[Decimal] = []
     mask = 0
@@ -76,9 +76,8 @@ def one_of(values: Iterable[object]) -> Node:
     if numbers:
         mask |= NUMBER
         parts.append(OneOfValues(frozenset(numbers)))
-    scalars = (
-        AllOf(Types(mask), *parts) if parts else Types(mask) if mask else NEVER
-    )  # an atom says nothing of values of other types
+    # an atom says nothing about values of other types
+    scalars = AllOf(Types(mask), *parts) if parts else Types(mask) if mask else NEVER
     return any_of([scalars, *others]) if others else scalars
 
 
@@ -94,6 +93,7 @@ def check_text(text: str) -> None:
 
 
 def _compound(value: object) -> Node:
+    """Return the node of one object, array or other value."""
     if isinstance(value, dict):
         members = []
         for key, member in value.items():
@@ -116,9 +116,9 @@ def _compound(value: object) -> Node:
 
 
 def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
-    """Return one node for each of finitely many values that contain all of a node's; None if more than `most`.
+    """Return a node for each of finitely many values, which include all values of a node; None if more than `most`.
 
-    The nodes are pairwise disjoint. Values of arrays and objects are not counted out, nor those of a `Reference`.
+    The nodes are pairwise disjoint. None too if arrays, objects or the values of a `Reference` are in the node.
     """
     found: dict[Node, None] = {}
     for part in node.parts if type(node) is AnyOf else (node,):
@@ -145,7 +145,7 @@ def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
 
 
 def _numbers(atoms: tuple[Node, ...], most: int) -> list[Decimal] | None:
-    """Return the numbers that a conjunction leaves, if its atoms show that they are few."""
+    """Return the numbers of a conjunction, if its atoms show that they are few; else None."""
     low: Decimal | None = None
     high: Decimal | None = None
     integer = False

@@ -1,4 +1,4 @@
-"""A schema as it is given: JSON text, a class, or a dict; and how messages name a part of it."""
+"""A schema as a caller gives it: JSON text, a class, or a dict; and how messages name a part of it."""
 
 from __future__ import annotations
 
