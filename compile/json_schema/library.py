@@ -20,11 +20,13 @@ from ...kernels.mask_buffers import MaskBuffers
 from ...lazy.pushdown import Base, Counted, StringMaskCache
 from ...vocabulary.vocabulary import TokenTrie, Vocabulary
 from .. import store
-from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of
-from ..bind.link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
+from ..bind.arrays import TrieArrays
+from ..bind.fragment import Fragment, bind_fragment
+from ..bind.library import LinkedLibrary, LinkedRows, bind_rows, linked_fields
+from ..bind.stored import by_name, from_names
+from ..bind.symbols import ADMIT_ANY, ADMIT_JSON, Symbols
 from .algebra import ANY, Integer
 from .bounded import Lengths, follow_string
-from .fragments import Fragment, bound
 from .layout import QUOTE, Layout
 from .library_machine import leaves, nested
 from .numbers import numbers
@@ -67,7 +69,7 @@ class Library(LinkedLibrary):
 
     def _followed(self, rows: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
         """Return where each token leads within a string, and over how many characters, as `Lengths` has it."""
-        trie = self.vocabulary.trie
+        trie = TrieArrays.of(self.vocabulary.trie)
         out, exits = np.empty((trie.token.size, 3), np.int32), np.empty((trie.token.size, 3), np.int32)
         symbols = self.symbols
         symbol_of = {}
@@ -77,9 +79,7 @@ class Library(LinkedLibrary):
         start, exit_start = [0], [0]
         stays, leaves = [], []
         for q in range(len(rows)):
-            stay, leave = follow_string(
-                rows, trie.byte, trie.skip, trie.depth, trie.token_start, trie.token, trie.root_start, q, out, exits
-            )
+            stay, leave = follow_string(rows, trie, q, out, exits)
             stays.append(out[:stay][np.argsort(out[:stay, 0], kind="stable")])
             chosen = [
                 (v, symbol_of.get(self.text[self.text_start[v] + n : self.text_start[v + 1]].tobytes(), -1), c)
@@ -98,13 +98,13 @@ class Library(LinkedLibrary):
     @cached_property
     def bases(self) -> dict[int, Base]:
         """What the wide states of the library allow, by state."""
-        arrays, found = self.arrays, {}
-        for state in np.flatnonzero(self.wide >= 0).tolist():
-            base = int(self.wide[state])
-            listed = int(arrays["base_exit"][base])
-            part = slice(*arrays["exit_start"][listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
-            token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
-            mask = arrays["masks"][arrays["base_mask"][base]]
+        bases, exits, found = self.rows.bases, self.rows.exits, {}
+        for state in np.flatnonzero(self.rows.base >= 0).tolist():
+            base = int(self.rows.base[state])
+            listed = int(exits.of_base[base])
+            part = slice(*exits.start[listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
+            token, symbol = exits.token[part].astype(np.int32), exits.symbol[part].astype(np.int32)
+            mask = bases.masks[bases.mask[base]]
             found[state] = Base.of(mask, token, symbol, token[:0], sheets=MaskBuffers(mask.size))
         return found
 
@@ -172,10 +172,9 @@ class Library(LinkedLibrary):
     ) -> tuple[Fragment, Symbols]:  # fmt: skip
         """Bind a string fragment, or find it where an earlier schema left it; the symbols may grow."""
         if codes.min() < RETURN:  # symbols of several labels are this schema's own
-            return bound(
-                class_of, codes, self.vocabulary, self.closes, self.text, self.text_start, symbols, counters,
-                meter,
-            )  # fmt: skip
+            return bind_fragment(
+                class_of, codes, self.vocabulary, self.closes, self.token_text, symbols, counters, meter
+            )
         key = (class_of.tobytes(), codes.tobytes())
         with _KEEPING:
             found = self.fragments.get(key)
@@ -185,14 +184,13 @@ class Library(LinkedLibrary):
         name = store.name_of("text", self.name, *key) if common else ""
         arrays = store.load(name) if common else None
         if arrays is not None:
-            found = Fragment(**arrays)
+            found = from_names(Fragment, arrays)
         else:
-            found, symbols = bound(
-                class_of, codes, self.vocabulary, self.closes, self.text, self.text_start, symbols, counters,
-                meter,
-            )  # fmt: skip
+            found, symbols = bind_fragment(
+                class_of, codes, self.vocabulary, self.closes, self.token_text, symbols, counters, meter
+            )
             if common:
-                store.save(name, dict(found._asdict()))
+                store.save(name, by_name(found))
         with _KEEPING:
             kept = self.fragments
             kept[key] = found
@@ -227,7 +225,6 @@ def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Libra
         )
     leaf, places = leaves(layout)
     machine, places = nested(leaf, places, layout)
-    text, text_start = text_of(vocabulary)
     masked = (places.quote, places.spaced, places.body, places.number_start, places.integer_start)  # twins
     name = store.name_of(
         "json", vocabulary.spelling, repr((layout, masked)), machine.rows.tobytes(), machine.calls.tobytes(),
@@ -236,11 +233,13 @@ def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Libra
     arrays = store.load(name)
     if arrays is None:
         admit = ADMIT_ANY if set(layout.after) & set(b"tfn") else ADMIT_JSON
-        arrays = bind_rows(machine, vocabulary, text, text_start, masked, admit=admit, meter=meter)
-        store.save(name, arrays)
+        rows = bind_rows(machine, vocabulary, masked, admit=admit, meter=meter)
+        store.save(name, by_name(rows))
+    else:
+        rows = from_names(LinkedRows, arrays)
     return Library(
-        **bound_parts(machine, vocabulary, text, text_start, arrays), layout=layout, places=places,
-        numbers=_numbers(places), closes=_closing(vocabulary.trie), name=name,
+        **linked_fields(machine, vocabulary, rows), layout=layout, places=places, numbers=_numbers(places),
+        closes=_closing(vocabulary.trie), name=name,
     )  # fmt: skip
 
 
