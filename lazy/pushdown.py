@@ -38,7 +38,8 @@ from ..errors import BudgetError, TableError
 from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import MOST_NOTED, MaskBuffers
 from ..kernels.pointers import address_of, entry_of, put
-from ..vocabulary.vocabulary import BYTE_GROUP, Vocabulary
+from ..vocabulary.characters import BYTE_GROUP
+from ..vocabulary.vocabulary import Vocabulary
 from .kernels import (
     ALL_BYTES,
     ASKS,

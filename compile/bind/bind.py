@@ -32,7 +32,9 @@ from ...kernels.limits import UNREACHABLE as NEVER
 from ...table.distances import graph_facts
 from ...table.flat import grouped
 from ...table.transition_table import TransitionTable
-from ...vocabulary.vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, TokenTrie, Vocabulary
+from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
+from ...vocabulary.token_trie import TokenTrie
+from ...vocabulary.vocabulary import Vocabulary
 
 _FEW_STATES = 32  # automata up to this size are bound without naming states: it would cost more than it saves
 _MOST_ROUNDS = 512  # of comparing states: tokens of more bytes are rare, and followed byte by byte

@@ -16,7 +16,8 @@ from ...kernels.limits import MOST_DEPTH
 from ...table.flat import grouped
 from ...table.graph_checks import Common, leads_out
 from ...table.transition_table import TransitionTable
-from ...vocabulary.vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
+from ...vocabulary.characters import BYTE_GROUP, UNCLEAN
+from ...vocabulary.vocabulary import Vocabulary
 from .link_kernels import (
     ACTION,
     ACTIONS,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...automata.pushdown import CALL, DEAD, KEEP, RETURN
 from ...kernels.compiled import kernel
-from ...vocabulary.vocabulary import BEHIND
+from ...vocabulary.characters import BEHIND
 
 _KILL = -(2**31)
 ACTION = 1 << 30  # own code of an action, until the number of states is known

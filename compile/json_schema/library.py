@@ -22,7 +22,8 @@ from ...kernels.mask_buffers import MaskBuffers
 from ...lazy.lazy_table import LazyTable
 from ...lazy.pushdown import Base, Counted, LazyPushdown, StringMaskCache
 from ...table.transition_table import TransitionTable
-from ...vocabulary.vocabulary import TokenTrie, Vocabulary
+from ...vocabulary.token_trie import TokenTrie
+from ...vocabulary.vocabulary import Vocabulary
 from .. import store
 from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of, too_deep
 from ..bind.link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
@@ -191,13 +192,23 @@ class Library(LinkedLibrary):
 
         meter: of who asks, where the library is not one that all share.
         """
-        known: OrderedDict[Layout, Library] = vocabulary.__dict__.setdefault("_json_libraries", OrderedDict())
-        found = known.get(layout) or _build(vocabulary, layout, meter)
+        return vocabulary.derived.of(_Libraries).of(vocabulary, layout, meter)
+
+
+class _Libraries:
+    """The libraries of one vocabulary by layout, those asked for last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Layout, Library] = OrderedDict()
+
+    def of(self, vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Library:
+        """Return the library of a layout, built if it is not kept."""
+        found = self._kept.get(layout) or _build(vocabulary, layout, meter)
         with _KEEPING:
-            known[layout] = found
-            known.move_to_end(layout)
-            while len(known) > _MOST_KEPT:
-                known.popitem(last=False)
+            self._kept[layout] = found
+            self._kept.move_to_end(layout)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
         return found
 
 

@@ -30,7 +30,7 @@ from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableEr
 from maskwright.lazy import pushdown as lazy_module
 from maskwright.lazy.kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
 from maskwright.runtime.host import stack_reader
-from maskwright.vocabulary.vocabulary import BYTE_GROUP
+from maskwright.vocabulary.characters import BYTE_GROUP
 from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
