@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES
-from ...automata.minimize import refine
 from ...automata.network import Network
 from ...automata.pushdown import DEAD, RETURN, PushdownMachine
+from ...automata.refinement import refine
 from ...lazy.grammar import NO_TOKENS, LazyGrammar
 
 _PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)

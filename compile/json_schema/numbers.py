@@ -29,7 +29,8 @@ from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled, labelled, relabelled, spelled
 from ...automata.minimize import canonical
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from ..regex.lower import to_dfa
 from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, OneOfValues, Range, Types, all_of, atoms
 from .memo import remembered

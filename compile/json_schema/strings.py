@@ -21,7 +21,7 @@ from ...automata import ops, utf8
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled, joint, labelled, minimized, overlaid, relabelled, spelled
-from ...automata.minimize import _merge_columns, canonical
+from ...automata.minimize import canonical, merge_columns
 from ...automata.slots import slot_of
 from ...automata.utf8 import characters_left
 from ...errors import SchemaError
@@ -666,7 +666,7 @@ def _write(class_of: Any, transition: Any, label: Any, special: Any, ascii: bool
                 rows[i, k] = table[slot]
         i += 1
     # most digits and letters do nothing that others do not
-    narrow, columns = _merge_columns(wide, rows[:count])
+    narrow, columns = merge_columns(wide, rows[:count])
     small = np.empty((count, columns.size), np.int32)
     for j in range(count):
         for k in range(columns.size):

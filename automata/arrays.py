@@ -1,0 +1,15 @@
+"""Arrays that grow as a construction goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def resized(values: NDArray[Any], capacity: int, used: int) -> NDArray[Any]:
+    """Return an array of `capacity` rows, of which the first `used` are those of `values`."""
+    out = np.empty((capacity, *values.shape[1:]), values.dtype)
+    out[:used] = values[:used]
+    return out
