@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..automata.pushdown import (
-    CALL,
-    DEAD,
-    KEEP,
+from ..automata.codes import CALL, DEAD, KEEP, KEYS, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN
+from ..automata.word_tries import (
     KEY_BYTE,
     KEY_CHILD,
     KEY_END,
@@ -21,14 +19,8 @@ from ..automata.pushdown import (
     KEY_LIKE,
     KEY_NEXT,
     KEY_STOP,
-    KEYS,
     OF_KEY,
     OF_USE,
-    PHASES,
-    RETURN,
-    STRINGS,
-    TEXTS,
-    UNWRITTEN,
     USE_SITE,
 )
 from ..kernels.compiled import kernel

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
-from ...automata.pushdown import PushdownMachine, needs
+from ...automata.frames_required import frames_required
+from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError, NoTableError
 from ...kernels.limits import MOST_DEPTH
 from ...table.flat import grouped
@@ -371,7 +372,7 @@ def link_machine(
     Raises NoTableError where texts could be begun that no depth is enough for; ConstraintError where it is for none.
     """
     if machine.height is None or machine.height > depth:
-        need, _, _ = needs(machine, MOST_DEPTH, hope=False)
+        need, _, _ = frames_required(machine, MOST_DEPTH, hope=False)
         if (need[1:] >= MOST_DEPTH).any():
             raise NoTableError(
                 "this grammar has no finite table: what is read within brackets decides whether others have to follow, "
@@ -605,7 +606,7 @@ def _needs(
         if not machine.anything:
             return machine.height, {}
         return depth, {"site_need": np.zeros(machine.num_sites, np.int32)}  # there: it can run out, in free values
-    by_state, by_site, _ = needs(machine, MOST_DEPTH)
+    by_state, by_site, _ = frames_required(machine, MOST_DEPTH)
     out = np.zeros(states, np.int32)
     out[number] = by_state
     return depth, {"state_need": out, "site_need": by_site}

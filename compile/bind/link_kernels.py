@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.pushdown import CALL, DEAD, KEEP, RETURN
+from ...automata.codes import CALL, DEAD, KEEP, RETURN
 from ...kernels.compiled import kernel
 from ...vocabulary.characters import BEHIND
 

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import DEAD, RETURN
 from ...automata.dfa import BYTES
 from ...automata.network import Network
-from ...automata.pushdown import DEAD, RETURN, PushdownMachine
+from ...automata.pushdown import PushdownMachine
 from ...automata.refinement import refine
 from ...lazy.grammar import NO_TOKENS, LazyGrammar
 

@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import DEAD, KEEP, RETURN
 from ...automata.labelled import Labelled, labels_ahead, leading_to, states_before
-from ...automata.pushdown import DEAD, KEEP, RETURN, Content, PushdownMachine
+from ...automata.pushdown import PushdownMachine
+from ...automata.string_content import Content
 from ...automata.utf8 import characters_left
 from ...kernels.limits import MOST_DEPTH
 from .formats import is_format

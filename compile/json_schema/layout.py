@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...automata.pushdown import KEEP, RETURN, PushdownMachine
+from ...automata.codes import KEEP, RETURN
+from ...automata.pushdown import PushdownMachine
 
 MOST_SPACES, MOST_TABS = 64, 16  # of an indentation
 HEX = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
+from ...automata.codes import RETURN
+from ...automata.frames_required import frames_required
 from ...automata.labelled import Labelled
-from ...automata.pushdown import RETURN, PushdownMachine, needs
+from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
@@ -335,7 +337,7 @@ def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> LazyPus
         if bound == 0:
             return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)
         emitter.finish()
-        return needs(machine, MOST_DEPTH)
+        return frames_required(machine, MOST_DEPTH)
 
     return LazyPushdown(
         machine, library.vocabulary, library.bases, library.remainders, library.places.body,

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.automata import pushdown as nested
+from maskwright.automata import pushdown_rows
 from maskwright.automata.pushdown import PushdownMachine
 from maskwright.compile.json_schema import emit
 from maskwright.compile.json_schema.layout import Layout
@@ -758,9 +758,9 @@ def test_what_nobody_comes_to_is_not_written():
 def test_rows_are_the_same_wherever_they_lie_and_however_often_they_move(schema, text, which, paged, monkeypatch):
     vocab = vocabulary()
     _, complete = tables(schema, vocab)
-    monkeypatch.setattr(nested, "_ROOM", 1)
+    monkeypatch.setattr(pushdown_rows, "_ROOM", 1)
     if not paged:  # as on systems that know nothing of large pages
-        monkeypatch.setattr(nested, "mmap", object())
+        monkeypatch.setattr(pushdown_rows, "mmap", object())
     lazy = mw.compile_json_schema(schema, vocab)
     machine = lazy.machine.machine
     assert machine.pending or machine.parts
