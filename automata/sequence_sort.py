@@ -45,7 +45,7 @@ class _Sorting(NamedTuple):
     """Words that are being sorted, with memory for as many as the largest bucket has."""
 
     words: NDArray[np.uint64]
-    index: IntArray  # the sequence that each is of
+    numbers: IntArray  # the sequence that each is of
     spare_words: NDArray[np.uint64]
     spare_index: IntArray
 

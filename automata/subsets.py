@@ -70,7 +70,8 @@ def determinize(nfa: Nfa, fragment: Fragment, meter: Meter | None = None) -> Dfa
     n = nfa.num_states
     class_of, highest = _classes(edges, nfa.alphabet)
     C = int(class_of.max()) + 1
-    by_state = _ByState(*_sorted(edges, epsilons, n, class_of, highest), *nfa.chains(), fragment.start, fragment.end)
+    rows, edge_start, epsilon_start, epsilon_to = _sorted(edges, epsilons, n, class_of, highest)
+    by_state = _ByState(rows, edge_start, epsilon_start, epsilon_to, *nfa.chains(), fragment.start, fragment.end)
     capacity, room = 64, n + 256
     sets = _Sets(
         np.empty((capacity, C), np.int32), np.empty(capacity, np.bool_), np.empty(capacity + 1, np.int64),
