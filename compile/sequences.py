@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks, sort
+from ..automata.sequence_sort import IntArray, Progress, sort
+from ..automata.trie import Trie, build_trie, fill_masks
 from ..errors import ConstraintError
 from ..kernels.limits import MOST_TOKENS
 from ..table.groups import (

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.pushdown import PushdownMachine
-from ...vocabulary.vocabulary import TokenTrie, Vocabulary
+from ...vocabulary.token_trie import TokenTrie
+from ...vocabulary.vocabulary import Vocabulary
 
 KILL = -(2**31)
 """The code of an edge that takes a token of the row's base away."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...kernels.bits import count_bits, has_bit
 from ...kernels.compiled import kernel
 from ...kernels.search import place_of
-from ...vocabulary.vocabulary import BEHIND, BYTE_GROUP, UNCLEAN
+from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from .arrays import KILL, TrieArrays
 from .row_pools import (
     BASES,

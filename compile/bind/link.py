@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.pushdown import PushdownMachine, needs
+from ...automata.frames_required import frames_required
+from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError, NoTableError
 from ...kernels.limits import MOST_DEPTH
 from ...table.transition_table import TransitionTable
@@ -37,7 +38,7 @@ def link_machine(
     none; BudgetError.
     """
     if machine.height is None or machine.height > depth:
-        need, _, _ = needs(machine, MOST_DEPTH, hope=False)
+        need, _, _ = frames_required(machine, MOST_DEPTH, hope=False)
         if (need[1:] >= MOST_DEPTH).any():
             raise NoTableError(
                 "this grammar has no finite table: what is read within brackets decides whether others have to follow, "

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.pushdown import PushdownMachine, needs
+from ...automata.frames_required import frames_required
+from ...automata.pushdown import PushdownMachine
 from ...kernels.limits import MOST_DEPTH
 from ...table.graph_checks import Common, leads_out
 from ...table.groups import NO_TRIE, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses
@@ -257,7 +258,7 @@ def _frames_required(parts: LinkedParts, depth: int) -> tuple[int, NDArray[np.in
         if not machine.anything:
             return machine.height, none, none
         return depth, none, np.zeros(machine.num_sites, np.int32)  # there: it can run out, in free values
-    by_state, by_site, _ = needs(machine, MOST_DEPTH)
+    by_state, by_site, _ = frames_required(machine, MOST_DEPTH)
     of_rows = np.zeros(parts.num_rows, np.int32)
     of_rows[parts.number] = by_state
     return depth, of_rows, by_site

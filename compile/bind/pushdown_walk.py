@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.pushdown import CALL, DEAD, KEEP, RETURN, PushdownMachine
+from ...automata.codes import CALL, DEAD, KEEP, RETURN
+from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
 from ...vocabulary.vocabulary import Vocabulary
 from .arrays import KILL, MachineArrays, TokenText, TrieArrays

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.pushdown import CALL, DEAD, KEEP, RETURN, PushdownMachine
+from ...automata.codes import CALL, DEAD, KEEP, RETURN
+from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
 from .arrays import MachineArrays, TokenText
 from .link_counters import ACTIONS, REMAINDERS, SYMBOLS

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.pushdown import DEAD
+from ...automata.codes import DEAD
 from ...kernels.compiled import kernel
 from ...table.groups import Bases, TokenClasses
-from ...vocabulary.vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, TokenTrie
+from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
+from ...vocabulary.token_trie import TokenTrie
 from .arrays import TrieArrays
 
 

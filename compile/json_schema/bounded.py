@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.pushdown import DEAD, RETURN
+from ...automata.codes import DEAD, RETURN
 from ...kernels.compiled import kernel
 from ...table.groups import Bases, Exits, TokenClasses
 from ..bind.arrays import KILL, TrieArrays

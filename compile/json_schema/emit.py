@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...automata.budget import Meter
-from ...automata.pushdown import DEAD, RETURN, PushdownMachine
+from ...automata.codes import DEAD, RETURN
+from ...automata.pushdown import PushdownMachine
 from .emit_context import EmitContext
 from .emit_keys import KeyEmitter
 from .emit_scalars import Follow, ScalarEmitter

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.dfa import BYTES
-from ...automata.minimize import _merge_columns
+from ...automata.minimize import merge_columns
 from ...automata.slots import slot_of
 from ...kernels.compiled import kernel
 
@@ -117,7 +117,7 @@ def texts_of(
             rows[i, k] = table[slot]
         i += 1
     # most digits and letters do nothing that others do not
-    narrow, columns = _merge_columns(wide, rows[:count])
+    narrow, columns = merge_columns(wide, rows[:count])
     small = np.empty((count, columns.size), np.int32)
     for j in range(count):
         for k in range(columns.size):

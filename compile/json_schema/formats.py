@@ -19,7 +19,8 @@ from ...automata import ops, utf8
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from .. import store
 from ..regex.lower import to_dfa
 

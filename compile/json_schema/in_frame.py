@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...automata.codes import DEAD, RETURN
 from ...automata.labelled import Labelled, labels_ahead
-from ...automata.pushdown import DEAD, RETURN
 from .emit_context import EmitContext
 from .escapes import escaped
 from .fragments import free_state, in_text

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
-from ...automata.pushdown import needs
+from ...automata.frames_required import frames_required
 from ...kernels.limits import MOST_DEPTH
 from ...lazy.lazy_table import LazyTable
 from ...lazy.pushdown import LazyPushdown
@@ -88,7 +88,7 @@ def _reader(library: Library, emitter: Emitter, depth: int, meter: Meter) -> Laz
         if bound == 0:
             return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)
         emitter.finish()
-        return needs(machine, MOST_DEPTH)
+        return frames_required(machine, MOST_DEPTH)
 
     return LazyPushdown(
         machine, library.vocabulary, library.bases, library.remainders, library.places.body,

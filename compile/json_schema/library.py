@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
+from ...automata.codes import RETURN
 from ...automata.labelled import Labelled
-from ...automata.pushdown import RETURN, PushdownMachine
+from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...lazy.pushdown import Base, Counted, StringMaskCache
-from ...vocabulary.vocabulary import TokenTrie, Vocabulary
+from ...vocabulary.token_trie import TokenTrie
+from ...vocabulary.vocabulary import Vocabulary
 from .. import store
 from ..bind.arrays import TrieArrays
 from ..bind.fragment import Fragment, bind_fragment
@@ -204,13 +206,23 @@ class Library(LinkedLibrary):
 
         meter: of who asks, where the library is not one that all share.
         """
-        known: OrderedDict[Layout, Library] = vocabulary.__dict__.setdefault("_json_libraries", OrderedDict())
-        found = known.get(layout) or _build(vocabulary, layout, meter)
+        return vocabulary.derived.of(_Libraries).of(vocabulary, layout, meter)
+
+
+class _Libraries:
+    """The libraries of one vocabulary by layout, those asked for last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Layout, Library] = OrderedDict()
+
+    def of(self, vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Library:
+        """Return the library of a layout, built if it is not kept."""
+        found = self._kept.get(layout) or _build(vocabulary, layout, meter)
         with _KEEPING:
-            known[layout] = found
-            known.move_to_end(layout)
-            while len(known) > _MOST_KEPT:
-                known.popitem(last=False)
+            self._kept[layout] = found
+            self._kept.move_to_end(layout)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
         return found
 
 

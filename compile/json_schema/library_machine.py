@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...automata.pushdown import KEEP, RETURN, PushdownMachine
+from ...automata.codes import KEEP, RETURN
+from ...automata.pushdown import PushdownMachine
 from .layout import (
     BACKSLASH,
     CLOSE_ARRAY,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import spelled
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from ..regex.lower import to_dfa
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, all_of, atoms
 from .number_texts import BYTE_CLASSES, NUM_CLASSES, check_digits, factor_and_scale, fraction_of, grammar
 

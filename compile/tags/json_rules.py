@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import RETURN
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.minimize import canonical
-from ...automata.pushdown import RETURN
 from ..grammar import form
 from ..grammar.form import EMPTY, Choice, Node, Repeat, Rule, Terminal, Text
 from ..json_schema.escapes import escaped, has_spellings, quoted

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import DEAD, KEEP
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.network import Network
-from ...automata.pushdown import DEAD, KEEP
 from ...errors import ConstraintError, RegexError, SchemaError
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable

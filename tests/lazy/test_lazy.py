@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.automata import pushdown as nested
+from maskwright.automata import pushdown_rows
 from maskwright.automata.pushdown import PushdownMachine
 from maskwright.compile.json_schema import emit_keys
 from maskwright.compile.json_schema.layout import Layout
@@ -30,7 +30,7 @@ from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableEr
 from maskwright.lazy import pushdown as lazy_module
 from maskwright.lazy.kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
 from maskwright.runtime.host import stack_reader
-from maskwright.vocabulary.vocabulary import BYTE_GROUP
+from maskwright.vocabulary.characters import BYTE_GROUP
 from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
@@ -758,9 +758,9 @@ def test_what_nobody_comes_to_is_not_written():
 def test_rows_are_the_same_wherever_they_lie_and_however_often_they_move(schema, text, which, paged, monkeypatch):
     vocab = vocabulary()
     _, complete = tables(schema, vocab)
-    monkeypatch.setattr(nested, "_ROOM", 1)
+    monkeypatch.setattr(pushdown_rows, "_ROOM", 1)
     if not paged:  # as on systems that know nothing of large pages
-        monkeypatch.setattr(nested, "mmap", object())
+        monkeypatch.setattr(pushdown_rows, "mmap", object())
     lazy = mw.compile_json_schema(schema, vocab)
     machine = lazy.machine.machine
     assert machine.pending or machine.parts
