@@ -302,7 +302,7 @@ def _utf8(text: str, param: str) -> bytes:
 def routes(playground: Playground) -> APIRouter:
     """Return the page and what it asks; no part of the API that is described."""
     router = APIRouter(include_in_schema=False)
-    folder = resources.files(__package__) / "playground"
+    folder = resources.files(f"{__package__}.playground")
     for name, kind in _FILES.items():
         page = _file((folder / name).read_bytes(), kind)
         router.add_api_route("/" if name == "index.html" else f"/playground/{name}", page, methods=["GET", "HEAD"])
