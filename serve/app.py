@@ -309,7 +309,7 @@ def _said(fault: Any) -> str:
         return "the body must be a JSON object, sent as application/json"
     if fault["type"] == "missing":
         return f"{where} is missing"
-    return f"{where}: {fault['msg'].removeprefix('Value error, ')}"
+    return f"{where}: {fault['msg']}"
 
 
 async def _http(request: Request, error: Exception) -> Response:

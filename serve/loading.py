@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import ConstraintError, DataError
 from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
+from .settings import ModelSettings
 
 TINY = "maskwright-tiny"
 _WORDS = (b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b", ", b"the ", b"ing ", b"and ")
@@ -30,6 +31,16 @@ class Loaded:
     context: int | None  # tokens that there are positions for
     stop_ids: frozenset[int] = frozenset()  # that end free text beside eos
     notes: list[str] = field(default_factory=list)  # to be said at start
+
+
+def loaded(settings: ModelSettings) -> Loaded:
+    """Return the model that settings name, or a small one made on the spot. Raises DataError, ConstraintError."""
+    if settings.folder is None:
+        return tiny()
+    return load(
+        settings.folder, tokenizer=settings.tokenizer, eos=settings.eos, name=settings.name, device=settings.device,
+        dtype=settings.dtype,
+    )  # fmt: skip
 
 
 def tiny(seed: int = 0) -> Loaded:

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from ..errors import ArenaError, ConstraintError, TableError
 from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
-from .refusals import Refused, of_constraint
+from .refusals import Refused, of_constraint, said
 from .service import Service
 from .walk import Place, Walker
 
@@ -196,7 +196,7 @@ class Playground:
         try:
             tokens = self._encode(raw)
         except ConstraintError as error:
-            return {"verdict": {"kind": "unwritable", "message": str(error)}, "tokens": [], "rest": [], "place": None}
+            return {"verdict": {"kind": "unwritable", "message": said(error)}, "tokens": [], "rest": [], "place": None}
         walker = self._walker
         with self._reading(asked, table):
             walk = walker.walk(table, raw, tokens, self._busy)
@@ -217,7 +217,7 @@ class Playground:
         try:
             tokens = self._encode(raw)
         except ConstraintError as error:
-            raise Refused(str(error), param="text", code="unwritable") from None
+            raise Refused(said(error), param="text", code="unwritable") from None
         with self._reading(asked, table):
             matcher = self._walker.place(table, raw, tokens, asked.step, self._busy)
             here = self._walker.look(matcher, wanted, asked.offset, _SHOWN)

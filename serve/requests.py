@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.keywords import ALLOWED
@@ -17,28 +18,33 @@ MOST_CHOICES = 128
 _COLDEST = 1e-4  # logits divided by less leave float32
 
 
+def _wrong(message: str) -> PydanticCustomError:
+    """Return the error of a field's value; pydantic puts words of its own before a ValueError's."""
+    return PydanticCustomError("wrong_value", "{message}", {"message": message})
+
+
 def _temperature(value: float) -> float:
     if 0 < value < _COLDEST:
-        raise ValueError(f"must be 0, which takes the best token, or at least {_COLDEST}")
+        raise _wrong(f"must be 0, which takes the best token, or at least {_COLDEST}")
     return value
 
 
 def _nothing(value: Any) -> Any:
     if value:
-        raise ValueError("is not supported: leave it out")
+        raise _wrong("is not supported: leave it out")
     return value
 
 
 def _texts(value: list[str]) -> list[str]:
     if not all(value):
-        raise ValueError("an empty text would stop everything: remove it")
+        raise _wrong("an empty text would stop everything: remove it")
     return value
 
 
 def _keywords(value: list[str]) -> list[str]:
     unknown = sorted(set(value) - ALLOWED)
     if unknown:
-        raise ValueError(f"{unknown[0][:40]!r} is none of what need not be enforced: {', '.join(sorted(ALLOWED))}")
+        raise _wrong(f"{unknown[0][:40]!r} is none of what need not be enforced: {', '.join(sorted(ALLOWED))}")
     return sorted(set(value))
 
 

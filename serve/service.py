@@ -9,12 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..errors import ArenaError, ConstraintError, SchemaError
 from ..lazy.lazy_table import Compiled
@@ -25,29 +23,14 @@ from ..runtime.integrations.engine import Engine
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text
 from .constraints import Constraint, constraint_of
 from .loading import Loaded
-from .metrics import Metrics
-from .refusals import Refused, of_constraint
+from .metrics import Metrics, Now
+from .refusals import Refused, of_constraint, said
 from .requests import ChatRequest, CompletionRequest, NamedTool
+from .settings import CacheSettings, Limits
 from .worker import Event, Job, Worker
 
 _log = logging.getLogger("maskwright.serve")
 _FREE_TOKENS = 16  # of a completion that neither a limit nor a constraint is given for, as OpenAI has it
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one server does at most."""
-
-    rows: int = 16  # sequences written at once
-    max_queue: int = 256  # sequences that wait
-    max_tokens: int = 1024  # of one answer
-    max_schema_bytes: int = 1 << 18
-    max_body_bytes: int = 4 << 20
-    compile_threads: int = 4
-    budget: Budget = field(default_factory=lambda: Budget(seconds=10.0))  # of one constraint
-    grace_seconds: float = 30.0  # for what is being written when the server is told to stop
-    stall_seconds: float = 60.0  # of one step, after which the server is not ready
-    whitespace: str | tuple[str, str] = "flexible"  # of JSON
 
 
 @dataclass
@@ -78,17 +61,16 @@ class Service:
         limits: Limits | None = None,
         *,
         capacity: Capacity | None = None,
-        cache_bytes: int = 1 << 30,
-        cache_directory: Path | None = None,
-        directory_bytes: int = 4 << 30,
+        cache: CacheSettings | None = None,
     ) -> None:
         self.loaded, self.limits = loaded, Limits() if limits is None else limits
         vocabulary = loaded.vocabulary
+        kept = CacheSettings() if cache is None else cache
         self.cache = Cache(
-            vocabulary, max_bytes=cache_bytes, directory=cache_directory, directory_bytes=directory_bytes
+            vocabulary, max_bytes=kept.max_bytes, directory=kept.directory, directory_bytes=kept.directory_bytes
         )
         self.arena = Arena(vocabulary, capacity, budgets=True)
-        self.room = self.arena.stored.free  # of each part, when there is nothing yet
+        self._room = self.arena.stored.free  # of each part, when there is nothing yet
         self.metrics = Metrics()
         engine = Engine(loaded.model, self.arena, rows=self.limits.rows, vocabulary=vocabulary)
         self.worker = Worker(engine, loaded.stop_ids, self.metrics.step_seconds.observe)
@@ -126,7 +108,7 @@ class Service:
                     answer.close()
             self.warm = True
         except Exception as error:
-            self.failed = str(error)
+            self.failed = said(error)
             _log.exception("the server could not write a first answer")
 
     def drain(self) -> None:
@@ -153,6 +135,14 @@ class Service:
         """Whether requests are taken and answered."""
         steps = not self.worker.stalled(self.limits.stall_seconds)
         return self.warm and steps and not self.draining and self.fault is None
+
+    def now(self) -> Now:
+        """Return what `Metrics` tells of this moment."""
+        running = self.worker.running
+        return Now(
+            waiting=max(0, self.open - running), running=running, rows=self.limits.rows, compiling=self.compiling,
+            ready=self.ready, cache=self.cache.stats, arena=self.arena.stored, room=self._room,
+        )  # fmt: skip
 
     def _tell(self, batch: list[tuple[Job, Event]]) -> None:
         """Hand events of the engine's thread to the event loop."""
@@ -325,7 +315,7 @@ class Service:
         try:  # what the engine will do as well, with distances worked out here
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)
         except ValueError as error:
-            raise Refused(str(error), param=limit_param, code="max_tokens_too_small") from None
+            raise Refused(said(error), param=limit_param, code="max_tokens_too_small") from None
         return table
 
     async def begin(self, plan: Plan) -> Answer:

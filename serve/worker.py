@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..lazy.lazy_table import Compiled
 from ..runtime.integrations.engine import Engine, Request
+from .refusals import said
 
 _log = logging.getLogger("maskwright.serve")
 
@@ -149,7 +150,7 @@ class Worker:
             job.request = self.engine.add(job.prompt, job.table, **job.options)
         except (ValueError, TypeError) as error:  # of this request alone
             job.ended = True
-            self._tell([(job, Event([], [], 0, "refused", str(error)))])
+            self._tell([(job, Event([], [], 0, "refused", said(error)))])
             return
         self._jobs[id(job.request)] = job
 

@@ -374,8 +374,7 @@ def link_machine(
         if (need[1:] >= MOST_DEPTH).any():
             raise NoTableError(
                 "this grammar has no finite table: what is read within brackets decides whether others have to follow, "
-                "so that no depth would be enough for every text that was begun: a Matcher follows it, and put() reads "
-                "it on demand, without max_tokens"
+                "so that no depth would be enough for every text that was begun"
             )
     text, text_start = text_of(vocabulary)
     arrays = bind_rows(machine, vocabulary, text, text_start, split=True, meter=meter)

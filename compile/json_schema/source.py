@@ -7,7 +7,7 @@ from collections import Counter
 from decimal import Decimal, DecimalException
 from typing import Any
 
-from ...errors import SchemaError
+from ...errors import AllowKeyword, SchemaError
 
 Path = str | tuple[Any, ...]
 """Where a subschema stands: (path of the schema around it, keys..), or the beginning of a pointer."""
@@ -30,10 +30,10 @@ def inexact(path: tuple[Any, ...], why: str, approximation: str) -> SchemaError:
     """Return the error for a keyword, by its path, that cannot be enforced exactly."""
     keyword = path[1]
     return SchemaError(
-        f'"{keyword}" cannot be enforced exactly here: {why}. '
-        f'Pass allow=["{keyword}"] to accept {approximation}, or take it out',
+        f'"{keyword}" cannot be enforced exactly here: {why}',
         pointer(path),
         keyword,
+        remedies=[AllowKeyword(keyword, approximation)],
     )
 
 
@@ -112,9 +112,10 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Any:
         low = max(0, error.colno - 41)
         excerpt = "".join(c if c.isprintable() else " " for c in line[low : error.colno + 39])
         raise SchemaError(
-            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}\n"
-            f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
+            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}",
             pointer(path),
+            position=error.pos,
+            excerpt=f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
         ) from None
     except DecimalException:
         raise SchemaError("a number's exponent is beyond any use: write a smaller one", pointer(path)) from None

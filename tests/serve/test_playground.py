@@ -31,7 +31,8 @@ httpx = pytest.importorskip("httpx")
 from maskwright.serve import loading, play  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
-from maskwright.serve.service import Limits, Service  # noqa: E402
+from maskwright.serve.service import Service  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
 from maskwright.serve.walk import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 
 CITY = json.dumps(

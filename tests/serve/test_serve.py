@@ -41,7 +41,8 @@ from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.answers import Call, Calls, Text  # noqa: E402
 from maskwright.serve.constraints import syntax_of  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
-from maskwright.serve.service import Limits, Service  # noqa: E402
+from maskwright.serve.service import Service  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
 
 CITY = {
     "type": "object",
