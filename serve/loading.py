@@ -85,8 +85,9 @@ def load(
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **local)
     except Exception as error:  # whatever a package raises for a damaged folder
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DataError(f"transformers cannot load a causal language model from {folder} ({said})") from error
+        raise DataError(
+            f"transformers cannot load a causal language model from {folder} ({_one_line(error)})"
+        ) from error
     model = model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     outputs = model.get_output_embeddings()
     size = int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
@@ -96,8 +97,7 @@ def load(
         try:
             tok = transformers.AutoTokenizer.from_pretrained(str(source), **local)
         except Exception as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise DataError(f"transformers cannot read the tokenizer of {source} ({said})") from error
+            raise DataError(f"transformers cannot read the tokenizer of {source} ({_one_line(error)})") from error
         if eos is None and tok.eos_token_id is None and ends:
             eos = ends[0]
         vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos)
@@ -139,6 +139,11 @@ def _packages() -> tuple[Any, Any]:
     return torch, transformers
 
 
+def _one_line(error: Exception) -> str:
+    """Return the kind of another package's error and the beginning of what it says."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
 def _ends(model: Any) -> list[int]:
     """Return the tokens that end a text by the model's own account."""
     own = getattr(model.generation_config, "eos_token_id", None)
@@ -159,9 +164,8 @@ def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
             try:
                 text = tok.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
             except Exception as error:  # a template is a program, and refuses what it does not know in its own words
-                said = " ".join(str(error).split())[:300]
                 raise Refused(
-                    f"the model's chat template does not take these messages: {said}", param="messages"
+                    f"the model's chat template does not take these messages: {_one_line(error)}", param="messages"
                 ) from None
             return [int(i) for i in tok(text, add_special_tokens=False)["input_ids"]]
 

@@ -611,7 +611,7 @@ def _needs(
 
 def too_deep(need: int, depth: int) -> ConstraintError:
     """Return the error of a depth with which no token may come first. need: a depth that is enough."""
-    return ConstraintError(f"depth={depth} is enough for no text: raise it to {need}")
+    return ConstraintError(f"{depth} is enough for no text: raise it to {need}", argument="depth")
 
 
 def _begins(table: TransitionTable) -> bool:
