@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from .. import serve as server
 from ..automata.budget import Budget
 from ..runtime.arena.capacity import Capacity
-from ..serve import start
 from ..serve.settings import CacheSettings, Limits, ModelSettings, Settings
 from . import options
 
@@ -158,4 +158,4 @@ def serve(
     """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
     limits = replace(limits, budget=budget)
     settings = Settings(model, limits, cache, capacity, host=host, port=port, playground=playground)
-    start(settings, say=lambda line: click.echo(line, err=True))
+    server.start(settings, say=lambda line: click.echo(line, err=True))

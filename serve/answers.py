@@ -273,7 +273,7 @@ class ChatForm(Form):
         return out
 
 
-def _delta(index: int, delta: dict[str, Any], log_probs: Any, finished: str | None) -> dict[str, Any]:
+def _delta(index: int, delta: dict[str, Any], log_probs: dict[str, Any] | None, finished: str | None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": log_probs, "finish_reason": finished}
 
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +22,8 @@ from .play import Playground, routes
 from .refusals import Refused
 from .requests import WHY, ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
+
+T = TypeVar("T")
 
 _ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
 _SHOWN = 3  # faults of one request that are told
@@ -137,8 +139,7 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
     streams = False
     try:
         if not asked.stream:
-            answer: Response = await _unless_gone(request.receive, whole())
-            return answer
+            return await _unless_gone(request.receive, whole())
         plan = await _unless_gone(request.receive, prepared())
         streams = True
         with_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
@@ -151,7 +152,7 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
             begun[0].close()
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, Any]) -> Any:
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return what some work returns; if the client hangs up before, the work is cancelled and _GoneError raised."""
     doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
@@ -282,9 +283,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return _error(Refused("; ".join(seen[:_SHOWN]) + more, param=first))
 
 
-def _param(loc: Any) -> str | None:
+def _param(loc: Sequence[str | int]) -> str | None:
     """Return where a fault is, such as "tools[0].function"; without names of alternatives, which are none of fields."""
-    out, before = "", ""
+    out = ""
+    before: str | int = ""
     for part in loc[1:]:
         if isinstance(part, int):
             out += f"[{part}]"
@@ -297,7 +299,7 @@ def _param(loc: Any) -> str | None:
 _ALTERNATIVES = {"str", "int", "bool", "NamedTool"}
 
 
-def _said(fault: Any) -> str:
+def _said(fault: Mapping[str, Any]) -> str:
     where = _param(fault["loc"])
     name = str(fault["loc"][-1]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":

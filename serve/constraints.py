@@ -53,7 +53,7 @@ class Constraint:
             return len(self.source.encode())
         return len(json.dumps(self.source))
 
-    def compile(self, cache: Cache, budget: Budget, whitespace: Any) -> Compiled:
+    def compile(self, cache: Cache, budget: Budget, whitespace: str | tuple[str, str]) -> Compiled:
         """Return its table, whole, as an arena takes it, but for grammars and tags; the errors of `Cache`."""
         if self.kind == "regex":
             return cache.compile_regex(self.source, budget=budget)

@@ -6,13 +6,15 @@ in the same way, such as penalties of 0, the value that changes nothing is taken
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.keywords import ALLOWED
+
+T = TypeVar("T")
 
 MOST_CHOICES = 128
 _COLDEST = 1e-4  # logits divided by less leave float32
@@ -29,7 +31,7 @@ def _temperature(value: float) -> float:
     return value
 
 
-def _nothing(value: Any) -> Any:
+def _nothing(value: T) -> T:
     if value:
         raise _wrong("is not supported: leave it out")
     return value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from typing import Any
 
 import uvicorn
 
@@ -41,9 +40,8 @@ class Server(uvicorn.Server):
         self._service.worker.cancel_all()
 
 
-def run(service: Service, host: str, port: int, **options: Any) -> None:
+def run(service: Service, host: str, port: int, *, playground: bool = True) -> None:
     """Serve until SIGTERM or SIGINT."""
-    sys.setswitchinterval(
-        0.0005
-    )  # the engine's thread gets the interpreter back from one that compiles ten times sooner
-    Server(service, host, port, **options).run()
+    # the engine's thread gets the interpreter back from a thread that compiles ten times sooner
+    sys.setswitchinterval(0.0005)
+    Server(service, host, port, playground=playground).run()

@@ -357,7 +357,8 @@ def _check_text(text: str, param: str) -> None:
 
 def _deliver(batch: Iterable[tuple[Job, Event]]) -> None:
     for job, event in batch:
-        job.listener.put_nowait((job.index, event))
+        if job.listener is not None:
+            job.listener.put_nowait((job.index, event))
 
 
 class Answer:

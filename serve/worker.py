@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -33,7 +34,7 @@ class Job:
     prompt: list[int]
     table: Compiled | None
     options: dict[str, Any]  # of `Engine.add`
-    listener: Any
+    listener: asyncio.Queue[tuple[int, Event]] | None
     index: int
     request: Request | None = None
     told: int = 0  # tokens

@@ -257,7 +257,7 @@ def test_a_source_shares_the_tables_of_the_api(service):
 def test_it_is_said_which_way_down_a_grammar_takes(service):
     source = LIST.replace("ITEM", f"I{random.randrange(10**9)}")
     first, second = (told(service, "compile", "grammar", source) for _ in range(2))
-    table = service.cache.compile_grammar(source, budget=service.limits.budget)
+    table = service.cache.compile_grammar(source, budget=service.limits.budget).to_table()
     assert (first["way"], first["origin"], first["no_room"]) == ("regular", "compiled", None)
     assert (first["states"], first["edges"], second["origin"]) == (table.num_states, table.num_edges, "memory")
     out = told(service, "compile", "grammar", NESTED)
@@ -501,7 +501,7 @@ def test_the_command_takes_the_option(monkeypatch):
     from maskwright.cli.main import main
 
     seen = []
-    monkeypatch.setattr(serve, "start", lambda *arguments, **options: seen.append(options["playground"]))
+    monkeypatch.setattr(serve, "start", lambda settings, say: seen.append(settings.playground))
     for arguments in ([], ["--no-playground"]):
         assert CliRunner().invoke(main, ["serve", *arguments]).exit_code == 0
     assert seen == [True, False]
