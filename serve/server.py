@@ -1,4 +1,4 @@
-"""Running the application under uvicorn, and ending it without cutting off what is being written."""
+"""Running the application under uvicorn, and stopping it without cutting off answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .service import Service
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which when told to stop takes nothing more, and gives what is being written `grace_seconds`."""
+    """uvicorn, but a stop first refuses new requests and gives open answers `grace_seconds` to end."""
 
     def __init__(
         self, service: Service, host: str, port: int, *, playground: bool = True, log_level: str = "warning"
@@ -27,7 +27,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End: the service first, then connections, then the engine's thread."""
+        """Stop the service first, then connections, then the engine's thread."""
         self._service.drain()
         ending = asyncio.create_task(self._cancel_later())
         try:

@@ -38,7 +38,7 @@ httpx = pytest.importorskip("httpx")
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from maskwright.serve import loading  # noqa: E402
-from maskwright.serve.answers import Call, Calls, Text  # noqa: E402
+from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
 from maskwright.serve.constraints import syntax_of  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
@@ -276,7 +276,7 @@ def test_text_ends_before_the_first_stop_however_it_comes(parts, stops, rng):
     vocabulary = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"ab"], eos=0)
     text = "".join(parts)
     tokens = vocabulary.encode(text)
-    made, said, at = Text(vocabulary, stops), "", 0
+    made, said, at = DecodedText(vocabulary, stops), "", 0
     while at < len(tokens) and not made.stopped:
         count = rng.randint(1, 4)
         said += made.feed(tokens[at : at + count], False)
@@ -549,7 +549,7 @@ REFUSED = [
     ({"guided_json": {"pattern": "(a"}}, 400, "guided_json", "^/pattern"),
     ({"guided_json": DISTINCT}, 400, "guided_json", '^/uniqueItems: .*Send "allow": ."uniqueItems".'),
     ({"guided_json": DISTINCT, "allow": ["minProperties"]}, 400, "guided_json", "^/uniqueItems: "),
-    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", "'pattern' is none of .*: format, maxProperties"),
+    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", "'pattern' is no keyword that .*: format, maxProperties"),
     ({"guided_json": DISTINCT, "allow": "uniqueItems"}, 400, "allow", "list"),
     ({"guided_regex": "a", "allow": ["uniqueItems"]}, 400, "allow", "there is none"),
     ({"allow": ["uniqueItems"]}, 400, "allow", "there is none"),
