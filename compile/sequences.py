@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..automata.sequence_sort import IntArray, Progress, sort
 from ..automata.trie import Trie, build_trie, fill_masks
-from ..errors import ConstraintError
+from ..errors import Advice, ConstraintError
 from ..kernels.limits import MOST_TOKENS
 from ..table.groups import (
     NO_ACTIONS,
@@ -133,7 +133,7 @@ def _compile(
 ) -> TransitionTable:
     _check_vocabulary(vocab_size)
     if eos is not None and (not _is_int(eos) or not 0 <= eos < vocab_size):
-        raise ConstraintError(f"eos must be an integer from 0 to {vocab_size - 1}, not {eos!r}")
+        raise ConstraintError(f"must be an integer from 0 to {vocab_size - 1}, not {eos!r}", argument="eos")
     values, offsets = values.view(), offsets.view()
     values.flags.writeable = offsets.flags.writeable = False  # one kernel for arrays, memory maps and Arrow buffers
     with _progress(count) as progress:
@@ -208,7 +208,8 @@ def _rectangle(sids: Any) -> NDArray[Any]:
 
 def _check_vocabulary(vocab_size: Any) -> None:
     if not _is_int(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
-        raise ConstraintError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}")
+        said = f"must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}"
+        raise ConstraintError(said, argument="vocab_size")
 
 
 def _is_arrow(source: Any) -> bool:
@@ -324,8 +325,8 @@ def _row_of(at: int, offsets: IntArray, length: int) -> tuple[int, int]:
 def _bad_token(at: int, values: NDArray[Any], offsets: IntArray, length: int, vocab_size: int) -> ConstraintError:
     row, position = _row_of(at, offsets, length)
     return ConstraintError(
-        f"row {row} has token {values[at]} at position {position}, outside 0 .. {vocab_size - 1} "
-        f"(vocab_size={vocab_size})"
+        f"row {row} has token {values[at]} at position {position}, outside 0 .. {vocab_size - 1}",
+        remedies=[Advice(f"Correct the row, or raise {{}}, now {vocab_size}", ("vocab_size",))],
     )
 
 
@@ -335,8 +336,8 @@ def _refuse_eos_inside(trie: Trie, eos: int, values: NDArray[Any], offsets: IntA
     begin, stop = (int(offsets[0]), int(offsets[-1])) if offsets.size else (0, values.size)
     row, position = _row_of(begin + int(np.argmax(values[begin:stop] == eos)), offsets, length)
     raise ConstraintError(
-        f"row {row} has the eos token {eos} at position {position}: leave it out of the sequences, "
-        "or leave out eos= if they end with it already"
+        f"row {row} has the eos token {eos} at position {position}",
+        remedies=[Advice("Leave it out of the sequences, or leave out {} if they end with it already", ("eos",))],
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import maskwright as mw
-from maskwright.cli.main import drawing
+from maskwright.cli import drawing
 from maskwright.compile import sequences, text
 from maskwright.compile.grammar import build as grammars
 from maskwright.compile.json_schema import key_order, source

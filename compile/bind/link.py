@@ -42,8 +42,7 @@ def link_machine(
         if (need[1:] >= MOST_DEPTH).any():
             raise NoTableError(
                 "this grammar has no finite table: what is read within brackets decides whether others have to follow, "
-                "so that no depth would be enough for every text that was begun: a Matcher follows it, and put() reads "
-                "it on demand, without max_tokens"
+                "so that no depth would be enough for every text that was begun"
             )
     library = LinkedLibrary(
         **linked_fields(machine, vocabulary, bind_rows(machine, vocabulary, split=True, meter=meter))
@@ -159,7 +158,7 @@ def _narrowed(
 
 def too_deep(need: int, depth: int) -> ConstraintError:
     """Return the error of a depth with which no token may come first. need: a depth that is enough."""
-    return ConstraintError(f"depth={depth} is enough for no text: raise it to {need}")
+    return ConstraintError(f"{depth} is enough for no text: raise it to {need}", argument="depth")
 
 
 def _begins(table: TransitionTable) -> bool:

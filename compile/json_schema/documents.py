@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
-from ...errors import SchemaError
+from ...errors import AddDocument, Advice, SchemaError
 from .algebra import Reference
 from .dialects import DIALECTS, VOCABULARIES, Dialect, by_uri
 from .source import Json, Path, Schema, SchemaSource, pointer, quoted, read, shown
@@ -254,10 +254,9 @@ class Documents:
         resource = self._indexed(uri)
         if resource is None:
             raise SchemaError(
-                f"{quoted(reference)} leads to {uri or 'the document itself'}, which is not known and is not fetched: "
-                f"pass it, documents={{{json.dumps(uri)}: ...}}"
-                + "".join(f"; unless it is in this one: {error}" for error in self._unreadable[:1]),
+                f"{quoted(reference)} leads to {uri or 'the document itself'}, which is not known and is not fetched",
                 pointer(path),
+                remedies=[AddDocument(uri), *(Advice(f"Unless it is in this one: {e}") for e in self._unreadable[:1])],
             )
         return self.scope(scope, resource.contents, uri, uri + "#")
 

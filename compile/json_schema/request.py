@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...automata.budget import Budget, Meter
-from ...errors import BudgetError, RegexError, SchemaError
+from ...errors import BudgetError, KeepOrder, RegexError, SchemaError
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
@@ -169,9 +169,7 @@ def blaming_order(any_order: bool) -> Iterator[None]:
     except BudgetError as error:
         if not any_order:
             raise
-        raise BudgetError(
-            f"{error}; any_order=True takes far more than any_order=False, where members come in the schema's order"
-        ) from None
+        raise error.also(KeepOrder()) from None
 
 
 def _layout(whitespace: object, ascii: object) -> Layout:
@@ -204,7 +202,8 @@ def _allowed(allow: Iterable[str]) -> frozenset[str]:
 def wrong_pattern(error: RegexError, contents: Json) -> SchemaError:
     """Return the error for a wrong pattern of a schema, with the place where it stands."""
     where = _find_pattern(contents, error.pattern)
-    return SchemaError(f"the pattern cannot be compiled: {error}", where, "pattern")
+    message = f"the pattern cannot be compiled: {error.message}"
+    return SchemaError(message, where, "pattern", position=error.position, excerpt=error.excerpt)
 
 
 def _find_pattern(contents: Json, pattern: str) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from decimal import Decimal, DecimalException
 from typing import Any, TypeAlias
 
-from ...errors import SchemaError
+from ...errors import AllowKeyword, SchemaError
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | tuple[Json, ...] | str | int | float | Decimal | bool | None"
 """A JSON value. Fractions that are read from text are Decimal."""
@@ -40,10 +40,10 @@ def inexact(path: KeywordPath, why: str, approximation: str) -> SchemaError:
     """Return the error for a keyword, by its path, that cannot be enforced exactly."""
     keyword = path[1]
     return SchemaError(
-        f'"{keyword}" cannot be enforced exactly here: {why}. '
-        f'Pass allow=["{keyword}"] to accept {approximation}, or take it out',
+        f'"{keyword}" cannot be enforced exactly here: {why}',
         pointer(path),
         keyword,
+        remedies=[AllowKeyword(keyword, approximation)],
     )
 
 
@@ -126,9 +126,10 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Json:
         low = max(0, error.colno - 41)
         excerpt = "".join(c if c.isprintable() else " " for c in line[low : error.colno + 39])
         raise SchemaError(
-            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}\n"
-            f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
+            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}",
             pointer(path),
+            position=error.pos,
+            excerpt=f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
         ) from None
     except DecimalException:
         raise SchemaError("a number's exponent is beyond any use: write a smaller one", pointer(path)) from None

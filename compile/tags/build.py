@@ -65,7 +65,7 @@ def compile_structural_tag(
         try:
             checked_token(name, vocabulary)
         except ConstraintError as error:
-            raise ConstraintError(f"{where}: {error}") from None
+            raise error.at(where) from None
     if not reading.schemas:
         return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
     from .values import compile_values  # as for schemas: not for those who have none

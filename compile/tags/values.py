@@ -79,14 +79,11 @@ def value_of(contents: Any, where: str, asked: Request, meter: Meter, any_order:
         node = formula(contents, allow=asked.allowed, documents=asked.documents, meter=meter)
         return build(node, meter, any_order or asked.any_order)
     except SchemaError as error:
-        message = str(error).removeprefix(f"{error.pointer or '/'}: ")
         # a document of the caller's is named by its URI
-        at = error.pointer if "#" in error.pointer else where + error.pointer
-        raise SchemaError(message, at, error.keyword) from error
+        raise error.at(error.pointer if "#" in error.pointer else where + error.pointer) from error
     except RegexError as error:
         wrong = wrong_pattern(error, contents)
-        message = str(wrong).removeprefix(f"{wrong.pointer or '/'}: ")
-        raise SchemaError(message, where + wrong.pointer, wrong.keyword) from error
+        raise wrong.at(where + wrong.pointer) from error
 
 
 def _joined(grammar: Grammar, values: int, meter: Meter) -> Dfa | None:

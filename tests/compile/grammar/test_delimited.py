@@ -326,7 +326,7 @@ def test_a_word_that_may_close_one_bracket_or_open_another_makes_no_table(vocab)
 
 def test_a_depth_that_no_text_fits_is_refused(vocab):
     grammar = 'start: e\ne: "{" ("(" e* ")")+ "}"'
-    with pytest.raises(mw.ConstraintError, match=r"depth=1 is enough for no text: raise it to 2"):
+    with pytest.raises(mw.ConstraintError, match=r"depth 1 is enough for no text: raise it to 2"):
         mw.compile_grammar(grammar, vocab, depth=1).to_table()
     assert mw.compile_grammar(grammar, vocab, depth=2).to_table().accepts(spelled(b"{()()}"))
 
