@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -302,20 +302,27 @@ class KeywordContext:
         value = self.schema[keyword]
         if not isinstance(value, dict):
             raise self.wrong(f"an object with {expected}", keyword)
-        self.names(keyword, value)
+        self._check_names(keyword, value)
         return value
 
-    def names(self, keyword: str, names: Collection[object]) -> list[str]:
-        """Return the names that a keyword lists. Raises SchemaError where one cannot be written."""
+    def names(self, keyword: str, names: Sequence[Json]) -> list[str]:
+        """Return the names that a keyword lists. Raises SchemaError if one cannot be written."""
         found = [name for name in names if isinstance(name, str)]
-        where = pointer((self.path, keyword))
         if len(found) < len(names):
-            raise SchemaError(f'"{keyword}" has a name that is no string', where)
-        try:
-            check_text("".join(found))
-        except ValueError as error:
-            raise SchemaError(f'"{keyword}" has a name that is no text: {error}', where) from None
+            raise self._wrong_name(keyword, "that is no string")
+        self._check_names(keyword, found)
         return found
+
+    def _check_names(self, keyword: str, names: Iterable[str]) -> None:
+        try:
+            check_text("".join(names))
+        except TypeError:  # the keys of a dict may be anything
+            raise self._wrong_name(keyword, "that is no string") from None
+        except ValueError as error:
+            raise self._wrong_name(keyword, f"that is no text: {error}") from None
+
+    def _wrong_name(self, keyword: str, why: str) -> SchemaError:
+        return SchemaError(f'"{keyword}" has a name {why}', pointer((self.path, keyword)))
 
     def item_schemas(self) -> tuple[list[Located], Located]:
         """Return the schemas of the first items, and that of all others, each with the keys that lead to it."""
