@@ -1,0 +1,77 @@
+"""Every block of Python on a page stands alone, runs, and prints what the page says; every command shown is one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shlex
+import sys
+import types
+from pathlib import Path
+
+import click
+import pytest
+
+from maskwright.cli.main import main as command_line
+from tests.docs.pages import Block, blocks
+from tests.strategies import tokenizer_zoo
+
+SNIPPETS = blocks("python")
+PRINTED = "#> "  # begins a line of a block that says what the block prints
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which path/to/model is a small model with random weights, made from its configuration."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("snippets")
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    backend, _ = tokenizer_zoo.byte_level_bpe()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>")
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer) + 7, eos_token_id=tokenizer.eos_token_id, **size)
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder / "path/to/model")
+    tokenizer.save_pretrained(folder / "path/to/model")
+    return folder
+
+
+@pytest.mark.parametrize("block", SNIPPETS, ids=lambda block: block.name)
+def test_each_block_of_python_runs_by_itself_and_prints_what_the_page_says(block: Block, home, monkeypatch):
+    monkeypatch.chdir(home)
+    module = types.ModuleType("snippet")  # where pydantic and pickle look for classes
+    monkeypatch.setitem(sys.modules, "snippet", module)
+    code = compile("\n" * (block.line - 1) + block.text, block.page, "exec")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, module.__dict__)
+    promised = [line.removeprefix(PRINTED) for line in block.text.splitlines() if line.startswith(PRINTED)]
+    if promised:
+        assert out.getvalue().splitlines() == promised
+
+
+def test_there_are_blocks_on_the_main_pages():
+    pages = {block.page.name for block in SNIPPETS}
+    assert pages >= {"README.md", "first_sid_table.md", "json_with_transformers.md", "own_decoder.md", "table.md"}
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Return the commands of maskwright on all pages, with where each stands."""
+    found = []
+    for block in blocks("bash"):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if line.startswith("maskwright "):
+                found.append((block.name, shlex.split(line, comments=True)[1:]))
+    return found
+
+
+@pytest.mark.parametrize(("where", "words"), commands(), ids=lambda each: each if isinstance(each, str) else "")
+def test_each_command_shown_is_one_and_has_the_options_shown(where, words):
+    command: click.Command = command_line
+    while isinstance(command, click.Group):
+        if words[0] not in command.commands:
+            assert "table" in command.commands, f"{where} shows a command that there is not: {words[0]}"
+            words = ["table", *words]  # `show FILE` and `inspect FILE`
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {"--help"}
+    shown = {word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1}
+    assert shown <= known, f"{where} shows {', '.join(sorted(shown - known))}"
