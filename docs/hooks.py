@@ -1,11 +1,13 @@
 """What the documentation site takes from the code: tables of options, keywords, arrays and fields, and the sources.
 
-MkDocs calls the functions named `on_...`. A page asks for a table with a comment, `<!-- generated: NAME -->`, where
-NAME is a key of `TABLES`. Links to files of `examples/` and `benchmarks/results/` lead to copies on the site.
+MkDocs calls the functions named `on_...`. A page asks for a table with a comment, `<!-- generated: NAME -->`, or
+`<!-- inline: NAME -->` within a line, where NAME is a key of `TABLES`. Links to files of `examples/` and
+`benchmarks/results/` lead to copies on the site.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import shutil
@@ -27,7 +29,7 @@ from maskwright.table.groups import GROUPS, SPECS
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, EXAMPLES = ROOT / "benchmarks" / "results", ROOT / "examples"
 _OUTSIDE = re.compile(r"\((?:\.\./)+(benchmarks/results|examples)/([^)\s]+)\)")
-_MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+_MARK = re.compile(r"<!-- (?:generated|inline): (\w+) -->")
 
 
 # ------------------------------------------------------------------------------------------------- events of MkDocs
@@ -37,9 +39,7 @@ def on_startup(**_: Any) -> None:
     """Make the sources of the package, and nothing else of the checkout, what mkdocstrings reads."""
     folder = Path(tempfile.mkdtemp(prefix="maskwright-docs-"))
     (folder / "maskwright").mkdir()
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    for name in packages:
-        inside = Path(*name.split(".")[1:])
+    for inside in packages():
         (folder / "maskwright" / inside).mkdir(exist_ok=True, parents=True)
         for source in (ROOT / inside).glob("*.py"):
             shutil.copy(source, folder / "maskwright" / inside)
@@ -182,6 +182,28 @@ def narrower() -> str:
     return table(("keyword", "which valid texts are refused"), [(f"`{word}`", why) for word, why in NARROWER.items()])
 
 
+def files() -> str:
+    """Return every file of the package, with the first sentence of its docstring."""
+    parts = []
+    for package in packages():
+        sources = sorted((ROOT / package).glob("*.py"))
+        rows = [(f"`{path.name}`", first_sentence(path)) for path in sources if first_sentence(path)]
+        parts += [f"### `{package or '.'}/`", table(("file", "what it holds"), rows)]
+    return "\n\n".join(parts)
+
+
+def packages() -> list[str]:
+    """Return the folders of the package, as pyproject.toml lists them: "" is the root."""
+    names = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    return ["/".join(name.split(".")[1:]) for name in names]
+
+
+def first_sentence(path: Path) -> str:
+    """Return the first paragraph of a module's docstring, "" if it has none."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 def chat_fields() -> str:
     """Return the fields of a request for a chat completion."""
     from maskwright.serve.requests import ChatRequest
@@ -239,6 +261,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "formats": formats,
     "allowed": allowed,
     "narrower": narrower,
+    "files": files,
     "chat_fields": chat_fields,
     "completion_fields": completion_fields,
 }

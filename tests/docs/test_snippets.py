@@ -58,9 +58,9 @@ def commands() -> list[tuple[str, list[str]]]:
     """Return the commands of maskwright on all pages, with where each stands."""
     found = []
     for block in blocks("bash"):
-        for line in block.text.replace("\\\n", " ").splitlines():
-            if line.startswith("maskwright "):
-                found.append((block.name, shlex.split(line, comments=True)[1:]))
+        lines = block.text.replace("\\\n", " ").splitlines()
+        shown = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("maskwright ")]
+        found += [(block.name, words) for words in shown]
     return found
 
 
