@@ -1,4 +1,4 @@
-"""Pages lead where they say, name files that there are, and use no word without an entry in the glossary."""
+"""Pages lead where they say, and name only files, folders and names that there are."""
 
 from __future__ import annotations
 
@@ -57,3 +57,37 @@ def test_the_glossary_is_in_order_and_says_each_term_once():
     assert len(terms) > 80
     assert len(terms) == len(set(terms))
     assert terms == sorted(terms, key=str.lower)
+
+
+NAME = re.compile(r"`([A-Za-z_][\w.]*\w)(?:\([^`]*\))?`")
+ELSEWHERE = {
+    "json.dumps", "json.loads", "torch.multinomial", "re.fullmatch", "fill_",
+    "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",
+}  # fmt: skip
+"""Names of other packages, and keywords that are annotations."""
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.is_relative_to(DOCS)], ids=shown)
+def test_names_of_code_that_a_page_uses_are_in_the_code(page, words_of_the_code):
+    for name in NAME.findall(re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)):
+        last = name.rpartition(".")[2]
+        if (
+            name in ELSEWHERE
+            or name.startswith("maskwright_")
+            or not ("_" in last or re.search(r"[a-z][A-Z]", last) or "." in name)
+        ):
+            continue
+        assert last in words_of_the_code, f"{shown(page)} names {name}"
+
+
+@pytest.fixture(scope="module")
+def words_of_the_code() -> set[str]:
+    folders = [
+        p
+        for p in ROOT.iterdir()
+        if p.is_dir() and not p.name.startswith((".", "_")) and p.name not in ("docs", "build")
+    ]
+    sources = [*ROOT.glob("*.*"), *(path for folder in folders for path in folder.rglob("*.*"))]
+    kinds = {".py", ".toml", ".js", ".json", ".md"}
+    texts = [path.read_text() for path in sources if path.suffix in kinds and "benchmarks/results" not in str(path)]
+    return {word for text in texts for word in re.findall(r"\w+", text)}
