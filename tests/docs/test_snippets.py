@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
+import json
 import shlex
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -75,3 +78,38 @@ def test_each_command_shown_is_one_and_has_the_options_shown(where, words):
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {"--help"}
     shown = {word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1}
     assert shown <= known, f"{where} shows {', '.join(sorted(shown - known))}"
+
+
+def requests_shown() -> list[tuple[str, str, dict[str, Any]]]:
+    """Return where each request of curl on a page stands, its route and its body."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for block in blocks("bash"):
+        calls = [shlex.split(text) for text in block.text.split("\n\n") if text.startswith("curl ")]
+        found += [(block.name, w[1].partition("/")[2], json.loads(w[w.index("-d") + 1])) for w in calls]
+    return found
+
+
+def test_the_requests_shown_are_answered_as_the_page_says():
+    pytest.importorskip("fastapi")
+    httpx, jsonschema = pytest.importorskip("httpx"), pytest.importorskip("jsonschema")
+    from maskwright.serve import loading
+    from maskwright.serve.app import create_app
+    from maskwright.serve.service import Limits, Service
+
+    shown = requests_shown()
+    assert shown
+
+    async def ask() -> list[Any]:
+        app = create_app(Service(loading.tiny(), Limits()))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://x") as client,
+        ):
+            return [await client.post(f"/{route}", json=body, timeout=60) for _, route, body in shown]
+
+    for (where, _, body), answer in zip(shown, asyncio.run(ask()), strict=True):
+        assert answer.status_code == 200, f"{where}: {answer.text}"
+        choice = answer.json()["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["message"]["content"]), body["response_format"]["json_schema"]["schema"])
