@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -18,10 +17,9 @@ def site(tmp_path_factory):
     pytest.importorskip("material")
     pytest.importorskip("mkdocstrings")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder / "site"]
-    path = os.pathsep.join(filter(None, [str(ROOT.parent), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
-    out = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    # -P: folders of the checkout, such as `table`, are no modules
+    command = [sys.executable, "-P", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder / "site"]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
     return folder / "site"
 
