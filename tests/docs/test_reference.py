@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -175,3 +176,30 @@ def test_every_error_is_on_the_page():
     for name in mw.__all__:
         if name.endswith("Error"):
             assert name in source, name
+
+
+def test_bytes_of_an_arena_are_those_of_the_page():
+    class Tekken:
+        size, eos, fingerprint = 131_072, 2, "as many tokens as Tekken has"
+
+    def bytes_of(capacity: mw.Capacity, budgets: bool) -> int:
+        return mw.Arena(Tekken(), capacity, budgets=budgets).nbytes
+
+    page = (DOCS / "how_to/capacity.md").read_text()
+    small = mw.Capacity(
+        states=999, edges=999, bases=99, base_targets=99, masks=16, lists=64, classes=999, exits=999, sites=99,
+        site_entries=999, actions=99, pushes=99,
+    )  # fmt: skip
+    told = cells(page.partition("## Choosing")[2].partition("\n\nWhat several")[0])
+    del told["Capacity"]  # the heading
+    assert len(told) == 12
+    for name, rest in told.items():
+        row = [int(cell.rpartition("=")[2].replace(",", "")) for cell in rest.split(" | ")[:2]]
+        more = dataclasses.replace(small, **{name: getattr(small, name) + 32})
+        assert row == [(bytes_of(more, b) - bytes_of(small, b)) / 32 for b in (False, True)], name
+    usual = [round(bytes_of(mw.Capacity(), budgets) / 1e6) for budgets in (False, True)]
+    assert f"| an arena of the default `Capacity` | {usual[0]} MB; with budgets {usual[1]} MB |" in page
+    example = page.partition("    Capacity(")[2].partition(")\n")[0]
+    parts = re.findall(r"(\w+)=(\d+) << (\d+)|(\w+)=(\d+)", example)
+    sizes = {name or plain: int(low) << int(high) if name else int(size) for name, low, high, plain, size in parts}
+    assert f"That is {round(bytes_of(mw.Capacity(**sizes), True) / 1e6)} MB" in page
