@@ -11,9 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks, sort
+from ..automata.sequence_sort import IntArray, Progress, sort
+from ..automata.trie import Trie, build_trie, fill_masks
 from ..errors import ConstraintError
 from ..kernels.limits import MOST_TOKENS
+from ..table.groups import (
+    NO_ACTIONS,
+    NO_SITES,
+    Bases,
+    Edges,
+    Rows,
+    TableArrays,
+    TokenClasses,
+    TrieLevels,
+    no_exits,
+)
 from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
 
@@ -131,30 +143,36 @@ def _compile(
             raise _bad_token(int(error.args[0]), values, offsets, length, int(vocab_size)) from None
     if eos is not None:
         _refuse_eos_inside(trie, eos, values, offsets, length)
-    base_row, masks = _masks(trie, int(vocab_size))
-    for array in (base_row, masks, *(a for a in vars(trie).values() if isinstance(a, np.ndarray))):
-        array.flags.writeable = False  # given away: the table need not copy them
-    return TransitionTable.flat(
-        vocab_size=int(vocab_size),
-        row_start=trie.row_start,
-        edge_token=trie.edge_token,
-        edge_target=trie.edge_target,
-        accepting=trie.accepting,
-        base_row=base_row,
-        masks=masks,
-        base_mask=np.arange(len(masks), dtype=np.int32),
-        base_classes=np.zeros(len(masks), np.int32),
-        base_start=np.zeros(len(masks) + 1, np.int32),
-        base_target=np.empty(0, np.int32),
-        class_start=np.zeros(1, np.int32),
-        class_token=trie.edge_token[:0],
-        class_id=np.empty(0, np.int32),
-        level_start=trie.level_start,
-        item_start=trie.item_start,
-        item_row=trie.item_row,
-        eos=None if eos is None else int(eos),
+    return TransitionTable(
+        _arrays(trie, int(vocab_size)), vocab_size=int(vocab_size), eos=None if eos is None else int(eos),
         source=_source_hash(values, offsets, length),
+    )  # fmt: skip
+
+
+def _arrays(trie: Trie, vocab_size: int) -> TableArrays:
+    """Return the arrays of a table, read-only; each base is the mask of one row and has no classes."""
+    base, masks = _masks(trie, vocab_size)
+    count = len(masks)
+    none = np.empty(0, np.int32)
+    arrays = TableArrays(
+        rows=Rows(trie.row_start, trie.accepting, base, none),
+        edges=Edges(trie.edge_token, trie.edge_target),
+        bases=Bases(
+            masks=masks,
+            mask=np.arange(count, dtype=np.int32),
+            class_list=np.zeros(count, np.int32),
+            target_start=np.zeros(count + 1, np.int32),
+            target=none,
+        ),
+        classes=TokenClasses(np.zeros(1, np.int32), trie.edge_token[:0], none),
+        trie=TrieLevels(trie.level_start, trie.item_start, trie.item_row),
+        actions=NO_ACTIONS,
+        exits=no_exits(trie.edge_token.dtype),
+        sites=NO_SITES,
     )
+    for array in arrays.by_name().values():
+        array.flags.writeable = False  # given away: the table need not copy them
+    return arrays
 
 
 # ------------------------------------------------------------------------------------------------------ input

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..automata.budget import Budget
-from ..automata.nfa import Nfa, determinize
+from ..automata.nfa import Nfa
+from ..automata.subsets import determinize
 from ..errors import ConstraintError
 from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary

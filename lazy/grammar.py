@@ -31,7 +31,8 @@ from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import MaskBuffers
 from ..kernels.pointers import array_at, put
-from ..vocabulary.vocabulary import BEHIND, BYTE_GROUP, UNCLEAN, Vocabulary
+from ..vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
+from ..vocabulary.vocabulary import Vocabulary
 
 DEAD = -1
 UNKNOWN = -2  # a cell that nobody has looked at

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..automata.pushdown import (
-    CALL,
-    DEAD,
-    KEEP,
+from ..automata.codes import CALL, DEAD, KEEP, KEYS, PHASES, RETURN, STRINGS, TEXTS, UNWRITTEN
+from ..automata.word_tries import (
     KEY_BYTE,
     KEY_CHILD,
     KEY_END,
@@ -21,31 +19,16 @@ from ..automata.pushdown import (
     KEY_LIKE,
     KEY_NEXT,
     KEY_STOP,
-    KEYS,
     OF_KEY,
     OF_USE,
-    PHASES,
-    RETURN,
-    STRINGS,
-    TEXTS,
-    UNWRITTEN,
     USE_SITE,
 )
 from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import ALL_WORDS, MOST_NOTED
 from ..kernels.pointers import array_at
-from ..vocabulary.vocabulary import (
-    BYTE_GROUP,
-    IS_SIGN,
-    NODE_CHARACTERS,
-    NODE_CHILD,
-    NODE_REACH,
-    NODE_STOP,
-    NODE_TOKENS,
-    OF_NODE,
-    UNCLEAN,
-)
+from ..vocabulary.characters import BYTE_GROUP, IS_SIGN, UNCLEAN
+from ..vocabulary.token_trie import NODE_CHARACTERS, NODE_CHILD, NODE_REACH, NODE_STOP, NODE_TOKENS, OF_NODE
 
 WRITTEN = -1  # in place of a state that has yet to be written
 ASKS = -2  # in its place too: what a state reads freely is in the header, and the mask of that is wanted

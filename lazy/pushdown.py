@@ -20,25 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..automata.budget import Meter
+from ..automata.codes import DEAD, KEYS, PHASES, STRINGS, TEXTS
 from ..automata.labelled import labels_ahead
-from ..automata.pushdown import (
-    DEAD,
-    KEY_LIKE,
-    KEYS,
-    PHASES,
-    STRINGS,
-    TEXTS,
-    USE_FIRST,
-    USE_SITE,
-    Content,
-    PushdownMachine,
-    labels_in_escapes,
-)
+from ..automata.pushdown import PushdownMachine
+from ..automata.string_content import Content, labels_in_escapes
+from ..automata.word_tries import KEY_LIKE, USE_FIRST, USE_SITE
 from ..errors import BudgetError, TableError
 from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import MOST_NOTED, MaskBuffers
 from ..kernels.pointers import address_of, entry_of, put
-from ..vocabulary.vocabulary import BYTE_GROUP, Vocabulary
+from ..vocabulary.characters import BYTE_GROUP
+from ..vocabulary.vocabulary import Vocabulary
 from .kernels import (
     ALL_BYTES,
     ASKS,

@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import DEAD, RETURN
 from ...automata.dfa import BYTES
-from ...automata.minimize import refine
 from ...automata.network import Network
-from ...automata.pushdown import DEAD, RETURN, PushdownMachine
+from ...automata.pushdown import PushdownMachine
+from ...automata.refinement import refine
 from ...lazy.grammar import NO_TOKENS, LazyGrammar
 
 _PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)

@@ -6,7 +6,8 @@ import numpy as np
 
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from ...automata.utf8 import Ranges, char_class, normalize_ranges
 from ..regex.tree import (
     Anchor,

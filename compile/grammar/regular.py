@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
-from ...automata.nfa import Fragment, Nfa, determinize
+from ...automata.nfa import Fragment, Nfa
+from ...automata.subsets import determinize
 from . import form
 from .form import Choice, Node, Repeat, Rule, Special, Terminal, Text
 

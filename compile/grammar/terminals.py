@@ -33,7 +33,8 @@ from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from ...automata.utf8 import ANY, Ranges
 from ...errors import RegexError
 from ..regex.lower import _assertions, _at_edge, _Lowering, _settled

@@ -26,7 +26,8 @@ from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
-from ...automata.nfa import Fragment, Nfa, determinize
+from ...automata.nfa import Fragment, Nfa
+from ...automata.subsets import determinize
 from ...automata.utf8 import ANY, Ranges, char_class
 from ...errors import RegexError
 from .characters import Dialect

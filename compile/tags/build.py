@@ -12,7 +12,8 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
 from ..grammar.special_tokens import checked_token, spelt
-from ..json_schema.request import Request, hash_of, request
+from ..json_schema.request import Request, request
+from ..json_schema.schema_hash import hash_of
 from .reading import read_tags
 from .tagged_text import TaggedText, plain
 

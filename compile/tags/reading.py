@@ -28,7 +28,7 @@ from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, 
 from ..grammar.notations import STARTS, Syntax, reader_of
 from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import TOKEN, VALUE
-from ..json_schema.request import hash_of
+from ..json_schema.schema_hash import hash_of
 from ..json_schema.source import read, shown
 from ..regex.lower import to_dfa
 from .checks import count_at, fields_of, flag_at, list_at, refuse, text_at, texts_at

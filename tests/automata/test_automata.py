@@ -17,8 +17,9 @@ from maskwright.automata import ops, utf8
 from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.minimize import canonical
-from maskwright.automata.nfa import Fragment, Nfa, determinize
+from maskwright.automata.nfa import Fragment, Nfa
 from maskwright.automata.slots import slot_of
+from maskwright.automata.subsets import determinize
 from maskwright.errors import BudgetError, ConstraintError
 
 LETTERS = b"abc"

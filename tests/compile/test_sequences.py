@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.automata import sequence_sort
 from maskwright.automata import trie as trie_module
 from tests.oracles import naive
 
@@ -96,7 +97,8 @@ def test_large_sets_of_any_shape_hold_what_numpy_says(shape):
 def test_indices_of_64_bits_hold_the_same_set(monkeypatch):
     rows = np.random.default_rng(3).integers(0, 9, (500, 4))
     narrow = mw.compile_sids(rows, 9)
-    monkeypatch.setattr(trie_module, "_WIDE", 0)
+    for module in (sequence_sort, trie_module):
+        monkeypatch.setattr(module, "WIDE", 0)
     wide = mw.compile_sids(rows, 9)
     assert (narrow.rows.edge_start.dtype, wide.rows.edge_start.dtype) == (np.int32, np.int64)
     every = np.array(list(itertools.product(range(9), repeat=4)))

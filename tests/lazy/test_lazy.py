@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.automata import pushdown as nested
+from maskwright.automata import pushdown_rows
 from maskwright.automata.pushdown import PushdownMachine
-from maskwright.compile.json_schema import emit
+from maskwright.compile.json_schema import emit_keys
 from maskwright.compile.json_schema.layout import Layout
 from maskwright.compile.json_schema.library import Library
 from maskwright.compile.json_schema.skeleton import ObjectState
@@ -30,7 +30,7 @@ from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableEr
 from maskwright.lazy import pushdown as lazy_module
 from maskwright.lazy.kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
 from maskwright.runtime.host import stack_reader
-from maskwright.vocabulary.vocabulary import BYTE_GROUP
+from maskwright.vocabulary.characters import BYTE_GROUP
 from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
@@ -575,9 +575,9 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
 )
 @pytest.mark.parametrize("declared", [["é", "éa"], ["a", "ab", "abc", ""], ["😀", "é", "b"], []], ids=str)
 @pytest.mark.parametrize("ascii", [False, True])
-@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("most", [emit_keys._MOST_KEYS, 0])
 def test_keys_are_spelt_alike_in_both(keys, declared, ascii, most, monkeypatch):
-    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    monkeypatch.setattr(emit_keys, "_MOST_KEYS", most)
     vocab = vocabulary(1000)
     schema = {"type": "object", "propertyNames": keys, "properties": {key: {"type": "null"} for key in declared}}
     lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab, ascii=ascii))
@@ -652,10 +652,10 @@ MANY = {
 }
 
 
-@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("most", [emit_keys._MOST_KEYS, 0])
 @pytest.mark.parametrize("token", [b'":1,""', b'":{},""', b'":1,"b"', b'":1,"a', b'":"","z":""', b'":1,"b":1'])
 def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, most, monkeypatch):
-    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    monkeypatch.setattr(emit_keys, "_MOST_KEYS", most)
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), token], eos=0)
     schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "string"}}
     for table in tables(schema, vocab):
@@ -758,9 +758,9 @@ def test_what_nobody_comes_to_is_not_written():
 def test_rows_are_the_same_wherever_they_lie_and_however_often_they_move(schema, text, which, paged, monkeypatch):
     vocab = vocabulary()
     _, complete = tables(schema, vocab)
-    monkeypatch.setattr(nested, "_ROOM", 1)
+    monkeypatch.setattr(pushdown_rows, "_ROOM", 1)
     if not paged:  # as on systems that know nothing of large pages
-        monkeypatch.setattr(nested, "mmap", object())
+        monkeypatch.setattr(pushdown_rows, "mmap", object())
     lazy = mw.compile_json_schema(schema, vocab)
     machine = lazy.machine.machine
     assert machine.pending or machine.parts

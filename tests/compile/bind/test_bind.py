@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.automata.dfa import Dfa
-from maskwright.automata.nfa import Nfa, determinize
+from maskwright.automata.nfa import Nfa
+from maskwright.automata.subsets import determinize
 from maskwright.compile.bind.bind import bind
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops

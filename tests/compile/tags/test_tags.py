@@ -387,7 +387,7 @@ def test_tables_can_be_pickled_and_saved(vocab, tmp_path):
 def test_a_processor_keeps_generated_text_within_tags(vocab):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     tag = Tag("<a>", "</a>", schema={"enum": ["a", "b"]})
     table = compile_structural_tag(TaggedText([tag], at_least=1, stop=True), vocab)

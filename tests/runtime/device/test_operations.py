@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.automata import sequence_sort
 from maskwright.automata import trie as trie_module
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
@@ -499,7 +500,8 @@ def test_jax_tables_of_another_size_but_the_same_shape_do_not_retrace():
 
 @pytest.mark.parametrize("name", ALL)
 def test_tables_with_indices_of_64_bits_work(name, monkeypatch):
-    monkeypatch.setattr(trie_module, "_WIDE", 0)
+    for module in (sequence_sort, trie_module):
+        monkeypatch.setattr(module, "WIDE", 0)
     rows = np.random.default_rng(3).integers(0, 9, (300, 4))
     table = mw.compile_sids(rows, 9)
     monkeypatch.undo()

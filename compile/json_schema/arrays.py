@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from .algebra import (
     ANY,
@@ -21,19 +20,21 @@ from .algebra import (
     all_of,
     any_of,
     atoms,
+    closes,
+    counted,
+    is_any,
+    is_never,
     negate,
 )
-from .cases import Case, closes, counted, is_any, is_never
 from .skeleton import ArrayAutomaton, ArrayState, Step, Value
-
-if TYPE_CHECKING:
-    from .build import Builder
+from .value_builder import ValueBuilder
+from .value_tests import Case
 
 _FINDING = "finding the states of an array"
 
 
-def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
-    """Return the automaton of formulas about arrays; None where it is plain that no array is in any."""
+def arrays(builder: ValueBuilder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
+    """Return the automaton of formulas about arrays; None if plainly no array is in any."""
     if len(parts) == 1:
         pieces = parts[0].args if type(parts[0]) is AllOf else parts
         if all(type(piece) is Items or type(piece) is ItemCount for piece in pieces):
@@ -45,8 +46,8 @@ def arrays(builder: Builder, parts: tuple[Node, ...]) -> ArrayAutomaton | None:
     return _Derivatives(builder, parts).automaton
 
 
-def _counted_items(builder: Builder, pieces: Sequence[Any]) -> ArrayAutomaton | None:
-    """Return the automaton of a conjunction of Items and ItemCount: its states are counts."""
+def _counted_items(builder: ValueBuilder, pieces: Sequence[Node]) -> ArrayAutomaton | None:
+    """Return the automaton of a conjunction of Items and ItemCount, whose states are numbers of items."""
     low, high, longest = 0, None, 0
     conditions = []
     for piece in pieces:
@@ -79,13 +80,13 @@ def _counted_items(builder: Builder, pieces: Sequence[Any]) -> ArrayAutomaton | 
     return automaton
 
 
-def _same_for_all(piece: Any) -> bool:
+def _same_for_all(piece: Node) -> bool:
     """Return whether a formula asks the same of all items."""
     return type(piece) is Items and not piece.args[0]
 
 
-def _single_words(builder: Builder, pieces: Sequence[Any]) -> list[Node] | None:
-    """Return what each item may be, where `Unique` lists words; None where it lists anything else."""
+def _single_words(builder: ValueBuilder, pieces: Sequence[Node]) -> list[Node] | None:
+    """Return the node of each word that items may be, if `Unique` lists words; None if it lists anything else."""
     uniques = [piece for piece in pieces if type(piece) is Unique]
     if len(uniques) != 1:
         return None
@@ -95,11 +96,11 @@ def _single_words(builder: Builder, pieces: Sequence[Any]) -> list[Node] | None:
     return found if all(builder.by_kind(node).keys() == {STRING} for node in found) else None
 
 
-def _distinct_words(builder: Builder, words: Sequence[Node], pieces: Sequence[Any]) -> ArrayAutomaton | None:
-    """Return the automaton of arrays of distinct words: its states are sets of those that are left.
+def _distinct_words(builder: ValueBuilder, words: Sequence[Node], pieces: Sequence[Node]) -> ArrayAutomaton | None:
+    """Return the automaton of arrays of distinct words, whose states are sets of the words that are left.
 
-    All its steps have one value, although words that are gone lead nowhere: each node is one word, as `Unique` has it,
-    or none, so that the value is listed, and of listed words none is begun that leads nowhere (`emit`).
+    All its steps share one value, although words that are gone lead nowhere. Each node is one word, as `Unique` has it,
+    or none. So the value is a list of words, and the emitter begins no listed word that leads nowhere.
     """
     counts = [piece.args for piece in pieces if type(piece) is ItemCount]
     low = max([low for low, *_ in counts], default=0)
@@ -131,15 +132,19 @@ def _distinct_words(builder: Builder, words: Sequence[Node], pieces: Sequence[An
 
 
 def _item(items: Items, place: int) -> Node:
+    """Return the node of the item at a place."""
     prefix: tuple[Node, ...] = items.args[0]
     rest: Node = items.args[1]
     return prefix[place] if place < len(prefix) else rest
 
 
 class _Derivatives:
-    """The automaton of any formulas; a state is a place, up to the longest prefix, and what is left of each formula."""
+    """The automaton of any formulas.
 
-    def __init__(self, builder: Builder, parts: tuple[Node, ...]) -> None:
+    A state is a place, up to the longest prefix, and what is left of each formula.
+    """
+
+    def __init__(self, builder: ValueBuilder, parts: tuple[Node, ...]) -> None:
         self._builder = builder
         self._longest = 0
         for atom in atoms(*parts):
@@ -175,7 +180,7 @@ class _Derivatives:
         return self._builder.step(cases, following)
 
     def _by_values(self, node: Node, place: int) -> list[Case] | None:
-        """Return the cases of an item where all items are distinct and of a few disjoint nodes; None for others."""
+        """Return the cases of an item if items are distinct and in a few disjoint nodes; None for other formulas."""
         parts = node.args if type(node) is AllOf else (node,)
         if [type(part) for part in parts].count(Unique) != 1:
             return None
@@ -183,7 +188,6 @@ class _Derivatives:
         conditions: list[Node] = []
         after: list[Node] = []
         values: tuple[Node, ...] = ()
-        part: Any
         for part in parts:
             if type(part) is Unique:
                 values = part.args[0]
@@ -210,16 +214,17 @@ class _Derivatives:
                 found.append((both, (rest,)))
         return found
 
-    def _after_items(self, node: Any, place: int) -> Node:
+    def _after_items(self, node: Node, place: int) -> Node:
+        """Return what is left of an Items after the item at a place."""
         prefix, rest = node.args
         left = Items((), rest) if prefix and place + 1 >= len(prefix) else node
         return ANY if not left.args[0] and is_any(self._builder.cases.flat(rest)) else left
 
-    def _after(self, node: Any, place: int) -> Node:
-        """Return the derivative of a formula by the item at a place: tests on it, and what is left then."""
+    def _after(self, node: Node, place: int) -> Node:
+        """Return the derivative of a formula by the item at a place: tests on the item, and what is left then."""
         shape = type(node)
         if shape is Types:
-            return node  # type: ignore[no-any-return]
+            return node
         if shape is AllOf:
             return all_of([self._after(part, place) for part in node.args])
         if shape is AnyOf:
@@ -227,7 +232,7 @@ class _Derivatives:
         if shape is Not:
             return negate(self._after(node.args[0], place))
         cases = self._builder.cases
-        if shape is Items:
+        if isinstance(node, Items):
             return all_of([cases.test(_item(node, place)), self._after_items(node, place)])
         if shape is ItemCount:
             return counted(node)
@@ -246,6 +251,7 @@ class _Derivatives:
 
 
 def _contains(node: Node, low: int, high: int | None) -> Node:
+    """Return a Contains, simplified."""
     if high is not None and high < low:
         return NEVER
     return Contains(node, low, high) if low or high is not None else ANY
