@@ -1097,5 +1097,5 @@ def test_an_undeclared_member_that_has_to_fail_comes_last_and_the_limit_has_a_na
     declared = {**schema, "not": {**schema["not"], "properties": {"a": {"type": "string"}}}}
     assert takes(mw.compile_json_schema(declared, vocabulary(), any_order=any_order), '{"a": 1, "b": "x"}')
     assert "comes after it" in NARROWER["not"]
-    readme = (Path(mw.__file__).parent / "README.md").read_text()
-    assert '{"not": {"additionalProperties": {"type": "string"}}}' in readme
+    page = (Path(mw.__file__).parent / "docs/reference/json_schema.md").read_text()
+    assert '{"not": {"additionalProperties": {"type": "string"}}}' in page
