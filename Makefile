@@ -21,13 +21,13 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/bench
-	$(BIN)/python benchmarks/sid.py
-	$(BIN)/python benchmarks/regexes.py
-	$(BIN)/python benchmarks/grammar.py
-	$(BIN)/python benchmarks/self_draft.py
-	$(BIN)/python benchmarks/decode.py $(if $(SCHEMAS),--data $(SCHEMAS))
-	$(BIN)/python benchmarks/json_schema.py $(if $(SCHEMAS),--data $(SCHEMAS))
-	$(if $(SCHEMAS),$(BIN)/python benchmarks/serving.py --data $(SCHEMAS))
+	$(BIN)/python -m benchmarks.suites.sid
+	$(BIN)/python -m benchmarks.suites.regexes
+	$(BIN)/python -m benchmarks.suites.grammar
+	$(BIN)/python -m benchmarks.suites.self_draft
+	$(BIN)/python -m benchmarks.suites.decode $(if $(SCHEMAS),--data $(SCHEMAS))
+	$(BIN)/python -m benchmarks.suites.json_schema $(if $(SCHEMAS),--data $(SCHEMAS))
+	$(if $(SCHEMAS),$(BIN)/python -m benchmarks.suites.serving --data $(SCHEMAS))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
