@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import BudgetError, NoTableError
-from ..table.transition_table import TransitionTable, token_rows
+from ..table.grouped import token_rows
+from ..table.transition_table import TransitionTable
 from .protocol import LazyMachine
 
 
@@ -112,6 +113,11 @@ class LazyTable:
     def fixed_length(self) -> int | None:
         """The length of every sequence, None as long as it is not known."""
         return None if self._table is None else self._table.fixed_length
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens in a sequence, None where there is no most, or as long as it is not known."""
+        return None if self._table is None else self._table.max_length
 
     @property
     def is_nested(self) -> bool:

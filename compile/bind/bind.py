@@ -28,7 +28,7 @@ from ...automata.budget import Meter
 from ...automata.dfa import Dfa
 from ...errors import ConstraintError
 from ...kernels.compiled import kernel
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.distances import graph_facts
 from ...table.flat import grouped
 from ...table.transition_table import TransitionTable
@@ -92,7 +92,7 @@ def bind(dfa: Dfa, vocabulary: Vocabulary, *, source: str, meter: Meter) -> Tran
     if not vocabulary.spells_all_bytes:
         everything = np.arange(states, dtype=np.int32)
         distance = graph_facts(grouped(_arrays(rows, accepting, everything, vocabulary.size))).distance[:-2]
-        closed = distance != NEVER
+        closed = distance != UNREACHABLE
         if not closed[0]:
             raise ConstraintError(
                 "no text that fits the constraint can be written with this vocabulary: "

@@ -140,10 +140,10 @@ def static_width(dev: Any, level: int | None = None) -> int | None:
     if dev.is_trie:
         levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
         width = max([1, *(one.width for one in levels)])  # beyond the longest all are final
-    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.masks.shape[0]:
+    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.bases.masks.shape[0]:
         return None
     else:
-        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.row_start).max()))
+        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.rows.edge_start).max()))
     width += dev.eos is not None
     return width if width < dev.vocab_size else None
 

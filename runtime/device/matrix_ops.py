@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import Level
 from .backend import Array, Backend
@@ -397,7 +397,7 @@ def accepting(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
 
 def distance(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
     """Return the tokens (B,) that each sequence lacks."""
-    return ops.where(state.node < state.high, dev.length - state.depth, NEVER)
+    return ops.where(state.node < state.high, dev.length - state.depth, UNREACHABLE)
 
 
 def bitmask(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array | None = None) -> Array:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.states import NestedState
 from .backend import Array
 from .device_table import AnyState, DeviceCalls, DeviceTable
@@ -164,7 +164,7 @@ def may_follow(ops: StackBackend, dev: DeviceTable, code: Array, around: Around 
                 by_end = ops.plus(ops.lookup(distance, code), around.far[..., end])
                 if calls.distance_room.shape[0]:
                     possible = around.frames + ops.lookup(calls.distance_room[end], code) <= calls.depth
-                    by_end = ops.where(possible, by_end, NEVER)
+                    by_end = ops.where(possible, by_end, UNREACHABLE)
                 far = by_end if far is None else ops.smaller(far, by_end)
     return fits if far is None or last is None else fits & (far <= last)
 

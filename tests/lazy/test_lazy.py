@@ -804,7 +804,7 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
         use(table)
         assert table.is_complete
         assert "states" in repr(table)
-        assert (table.edges.token == complete.edge_token).all()
+        assert (table.edges.token == complete.edges.token).all()
         assert table.nbytes == complete.nbytes
     with pytest.raises(AttributeError, match="no attribute 'edges'"):
         _ = table.edges
@@ -818,7 +818,7 @@ def test_copies_and_pickles_of_a_lazy_table_are_the_table():
     assert not table.is_complete
     loaded = pickle.loads(pickle.dumps(table))
     assert not isinstance(loaded, mw.LazyTable)
-    assert (loaded.edge_target == table.edges.target).all()
+    assert (loaded.edges.target == table.edges.target).all()
 
 
 def test_a_matcher_keeps_its_place_when_the_table_is_completed_or_pickled():

@@ -38,7 +38,7 @@ def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, 
         if len(tokens) < steps:
             continue
         try:
-            table = mw.compile_json_schema(case["schema"], vocab, lazy=False, budget=mw.Budget(seconds=2))
+            table = mw.compile_json_schema(case["schema"], vocab, lazy=False, budget=mw.Budget(seconds=2)).to_table()
             compiled = [engines[name].compile(case["schema"]) for name in engines]
         except Exception:  # whichever engine refuses it, however it says so
             continue

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from ....kernels.limits import UNREACHABLE as NEVER
+from ....kernels.limits import UNREACHABLE
 
 _BLOCK = 64  # scores per block maximum in `top_k`
 
@@ -109,8 +109,8 @@ def lookup(array: Array, index: Array) -> Array:
 def integers(x: Array, like: Array) -> Array:
     """Return whole numbers in the type of `like`; what is too large for that, or too small, is as far out as may be."""
     if isinstance(x, np.ndarray) and x.dtype.itemsize > 4:  # which JAX would wrap in its 32-bit mode
-        x = np.clip(x, 0 if x.dtype.kind == "u" else -NEVER, NEVER)
-    return (jnp.minimum(x, NEVER) if x.dtype == jnp.uint32 else x).astype(like.dtype)
+        x = np.clip(x, 0 if x.dtype.kind == "u" else -UNREACHABLE, UNREACHABLE)
+    return (jnp.minimum(x, UNREACHABLE) if x.dtype == jnp.uint32 else x).astype(like.dtype)
 
 
 def search(ascending: Array, query: Array) -> Array:
