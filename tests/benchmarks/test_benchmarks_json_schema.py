@@ -183,6 +183,7 @@ def test_bars_are_held_against_all_schemas():
     assert [row[3] for row in report.bars(report.summary(ours, ["maskwright"]))][4:6] == [None, None]
 
 
+@pytest.mark.slow
 def test_it_runs_and_maskwright_passes(tmp_path):
     pytest.importorskip("mistral_common")
     command = [
