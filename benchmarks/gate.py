@@ -124,7 +124,7 @@ def _json_schema(results: Any) -> Ratios:
 
 
 def _grammar(results: Any) -> Ratios:
-    out = {}
+    out: Ratios = {}
     for key, said in (("first_ms", "grammar to first mask"), ("again_ms", "the same grammar again")):
         rows = [
             {"engine": r["engine"], "grammar": r["grammar"], "ms": statistics.median(r[key])}
