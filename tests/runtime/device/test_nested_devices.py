@@ -25,6 +25,7 @@ from maskwright.runtime.host import logits as host_logits
 from maskwright.runtime.host import orders
 from maskwright.runtime.host import team as host_team
 from maskwright.table.states import NestedState
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
 
@@ -98,7 +99,10 @@ def words_of(mask: Any) -> np.ndarray:
     return out(mask).view(np.uint32)
 
 
-@pytest.fixture(params=["kernels", "threads", "gathers", "gathers and searches"])
+WAYS = ["kernels", "threads", "gathers", "gathers and searches"]
+
+
+@pytest.fixture(params=WAYS)
 def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, by gathers alone as on any device, and with targets of sites searched."""
     torch = pytest.importorskip("torch")
@@ -138,6 +142,7 @@ def some_tokens(rng: np.random.Generator, table: mw.TransitionTable, state: Any)
 # ------------------------------------------------------------------------------------------------ torch
 
 
+@pytest.mark.parametrize("torch_way", marked(WAYS, slow=["kernels"]), indirect=True)
 @some
 @with_rooms
 @given(seed=seeds)

@@ -3,8 +3,8 @@
 Claim checked: on a GPU a constrained step costs no more than with dense-plus-CSR tables, and no host work is needed
 between steps, so a whole search is one CUDA graph. 20 M semantic IDs (V = 2048, L = 8), B = 2, M = 70.
 
-    python benchmarks/device.py                 on a GPU if there is one, else a smaller set on the CPU
-    python benchmarks/device.py --count 1000000
+    python -m benchmarks.suites.device                 on a GPU if there is one, else a smaller set on the CPU
+    python -m benchmarks.suites.device --count 1000000
 
 Writes `results/device-cuda.json` (or `-cpu`) and prints one table.
 """
@@ -13,15 +13,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from baselines import dense_csr
-from harness import (
+from rich.console import Console
+from rich.table import Table
+
+import maskwright as mw
+from maskwright.runtime import jax_ops, torch_ops
+
+from ..baselines import dense_csr
+from ..beams import (
+    Method,
     TorchUnconstrained,
     decode_jax,
     decode_torch,
@@ -29,15 +36,8 @@ from harness import (
     random_logits,
     search_jax,
     search_torch,
-    spread,
-    time_interleaved,
-    write_json,
 )
-from rich.console import Console
-from rich.table import Table
-
-import maskwright as mw
-from maskwright.runtime import jax_ops, torch_ops
+from ..harness import RESULTS, spread, time_interleaved, write_json
 
 BATCH, BEAMS, LENGTH, VOCAB = 2, 70, 8, 2048
 
@@ -74,7 +74,7 @@ def main() -> None:
     for_methods = [torch.tensor(x, device=device) for x in logits]
     steps = [torch.tensor(x, device=device) for x in repeated]
     dev = torch_ops.put(table, device)
-    methods = {
+    methods: dict[str, Method] = {
         "unconstrained": TorchUnconstrained(),
         "dense+CSR": dense_csr.to_torch(dense, device),
         "dense+CSR, children only": dense_csr.to_torch(dense, device, project=False),
@@ -82,7 +82,7 @@ def main() -> None:
 
     runs: dict[str, Callable[[], Any]] = {"maskwright": lambda: search_torch(dev, steps, BATCH, BEAMS)}
     for name, method in methods.items():
-        runs[name] = lambda method=method: decode_torch(method, for_methods, BATCH, BEAMS)
+        runs[name] = partial(decode_torch, method, for_methods, BATCH, BEAMS)
 
     timed: dict[str, Callable[[], Any]] = {}
     for name, run in runs.items():
@@ -121,7 +121,7 @@ def main() -> None:
     if arguments.count != usual:
         return
     name = "cuda" if cuda else "cpu"
-    write_json(Path(__file__).parent / "results" / f"device-{name}.json", {"bytes": sizes, "times": records})
+    write_json(RESULTS / f"device-{name}.json", {"bytes": sizes, "times": records})
 
 
 if __name__ == "__main__":

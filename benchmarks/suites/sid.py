@@ -9,9 +9,9 @@ Claims checked here (V = 2048, L = 8, B = 2, M = 70, uniform random IDs, unless 
 - a sorted matrix of the IDs is made faster than a table where they are sorted already, takes less memory, and a step
   with it takes at most half as long again.
 
-    python benchmarks/sid.py                       everything; needs 16 GB of memory and about half an hour
-    python benchmarks/sid.py --only decode contains
-    python benchmarks/sid.py --scale 0.01          a hundredth of the IDs, to see that it runs
+    python -m benchmarks.suites.sid                       everything; needs 16 GB of memory and about half an hour
+    python -m benchmarks.suites.sid --only decode contains
+    python -m benchmarks.suites.sid --scale 0.01          a hundredth of the IDs, to see that it runs
 
 Each part runs in a process of its own and writes `results/sid-PART.json`; tables and plots are made from those.
 """
@@ -19,7 +19,6 @@ Each part runs in a process of its own and writes `results/sid-PART.json`; table
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import subprocess
@@ -27,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +36,26 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from baselines import dense_csr, dict_trie, hash_bitmap, prefix_verification
-from harness import (
+
+import maskwright as mw
+from maskwright.runtime import jax_ops, torch_ops
+
+from ..baselines import dense_csr, dict_trie, hash_bitmap, prefix_verification
+from ..beams import (
     JaxUnconstrained,
     TorchUnconstrained,
     decode_jax,
     decode_torch,
     for_search,
-    peak_memory,
     random_logits,
-    ratios,
     search_jax,
     search_torch,
-    spread,
-    time_interleaved,
-    write_json,
 )
-from memory import PeakMemory
-
-import maskwright as mw
-from maskwright.runtime import jax_ops, torch_ops
+from ..harness import RESULTS, ROOT, ratios, spread, time_interleaved, write_json
+from ..memory import PeakMemory, peak_memory
 
 matplotlib.use("Agg")
 
-RESULTS = Path(__file__).parent / "results"
 BATCH, BEAMS, LENGTH, VOCAB = 2, 70, 8, 2048
 Records = list[dict[str, Any]]
 Run = tuple[str, int]  # method, IDs in the set; 0 for none
@@ -118,7 +114,7 @@ def build(scale: float) -> Records:
         for dtype in ("uint16", "int32"):
             sids = random_sids(count, dtype=np.dtype(dtype))
             times = time_interleaved(
-                {name: lambda builder=builder, sids=sids: builder(sids, VOCAB) for name, builder in BUILDERS.items()},
+                {name: partial(builder, sids, VOCAB) for name, builder in BUILDERS.items()},
                 repeats=3,
                 warmup=0,
                 clock=time.process_time,
@@ -191,10 +187,16 @@ def decode(scale: float) -> Records:
     def run_torch(method: Any) -> Callable[[], Any]:
         return lambda: decode_torch(method, for_torch, BATCH, BEAMS)
 
+    def ours_torch(dev: Any) -> Any:
+        return search_torch(dev, steps_torch, BATCH, BEAMS)
+
+    def ours_jax(dev: Any) -> Any:
+        return jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
+
     def run_jax(method: Any) -> Callable[[], Any]:
         return lambda: jax.block_until_ready(decode_jax(method, for_jax, BATCH, BEAMS))
 
-    compiled = torch.compile(lambda dev: search_torch(dev, steps_torch, BATCH, BEAMS), fullgraph=True)
+    compiled = torch.compile(ours_torch, fullgraph=True)
     counts = [int(1e5 * scale), int(1e6 * scale), int(1e7 * scale)]
     fast: dict[str, dict[Run, Callable[[], Any]]] = {
         "torch": {("unconstrained", 0): run_torch(TorchUnconstrained())},
@@ -206,17 +208,12 @@ def decode(scale: float) -> Records:
     for count in counts:
         sids = random_sids(count)
         table, dense = mw.compile_sids(sids, VOCAB), dense_csr.build(sids, VOCAB)
-        dev, dev_jax = torch_ops.put(table), jax_ops.put(table)
-        ours = ("maskwright", count)
-        fast["torch"][ours] = lambda dev=dev: search_torch(dev, steps_torch, BATCH, BEAMS)
-        fast["torch.compile"][ours] = lambda dev=dev: compiled(dev)
-        fast["jax"][ours] = lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
-        matrix = mw.sort_sids(sids, VOCAB)
-        dev, dev_jax = torch_ops.put(matrix), jax_ops.put(matrix)
-        ours = ("sorted matrix", count)
-        fast["torch"][ours] = lambda dev=dev: search_torch(dev, steps_torch, BATCH, BEAMS)
-        fast["torch.compile"][ours] = lambda dev=dev: compiled(dev)
-        fast["jax"][ours] = lambda dev=dev_jax: jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
+        constraints: dict[str, Any] = {"maskwright": table, "sorted matrix": mw.sort_sids(sids, VOCAB)}
+        for name, constraint in constraints.items():
+            dev = torch_ops.put(constraint)
+            fast["torch"][name, count] = partial(ours_torch, dev)
+            fast["torch.compile"][name, count] = partial(compiled, dev)
+            fast["jax"][name, count] = partial(ours_jax, jax_ops.put(constraint))
         for name, project in (("dense+CSR", True), ("dense+CSR, children only", False)):
             fast["torch"][name, count] = run_torch(dense_csr.to_torch(dense, project=project))
             fast["jax"][name, count] = run_jax(dense_csr.to_jax(dense, project=project))
@@ -266,7 +263,11 @@ def matrix(scale: float) -> Records:
         ordered = np.ascontiguousarray(made.sids)
         rng = np.random.default_rng(1)
         asked = torch.tensor(np.concatenate([sids[rng.integers(0, count, 50_000)], random_sids(50_000)]).astype(int))
-        devs = {"table": torch_ops.put(table), "matrix": torch_ops.put(made), "top 50": torch_ops.put(made, top=50)}
+        devs: dict[str, Any] = {
+            "table": torch_ops.put(table),
+            "matrix": torch_ops.put(made),
+            "top 50": torch_ops.put(made, top=50),
+        }
         devs_jax = {"table": jax_ops.put(table), "matrix": jax_ops.put(made), "top 50": jax_ops.put(made, top=50)}
         held = {"table": table.nbytes, "matrix": sum(x.nbytes for x in (*devs["matrix"].words, devs["matrix"].masks))}
         many = 21 if count < 10**6 else 5
@@ -277,21 +278,16 @@ def matrix(scale: float) -> Records:
         def step_jax(dev: Any) -> Any:
             return jax.block_until_ready(search_jax(dev, steps_jax, BATCH, BEAMS))
 
-        makers = {"table": mw.compile_sids, "matrix": mw.sort_sids}
+        makers: dict[str, Any] = {"table": mw.compile_sids, "matrix": mw.sort_sids}
+        calls: dict[str, Any]
         with torch.inference_mode():
-            for what, each, functions, repeats in (
-                ("make, unsorted, s", 1.0, {name: (make, sids, VOCAB) for name, make in makers.items()}, many),
-                (
-                    "make, sorted, s",
-                    1.0,
-                    {name: (make, ordered, VOCAB) for name, make in makers.items()},
-                    many,
-                ),
-                ("step, torch, us", 1e6 / LENGTH, {name: (step_torch, dev) for name, dev in devs.items()}, 21),
-                ("step, jax, us", 1e6 / LENGTH, {name: (step_jax, dev) for name, dev in devs_jax.items()}, 21),
-                ("contains, torch, ns", 1e4, {n: (torch_ops.contains, devs[n], asked) for n in makers}, 7),
+            for what, each, calls, repeats in (
+                ("make, unsorted, s", 1.0, {n: partial(make, sids, VOCAB) for n, make in makers.items()}, many),
+                ("make, sorted, s", 1.0, {n: partial(make, ordered, VOCAB) for n, make in makers.items()}, many),
+                ("step, torch, us", 1e6 / LENGTH, {n: partial(step_torch, dev) for n, dev in devs.items()}, 21),
+                ("step, jax, us", 1e6 / LENGTH, {n: partial(step_jax, dev) for n, dev in devs_jax.items()}, 21),
+                ("contains, torch, ns", 1e4, {n: partial(torch_ops.contains, devs[n], asked) for n in makers}, 7),
             ):
-                calls = {name: functools.partial(*call) for name, call in functions.items()}
                 times = time_interleaved(calls, repeats, warmup=1)
                 slower = ratios(times, "table")
                 for name, seconds in times.items():
@@ -414,7 +410,7 @@ def report() -> None:
         for part in PARTS
         if (RESULTS / f"sid-{part}.json").exists()
     }
-    lines = ["# Semantic-ID sets", "", "Made by `python benchmarks/sid.py` from the JSON files beside it.", ""]
+    lines = ["# Semantic-ID sets", "", "Made by `python -m benchmarks.suites.sid` from the JSON files beside it.", ""]
     for part, record in parts.items():
         rows, machine = record["results"], record["machine"]
         lines += [f"## {part}", "", (PARTS[part].__doc__ or "").strip(), ""]
@@ -500,8 +496,9 @@ def main() -> None:
             if arguments.scale == 1:
                 write_json(RESULTS / f"sid-{part}.json", records)
         else:
-            command = [sys.executable, __file__, "--here", "--only", part, "--scale", str(arguments.scale)]
-            subprocess.run(command, check=True, env={**KEEP_FREED_MEMORY, **os.environ})
+            command = [sys.executable, "-m", "benchmarks.suites.sid", "--here", "--only", part]
+            options = ["--scale", str(arguments.scale)]
+            subprocess.run([*command, *options], check=True, cwd=ROOT, env={**KEEP_FREED_MEMORY, **os.environ})
 
 
 if __name__ == "__main__":

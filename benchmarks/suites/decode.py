@@ -1,6 +1,6 @@
 """Decoders beside one another: model calls, time and cache entries, on one small model in one process.
 
-    python benchmarks/decode.py [--data FILE] [--device cuda] [--quick]
+    python -m benchmarks.suites.decode [--data FILE] [--device cuda] [--quick]
 
 trains two Llama models, of 4 layers and of 1, for a minute on made-up JSON documents of one schema, and decodes with
 them under that schema:
@@ -11,7 +11,7 @@ them under that schema:
 - beam search with a cache for each beam and with one for all, by beams and length of the prompt: entries, time.
 
 Without a model: the time of computing only allowed logits against all, by vocabulary and tokens allowed; and, with
---data (the schemas of `json_schema.py`), how much of real documents is forced, by family of schemas. Writes
+--data (the schemas of `json_schema`), how much of real documents is forced, by family of schemas. Writes
 `results/decode.json`, and table and plots beside it.
 """
 
@@ -30,10 +30,7 @@ from typing import Any
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
-import peers
 import torch
-from harness import write_json
-from json_schema import read
 from rich.progress import track
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -43,9 +40,12 @@ from maskwright.runtime.decode import allowed_logits, count_forced, sample_jumpi
 from maskwright.runtime.integrations.reader import TransformersReader
 from maskwright.runtime.integrations.tree_beams import tree_beam_search
 
+from .. import peers
+from ..harness import RESULTS, write_json
+from .json_schema.cases import read
+
 matplotlib.use("Agg")
 
-RESULTS = Path(__file__).parent / "results"
 Record = dict[str, Any]
 WORDS = ["red", "green", "blue", "large", "small", "wool", "cotton", "silk", "summer", "winter", "classic", "sport"]
 NAMES = ["Coat", "Shirt", "Scarf", "Boots", "Jacket", "Dress", "Gloves", "Hat"]
@@ -353,7 +353,8 @@ def families(path: Path, most: int) -> list[Record]:
 
 def report(results: Record) -> str:
     """Return what was measured as tables."""
-    lines = ["# Decoders", "", "Made by `python benchmarks/decode.py --data FILE`; what it ran on is in `decode.json`."]
+    about = "Made by `python -m benchmarks.suites.decode --data FILE`; what it ran on is in `decode.json`."
+    lines = ["# Decoders", "", about]
 
     def table(text: str, *columns: str) -> None:
         lines.extend(("", text, "", row(columns), row(["---"] * len(columns))))

@@ -11,11 +11,11 @@ its own loss, the other one by the head's alone. All that is searched is the sam
 by looking drafts up in a sorted matrix. Time depends on the sizes of models and not on what their weights are, so that
 it is measured on untrained ones. What is on record in the results, for the same settings, is not measured again.
 
-    python benchmarks/self_draft.py                 the demo's made-up catalogue, a quarter of an hour
-    python benchmarks/self_draft.py --data DIR      and real semantic IDs, as `maskwright demo --data DIR` takes them
-    python benchmarks/self_draft.py --time          time alone, once more, half a minute
-    python benchmarks/self_draft.py --steps 1000 --seeds 1 --ablations 0 --suffix=-longer
-    python benchmarks/self_draft.py --quick         to see that it runs
+    python -m benchmarks.suites.self_draft              the demo's made-up catalogue, a quarter of an hour
+    python -m benchmarks.suites.self_draft --data DIR   and real semantic IDs, as for `maskwright demo --data DIR`
+    python -m benchmarks.suites.self_draft --time       time alone, once more, half a minute
+    python -m benchmarks.suites.self_draft --steps 1000 --seeds 1 --ablations 0 --suffix=-longer
+    python -m benchmarks.suites.self_draft --quick      to see that it runs
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from harness import machine, spread, time_interleaved, write_json
 from rich.console import Console
 
 import maskwright as mw
@@ -48,9 +47,10 @@ from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import Beams, beam_search
 from maskwright.runtime.integrations.self_draft import DraftHead, self_draft_search
 
+from ..harness import RESULTS, machine, spread, time_interleaved, write_json
+
 matplotlib.use("Agg")
 
-RESULTS = Path(__file__).parent / "results"
 BAR = 0.03  # by how much of its recall drafting may fall behind
 CUTOFFS = (1, 5, 10)
 ORDINARY, STEP, END, NONE = "ordinary", "verified at every step", "verified at the end", "not verified"
@@ -351,7 +351,7 @@ def markdown(summary: dict[str, dict[str, Record]], settings: Record, on: Record
     lines = [
         "# Self-drafting",
         "",
-        "Made by `python benchmarks/self_draft.py` from the JSON file beside it. "
+        "Made by `python -m benchmarks.suites.self_draft` from the JSON file beside it. "
         f"{settings['training']['steps']:,} training steps of {settings['training']['batch']} histories for every "
         f"model, {settings['beams']} beams, batches of {settings['batch']} users, one thread. Recall in per cent, mean "
         "and standard deviation over seeds, and its share of ordinary search's over the same seeds. Times are the "
