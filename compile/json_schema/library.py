@@ -20,7 +20,10 @@ from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...lazy.lazy_table import LazyTable
-from ...lazy.pushdown import Base, Counted, LazyPushdown, StringMaskCache
+from ...lazy.pushdown.bases import Base
+from ...lazy.pushdown.lazy_pushdown import FrameRule, LazyPushdown
+from ...lazy.pushdown.memory import LibraryParts
+from ...lazy.pushdown.string_mask_cache import Counted, StringMaskCache
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import TokenTrie, Vocabulary
 from .. import store
@@ -106,12 +109,12 @@ class Library(LinkedLibrary):
             part = slice(*arrays["exit_start"][listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
             token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
             mask = arrays["masks"][arrays["base_mask"][base]]
-            found[state] = Base.of(mask, token, symbol, token[:0], sheets=MaskBuffers(mask.size))
+            found[state] = Base.of(mask, token, symbol, token[:0], buffers=MaskBuffers(mask.size))
         return found
 
     @cached_property
-    def known(self) -> StringMaskCache:
-        """What all tables know of the vocabulary, and of what strings have in them."""
+    def string_masks(self) -> StringMaskCache:
+        """Masks of strings that all lazy machines share."""
         return StringMaskCache(self.vocabulary, self.bases[self.places.body])
 
     @cached_property
@@ -274,7 +277,7 @@ def lazily(
         emitter.begin(patient.begin())
         reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
         if reader.most_frames_required > reader.depth and not reader.mask(0, b"", 0)[0].any():
-            raise too_deep(reader.need(0), reader.depth)
+            raise too_deep(reader.frames_required(0), reader.depth)
         return reader
 
     def renewed(reader: LazyPushdown) -> LazyPushdown:
@@ -312,7 +315,7 @@ def _load_loops() -> None:
         library, meter = Library.of(vocabulary, layout), Budget(seconds=math.inf).begin()
         emitter = Emitter((build(formula(_OF_ALL_KINDS, meter=meter), meter),), library, meter, 1)
         emitter.finish()
-        _reader(library, emitter, 1, meter).need(0)
+        _reader(library, emitter, 1, meter).frames_required(0)
 
 
 def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> LazyPushdown:
@@ -326,8 +329,9 @@ def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> LazyPus
         emitter.finish()
         return needs(machine, MOST_DEPTH)
 
-    return LazyPushdown(
-        machine, library.vocabulary, library.bases, library.remainders, library.places.body,
-        library.counted, limits, library.known, depth,
-        None if bound is None else bound + library.most_opened, meter, emitter.release,
+    parts = LibraryParts(
+        library.vocabulary, library.remainders, library.bases, library.places.body, library.counted,
+        library.string_masks,
     )  # fmt: skip
+    frames = FrameRule(limits, depth, None if bound is None else bound + library.most_opened)
+    return LazyPushdown(machine, parts, frames, meter, emitter.release)
