@@ -15,7 +15,7 @@ from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
 from ...table.transition_table import Level, TransitionTable
 from ..host.table_pointers import HostTable
-from .backend import Array
+from .backend import Array, Placed
 
 _DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
 MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
@@ -475,7 +475,7 @@ def check_sids(shape: tuple[int, ...]) -> None:
         raise ValueError(f"sids must have shape (N, L), not {tuple(shape)}")
 
 
-def check_put(dev: Any) -> None:
+def check_put(dev: Placed) -> None:
     """Raise TypeError unless a table has been through `put`."""
     if not isinstance(dev, DeviceTable):
         raise TypeError(f"a table from put is needed, not a {type(dev).__name__}: pass it through put once, first")

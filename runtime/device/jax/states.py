@@ -67,7 +67,7 @@ def accepting(dev: DeviceTable, state: AnyState) -> Array:
 
 @by_kind(arrays)
 def distance(dev: DeviceTable, state: AnyState) -> Array:
-    """Return the tokens (B,) in which each sequence can be complete, UNREACHABLE at most; one of them is always allowed.
+    """Return the tokens (B,) in which each sequence can be complete, at most UNREACHABLE; one of them is allowed.
 
     The table must have been put with budgets.
     """

@@ -19,6 +19,7 @@ from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Cache
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -194,6 +195,6 @@ def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
     return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))
 
 
-def first_tokens(dev: DeviceTable | None, cache: Any, count: int, token: int) -> Array:
+def first_tokens(dev: DeviceTable | None, cache: Cache, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with."""
     return jnp.full(count, token, jnp.int32)

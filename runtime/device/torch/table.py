@@ -16,6 +16,7 @@ from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Cache
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
 from ..matrix_ops import DeviceMatrix, place
@@ -153,13 +154,13 @@ def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
 
 
 @by_kind(arrays)
-def first_tokens(dev: TorchTable | None, cache: Any, count: int, token: int) -> Tensor:
+def first_tokens(dev: TorchTable | None, cache: Cache, count: int, token: int) -> Tensor:
     """Return `count` copies of the token a model is first fed with, where the table or else the cache is."""
     device = _device(cache) if dev is None else dev.row_start.device
     return torch.full((count,), token, dtype=torch.int64, device=device)
 
 
-def _device(cache: Any) -> torch.device | None:
+def _device(cache: Cache) -> torch.device | None:
     """Return the device of the first tensor in a tree."""
     if isinstance(cache, Tensor):
         return cache.device

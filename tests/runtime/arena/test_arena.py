@@ -56,7 +56,7 @@ def vocab():
 
 @pytest.fixture(scope="module")
 def tables(vocab):
-    return [
+    found = [
         mw.compile_json_schema(RECURSIVE, vocab),
         mw.compile_regex("[a-z]{1,50}", vocab),
         mw.compile_choices(["red", "green", "redder"], vocab),
@@ -67,6 +67,7 @@ def tables(vocab):
         mw.compile_json_schema(ENDS, vocab, depth=5),
         trie(vocab, [[1, 2, 3], [1, 2], [5], [7, 7, 7, 7]]),
     ]
+    return [table.to_table() for table in found]
 
 
 def trie(vocab, sequences):
