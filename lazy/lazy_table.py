@@ -21,8 +21,8 @@ class LazyTable:
 
     A `Matcher` without a budget of tokens reads the machine that the table would be made from, with the same answers.
     It makes each state when a text first comes to it. Whatever needs arrays, such as `put` or `Matcher.state`, calls
-    `to_table`, which raises BudgetError if the table is larger than its budget allows. Reading raises `BudgetError` if a new state
-    exceeds the budget, or `TableError` after an interrupted write; `to_table` still works then.
+    `to_table`, which raises BudgetError if the table is larger than its budget allows. Reading raises `BudgetError` if
+    a new state exceeds the budget, or `TableError` after an interrupted write; `to_table` still works then.
     """
 
     def __init__(
