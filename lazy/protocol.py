@@ -1,4 +1,4 @@
-"""What a lazy table reads until its arrays are worked out."""
+"""The machines that a lazy table reads until its arrays are worked out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 
 class LazyMachine(Protocol):
-    """What a lazy table is until it is worked out: a machine that can be read as it is, from state 0."""
+    """A machine that a matcher reads as it is, from state 0, and that makes its states on the way."""
 
-    depth: int
-    most_frames_required: int
+    depth: int  # most open frames that are no leaves
+    most_frames_required: int  # with so many frames left, nothing is refused for want of them
     strings: int  # the first state within a string
 
     @property
@@ -34,17 +34,18 @@ class LazyMachine(Protocol):
         """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
 
     def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
-        """Return the tokens that a configuration allows, read-only, and how much of the stack they depend on.
+        """Return the tokens that a configuration allows, read-only, and on how many sites from the top they depend.
 
-        sites: those of the stack, int32, the outermost first. The third is the mask's note, by machines that are
-        `NotesMasks`, or whether it is worth keeping as it is. The array is reused once nobody holds it.
+        sites: the open return sites, int32, the outermost first. frames: how many of them are no leaves where frames
+        may run out, else -1. The third result is a note of the mask, by machines that are `NotesMasks`, or whether the
+        mask is worth keeping as it is. The array is written anew once nothing holds it.
         """
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the state and stack that a token leads to, None if it is not allowed."""
 
     def fits(self, node: int, stack: Any) -> bool:
-        """Return whether there is room to leave all that is open."""
+        """Return whether the frames left are enough to leave all that is open."""
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.network import Network
 from ...errors import ConstraintError, NoTableError
-from ...lazy.grammar import NO_TOKENS, LazyGrammar
+from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary

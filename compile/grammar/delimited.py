@@ -26,7 +26,7 @@ from ...automata.dfa import BYTES
 from ...automata.network import Network
 from ...automata.pushdown import PushdownMachine
 from ...automata.refinement import refine
-from ...lazy.grammar import NO_TOKENS, LazyGrammar
+from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 
 _PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)
 

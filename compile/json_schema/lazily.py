@@ -14,7 +14,8 @@ from ...automata.budget import Budget, Meter
 from ...automata.frames_required import frames_required
 from ...kernels.limits import MOST_DEPTH
 from ...lazy.lazy_table import LazyTable
-from ...lazy.pushdown import LazyPushdown
+from ...lazy.pushdown.lazy_pushdown import FrameRule, LazyPushdown
+from ...lazy.pushdown.memory import LibraryParts
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..bind.link import too_deep
@@ -42,7 +43,7 @@ def lazily(
         emitter.begin(patient.begin())
         reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
         if reader.most_frames_required > reader.depth and not reader.mask(0, b"", 0)[0].any():
-            raise too_deep(reader.need(0), reader.depth)
+            raise too_deep(reader.frames_required(0), reader.depth)
         return reader
 
     def renewed(reader: LazyPushdown) -> LazyPushdown:
@@ -76,7 +77,7 @@ def _load_loops() -> None:
         library, meter = Library.of(vocabulary, layout), Budget(seconds=math.inf).begin()
         emitter = Emitter((build(formula(_OF_ALL_KINDS, meter=meter), meter),), library, meter, 1)
         emitter.finish()
-        _reader(library, emitter, 1, meter).need(0)
+        _reader(library, emitter, 1, meter).frames_required(0)
 
 
 def _reader(library: Library, emitter: Emitter, depth: int, meter: Meter) -> LazyPushdown:
@@ -90,8 +91,9 @@ def _reader(library: Library, emitter: Emitter, depth: int, meter: Meter) -> Laz
         emitter.finish()
         return frames_required(machine, MOST_DEPTH)
 
-    return LazyPushdown(
-        machine, library.vocabulary, library.bases, library.remainders, library.places.body,
-        library.counted, limits, library.known, depth,
-        None if bound is None else bound + library.most_opened, meter, emitter.release,
+    parts = LibraryParts(
+        library.vocabulary, library.remainders, library.bases, library.places.body, library.counted,
+        library.string_masks,
     )  # fmt: skip
+    rule = FrameRule(limits, depth, None if bound is None else bound + library.most_opened)
+    return LazyPushdown(machine, parts, rule, meter, emitter.release)

@@ -18,7 +18,8 @@ from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
-from ...lazy.pushdown import Base, Counted, StringMaskCache
+from ...lazy.pushdown.bases import Base
+from ...lazy.pushdown.string_mask_cache import Counted, StringMaskCache
 from ...vocabulary.token_trie import TokenTrie
 from ...vocabulary.vocabulary import Vocabulary
 from .. import store
@@ -107,12 +108,12 @@ class Library(LinkedLibrary):
             part = slice(*exits.start[listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
             token, symbol = exits.token[part].astype(np.int32), exits.symbol[part].astype(np.int32)
             mask = bases.masks[bases.mask[base]]
-            found[state] = Base.of(mask, token, symbol, token[:0], sheets=MaskBuffers(mask.size))
+            found[state] = Base.of(mask, token, symbol, token[:0], buffers=MaskBuffers(mask.size))
         return found
 
     @cached_property
-    def known(self) -> StringMaskCache:
-        """What all tables know of the vocabulary, and of what strings have in them."""
+    def string_masks(self) -> StringMaskCache:
+        """Masks of strings that all lazy machines share."""
         return StringMaskCache(self.vocabulary, self.bases[self.places.body])
 
     @cached_property

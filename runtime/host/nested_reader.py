@@ -38,7 +38,7 @@ class NestedReader(StackReader):
         )
         super().__init__(table.vocab_size, table.eos, limits)
         self.rows, self.after_eos, self.dead = table.num_rows, table.after_eos, table.dead
-        self._views, self._code_need = TableViews(table.arrays, False), table.code_frames_required.data
+        self._views, self._code_frames_required = TableViews(table.arrays, False), table.code_frames_required.data
         self._pointers, self._tokens = pointers_of(table), table.edges.token
         self._header = self._pointers.header
         self._buffers = _buffers.setdefault(self.words, MaskBuffers(self.words))
@@ -192,7 +192,7 @@ class NestedReader(StackReader):
     def _followed(self, code: int, stack: Stack) -> Configuration | None:
         """Return where a code leads from a stack."""
         views = self._views
-        if stack.variant and code != self.dead and stack.frames + self._code_need[code] > self.limits.depth:
+        if stack.variant and code != self.dead and stack.frames + self._code_frames_required[code] > self.limits.depth:
             return None
         if code < self.rows:
             return code, stack

@@ -27,8 +27,9 @@ from maskwright.compile.json_schema.layout import Layout
 from maskwright.compile.json_schema.library import Library
 from maskwright.compile.json_schema.skeleton import ObjectState
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
-from maskwright.lazy import pushdown as lazy_module
-from maskwright.lazy.kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
+from maskwright.lazy.pushdown import lazy_pushdown, string_mask_cache
+from maskwright.lazy.pushdown.header import ALL_BYTES, AT_FREE_BYTES, AT_FREE_GROUPS
+from maskwright.lazy.pushdown.string_mask_cache import StringMaskCache
 from maskwright.runtime.host import stack_reader
 from maskwright.vocabulary.characters import BYTE_GROUP
 from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
@@ -130,15 +131,15 @@ CONTENTS = {  # and a text of each
 }
 
 
-@pytest.mark.parametrize("most", [lazy_module._MOST_KEPT, 1])
+@pytest.mark.parametrize("most", [string_mask_cache._MOST_KEPT, 1])
 @pytest.mark.parametrize("name", CONTENTS)
 def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypatch):
-    monkeypatch.setattr(lazy_module, "_MOST_KEPT", most)
+    monkeypatch.setattr(string_mask_cache, "_MOST_KEPT", most)
     _, vocab = tekken()
     content, text = CONTENTS[name]
     other = {"type": "string", "pattern": "^[A-Z]+[a-z]*$"}  # by which keys have several labels
-    known = mw.compile_json_schema(True, vocab, lazy=True).machine._known
-    known._texts.clear()
+    known = mw.compile_json_schema(True, vocab, lazy=True).machine._string_masks
+    known._content_bases.clear()
     known._contents.clear()
     found = []
     for schema, written in (
@@ -155,11 +156,11 @@ def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypa
             assert a.advance(token)
             assert b.advance(token)
         assert a.is_accepting
-        assert lazy.machine._known is known
-        found.append((set(lazy.machine._numbers.values()), set(known._texts)))
+        assert lazy.machine._string_masks is known
+        found.append((set(lazy.machine._content_numbers.values()), set(known._content_bases)))
     assert found[0][0]
     if most == 1:
-        assert len(known._texts) <= 1
+        assert len(known._content_bases) <= 1
     else:
         assert found[0][0] <= found[1][0]
         assert found[3] == (found[0][0], found[2][1])  # which finds nothing new
@@ -216,14 +217,14 @@ def test_characters_are_left_out_that_few_tokens_have_behind_their_first():
         assert a.advance(token)
         assert b.advance(token)
     assert (a.mask() == b.mask()).all()
-    read = int(lazy.machine._header[AT_GROUPS]) >> BYTE_GROUP.astype(object)
+    read = int(lazy.machine._header[AT_FREE_GROUPS]) >> BYTE_GROUP.astype(object)
     assert [bool(read[byte] & 1) for byte in b"px "] == [True, True, False]  # spaces are first mostly, letters are not
 
 
 def test_contents_are_the_same_only_if_they_say_the_same():
     content = mw.compile_json_schema({"format": "uri", "maxLength": 60}, vocabulary()).machine.machine.texts[0]
     _, vocab = tekken()
-    known = mw.compile_json_schema({"format": "uri"}, vocab).machine._known
+    known = mw.compile_json_schema({"format": "uri"}, vocab).machine._string_masks
     numbers = [known.number(content)]
     for name in ("class_of", "transition", "label", "needed"):
         array = getattr(content, name).copy()
@@ -258,9 +259,9 @@ def test_what_states_allow_that_read_any_characters_is_only_told_apart_by_labels
     vocab = mw.Vocabulary.from_bytes(
         [b"", *(bytes([b]) for b in range(256)), *dict.fromkeys(word.encode() for word in words + ends)], eos=0
     )
-    met, keep = [], lazy_module.StringMaskCache.keep
+    met, keep = [], StringMaskCache.keep
     monkeypatch.setattr(
-        lazy_module.StringMaskCache, "keep", lambda known, *given: met.append((known, given[2])) or keep(known, *given)
+        StringMaskCache, "keep", lambda known, *given: met.append((known, given[2])) or keep(known, *given)
     )
     rng = random.Random(others)
     narrow = ("^[^\\n]*$", '^[^"]*b$', "^[^\\x01]*$", "^([^\\n]|\\n[^a])*$", r"^[^\\]*x$")
@@ -670,7 +671,7 @@ def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, 
 
 @pytest.mark.parametrize("bases", [1, 1024])
 def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bases, monkeypatch):
-    monkeypatch.setattr(lazy_module, "_MOST_BASES", bases)
+    monkeypatch.setattr(lazy_pushdown, "_MOST_BASES", bases)
     _, vocab = tekken()
     lazy, complete = tables(LONG, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
