@@ -143,6 +143,7 @@ def test_imports_run_one_way(path):
             assert homes & HEAVY[first], f"{relative} imports {name}"
 
 
+@pytest.mark.long
 def test_no_modules_import_each_other():
     graph = {
         named(path): {m for name in imports(path) if (m := module_of(name)) is not None and m != named(path)}
@@ -185,6 +186,7 @@ def test_importing_the_package_brings_in_no_optional_dependency():
     assert not {*HEAVY, "regex"} & set(out.stdout.split())
 
 
+@pytest.mark.long
 def test_only_a_reference_to_another_document_brings_in_the_libraries_for_it():
     code = (
         "import sys, maskwright as mw\n"
@@ -288,11 +290,13 @@ def functions() -> list[tuple[str, ast.FunctionDef]]:
     ]
 
 
+@pytest.mark.long
 def test_no_function_is_longer_than_100_lines():
     found = sorted(name for name, node in functions() if (node.end_lineno or 0) - node.lineno + 1 > 100)
     assert found == TO_COME["long_functions"]
 
 
+@pytest.mark.long
 def test_no_function_takes_more_than_12_parameters():
     found = sorted(
         name for name, node in functions() if len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) > 12

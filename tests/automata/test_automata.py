@@ -394,6 +394,7 @@ def distinct_states(transition: np.ndarray, accepting: np.ndarray) -> int:
     return before
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(60, 250), st.integers(1, 60), st.booleans())
 def test_wide_automata_of_many_states_are_minimised_too(seed, classes, kinds, forward):
@@ -466,6 +467,7 @@ def test_arrays_that_are_no_dfa_are_refused(broken):
 # -------------------------------------------------------------------------------------------------------- algebra
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=100)
 @given(trees, trees)
 def test_boolean_operations_are_those_of_sets(left, right):

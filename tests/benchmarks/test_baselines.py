@@ -93,6 +93,7 @@ def check_against(expected, found):
             assert np.isneginf(row_scores[live:]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("seed", range(2))
 def test_more_beams_than_sequences_decode_the_whole_set(decode_both, name, seed):
@@ -110,6 +111,7 @@ def test_more_beams_than_sequences_decode_the_whole_set(decode_both, name, seed)
     check_against(expected, decode_both(name, sids, logits, batch, beams))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize(("count", "beams", "length"), [(40, 5, 4), (3, 4, 3), (1, 2, 3), (30, 6, 2), (9, 3, 1)])
 def test_beam_search_equals_the_naive_one(decode_both, name, count, beams, length):
@@ -119,6 +121,7 @@ def test_beam_search_equals_the_naive_one(decode_both, name, count, beams, lengt
     check_against(expected, decode_both(name, sids, logits, batch, beams))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 def test_a_wider_vocabulary_is_no_different(decode_both, name):
     """V = 1,001 is no multiple of 8, and its states have from one child to many."""

@@ -231,6 +231,7 @@ def ask(engine, case=TOY_CASE, rounds=1):
     return measuring.ask(engine, case, TOY, rounds, 10.0)
 
 
+@pytest.mark.long
 def test_an_engine_that_is_right_is_called_right_and_each_step_is_timed_twice():
     engine = Naive()
     found = ask(engine, rounds=3)
@@ -282,6 +283,7 @@ def test_bars_are_held_against_what_was_measured():
     assert held([{**ours[0], "whole_wrong": [{"text": "x", "said": "accepts"}]}, ours[1], *theirs])[0] is False
 
 
+@pytest.mark.long
 def test_it_runs_and_writes_what_it_measured(tmp_path, monkeypatch):
     options = ["--quick", "--only", "units", "--engines", "maskwright", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["grammar.py", *options])

@@ -420,6 +420,7 @@ def test_each_member_is_one_line():
     assert set(run_well("sample", "regex", r"\n|x|é|", "-n", 40, "--seed", 0).splitlines()) == {"x", "é", r"'\n'", "''"}
 
 
+@pytest.mark.long
 def test_a_pipe_that_is_closed_early_is_no_error():
     command = [sys.executable, "-m", "maskwright.cli.main", "sample", "regex", "[0-9]+", "-n", "3000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as sampling:

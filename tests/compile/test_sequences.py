@@ -67,6 +67,7 @@ def test_distance_is_the_fewest_tokens_to_an_end(case):
             assert table.distance[state] == min(len(r) - len(prefix) for r in rows if r[: len(prefix)] == prefix)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", ["random", "one long shared prefix", "one last token", "all equal", "clustered"])
 def test_large_sets_of_any_shape_hold_what_numpy_says(shape):
     rng = np.random.default_rng(7)

@@ -115,6 +115,7 @@ def test_strings_of_all_kinds_are_read_as_they_are_bound(seed):
     same_along_walks(lazy, complete, vocab, random.Random(seed), 400, rare=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["keys by patterns", "recursion", "strings"])
 def test_a_real_vocabulary_is_read_lazily_too(name):
     _, vocab = tekken()
@@ -131,6 +132,7 @@ CONTENTS = {  # and a text of each
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [string_mask_cache._MOST_KEPT, 1])
 @pytest.mark.parametrize("name", CONTENTS)
 def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypatch):
@@ -324,6 +326,7 @@ print(json.dumps(late))
 """
 
 
+@pytest.mark.long
 def test_no_loop_is_loaded_while_somebody_waits_for_a_mask():
     """In a process that has compiled no more than a schema of anything: it reads what no text came to yet."""
     value = {
@@ -704,6 +707,7 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bas
     assert abs(host.nbytes - around - 4 * host.words * whole - sum(noted)) < 10 * len(noted)
 
 
+@pytest.mark.long
 def test_masks_stay_as_they_are_while_somebody_holds_them_and_are_written_over_then():
     """Tables of one library write their masks on the same sheets; some differ from the one before in few words."""
     _, vocab = tekken()
@@ -889,6 +893,7 @@ def said_of(table, text):
         return type(error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [1, 5, 20])
 @pytest.mark.parametrize("kind", [BudgetError, KeyboardInterrupt, MemoryError])
 def test_what_was_written_half_way_is_never_read(kind, after, monkeypatch):
@@ -969,6 +974,7 @@ class Marked(list):
     """What lives as long as the stack that has it."""
 
 
+@pytest.mark.long
 def test_sequences_share_their_stacks_until_these_are_too_many(monkeypatch):
     monkeypatch.setattr(stack_reader, "_MOST_STACKS", 20)
     vocab = vocabulary(1000)
@@ -1025,6 +1031,7 @@ def test_garbage_is_still_collected_where_a_process_does_nothing_but_compile():
     assert gc.isenabled()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "inside", [{}, {"items": {"$ref": "#"}, "properties": MANY["properties"] | {"a": {"$ref": "#"}}}]
 )
@@ -1163,6 +1170,7 @@ def same_until_it_ends(lazy, complete, vocab, rng):
             assert b.advance(token)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.parametrize("seed", range(4 * TIMES))
 def test_a_depth_is_all_that_keeps_a_text_from_being_written(seed, lazy):

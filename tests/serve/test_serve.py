@@ -358,6 +358,7 @@ def test_a_streamed_call_is_the_same_call(client, choice):
         assert len(ids) == 1
 
 
+@pytest.mark.long
 @given(st.text(max_size=30), st.randoms())
 def test_a_call_comes_apart_wherever_it_is_cut(value, rng):
     arguments = json.dumps({"a": value})
@@ -686,6 +687,7 @@ def test_annotations_and_fields_that_change_nothing_are_taken(service):
     assert out.status_code == 200, out.text
 
 
+@pytest.mark.long
 def test_limits_of_a_server_are_told():
     limits = Limits(max_body_bytes=3000, budget=mw.Budget(states=50), max_tokens=5000)
     capacity = mw.Capacity(states=2000)
@@ -712,6 +714,7 @@ def test_limits_of_a_server_are_told():
 # ------------------------------------------------------------------------------------------------------------- load
 
 
+@pytest.mark.long
 def test_forty_clients_with_all_kinds_of_constraints_get_what_they_asked_for(service):
     def ask(n):
         rng = random.Random(n)
@@ -932,6 +935,7 @@ def test_a_server_that_is_told_to_stop_lets_what_is_written_end_up_to_a_time(gra
         assert not one.worker._thread.is_alive()
 
 
+@pytest.mark.long
 def test_a_server_that_has_ended_keeps_nothing():
     with running() as one:
         assert post(one, prompt="a", max_tokens=2).status_code == 200
@@ -941,6 +945,7 @@ def test_a_server_that_has_ended_keeps_nothing():
     assert arena() is None
 
 
+@pytest.mark.long
 def test_the_command_serves_and_ends_by_sigterm(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -1059,6 +1064,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_a_model_is_loaded_from_its_folder(folder):
     loaded = loading.load(folder, device="cpu")
     assert loaded.name == "small"

@@ -288,6 +288,7 @@ def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
             assert (distance[~alive] == 2**31 - 1).all()
 
 
+@pytest.mark.long
 @pairs(slow=[("jax", "late")])
 def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
@@ -344,6 +345,7 @@ def test_each_way_to_find_what_is_allowed_is_taken():
         assert (depth >= dev.per_word) == later
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_tokens_and_budgets_of_any_integer_type_mean_the_same(name, dtype):
@@ -376,6 +378,7 @@ def test_tokens_and_budgets_of_any_integer_type_mean_the_same(name, dtype):
         assert (out(ops.advance(dev, state, huge).node) == 3).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "dtype"), [("torch", "float16"), ("torch", "bfloat16"), ("jax", "bfloat16")])
 def test_narrow_logits_keep_their_type_and_bits(name, dtype):
     c, (ops, into) = case("masks"), backend(name)
@@ -389,6 +392,7 @@ def test_narrow_logits_keep_their_type_and_bits(name, dtype):
     assert (out(masked)[~allowed] == -np.inf).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_contains_agrees_with_a_set_on_many_rows(name):
     ops, into = backend(name)
@@ -410,6 +414,7 @@ def test_contains_agrees_with_a_set_on_many_rows(name):
         assert not out(ops.contains(ops.put(case("few tokens").matrix), into(np.zeros((4, length), np.int64)))).any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("vocab", "length"), [(128, 10), (2, 66)])
 def test_the_last_of_all_tokens_does_not_overflow_a_full_word(name, vocab, length):
@@ -498,6 +503,7 @@ def decoders(ops: Any, dev: Any, weights: Any, rows: Any, uniforms: Any, length:
     }
 
 
+@pytest.mark.long
 @pairs(jax=["few tokens"], slow=[("jax", "few tokens")])
 def test_decoders_find_with_a_matrix_what_they_find_with_a_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
@@ -552,6 +558,7 @@ def test_only_allowed_rows_of_the_projection_are_computed(name, kind):
 # ------------------------------------------------------------------------------------------------ the best alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "top"),
     [(name, kind, top) for name in ("numpy", "torch") for kind in CASES[:5] for top in (1, 4)]
@@ -667,6 +674,7 @@ def test_no_torch_operation_needs_a_value_on_the_host(kind, top):
                 assert ops.select(dev, logits, state, scores, 3, level, renormalise).scores.shape == (2, 3)
 
 
+@pytest.mark.long
 def test_a_whole_search_compiles_in_torch():
     torch = pytest.importorskip("torch")
     c, ops = case("masks"), backend("torch").ops
@@ -685,6 +693,7 @@ def test_a_whole_search_compiles_in_torch():
         assert torch.equal(inside, quick.valid.reshape(-1))
 
 
+@pytest.mark.long
 def test_jax_has_words_of_64_bits_where_it_is_told_to():
     jax = pytest.importorskip("jax")
     c, (ops, into) = case("few tokens"), backend("jax")
@@ -700,6 +709,7 @@ def test_jax_has_words_of_64_bits_where_it_is_told_to():
         assert out(ops.contains(dev, jax.numpy.asarray(c.rows))).all()
 
 
+@pytest.mark.long
 def test_jax_scans_and_maps_over_states():
     jax = pytest.importorskip("jax")
     c, (ops, into) = case("few tokens"), backend("jax")
@@ -729,6 +739,7 @@ def test_sids_that_are_no_integers_are_refused(name):
             ops.contains(dev, array(sids))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_a_state_of_another_depth_has_no_candidates(name):
     ops, array = backend(name)

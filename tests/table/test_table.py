@@ -41,6 +41,7 @@ def test_a_saved_table_comes_back_as_it_was(table, saved):
     assert (loaded.min_length, loaded.max_length) == (table.min_length, table.max_length)
 
 
+@pytest.mark.long
 def test_a_saved_table_works_in_a_fresh_process(table, saved):
     code = (
         "import sys, numpy as np, maskwright as mw\n"

@@ -134,6 +134,7 @@ def gappy() -> Vocabulary:
 any_letter = ("[]", frozenset(LETTERS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "tree",
     [
@@ -155,6 +156,7 @@ def test_rows_that_share_bases_are_what_a_simulation_allows(tree, wide, gappy):
     check(dfa_of(tree), gappy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -185,6 +187,7 @@ def test_rows_over_a_real_vocabulary_are_what_a_simulation_allows(pattern):
             assert pairs.setdefault(target, expected[token]) == expected[token]
 
 
+@pytest.mark.long
 def test_a_long_repetition_takes_room_for_a_few_rows_only(wide):
     table = bind(dfa_of(("{}", any_letter, 1, 3000)), wide, source="", meter=Budget().begin())
     assert table.num_rows == 3001

@@ -571,6 +571,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_made_again(vocab, tmp_path, s
             assert file.read_bytes() == whole  # made again, or the change was none that says anything
 
 
+@pytest.mark.long
 def test_a_process_killed_while_it_writes_leaves_nothing_half_written(vocab, tmp_path):
     program = f"""
 import maskwright as mw
@@ -631,6 +632,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(vocab, tmp_path):
 # ------------------------------------------------------------------------------------------------------- warming
 
 
+@pytest.mark.long
 def test_warming_compiles_in_processes_and_says_what_cannot_be(vocab, tmp_path):
     cache = mw.Cache(vocab, directory=tmp_path)
     schemas = [number(0), {"type": 3}, json.dumps(number(1)), number(0), "{", {"type": "string", "pattern": "("}]
@@ -654,6 +656,7 @@ def test_warming_compiles_in_processes_and_says_what_cannot_be(vocab, tmp_path):
         cache.warm(number(0))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_warming_leaves_to_lazy_tables_what_is_too_large(vocab):
     cache = mw.Cache(vocab)
     large = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 900 + i} for i in range(40)}}
@@ -664,6 +667,7 @@ def test_warming_leaves_to_lazy_tables_what_is_too_large(vocab):
     assert cache.stats.entries == 0
 
 
+@pytest.mark.long
 def test_nothing_leaks_when_a_thousand_schemas_go_through_a_small_cache(vocab):
     cache = mw.Cache(vocab, max_entries=20)
     for i in range(100):
@@ -832,6 +836,7 @@ def test_processes_that_write_little_bound_the_folder_too(vocab, tmp_path):
     assert 1 <= len(kept) <= 4
 
 
+@pytest.mark.long
 def test_warming_reads_the_folder_and_is_waited_for(vocab, tmp_path):
     first = mw.Cache(vocab, directory=tmp_path)
     first.warm([number(0), {"type": 3}], processes=1)

@@ -93,6 +93,7 @@ def walked(
         assert other.advance(text[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wide", [512, 3])  # own edges from which on a row is a mask, and calls beside
 def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab, monkeypatch, wide):
     monkeypatch.setattr(library, "_WIDE", wide)
@@ -118,6 +119,7 @@ def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab,
 WORDS = ("(?!(be|en)$)[ben]+", "(?!en$)[en]+", "en[be]+", "[be][en]*", "(en)?b", "en")
 
 
+@pytest.mark.long
 def test_words_that_close_may_be_the_beginning_of_names(vocab):
     """Random blocks between two words: such as have a table have the one of their reader, and its ends."""
     with_calls, gaps = 0, [Text(b" "), terminal(" +"), Text(b";"), Text(b"")]
@@ -409,6 +411,7 @@ def test_a_bracket_with_which_another_begins_at_once_makes_no_table_where_it_may
     assert {text: table.accepts(spelled(text)) for text in texts} == texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [

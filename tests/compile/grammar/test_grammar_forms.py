@@ -106,6 +106,7 @@ def test_terminals_take_what_re_prefers(pattern: str) -> None:
     assert taken(pattern, "ab-", 4) == preferred(pattern, "ab-", 4)
 
 
+@pytest.mark.long
 @given(patterns(True), st.sampled_from(["a", "b-", "--", "(?:a|b-)"]))
 @settings(QUICK, max_examples=200)
 def test_terminals_with_assertions_take_what_re_prefers(pattern: str, end: str) -> None:
@@ -272,6 +273,7 @@ def expressions() -> st.SearchStrategy[str]:
     return st.recursive(st.sampled_from(PARTS), larger, max_leaves=5)
 
 
+@pytest.mark.long
 @given(
     st.tuples(expressions(), expressions(), expressions(), expressions()),
     st.sampled_from(['"a"', "/[ab]+?/", '"b" | "bb"', '("a" | "b")+ "b"', '/b/ | "ab"~1..2']),
@@ -433,6 +435,7 @@ def check_error(read: Callable[[str], Grammar], text: str, message: str, line: i
     assert shown.strip() == text.split("\n")[line - 1].strip()
 
 
+@pytest.mark.long
 def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
     with pytest.raises(GrammarError, match="nested too deep"):
         read_lark(f'start: {"(" * 5000}"a"{")" * 5000}')

@@ -593,6 +593,7 @@ def agree(version, schema, instances):
         assert verdict == validator.is_valid(value), value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", sorted(VALIDATORS))
 def test_random_schemas_mean_what_jsonschema_says(version):
     @RANDOM
@@ -603,6 +604,7 @@ def test_random_schemas_mean_what_jsonschema_says(version):
     test()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("only", "instances"),
     [
@@ -650,6 +652,7 @@ def composed(rng, levels):
     return {word: composed(rng, levels - 1) for word in ("if", "then", "else")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_keywords_about_one_type_say_nothing_of_others_however_they_are_composed(levels):
     rng = random.Random(levels)

@@ -245,6 +245,7 @@ def test_plain_texts_of_a_number_are_read_by_its_value(node, values):
             assert label == expected, (text, formula)
 
 
+@pytest.mark.long
 @given(formulas(number_atoms), st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_whatever_is_written_for_a_number_is_in_the_formula(node, seed):
@@ -888,6 +889,7 @@ def test_what_is_sampled_from_a_format_is_valid(name):
             assert by_python(name, text), text
 
 
+@pytest.mark.long
 @given(
     st.integers(2, 9998),
     st.integers(1, 12),

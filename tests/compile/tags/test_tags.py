@@ -201,6 +201,7 @@ def a_text(rng: random.Random, tag: dict[str, Any]) -> str:
     return text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", ["plain", "values"])
 def test_random_tags_allow_what_looking_for_triggers_and_ends_says(kind, part, vocab, monkeypatch):

@@ -145,6 +145,7 @@ def walk(name, arena, tables, order, rng, steps, remaining=None):
         left = None if left is None else np.maximum(left - 1, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
 def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, tables):
     rng = np.random.default_rng(1)
@@ -153,6 +154,7 @@ def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, table
         walk(name, arena, tables, order, rng, 30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "ends"),
     marked(itertools.product(["numpy", "host", "torch", "jax"], [1, 6]), slow=[("numpy", 1), ("numpy", 6), ("jax", 6)]),
@@ -591,6 +593,7 @@ def test_what_never_fits_says_which_part_it_is(name, vocab, tables):
     assert made.stored.free == Arena(vocab, made.capacity).stored.free
 
 
+@pytest.mark.long
 def test_adding_compiles_nothing_again_in_jax(vocab, tables):
     jax = pytest.importorskip("jax")
     from maskwright.runtime import jax_ops
@@ -622,6 +625,7 @@ def test_adding_compiles_nothing_again_in_jax(vocab, tables):
     assert len(traces) == 1
 
 
+@pytest.mark.long
 def test_adding_compiles_nothing_again_in_torch(vocab, tables):
     made = Arena(vocab, SMALL)
     handle = made.add(tables[1])
@@ -764,6 +768,7 @@ def reached(ops, dev, inside, sequences):
     return state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch", "host", "jax"])
 @pytest.mark.parametrize("sequences", [ITEMS, [[7, 7], *ITEMS[:4], [1, 5], *ITEMS[4:]]], ids=["fixed", "ragged"])
 def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them(vocab, name, sequences):
@@ -789,6 +794,7 @@ def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them
         arena.table.input_rows(state.node)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
     arena = Arena(vocab, SMALL)
@@ -862,6 +868,7 @@ def test_input_rows_of_an_arena_refuse_what_they_cannot_tell(vocab):
         arena.input_rows(handle, [handle.start])
 
 
+@pytest.mark.long
 def test_room_for_a_trie_is_twice_its_states_and_an_error_says_so(vocab):
     table = items(vocab, ITEMS)
     rows = table.num_states - 1  # of which the last marks an end

@@ -186,6 +186,7 @@ def sequences(found: Any) -> list[naive.Tokens]:
 # -------------------------------------------------------------------------------------------- whole sequences
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -216,6 +217,7 @@ def test_sequences_have_the_distribution_of_constrained_decoding(name, kind):
         assert all(len(at) > 0 for at in table.input_rows(states))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CASES)
 def test_backends_agree_exactly_given_the_same_uniform_numbers(kind):
     c = case(kind)
@@ -332,6 +334,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_filters_agree_with_the_oracle_in_every_combination(name):
     """On uniform numbers in even steps each token is drawn as often as its probability says, within one draw."""
@@ -421,6 +424,7 @@ def test_at_a_known_level_only_its_width_is_gathered_and_nothing_changes(name, k
     assert widths == np.repeat([*c.table.widths, 1], 2).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("special", "name"),
     marked(
@@ -564,6 +568,7 @@ def test_the_kernel_exponentiates_as_well_as_float32_can():
     np.testing.assert_array_equal(halves.astype(np.float32), bits.view(np.float16).astype(np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_of_probability_zero_is_drawn_at_either_end_of_the_uniform_numbers(name):
     ops, into = backend(name)
@@ -640,6 +645,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
     assert (out(found.log_probs)[~valid] == -np.inf).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
     ("options", "error", "message"),
@@ -674,6 +680,7 @@ def test_bad_options_are_refused(name, options, error, message):
         sample(dev, logits, state, into(random) if isinstance(random, np.ndarray) else random, ops=ops, **rest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_impossible_runs_are_refused(name):
     ops = backend(name).ops
@@ -825,6 +832,7 @@ def test_masking_alone_is_as_far_from_the_model_as_theorem_2_1_says():
     assert by_proof > 0.9 * math.log(1 / (1 - bad))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("K", [1, 2, 4, 7])
 def test_unbiased_samples_have_the_distribution_and_take_the_candidates_of_theorem_3_1(name, K):
@@ -874,6 +882,7 @@ def test_with_many_candidates_unbiased_samples_are_the_models_own(kind):
         fits(masked, target)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), [("torch", "lists without budgets"), ("jax", "endless")])
 def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     """Without budgets the target is P(x) given that x is complete by then."""
@@ -890,6 +899,7 @@ def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     fits(Counter(drawn), {x: math.exp(log_p) / inside for x, (log_p, _) in truth.items()})
 
 
+@pytest.mark.long
 def test_backends_agree_exactly_on_unbiased_samples_given_the_same_uniform_numbers():
     c, weights = theorem_2_1(0.8, 0.1)
     rng = np.random.default_rng(0)
@@ -965,6 +975,7 @@ def test_beams_are_reranked_in_proportion_to_their_scores(name):
 # ------------------------------------------------------------------------------------------ traced and compiled
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ragged", pytest.param("lists", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_all_of_it_compiles_whole_in_torch(kind, compiler):
@@ -990,6 +1001,7 @@ def test_all_of_it_compiles_whole_in_torch(kind, compiler):
     assert own().valid.all()
 
 
+@pytest.mark.long
 def test_nothing_of_it_needs_a_value_on_the_host():
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -1031,6 +1043,7 @@ def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
         np.testing.assert_allclose(out(mine), out(wanted), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("kind", ["sids with eos", "ragged", "choices"])
 def test_allowed_tokens_agree_with_numpy_at_every_state(name, kind):
@@ -1082,6 +1095,7 @@ def test_options_that_are_no_numbers_of_their_kind_are_refused():
         sample(table, np.zeros((1, 4)), numpy_ops.start(table, 1), np.random.default_rng(0), ops=numpy_ops, temperature=1e-50)  # fmt: skip  # noqa: E501
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_a_top_p_that_is_nothing_in_the_logits_type_keeps_the_best(name):
     ops, array = backend(name)

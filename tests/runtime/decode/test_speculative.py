@@ -61,6 +61,7 @@ def check(target: Toy, kind: str, found: Any, **options: Any) -> None:
 # ------------------------------------------------------------------------------------------------- distributions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ragged", pytest.param("sids", marks=pytest.mark.slow), "endless", "lists"])
 @pytest.mark.parametrize(
     ("draft", "branches"),
@@ -80,6 +81,7 @@ def test_sequences_have_the_targets_masked_distribution_and_carry_its_log_probab
     check(target, kind, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "branches"),
     [
@@ -93,6 +95,7 @@ def test_the_same_holds_in_numpy_and_jax(name, kind, branches):
     check(target, kind, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "branches"),
     [
@@ -106,6 +109,7 @@ def test_filters_are_those_of_the_target(options, branches):
     check(target, "endless", found, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "draft", "branches"),
     marked(
@@ -120,6 +124,7 @@ def test_with_jumps_the_distribution_is_that_of_sampling_with_jumps(kind, draft,
     assert found.forced.sum() > 0 or kind == "lists"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("jumping", "name", "branches"),
     marked(
@@ -162,6 +167,7 @@ def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, bra
         assert mw.sort_sids(rows, 40).contains(out(by_matrix.tokens)[:, :4]).all()
 
 
+@pytest.mark.long
 def test_with_jumps_over_a_sorted_matrix_the_distribution_is_the_targets():
     c = case("sids")
     matrix = mw.sort_sids(sorted(c.rows), 40)
@@ -169,6 +175,7 @@ def test_with_jumps_over_a_sorted_matrix_the_distribution_is_the_targets():
     check(target, "sids", found, jumping=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 @pytest.mark.parametrize("branches", [(1, 1), (2, 1)])
 def test_constraints_of_different_vocabulary_sizes_each_give_their_own_rows_the_targets_distribution(name, branches):
@@ -207,6 +214,7 @@ MUTANTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS)
 @pytest.mark.parametrize("kind", ["endless", "sids"])
 def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
@@ -221,6 +229,7 @@ def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
     return None
 
 
+@pytest.mark.long
 def test_children_drawn_without_replacement_but_tried_as_if_with_it_are_found_out(monkeypatch):
     """q must be normalised anew after each child: here the second is weighed by its first probability."""
     real = speculative._verify

@@ -198,6 +198,7 @@ def test_the_random_graphs_of_these_tests_have_what_graphs_can_have():
     assert sum(t.distance[:-1].max() > 1 for t in tables) > 10
 
 
+@pytest.mark.long
 @some
 @given(seeds)
 def test_numpy_agrees_with_the_walk_of_a_table(seed):
@@ -232,6 +233,7 @@ def test_masks_packed_on_the_host_are_the_specification(seed):
 # ------------------------------------------------------------------------------------------------ torch
 
 
+@pytest.mark.long
 @some
 @given(seed=seeds)
 def test_torch_agrees_with_numpy(torch_way, seed):
@@ -298,6 +300,7 @@ def test_torch_selects_as_numpy_does(torch_way, seed, renormalise):
         )
 
 
+@pytest.mark.long
 def test_torch_agrees_with_numpy_where_rows_share_bases(torch_way, bound):
     ops, into = torch_way.ops, torch_way.torch.tensor
     dev = ops.put(bound, budgets=True)
@@ -532,6 +535,7 @@ def test_masks_are_made_right_by_many_threads_at_once():
             same(found, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_threads_work_in_a_forked_process():
     code = """
@@ -554,6 +558,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.long
 def test_the_triton_kernel_writes_what_numpy_says():
     pytest.importorskip("torch")
     pytest.importorskip("triton")
@@ -609,6 +614,7 @@ def check_triton() -> None:
 # ------------------------------------------------------------------------------------------------ JAX
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [5, 4, None])
 def test_jax_agrees_with_numpy(seed, bound):
     jax = pytest.importorskip("jax")
@@ -754,6 +760,7 @@ def test_writing_within_a_budget_always_ends_complete(torch_way, seed):
     assert out(ops.accepting(dev, state)).all()
 
 
+@pytest.mark.long
 @some
 @given(seed=seeds)
 def test_a_budget_allows_what_can_still_be_finished_within_it(seed):

@@ -142,6 +142,7 @@ def some_tokens(rng: np.random.Generator, table: mw.TransitionTable, state: Any)
 # ------------------------------------------------------------------------------------------------ torch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("torch_way", marked(WAYS, slow=["kernels"]), indirect=True)
 @some
 @with_rooms
@@ -381,6 +382,7 @@ def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_wa
     assert nesting(deepest[:taken]) in (depth, depth + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_step_compiles_whole_in_torch(compiler):
     torch = pytest.importorskip("torch")
@@ -529,6 +531,7 @@ def jax_steps() -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["tree", "good", 3, "searched and looped"])
 def test_jax_agrees_with_numpy(which, monkeypatch):
     pytest.importorskip("jax")
@@ -604,6 +607,7 @@ def test_jax_chooses_as_numpy_does_and_beams_carry_their_stacks():
         state, expected, scores = picked.state, kept.state, kept.scores
 
 
+@pytest.mark.long
 def test_jax_scans_complete_texts_and_maps_over_states():
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
@@ -645,6 +649,7 @@ def test_jax_scans_complete_texts_and_maps_over_states():
     assert own.is_deleted()
 
 
+@pytest.mark.long
 def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
     pytest.importorskip("jax")
     import jax.numpy as jnp

@@ -92,6 +92,7 @@ def logits_for(rows: int, seed: int, special: bool = False) -> np.ndarray:
 # ------------------------------------------------------------------------------------------- against matchers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_rows_of_random_grammars_stand_where_matchers_do(name):
     """Eight rows go their own ways, over what is not allowed and over ends as well; masks agree bit for bit."""
@@ -148,6 +149,7 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
         state = ops.advance(dev, state, into(np.array(tokens)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [
@@ -202,6 +204,7 @@ def both(name: str) -> Any:
     return ops, into, arrays, read, at, there
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("special", [False, True])
 def test_every_operation_says_what_it_says_of_arrays(name, special):
@@ -271,6 +274,7 @@ def ranked(table: Any, weights: np.ndarray, longest: int, renormalise: bool) -> 
     return sorted(found, key=lambda pair: -pair[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("source", "renormalise"), [(PALINDROMES, False), (AMBIGUOUS, True)])
 def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renormalise):
@@ -292,6 +296,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renorma
         assert abs(scores[i] - score) < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_samples_are_members_or_flagged_and_those_of_arrays_where_there_are_any(name):
     ops, into = backend(name)
@@ -387,6 +392,7 @@ def test_speculation_writes_what_the_target_would_alone():
 # ------------------------------------------------------------------------------------------------ growing, keeping
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_rows_and_masks_grow_and_numbers_stay(name, monkeypatch):
     for limit in ("_ROWS", "_LEAST", "_MOST"):
@@ -736,6 +742,7 @@ def test_transformers_writes_members_or_what_is_cut_off(mode):
         ConstraintLogitsProcessor(table, max_tokens=9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "mode", "most"),
     [
@@ -862,6 +869,7 @@ def test_what_an_engine_cannot_promise_is_refused_before_anything_begins():
         an_engine(arena=False).add([1], unending, max_tokens=5)
 
 
+@pytest.mark.long
 def test_what_jax_compiled_keeps_no_table_alive():
     jax = pytest.importorskip("jax")
     ops, array = backend("jax")
@@ -926,6 +934,7 @@ def test_threads_share_rows():
     assert len(places) == len(set(places)) == dev.stored.rows - 1  # each place once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["masks", "bytes"])
 def test_what_has_to_stay_is_not_asked_about_again(what, monkeypatch):
     if what == "masks":

@@ -90,6 +90,7 @@ def logits_for(nodes: np.ndarray, vocab: int, seed: int = 0, special: bool = Fal
     return logits
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=40)
 @given(tables(), st.booleans())
 def test_numpy_allows_exactly_what_the_set_allows(case, special):
@@ -114,6 +115,7 @@ def test_numpy_allows_exactly_what_the_set_allows(case, special):
             np.testing.assert_allclose(mass, np.log(np.exp(p[allowed]).sum()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @few
 @given(case=tables(), special=st.booleans())
@@ -121,6 +123,7 @@ def test_masks_states_and_masses_agree_with_numpy(name, case, special):
     agree(name, case[0], special)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize(
     ("rows", "vocab", "special"),
@@ -168,6 +171,7 @@ def agree(name: str, table: mw.TransitionTable, special: bool) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @few
 @given(case=tables(), special=st.booleans(), width=st.integers(1, 9))
@@ -269,6 +273,7 @@ def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
         np.testing.assert_array_equal(out(picked.state.node), wanted.state.node)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_contains_agrees_with_the_table(name):
     ops, into = backend(name)
@@ -321,6 +326,7 @@ def test_inputs_of_the_wrong_kind_are_refused(name):
             ops.start(mw.compile_sids([[0, 5]], 6), 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_padding_columns_of_the_logits_are_never_allowed(name):
     ops, into = backend(name)
@@ -347,6 +353,7 @@ def test_logits_that_do_not_fit_are_refused(name):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.float32)), ops.start(dev, 3))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_masks_keep_the_type_and_every_bit_of_what_is_allowed(name, dtype):
@@ -402,6 +409,7 @@ def walk_step(ops, dev):
     return step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eos", [None, 0])
 def test_torch_compiles_whole_and_agrees(eos, compiler):
@@ -445,6 +453,7 @@ def test_no_torch_operation_needs_a_value_on_the_host():
                 ops.end_scores(dev, logits, state, renormalise)
 
 
+@pytest.mark.long
 def test_jax_jits_scans_and_maps_and_agrees():
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
@@ -538,6 +547,7 @@ def test_top_k_is_exact(name, batch, n, k):
     np.testing.assert_array_equal(np.take_along_axis(scores, out(at), 1), out(best))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 def test_wide_selection_without_a_constraint_agrees_with_numpy(name):
     """2 x 40 beams of 1,024 tokens take the blockwise way; a row of NaN must not crowd the others out."""
@@ -631,6 +641,7 @@ def test_masks_of_two_threads_of_python_do_not_meet():
     assert len(set(counts)) > 3
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_logits_are_masked_in_a_forked_process_too():
     pytest.importorskip("torch")

@@ -180,6 +180,7 @@ def test_random_writing_within_max_tokens_ends_complete(seed, more):
 # ------------------------------------------------------------------------------------------------ sorted matrices
 
 
+@pytest.mark.long
 def test_rows_of_a_sorted_matrix_are_read_or_searched_whichever_is_less_and_nothing_is_built(monkeypatch):
     monkeypatch.setattr(mw.TransitionTable, "__post_init__", lambda *_: pytest.fail("a table was made"))
     rng = np.random.default_rng(0)
@@ -585,6 +586,7 @@ FEWER = {
 }  # members that are written at the least: these tokenizers lack bytes, and are trained anew each time
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tokenizer_zoo.ZOO)
 def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_can(name):
     _, vocab = tokenizer_zoo.ZOO[name].make()

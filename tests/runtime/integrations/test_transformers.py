@@ -631,6 +631,7 @@ def test_a_processor_serves_one_call_after_another(mode, per_row):
         assert torch.equal(generate(model, inputs, logits_processor=[used], **options), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["greedy", "several samples", "beams"])
 @pytest.mark.parametrize("more", [-5, -1, 0, 1, 3])
 @pytest.mark.parametrize("pattern", [r"\d{3}", PATTERN, "(ab|cd)*"])

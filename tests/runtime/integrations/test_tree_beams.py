@@ -103,6 +103,7 @@ def check(of: Any, inputs: dict[str, Any], beams: int, steps: int = 12, collect:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beams", [1, 3, pytest.param(9, marks=SLOW), pytest.param(15, marks=SLOW)])
 def test_sequences_and_scores_are_those_of_generate_with_prompts_of_different_lengths(kind, beams):
