@@ -13,6 +13,8 @@ from tests.docs.pages import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
+pytestmark = pytest.mark.long
+
 
 def run(path: Path, folder: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_DISABLE")}

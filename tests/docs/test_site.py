@@ -11,6 +11,8 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

@@ -89,6 +89,7 @@ def requests_shown() -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.long
 def test_the_requests_shown_are_answered_as_the_page_says():
     pytest.importorskip("fastapi")
     httpx, jsonschema = pytest.importorskip("httpx"), pytest.importorskip("jsonschema")
