@@ -31,7 +31,8 @@ from .errors import (
     VocabularyMismatchError,
 )
 from .lazy.lazy_table import LazyTable
-from .runtime.arena.arena import Arena, Capacity
+from .runtime.arena.arena import Arena
+from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable

@@ -380,7 +380,7 @@ def whole(engine: Maskwright, case: Case, tokenizer: peers.Tokenizer) -> Record:
     table = engine.compile(case)
     begin = time.process_time()
     try:
-        table.to_table()
+        table = table.to_table()
     except (engine.mw.NoTableError, engine.mw.BudgetError) as error:
         way = WAYS[2]
         if isinstance(error, engine.mw.BudgetError):  # a table that there is, but not within the budget

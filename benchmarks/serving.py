@@ -233,7 +233,7 @@ def step(cases: list[Record], vocab: mw.Vocabulary, tokenizer: peers.Tokenizer, 
         if len(tokens) < steps:
             continue
         try:
-            table = mw.compile_json_schema(case["schema"], vocab, lazy=False, budget=mw.Budget(seconds=2))
+            table = mw.compile_json_schema(case["schema"], vocab, lazy=False, budget=mw.Budget(seconds=2)).to_table()
             compiled = [engines[name].compile(case["schema"]) for name in engines]
         except Exception:  # whichever engine refuses it, however it says so
             continue
@@ -334,7 +334,7 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
     tables = []
     for schema in track(schemas, "arena", transient=True):
         try:
-            tables.append(mw.compile_json_schema(schema, vocab, lazy=False, budget=mw.Budget(seconds=2)))
+            tables.append(mw.compile_json_schema(schema, vocab, lazy=False, budget=mw.Budget(seconds=2)).to_table())
         except mw.ConstraintError:
             continue
     tables = sorted(tables, key=lambda table: table.num_edges + 4 * table.num_rows)[:kept]
@@ -343,7 +343,7 @@ def arena(schemas: list[Any], vocab: mw.Vocabulary, kept: int) -> Record:
     units, part_of = _units(vocab)
     before = held.stored.free
     adding, taken, parts = [], [], []
-    first = mw.compile_json_schema(True, vocab, lazy=False)  # with which all comes that all share
+    first = mw.compile_json_schema(True, vocab, lazy=False).to_table()  # with which all comes that all share
     for table in [first, *tables]:
         adding.append(microseconds(partial(held.add, table)))
         now = held.stored.free

@@ -47,9 +47,8 @@ from ..errors import (
     RegexError,
     SchemaError,
 )
-from ..kernels.limits import MOST_DEPTH
-from ..kernels.limits import UNREACHABLE as NEVER
-from ..lazy.lazy_table import LazyTable
+from ..kernels.limits import MOST_DEPTH, UNREACHABLE
+from ..lazy.lazy_table import Compiled, LazyTable
 from ..table.transition_table import TransitionTable
 from . import drawing
 
@@ -392,7 +391,7 @@ def compile_tags_(tag: Path, tokenizer: Path, size: int | None, eos: int | None,
 def _read_tags(
     tag: Path, *, whitespace: str, separators: tuple[str, str] | None, ascii: bool, allow: tuple[str, ...],
     documents: tuple[tuple[str, Path], ...], any_order: bool, depth: int, **limits: Any,
-) -> Callable[[Vocabulary], TransitionTable]:  # fmt: skip
+) -> Callable[[Vocabulary], Compiled]:  # fmt: skip
     """Return what makes the table of a file of tags."""
     contents, budget = plain(_read_bytes(tag)), _limits(limits)
     known = {uri: path.read_bytes() for uri, path in documents}
@@ -808,11 +807,12 @@ def _name(file: Path) -> str:
     return "standard input" if str(file) == "-" else str(file)
 
 
-def _save(table: TransitionTable, output: Path, began: float, tokenizer: Path) -> None:
+def _save(table: Compiled, output: Path, began: float, tokenizer: Path) -> None:
+    table = table.to_table()
     seconds = time.perf_counter() - began
     table.save(output)
     click.echo(
-        f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.masks):,} masks, "
+        f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.bases.masks):,} masks, "
         f"{table.nbytes / 1e6:,.2f} MB, {_lengths(table)}, eos = {table.eos}, {seconds:.2f} s"
     )
     if table.eos is None:
@@ -883,7 +883,7 @@ def _feather_schema(source: Path) -> Any:
 # ---------------------------------------------------------------------------------------------------------- inspect
 
 
-def _show_way(table: TransitionTable) -> None:
+def _show_way(table: Compiled) -> None:
     """Show a table, or why there is none."""
     console = _console()
     try:
@@ -902,7 +902,7 @@ def _show(table: TransitionTable, console: Console) -> None:
     facts = _facts()
     size = f"{table.nbytes:,}"
     if table.is_trie:
-        facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.item_row.size:,} rows")
+        facts.add_row("sequences", f"{table.num_sequences:,} distinct in {table.trie.item_row.size:,} rows")
         size += f" ({table.nbytes / table.num_sequences:.1f} a sequence), map to rows aside"
     else:
         facts.add_row("followed by", _way(table))
@@ -913,9 +913,11 @@ def _show(table: TransitionTable, console: Console) -> None:
     has_bases = not table.is_trie and table.bases.mask.size > 0
     if has_bases:
         shared = int(np.count_nonzero(table.rows.base >= 0))
-        facts.add_row("bases", f"{table.base_mask.size:,}, shared by {shared:,} rows, with {len(table.masks):,} masks")
+        facts.add_row(
+            "bases", f"{table.bases.mask.size:,}, shared by {shared:,} rows, with {len(table.bases.masks):,} masks"
+        )
         lists = table.classes.start.size - 1
-        facts.add_row("class lists", f"{lists:,}, with {table.class_token.size:,} tokens that have a class")
+        facts.add_row("class lists", f"{lists:,}, with {table.classes.token.size:,} tokens that have a class")
     ends = int(np.count_nonzero(table.rows.accepting))
     accept = f"{ends:,} row accepts" if ends == 1 else f"{ends:,} rows accept"
     if table.is_nested:
@@ -927,7 +929,7 @@ def _show(table: TransitionTable, console: Console) -> None:
         facts.add_row("depth", f"{table.depth:,} calls may be open at once, beside one that makes none itself")
         facts.add_row("ends", f"{accept} where no call is open")
     elif not table.is_trie:
-        reach = drawing.in_tokens(int(table.distance[table.distance != NEVER].max()))
+        reach = drawing.in_tokens(int(table.distance[table.distance != UNREACHABLE].max()))
         facts.add_row("ends", f"{accept}; from any state one is at most {reach} away")
     facts.add_row("bytes", size)
     facts.add_row("source", table.source)
@@ -955,7 +957,7 @@ def _facts() -> Table:
     return facts
 
 
-def _way(table: TransitionTable) -> str:
+def _way(table: Compiled) -> str:
     """Return how texts are followed; of a lazy table, if its arrays could not be worked out."""
     if isinstance(table, LazyTable) and not table.is_complete:
         return "states that are made as texts come to them (as it is read)"

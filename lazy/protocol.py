@@ -17,6 +17,10 @@ class LazyMachine(Protocol):
     strings: int  # the first state within a string
 
     @property
+    def num_states(self) -> int:
+        """States that have been written so far."""
+
+    @property
     def nbytes(self) -> int:
         """Bytes of what has been written so far."""
 

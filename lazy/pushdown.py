@@ -456,6 +456,11 @@ class LazyPushdown:
         self._grow(lambda: self.machine.reach(state, min(room, most)))
 
     @property
+    def num_states(self) -> int:
+        """States that have been written so far, a library's among them."""
+        return int(self.machine.size)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of what has been written so far, a library's rows among it.
 

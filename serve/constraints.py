@@ -11,7 +11,7 @@ from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import Syntax
 from ..errors import ConstraintError, SchemaError
-from ..table.transition_table import TransitionTable
+from ..lazy.lazy_table import Compiled
 from .refusals import Refused
 from .requests import (
     ChatRequest,
@@ -53,7 +53,7 @@ class Constraint:
             return len(self.source.encode())
         return len(json.dumps(self.source))
 
-    def compile(self, cache: Cache, budget: Budget, whitespace: Any) -> TransitionTable:
+    def compile(self, cache: Cache, budget: Budget, whitespace: Any) -> Compiled:
         """Return its table, whole, as an arena takes it, but for grammars and tags; the errors of `Cache`."""
         if self.kind == "regex":
             return cache.compile_regex(self.source, budget=budget)

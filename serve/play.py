@@ -24,8 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ..errors import ArenaError, ConstraintError, TableError
-from ..lazy.lazy_table import LazyTable
-from ..table.transition_table import TransitionTable
+from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint
 from .service import Service
@@ -225,7 +224,7 @@ class Playground:
         return self._told(here)
 
     @contextmanager
-    def _reading(self, asked: Source, table: TransitionTable) -> Iterator[None]:
+    def _reading(self, asked: Source, table: Compiled) -> Iterator[None]:
         """Have texts read one at a time, as others want the interpreter too; Refused where that takes too much.
 
         A grammar that is read as it is grows by that, so the cache is asked again, which counts its bytes anew.
@@ -249,7 +248,7 @@ class Playground:
             **place._asdict(), "forced": place.forced.hex(), "tokens": [(i, spelt[i].hex()) for i in place.tokens],
         }  # fmt: skip
 
-    def _table(self, asked: Source) -> TransitionTable:
+    def _table(self, asked: Source) -> Compiled:
         make = KINDS.get(asked.kind)
         if make is None:
             raise Refused(f"kind is one of {', '.join(KINDS)}, not {asked.kind[:40]!r}", param="kind")
@@ -260,15 +259,14 @@ class Playground:
             return self._walker.vocabulary.encode(raw)
 
 
-def _is_read(table: TransitionTable) -> bool:
+def _is_read(table: Compiled) -> bool:
     """Return whether a table has no arrays, and is read as its source is."""
     return isinstance(table, LazyTable) and not table.is_complete
 
 
-def _size(table: TransitionTable) -> dict[str, Any]:
+def _size(table: Compiled) -> dict[str, Any]:
     """Return how large a table is, and which way texts are followed by it; of one without arrays, so far."""
-    if _is_read(table):
-        machine: Any = table.reading()
+    if isinstance(table, LazyTable) and (machine := table.machine) is not None:
         return {"way": "as it is read", "states": machine.num_states, "bytes": table.memory}
     table = table.to_table()
     return {

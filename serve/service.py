@@ -17,10 +17,11 @@ from typing import Any
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..errors import ArenaError, ConstraintError, SchemaError
-from ..runtime.arena.arena import Arena, Capacity
+from ..lazy.lazy_table import Compiled
+from ..runtime.arena.arena import Arena
+from ..runtime.arena.capacity import Capacity
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
-from ..table.transition_table import TransitionTable
 from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text
 from .constraints import Constraint, constraint_of
 from .loading import Loaded
@@ -284,7 +285,7 @@ class Service:
             )  # fmt: skip
         return plan.max_tokens
 
-    async def compile(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
+    async def compile(self, constraint: Constraint, max_tokens: int, limit_param: str) -> Compiled:
         """Return a constraint's table, made away from the event loop and the engine; Refused."""
         began = time.monotonic()
         self.compiling += 1
@@ -295,7 +296,7 @@ class Service:
             self.compiling -= 1
             self.metrics.compile_seconds.observe(time.monotonic() - began)
 
-    def table(self, constraint: Constraint) -> TransitionTable:
+    def table(self, constraint: Constraint) -> Compiled:
         """Return a constraint's table, compiled here if the cache has none: not for the event loop. Refused.
 
         A grammar's may be lazy, and have no arrays.
@@ -314,7 +315,7 @@ class Service:
         except (ConstraintError, RecursionError, ValueError) as error:
             raise of_constraint(error, constraint.param) from None
 
-    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
+    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> Compiled:
         table = self.table(constraint)
         try:
             table.to_table()
@@ -349,7 +350,7 @@ class Service:
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
         return Answer(self, jobs, plan, counted=count)
 
-    def _job(self, prompt: list[int], table: TransitionTable | None, options: dict[str, Any], index: int) -> Job:
+    def _job(self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int) -> Job:
         return Job(prompt, table, options, None, index)
 
 

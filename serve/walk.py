@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..lazy.lazy_table import Compiled
 from ..runtime.host.matcher import Matcher
-from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
 
@@ -114,9 +114,7 @@ class Walker:
 
     # --------------------------------------------------------------------------------------------------- walking
 
-    def walk(
-        self, table: TransitionTable, raw: bytes, tokens: list[int], busy: Callable[[], bool] = lambda: False
-    ) -> Walk:
+    def walk(self, table: Compiled, raw: bytes, tokens: list[int], busy: Callable[[], bool] = lambda: False) -> Walk:
         """Return a walk through a text, which `tokens` spell; Refused if it takes too long.
 
         busy: whether others want the interpreter, which then has most of the time.
@@ -145,7 +143,7 @@ class Walker:
         return Walk(steps, matcher, wrong, which, [(whole, spans[which][1]), *spans[which + 1 :]])
 
     def place(
-        self, table: TransitionTable, raw: bytes, tokens: list[int], step: int, busy: Callable[[], bool] = lambda: False
+        self, table: Compiled, raw: bytes, tokens: list[int], step: int, busy: Callable[[], bool] = lambda: False
     ) -> Matcher:
         """Return a matcher behind the first steps of a walk; Refused if there are not as many."""
         pace = Pace(busy)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..lazy.lazy_table import Compiled
 from ..runtime.integrations.engine import Engine, Request
-from ..table.transition_table import TransitionTable
 
 _log = logging.getLogger("maskwright.serve")
 
@@ -30,7 +30,7 @@ class Job:
     """One sequence that is wanted, and who is told of it, by `Worker`'s `tell`."""
 
     prompt: list[int]
-    table: TransitionTable | None
+    table: Compiled | None
     options: dict[str, Any]  # of `Engine.add`
     listener: Any
     index: int

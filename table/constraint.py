@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from .sorted_matrix import SortedMatrix
+from .transition_table import TransitionTable
 
 
 @runtime_checkable
@@ -29,11 +32,19 @@ class Constraint(Protocol):
         """The fingerprint of the vocabulary."""
 
     @property
+    def fixed_length(self) -> int | None:
+        """The length of every sequence, None where lengths differ or are not known."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens in a sequence, None where there is no most or it is not known."""
+
+    @property
     def memory(self) -> int:
         """Bytes that the constraint takes in this process now."""
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of tokens (N, L) is in the set: bool (N,)."""
 
-    def to_table(self) -> Any:
+    def to_table(self) -> TransitionTable | SortedMatrix:
         """Return the constraint as it is put on a device: with its arrays, which a lazy one works out."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .groups import NO_ACTIONS, NO_SITES, NO_TRIE, SPECS, TableArrays, no_exits
+from .groups import GROUPS, NO_ACTIONS, NO_SITES, NO_TRIE, TableArrays, no_exits
 
 FLAT = {
     "row_start": "rows.edge_start", "accepting": "rows.accepting", "base_row": "rows.base",
@@ -37,5 +37,8 @@ def grouped(fields: dict[str, Any]) -> TableArrays:
             found[new] = np.zeros(0, np.int32)
         else:
             found[new] = getattr(getattr(nothing, group), field)
-    assert set(found) == set(SPECS)
-    return TableArrays.from_names(found)
+    parts: dict[str, dict[str, Any]] = {}
+    for name, array in found.items():
+        group, field = name.split(".")
+        parts.setdefault(group, {})[field] = array
+    return TableArrays(**{name: GROUPS[name](**part) for name, part in parts.items()})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .groups import Actions, Bases, Edges, Exits, Rows, Sites, TableArrays, TokenClasses, TrieLevels
-from .states import state_out_of_range
+from .groups import Actions, Bases, Edges, Exits, Int32Array, Rows, Sites, TableArrays, TokenClasses, TrieLevels
+from .states import NestedState, configuration_out_of_range, state_out_of_range
+from .walk import NO_EOS, Ends, follow
 
 
 class GroupedArrays:
@@ -14,6 +17,7 @@ class GroupedArrays:
 
     arrays: TableArrays
     vocab_size: int
+    eos: int | None
     depth: int
 
     @property
@@ -124,3 +128,39 @@ class GroupedArrays:
         rows = self.rows.accepting[np.minimum(array, self.num_rows - 1)]
         tails = self.edges.token[self.num_edges + np.maximum(array - self.num_rows, 0)] == self.vocab_size
         return np.asarray(np.where(array < self.num_rows, rows, tails))
+
+    @property
+    def _ends(self) -> Ends:
+        return Ends(self.vocab_size, NO_EOS if self.eos is None else self.eos, self.depth, self.is_trie)
+
+    def _followed(self, frames: Int32Array, tokens: ArrayLike, state: NestedState | None) -> NestedState:
+        """Return where each row of tokens (N, L) leads; frames: how many more must fit for each code to be followed."""
+        array = token_rows(tokens)
+        count = len(array)
+        if state is None:
+            state = NestedState(
+                np.zeros(count, np.int64), np.zeros((count, self.slots), np.int32), np.zeros(count, np.int32)
+            )
+        out = NestedState(
+            np.array(state.node, np.int64), np.array(state.stack, np.int32), np.array(state.height, np.int32)
+        )
+        if (out.node.shape, out.stack.shape, out.height.shape) != ((count,), (count, self.slots), (count,)):
+            raise ValueError(
+                f"a state for {count} rows of this table has node and height ({count},) and stack ({count}, "
+                f"{self.slots}), not {out.node.shape}, {out.height.shape} and {out.stack.shape}"
+            )
+        array = array if array.size else np.zeros((count, 0), np.int64)
+        outside = follow(self.arrays, self._ends, frames, array, *out)
+        if outside >= 0:
+            raise configuration_out_of_range(self, out, int(outside))
+        return out
+
+
+def token_rows(tokens: ArrayLike) -> NDArray[Any]:
+    """Return tokens (N, L) as an array in this machine's byte order. Raises ValueError for what is none."""
+    array = np.asarray(tokens)
+    if array.size == 0:
+        return array
+    if array.ndim != 2 or array.dtype.kind not in "iu":
+        raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -17,7 +17,7 @@ from . import file
 from .distances import GraphFacts, farthest, graph_facts, trie_distances
 from .flat import FLAT, grouped
 from .graph_checks import NOTHING_COMMON, Common, FramesRequired, check_graph, common_of
-from .grouped import GroupedArrays
+from .grouped import GroupedArrays, token_rows
 from .groups import (
     NO_TRIE,
     Actions,
@@ -32,9 +32,9 @@ from .groups import (
     check_declared,
 )
 from .nested_distances import Distances, nested_distances
-from .states import NestedState, configuration_out_of_range, state_out_of_range
+from .states import NestedState, state_out_of_range
 from .trie_checks import Lengths, check_trie
-from .walk import NO_EOS, Ends, follow
+from .walk import NO_EOS
 from .walk import walk as walk_rows
 
 _BLOCK = 256  # tail entries per count of ends kept for looking up input rows
@@ -332,29 +332,7 @@ class TransitionTable(GroupedArrays):
 
         state: where each row starts (N,); the start if left out. Raises ValueError for a state of another table.
         """
-        array = token_rows(tokens)
-        count = len(array)
-        if state is None:
-            state = NestedState(
-                np.zeros(count, np.int64), np.zeros((count, self.slots), np.int32), np.zeros(count, np.int32)
-            )
-        out = NestedState(
-            np.array(state.node, np.int64), np.array(state.stack, np.int32), np.array(state.height, np.int32)
-        )
-        if (out.node.shape, out.stack.shape, out.height.shape) != ((count,), (count, self.slots), (count,)):
-            raise ValueError(
-                f"a state for {count} rows of this table has node and height ({count},) and stack ({count}, "
-                f"{self.slots}), not {out.node.shape}, {out.height.shape} and {out.stack.shape}"
-            )
-        array = array if array.size else np.zeros((count, 0), np.int64)
-        outside = follow(self.arrays, self._ends, self.code_frames_required, array, *out)
-        if outside >= 0:
-            raise configuration_out_of_range(self, out, int(outside))
-        return out
-
-    @property
-    def _ends(self) -> Ends:
-        return Ends(self.vocab_size, NO_EOS if self.eos is None else self.eos, self.depth, self.is_trie)
+        return self._followed(self.code_frames_required, tokens, state)
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of sids (N, L) is in the set: bool (N,)."""
@@ -458,13 +436,3 @@ def _check_scalars(table: TransitionTable) -> None:
         raise TableError(f"the vocabulary is {table.vocabulary}, but vocab_size is {size}")
     if type(table.depth) is not int or not 0 <= table.depth <= MOST_DEPTH:
         raise TableError(f"depth must be an integer from 0 to {MOST_DEPTH:,}, not {table.depth!r}")
-
-
-def token_rows(tokens: ArrayLike) -> NDArray[Any]:
-    """Return tokens (N, L) as an array in this machine's byte order. Raises ValueError for what is none."""
-    array = np.asarray(tokens)
-    if array.size == 0:
-        return array
-    if array.ndim != 2 or array.dtype.kind not in "iu":
-        raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -128,7 +128,7 @@ class Cache:
 
     def compile_json_schema(
         self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
-    ) -> TransitionTable:
+    ) -> Compiled:
         """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options and errors.
 
         The order of keys has a meaning, and makes another table; spacing has none.
@@ -169,11 +169,11 @@ class Cache:
         pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
         spelling = "regex", flags, pattern, budget
         if (entry := self._known(spelling)) is not None:
-            return _answer(entry)
+            return _answer(entry).to_table()
         key = _key("regex", arguments.source_of("regex", flags, pattern), False, budget)
         return self._get(
             key, spelling, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
-        )
+        ).to_table()
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
         """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
@@ -185,11 +185,11 @@ class Cache:
         texts = tuple("".join([choice]) for choice in texts)
         spelling = "choices", texts, budget
         if (entry := self._known(spelling)) is not None:
-            return _answer(entry)
+            return _answer(entry).to_table()
         key = _key(
             "choices", arguments.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget
         )
-        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
+        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget)).to_table()
 
     def compile_grammar(
         self,
@@ -199,13 +199,13 @@ class Cache:
         syntax: Syntax = "lark",
         depth: int = 64,
         budget: Budget | None = None,
-    ) -> TransitionTable:
+    ) -> Compiled:
         """Return the table of a grammar, as `maskwright.compile_grammar` makes it, with its errors.
 
         Why a grammar has no arrays is remembered as well, once somebody has asked for them.
         """
 
-        def make() -> TransitionTable:
+        def make() -> Compiled:
             return grammars.compile_grammar(
                 grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=budget
             )
@@ -220,7 +220,7 @@ class Cache:
         start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
         return self._get(_key("grammar", source, True, budget), None, make)
 
-    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> TransitionTable:
+    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
         """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
 
         The order of keys has a meaning in schemas, and makes another table everywhere; spacing of JSON text has none.
@@ -273,7 +273,7 @@ class Cache:
             options["allow"] = list(options["allow"])
         contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
         wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
-        found: dict[Any, TransitionTable | ConstraintError] = {}
+        found: dict[Any, Compiled | ConstraintError] = {}
         places: dict[Any, list[int]] = {}
         for n, key, _ in wanted:
             if key is not None:
@@ -329,8 +329,8 @@ class Cache:
             each = found.get(key)
             if isinstance(each, ConstraintError):
                 wrong.update(dict.fromkeys(where, each))
-        made = {key for key, each in found.items() if not isinstance(each, ConstraintError)}
-        tables = sum(len(where) for key, where in places.items() if key in made)
+        compiled = {key for key, each in found.items() if not isinstance(each, ConstraintError)}
+        tables = sum(len(where) for key, where in places.items() if key in compiled)
         return Warmed(tables, dict(sorted(wrong.items())))
 
     def _wanted(self, schema: Any, options: dict[str, Any]) -> tuple[Any, ConstraintError | None]:
@@ -393,7 +393,7 @@ class Cache:
             self._make_room()
         return entry
 
-    def _get(self, key: Any, spelling: Any, make: Callable[[], TransitionTable]) -> TransitionTable:
+    def _get(self, key: Any, spelling: Any, make: Callable[[], Compiled]) -> Compiled:
         """Return what there is for a key, or make it, while others who want it wait."""
         while True:
             with self._lock:
@@ -425,29 +425,29 @@ class Cache:
             raise first[0]
         return _answer(entry)
 
-    def _made(
-        self, key: Any, spelling: Any, make: Callable[[], TransitionTable], first: list[ConstraintError]
-    ) -> _Entry:
+    def _made(self, key: Any, spelling: Any, make: Callable[[], Compiled], first: list[ConstraintError]) -> _Entry:
         """Return a new entry, read or compiled; an error is put into `first` as it came, with what caused it."""
-        found = None if self._folder is None else self._folder.read(key)
+        kept = None if self._folder is None else self._folder.read(key)
         with self._lock:
-            self._counts.disk_hits += found is not None
-            self._counts.compilations += found is None
-        if found is None:
-            try:
-                found = make()
-            except ConstraintError as error:
-                first.append(error)
-                found = copy.copy(error)  # without the frames that it came through
-            if isinstance(found, LazyTable):
-                self._keep_arrays(key, found)
-            else:
-                self._write(key, found)
-            with self._lock:
-                self._counts.failures += isinstance(found, ConstraintError)
+            self._counts.disk_hits += kept is not None
+            self._counts.compilations += kept is None
+        if kept is not None:
+            return self._keep(key, spelling, kept)
+        found: Compiled | ConstraintError
+        try:
+            found = make()
+        except ConstraintError as error:
+            first.append(error)
+            found = copy.copy(error)  # without the frames that it came through
+        if isinstance(found, LazyTable):
+            self._keep_arrays(key, found)
+        else:
+            self._write(key, found)
+        with self._lock:
+            self._counts.failures += isinstance(found, ConstraintError)
         return self._keep(key, spelling, found)
 
-    def _keep(self, key: Any, spelling: Any, found: TransitionTable | ConstraintError) -> _Entry:
+    def _keep(self, key: Any, spelling: Any, found: Compiled | ConstraintError) -> _Entry:
         entry = _Entry(found, [], own=1024 + _length(key))
         with self._lock:
             before = self._entries.pop(key, None)
@@ -527,7 +527,7 @@ class _AbandonedError(Exception):
     """A compilation that was interrupted."""
 
 
-def _answer(entry: _Entry) -> TransitionTable:
+def _answer(entry: _Entry) -> Compiled:
     """Return an entry's table, or raise its error: a new one each time, as errors gather frames they come through."""
     if not isinstance(entry.found, ConstraintError):
         return entry.found

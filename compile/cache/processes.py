@@ -47,6 +47,6 @@ def _begin(vocabulary: Vocabulary, options: dict[str, Any]) -> None:
 
 def _compile_whole(schema: Any) -> TransitionTable | ConstraintError:
     try:
-        return schemas.compile_json_schema(schema, _own["vocabulary"], **_own["options"])
+        return schemas.compile_json_schema(schema, _own["vocabulary"], **_own["options"]).to_table()
     except ConstraintError as error:
         return copy.copy(error)

@@ -13,7 +13,7 @@ from ...automata.minimize import canonical
 from ...automata.network import Network
 from ...errors import ConstraintError, NoTableError
 from ...lazy.grammar import NO_TOKENS, LazyGrammar
-from ...lazy.lazy_table import LazyTable
+from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary, checked_depth, source_of
@@ -37,7 +37,7 @@ def compile_grammar(
     syntax: Syntax = "lark",
     depth: int = 64,
     budget: Budget | None = None,
-) -> TransitionTable:
+) -> Compiled:
     r"""Compile a context-free grammar into a table of exactly the texts that it derives.
 
     grammar: in Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it), as `syntax` says. start:
@@ -83,9 +83,7 @@ def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: 
     return start, source_of("grammar", syntax, start, str(depth), vocabulary.names, grammar)
 
 
-def compile_form(
-    form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64
-) -> TransitionTable:
+def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64) -> Compiled:
     """Return the table of a grammar that was read; the same errors as `compile_grammar`."""
     try:
         form, vocabulary = spelt(form, vocabulary)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...automata.budget import Budget, Meter
 from ...errors import BudgetError, RegexError, SchemaError
+from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary, checked_depth
@@ -33,7 +34,7 @@ def compile_json_schema(
     depth: int = 64,
     lazy: bool = True,
     budget: Budget | None = None,
-) -> TransitionTable:
+) -> Compiled:
     """Compile a JSON Schema into a table that allows exactly the JSON texts, in one form, of the values that fit it.
 
     schema: a dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
@@ -110,7 +111,7 @@ def request(
 
 def compile_request(
     asked: Request, vocabulary: Vocabulary, *, lazy: bool = True, budget: Budget | None = None
-) -> TransitionTable:
+) -> Compiled:
     """Return the table of a request, as `compile_json_schema` does."""
     # a third of what importing the package takes, for those who have no schemas
     from ..bind.link import link

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...automata.budget import Budget
 from ...errors import ConstraintError
-from ...table.transition_table import TransitionTable
+from ...lazy.lazy_table import Compiled
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
@@ -28,7 +28,7 @@ def compile_structural_tag(
     any_order: bool = False,
     depth: int = 64,
     budget: Budget | None = None,
-) -> TransitionTable:
+) -> Compiled:
     r"""Compile free text in which triggers open tags, and what stands in these, into a table of exactly such texts.
 
     tag: a `TaggedText`, or a structural tag as serving engines take it, a dict or JSON text: {"type": "structural_tag",

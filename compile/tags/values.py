@@ -19,6 +19,7 @@ from ...automata.labelled import Labelled
 from ...automata.network import Network
 from ...automata.pushdown import DEAD, KEEP
 from ...errors import ConstraintError, RegexError, SchemaError
+from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import MARKS, Vocabulary
 from ..bind.link import link
@@ -40,7 +41,7 @@ from .json_rules import Rules
 
 def compile_values(
     grammar: Grammar, schemas: Sequence[tuple[Any, str, bool]], vocabulary: Vocabulary, asked: Request, meter: Meter
-) -> TransitionTable:
+) -> Compiled:
     """Return the table of a grammar without special tokens, but with the JSON values of some schemas.
 
     schemas: contents, where they stand, and whether members come in any order though that is not asked for of all.

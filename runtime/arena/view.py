@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from ...table.grouped import GroupedArrays
 from ...table.groups import Int32Array, IntArray, TableArrays
 from ...table.nested_distances import Distances
+from ...table.states import NestedState
+from ...table.transition_table import TransitionTable
 from ..device.device_table import AnyState
 
 
@@ -78,6 +81,15 @@ class ArenaView(GroupedArrays):
         return self.by_end
 
     @property
+    def distance(self) -> Int32Array:
+        """Fewest tokens from each state to an end of its fragment: (num_states,). Raises as `distances` does."""
+        return np.asarray(self.distances.code[: self.num_states].min(axis=1), np.int32)
+
+    def follow(self, tokens: ArrayLike, state: NestedState) -> NestedState:
+        """Return where each row of tokens (N, L) leads from a state (N,); the dead state if it is not allowed."""
+        return self._followed(self.code_frames_required, tokens, state)
+
+    @property
     def memory(self) -> int:
         """Bytes of the arrays."""
         return self.arrays.nbytes
@@ -91,3 +103,7 @@ class ArenaView(GroupedArrays):
     def starting(self, starts: NDArray[np.int32]) -> ArenaView:
         """Return the view in which the rows of a batch start in the states (B,)."""
         return dataclasses.replace(self, starts=starts)
+
+
+HostTable: TypeAlias = TransitionTable | ArenaView
+"""What operations in numpy take as a table."""

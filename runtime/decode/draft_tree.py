@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..device.backend import Array, Cache
 from .followers import Row
 from .reader import Reader
 
@@ -19,7 +20,7 @@ class ReadingModel:
 
     def __init__(self, reader: Reader, batch: int) -> None:
         self.reader = reader
-        self.cache: Any = None
+        self.cache: Cache = None
         self.lengths = np.zeros(batch, np.int64)
         self.calls = 0
 
@@ -28,7 +29,7 @@ class ReadingModel:
         return [row.tokens[n:] if row.live else [] for row, n in zip(rows, self.lengths, strict=True)]
 
     def extend(
-        self, tokens: Any, lengths: NDArray[np.int64], at: NDArray[np.int64], sees: NDArray[np.bool_] | None = None
+        self, tokens: Array, lengths: NDArray[np.int64], at: NDArray[np.int64], sees: NDArray[np.bool_] | None = None
     ) -> Any:
         logits, self.cache = self.reader.extend(tokens, self.cache, lengths, at, sees)
         self.calls += 1

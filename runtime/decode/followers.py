@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device.backend import Operations
+from ..device.backend import Array, Operations, Placed
 from ..device.on_demand import counts_tokens
 from ..host.matcher import Matcher
 from .jump import allowed, take_forced
@@ -36,7 +36,7 @@ class Row:
 class DeviceFollower:
     """States of a round's draft, depth by depth, on the device."""
 
-    def __init__(self, ops: Operations, dev: Any, batch: int, max_length: int) -> None:
+    def __init__(self, ops: Operations, dev: Placed, batch: int, max_length: int) -> None:
         self.ops, self.dev, self.batch = ops, dev, batch
         self.size, self.eos, self.length = dev.vocab_size, dev.eos, dev.fixed_length
         shortened = dev.max_length is None or max_length < dev.max_length
@@ -54,19 +54,19 @@ class DeviceFollower:
         if self.budgets:
             self.room = self.ops.to_device(np.array([row.room for row in rows]), self.root.node)
 
-    def grow(self, tokens: Any, children: int) -> None:
+    def grow(self, tokens: Array, children: int) -> None:
         """Follow drafted tokens (B, w * children)."""
         parents = self.ops.arange(tokens.shape[0] * tokens.shape[1], like=self.root.node) // children
         state = self.ops.gather(self.levels[-1], parents)
         self.levels.append(self.ops.advance(self.dev, state, tokens.reshape(-1)))
 
-    def place(self, level: int, at: Any) -> Any:
+    def place(self, level: int, at: Array) -> Any:
         """Return where node `at` (B,) of a depth stands."""
         state = self.levels[level]
         width = state.node.shape[0] // self.batch
         return self.ops.gather(state, self.ops.arange(self.batch, like=at) * width + at)
 
-    def mask(self, x: Any, level: int, place: Any = None) -> Any:
+    def mask(self, x: Array, level: int, place: Array | None = None) -> Any:
         """Return x (B * w, V) masked for all nodes of a depth, or (B, V) for one place of each row."""
         state = self.levels[level] if place is None else place
         remaining = None
@@ -77,11 +77,11 @@ class DeviceFollower:
             remaining = self.ops.where(left > 0, left, 0)[rows]
         return self.ops.mask_logits(self.dev, x, state, remaining)
 
-    def choose(self, condition: Any, a: Any, b: Any) -> Any:
+    def choose(self, condition: Array, a: Array, b: Array) -> Any:
         """Return place a where a condition (B,) holds, else b."""
         return type(a)(*(_where(self.ops, condition, x, y) for x, y in zip(a, b, strict=True)))
 
-    def close(self, place: Any, token: Any) -> None:
+    def close(self, place: Array, token: Array) -> None:
         """Go on from a place by one more token (B,)."""
         self.root = self.ops.advance(self.dev, place, token)
 
@@ -124,7 +124,7 @@ class HostFollower:
         self.levels = [[matcher if row.live else None for matcher, row in zip(self.matchers, rows, strict=True)]]
         self.spans, self.masks = [[[] for _ in rows]], []
 
-    def grow(self, tokens: Any, children: int) -> None:
+    def grow(self, tokens: Array, children: int) -> None:
         """Follow drafted tokens (B, w * children), and what is forced behind each."""
         following: list[Matcher | None] = []
         spans = []
@@ -138,27 +138,27 @@ class HostFollower:
         self.levels.append(following)
         self.spans.append(spans)
 
-    def place(self, level: int, at: Any) -> Any:
+    def place(self, level: int, at: Array) -> Any:
         """Return what node `at` (B,) of a depth allows."""
         masks = self._masks(level, at)
         width = masks.shape[0] // self.batch
         return masks[self.ops.arange(self.batch, like=at) * width + at]
 
-    def mask(self, x: Any, level: int, place: Any = None) -> Any:
+    def mask(self, x: Array, level: int, place: Array | None = None) -> Any:
         """Return x (B * w, V) masked for all nodes of a depth, or (B, V) for one place of each row."""
         return self.ops.where(self._masks(level, x) if place is None else place, x, -float("inf"))
 
-    def _masks(self, level: int, like: Any) -> Any:
+    def _masks(self, level: int, like: Array) -> Any:
         if level == len(self.masks):
             matchers = self.levels[level]
             self.masks.append(self.ops.to_device(allowed(matchers, [True] * len(matchers), self.size), like))
         return self.masks[level]
 
-    def choose(self, condition: Any, a: Any, b: Any) -> Any:
+    def choose(self, condition: Array, a: Array, b: Array) -> Any:
         """Return place a where a condition (B,) holds, else b."""
         return _where(self.ops, condition, a, b)
 
-    def close(self, place: Any, token: Any) -> None:
+    def close(self, place: Array, token: Array) -> None:
         """Go on from a place by one more token (B,): known once it is written."""
 
     def take(self, b: int, row: Row, token: int) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConstraintError
 from ...table.constraint import Constraint
-from ..device.backend import Operations
+from ..device.backend import Array, Cache, Operations, Random
 from ..device.device_table import check_logits
 from ..device.on_demand import has_lengths
 from ..host.matcher import Matcher, Spelling
@@ -21,10 +21,10 @@ from .sampling import FilterOptions, _choose, _filters, _finite, _split
 class Jumped(NamedTuple):
     """Sequences sampled with jumps; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B,), EOS not counted
-    log_probs: Any  # (B,) of what was drawn, under the distribution it was drawn from; forced tokens add nothing
-    valid: Any  # bool (B,)
+    tokens: Array  # (B, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B,), EOS not counted
+    log_probs: Array  # (B,) of what was drawn, under the distribution it was drawn from; forced tokens add nothing
+    valid: Array  # bool (B,)
     matchers: tuple[Matcher, ...]  # (B,) at the end of each sequence; `state` is for the constraint's `input_rows`
     forced: NDArray[np.int64]  # (B,) tokens that were not drawn
     calls: int  # of the model
@@ -133,7 +133,7 @@ def count_forced(matcher: Matcher, text: bytes) -> Forced:
 def sample_jumping(
     model: Reader,
     table: Constraint | Sequence[Constraint],
-    random: Any,
+    random: Random,
     *,
     ops: Operations,
     prompts: Sequence[Sequence[int]],
@@ -172,7 +172,7 @@ def sample_jumping(
     lengths = np.zeros(len(written), np.int64)  # what the model has read
     forced, calls, fed = np.zeros_like(lengths), 0, 0
     done, live = np.zeros(len(written), bool), np.ones(len(written), bool)
-    cache: Any = None
+    cache: Cache = None
     log_probs = None
 
     def follow(row: int, tokens: list[int], free: int) -> None:
@@ -229,7 +229,7 @@ def sample_jumping(
 
 
 def _tempered(
-    ops: Operations, logits: Any, matchers: list[Matcher], live: NDArray[np.bool_], temperature: float
+    ops: Operations, logits: Array, matchers: list[Matcher], live: NDArray[np.bool_], temperature: float
 ) -> tuple[Any, Any]:
     """Return logits (B, V) by temperature, -inf where not allowed, and which rows (B,) have a distribution."""
     check_logits(max(matcher.table.vocab_size for matcher in matchers), logits.shape)
@@ -267,7 +267,7 @@ def row_matchers(
     return [Matcher(one, vocabulary, max_tokens=budget) for one in tables]
 
 
-def allowed(matchers: Sequence[Matcher | None], live: Any, width: int) -> NDArray[np.bool_]:
+def allowed(matchers: Sequence[Matcher | None], live: Array, width: int) -> NDArray[np.bool_]:
     """Return which of `width` tokens each matcher allows, (B, width): none where there is none, or it is not live."""
     out = np.zeros((len(matchers), width), bool)
     for row, matcher, going in zip(out, matchers, live, strict=True):

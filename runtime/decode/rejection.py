@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..device.backend import Operations
+from ..device.backend import Array, Operations
 from ..device.device_table import check_logits
 from .followers import DeviceFollower, HostFollower
 from .sampling import _draw, _Filters, _finite, _floor, _split, _uniform
@@ -19,7 +19,7 @@ class Run(NamedTuple):
     random: list[Any]  # what is left to draw from
 
 
-def filtered(run: Run, logits: Any, level: int, place: Any = None) -> Any:
+def filtered(run: Run, logits: Array, level: int, place: Array | None = None) -> Any:
     """Return tempered logits (N, V) with -inf where the table or a filter does not allow a token.
 
     A row without a distribution is -inf throughout.
@@ -39,7 +39,7 @@ def filtered(run: Run, logits: Any, level: int, place: Any = None) -> Any:
     return x if floor is None else ops.where(x >= floor, x, -float("inf"))
 
 
-def probabilities(ops: Operations, x: Any, filters: _Filters) -> Any:
+def probabilities(ops: Operations, x: Array, filters: _Filters) -> Any:
     """Return the distribution (N, V) of filtered logits; 0 throughout where there is none."""
     if filters.temperature == 0:
         best = x.argmax(-1)[:, None]
@@ -49,7 +49,7 @@ def probabilities(ops: Operations, x: Any, filters: _Filters) -> Any:
     return ops.exp(x - ops.where(_finite(total), total, 0.0)[:, None])
 
 
-def log_probs_of(ops: Operations, x: Any, token: Any, filters: _Filters) -> Any:
+def log_probs_of(ops: Operations, x: Array, token: Array, filters: _Filters) -> Any:
     """Return the log-probabilities of tokens (N,) under filtered logits; 0 of token -1."""
     if filters.temperature == 0:
         return ops.zeros((x.shape[0],), like=x)
@@ -58,24 +58,24 @@ def log_probs_of(ops: Operations, x: Any, token: Any, filters: _Filters) -> Any:
     return ops.where(token < 0, 0.0, ops.where(found > 0, 0.0, found))
 
 
-def accepts(ops: Operations, uniform: Any, p: Any, q: Any) -> Any:
+def accepts(ops: Operations, uniform: Array, p: Array, q: Array) -> Any:
     """Return whether tokens of probability p and q (B, 1) are taken: min(1, p / q) of the time, never where p is 0."""
     return uniform * q[:, 0] < p[:, 0]
 
 
-def rest_of(ops: Operations, p: Any, q: Any) -> Any:
+def rest_of(ops: Operations, p: Array, q: Array) -> Any:
     """Return what of p (B, V) is left after a token drawn from q was not taken."""
     rest = ops.where(p > q, p - q, 0.0)
     total = rest.sum(-1)[:, None]
     return ops.where(total > 0, rest / ops.where(total > 0, total, 1.0), p)  # nothing left: rejected by rounding
 
 
-def without(ops: Operations, x: Any, token: Any) -> Any:
+def without(ops: Operations, x: Array, token: Array) -> Any:
     """Return logits (N, V) without a token (N,) of each row."""
     return ops.where(ops.arange(x.shape[1], like=token) == token[:, None], -float("inf"), x)
 
 
-def drawn_from(run: Run, weights: Any) -> Any:
+def drawn_from(run: Run, weights: Array) -> Any:
     """Return a token drawn from each row of weights (N, V); -1 where all are 0."""
     ops = run.ops
     if run.filters.temperature == 0:
@@ -85,7 +85,7 @@ def drawn_from(run: Run, weights: Any) -> Any:
     return ops.where((weights > 0).any(-1), found, -1)
 
 
-def uniforms(run: Run, shape: tuple[int, ...], like: Any) -> Any:
+def uniforms(run: Run, shape: tuple[int, ...], like: Array) -> Any:
     """Return uniform numbers; 0 at temperature 0, where nothing is left to chance."""
     if run.filters.temperature == 0:
         return run.ops.zeros(shape, like=like)

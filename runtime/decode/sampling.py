@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from ...errors import VocabularyMismatchError
-from ..device.backend import Operations
+from ..device.backend import Array, Cache, Operations, Placed, Random
 from ..device.device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
 from ..device.on_demand import counts_tokens
 from .beam import Step
@@ -27,21 +27,25 @@ _COLDEST = 1e-6  # logits of 10,000 divided by this are still far from infinite 
 class Sample(NamedTuple):
     """One token for each row; rows that are not `valid` have no distribution: token -1 and -inf."""
 
-    tokens: Any  # (N,) -1 where not valid, which `advance` takes to the dead state
-    log_probs: Any  # (N,) under the distribution they were drawn from, after all filters
-    log_mass: Any  # (N,) log P(allowed) under the model's softmax; None if only allowed logits were given, or not asked
-    valid: Any  # bool (N,)
+    tokens: Array  # (N,) -1 where not valid, which `advance` takes to the dead state
+    log_probs: Array  # (N,) under the distribution they were drawn from, after all filters
+    log_mass: (
+        Array  # (N,) log P(allowed) under the model's softmax; None if only allowed logits were given, or not asked
+    )
+    valid: Array  # bool (N,)
 
 
 class Sequences(NamedTuple):
     """Sampled sequences; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, S, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B, S), EOS not counted
-    log_probs: Any  # (B, S) under the distribution they were drawn from, EOS included; -inf where not valid
-    log_mass: Any  # (B, S) sum over all steps of log P(allowed): the log of the importance score; -inf where not valid
-    valid: Any  # bool (B, S)
-    states: Any  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+    tokens: Array  # (B, S, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B, S), EOS not counted
+    log_probs: Array  # (B, S) under the distribution they were drawn from, EOS included; -inf where not valid
+    log_mass: (
+        Array  # (B, S) sum over all steps of log P(allowed): the log of the importance score; -inf where not valid
+    )
+    valid: Array  # bool (B, S)
+    states: Array  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
 
 
 class FilterOptions(TypedDict, total=False):
@@ -63,17 +67,17 @@ class _Filters(NamedTuple):
 
 
 def sample(
-    dev: Any,
-    logits: Any,
+    dev: Placed,
+    logits: Array,
     state: AnyState,
-    random: Any,
+    random: Random,
     *,
     ops: Operations,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    remaining: Any = None,
+    remaining: Array | None = None,
     level: int | None = None,
     log_mass: bool = True,
 ) -> Sample:
@@ -129,7 +133,7 @@ def sample(
     return Sample(ops.where(valid, found, -1), log_probs, share if log_mass else None, valid)
 
 
-def static_width(dev: Any, level: int | None = None) -> int | None:
+def static_width(dev: Placed, level: int | None = None) -> int | None:
     """Return the most tokens that states at a depth allow, EOS among them; None if that is not less than all.
 
     level None: any state. Known of tries, and of graphs in which no row has a mask and nothing is called.
@@ -140,24 +144,24 @@ def static_width(dev: Any, level: int | None = None) -> int | None:
     if dev.is_trie:
         levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
         width = max([1, *(one.width for one in levels)])  # beyond the longest all are final
-    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.masks.shape[0]:
+    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.bases.masks.shape[0]:
         return None
     else:
-        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.row_start).max()))
+        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.rows.edge_start).max()))
     width += dev.eos is not None
     return width if width < dev.vocab_size else None
 
 
 def allowed_logits(
-    hidden: Any,
-    weight: Any,
-    dev: Any,
+    hidden: Array,
+    weight: Array,
+    dev: Placed,
     state: AnyState,
     level: int | None = None,
     *,
     ops: Operations,
-    bias: Any = None,
-    remaining: Any = None,
+    bias: Array | None = None,
+    remaining: Array | None = None,
 ) -> tuple[Any, Any]:
     """Return the tokens that each state allows (N, W) and their logits, from those rows of the output projection alone.
 
@@ -193,9 +197,9 @@ def allowed_logits(
 
 
 def sample_allowed(
-    tokens: Any,
-    logits: Any,
-    random: Any,
+    tokens: Array,
+    logits: Array,
+    random: Random,
     *,
     ops: Operations,
     temperature: float = 1.0,
@@ -219,9 +223,9 @@ def sample_allowed(
 
 def sample_sequences(
     step: Step,
-    cache: Any,
-    dev: Any,
-    random: Any,
+    cache: Cache,
+    dev: Placed,
+    random: Random,
     *,
     ops: Operations,
     batch: int,
@@ -295,7 +299,9 @@ def sample_sequences(
 # ------------------------------------------------------------------------------------------------ one draw
 
 
-def _choose(ops: Operations, x: Any, random: Any, filters: _Filters, sound: Any = None) -> tuple[Any, Any, Any, Any]:
+def _choose(
+    ops: Operations, x: Array, random: Random, filters: _Filters, sound: Array | None = None
+) -> tuple[Any, Any, Any, Any]:
     """Return where each row of tempered logits (N, W) was drawn, its log-probability, their log-sum and which hold.
 
     -inf is what is not allowed. sound: (N,) rows that may be drawn from.
@@ -318,7 +324,7 @@ def _choose(ops: Operations, x: Any, random: Any, filters: _Filters, sound: Any 
     return at, ops.where(valid, log_probs, -float("inf")), total, valid
 
 
-def _floor(ops: Operations, x: Any, total: Any, filters: _Filters) -> Any:
+def _floor(ops: Operations, x: Array, total: Array, filters: _Filters) -> Any:
     """Return the least of x (N, W) that the filters keep, (N, 1), or None without filters; total (N, 1): log-sum."""
     top_p = None if filters.top_p == 1 else filters.top_p
     min_p = None if filters.min_p == 0 else filters.min_p
@@ -346,7 +352,7 @@ def _floor(ops: Operations, x: Any, total: Any, filters: _Filters) -> Any:
     return floor
 
 
-def _draw(ops: Operations, weights: Any, uniforms: Any) -> Any:
+def _draw(ops: Operations, weights: Array, uniforms: Array) -> Any:
     """Return where each row of weights (N, W) is drawn, given two uniform numbers (N, 2).
 
     Wide rows are drawn from in two goes, a block and one of its weights: a running sum over 100,000 weights in 32 bits
@@ -364,7 +370,7 @@ def _draw(ops: Operations, weights: Any, uniforms: Any) -> Any:
     return block * _BLOCK + _draw_one(ops, inside, uniforms[:, 1])
 
 
-def _draw_one(ops: Operations, weights: Any, uniform: Any) -> Any:
+def _draw_one(ops: Operations, weights: Array, uniform: Array) -> Any:
     """Return the first place in each row (N, W) at which the running sum is above a share (N,) of all.
 
     Never one of weight 0, whichever way a device rounds its sums.
@@ -374,7 +380,7 @@ def _draw_one(ops: Operations, weights: Any, uniform: Any) -> Any:
     return ops.where(above.any(-1), ops.where(above, 1, 0).argmax(-1), weights.argmax(-1))
 
 
-def _finite(x: Any) -> Any:
+def _finite(x: Array) -> Any:
     """Return where x is neither infinite nor NaN."""
     return (x > -float("inf")) & (x < float("inf"))
 
@@ -382,11 +388,11 @@ def _finite(x: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- random numbers
 
 
-def _are_uniforms(random: Any) -> bool:
+def _are_uniforms(random: Random) -> bool:
     return "float" in str(getattr(random, "dtype", ""))
 
 
-def _uniform(ops: Operations, random: Any, shape: tuple[int, ...], like: Any) -> Any:
+def _uniform(ops: Operations, random: Random, shape: tuple[int, ...], like: Array) -> Any:
     """Return uniform numbers of a shape: drawn, or those that were given."""
     if not _are_uniforms(random):
         return ops.uniform(random, shape, like)
@@ -395,7 +401,7 @@ def _uniform(ops: Operations, random: Any, shape: tuple[int, ...], like: Any) ->
     return random
 
 
-def _split(ops: Operations, random: Any) -> tuple[Any, Any]:
+def _split(ops: Operations, random: Random) -> tuple[Any, Any]:
     """Return what to draw from now and what to draw from later; of numbers, or a tuple, the first and the rest."""
     if isinstance(random, tuple) or _are_uniforms(random):
         if len(random) == 0:
@@ -408,7 +414,7 @@ def _split(ops: Operations, random: Any) -> tuple[Any, Any]:
 # ------------------------------------------------------------------------------------------------------ checks
 
 
-def _edges(dev: Any, width: int) -> int:
+def _edges(dev: Placed, width: int) -> int:
     """Return how many of a static width are none of EOS."""
     return width - (dev.eos is not None)
 
@@ -444,12 +450,12 @@ def _filters(
     )
 
 
-def _check_dev(dev: Any) -> None:
+def _check_dev(dev: Placed) -> None:
     if not hasattr(dev, "min_length"):
         raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
 
 
-def _check_run(dev: Any, batch: int, samples: int, max_length: int) -> None:
+def _check_run(dev: Placed, batch: int, samples: int, max_length: int) -> None:
     """Raise unless sequences can be drawn: TypeError, ValueError."""
     if batch < 1 or samples < 1 or max_length < 1:
         raise ValueError(f"batch, samples and max_length must be positive, not {batch}, {samples} and {max_length}")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...table.constraint import Constraint
-from ..device.backend import Operations
+from ..device.backend import Array, Operations, Placed, Random
 from ..host.matcher import Spelling
 from .draft_tree import Draft, DraftLayout, ReadingModel
 from .followers import DeviceFollower, HostFollower, Row
@@ -31,10 +31,10 @@ from .sampling import FilterOptions, _check_run, _filters
 class Speculated(NamedTuple):
     """Sequences sampled by speculation; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B,), EOS not counted
-    log_probs: Any  # (B,) under the target's masked distribution, EOS included; -inf where not valid
-    valid: Any  # bool (B,)
+    tokens: Array  # (B, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B,), EOS not counted
+    log_probs: Array  # (B,) under the target's masked distribution, EOS included; -inf where not valid
+    valid: Array  # bool (B,)
     tried: NDArray[np.int64]  # (B,) depths of drafts at which a drafted token was looked for, up to the first without
     accepted: NDArray[np.int64]  # (B,) of these, with a token that was taken; forced ones behind it aside
     forced: NDArray[np.int64]  # (B,) tokens that were taken without either model
@@ -45,8 +45,8 @@ class Speculated(NamedTuple):
 def speculative_sample(
     target: Reader,
     draft: Reader,
-    dev: Any,
-    random: Any,
+    dev: Placed,
+    random: Random,
     *,
     ops: Operations,
     prompts: Sequence[Sequence[int]],
@@ -255,7 +255,7 @@ def _verifying(
     return ops.take(both, ops.to_device(index, drawn)), columns
 
 
-def _verify(run: Run, layout: DraftLayout, drafted: Draft, logits: Any) -> tuple[NDArray[np.int64], Any]:
+def _verify(run: Run, layout: DraftLayout, drafted: Draft, logits: Array) -> tuple[NDArray[np.int64], Any]:
     """Walk down the draft as far as it is accepted, and draw the token after that.
 
     Return, on the host, (B, 2 D + 1): which child was taken at each depth and its token, -1 from where none was, and

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -12,6 +13,15 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = Any
 """A torch.Tensor, a jax.Array or a numpy array: what they have in common has no type of its own."""
+
+Placed: TypeAlias = Any
+"""What `put` of the same library returns: a table, a matrix, an arena or a table that is read on demand."""
+
+Cache: TypeAlias = Any
+"""A model's cache: a tree of dicts, lists and tuples whose leaves are arrays with the batch first, or None."""
+
+Random: TypeAlias = Any
+"""What numbers are drawn from: a generator of numpy or torch, a key of JAX, or an array of uniform numbers."""
 
 
 class Backend(Protocol):
@@ -38,7 +48,7 @@ class Backend(Protocol):
     def take(self, array: Array, index: Array) -> Array:
         """Return array (B, n) gathered at index (B, k) along the second axis."""
 
-    def gather(self, cache: Any, index: Array) -> Any:
+    def gather(self, cache: Cache, index: Array) -> Any:
         """Return a tree of arrays gathered at index (n,) along each array's first axis."""
 
     def lookup(self, array: Array, index: Array) -> Array:
@@ -83,10 +93,10 @@ class Backend(Protocol):
     def put_rows(self, array: Array, index: NDArray[np.int64], values: NDArray[Any]) -> Array:
         """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
 
-    def uniform(self, random: Any, shape: tuple[int, ...], like: Array) -> Array:
+    def uniform(self, random: Random, shape: tuple[int, ...], like: Array) -> Array:
         """Return random numbers in [0, 1) of the type of `like`, from a generator or key of the library."""
 
-    def split(self, random: Any) -> tuple[Any, Any]:
+    def split(self, random: Random) -> tuple[Any, Any]:
         """Return a generator or key to draw from now, and one to draw from later."""
 
     def is_concrete(self, *arrays: Array) -> bool:
@@ -108,35 +118,43 @@ class Backend(Protocol):
 class Operations(Backend, Protocol):
     """The operations on what `put` returns that decoders ask for: `torch_ops`, `jax_ops` and `numpy_ops` have them."""
 
-    def start(self, dev: Any, batch: int, /) -> Any:
+    def start(self, dev: Placed, batch: int, /) -> Any:
         """Return the state of `batch` sequences with nothing written yet."""
 
-    def first_tokens(self, dev: Any, cache: Any, count: int, token: int, /) -> Array:
+    def first_tokens(self, dev: Placed, cache: Cache, count: int, token: int, /) -> Array:
         """Return `count` copies of the token a model is first fed with."""
 
-    def accepting(self, dev: Any, state: Any, /) -> Array:
+    def accepting(self, dev: Placed, state: Any, /) -> Array:
         """Return whether each sequence may end where it stands: bool (B,)."""
 
-    def advance(self, dev: Any, state: Any, tokens: Array, /) -> Any:
+    def advance(self, dev: Placed, state: Any, tokens: Array, /) -> Any:
         """Return the state after one more token (B,) each; the dead state where it was not allowed."""
 
-    def mask_logits(self, dev: Any, logits: Array, state: Any, remaining: Array | None = None, /) -> Array:
+    def mask_logits(self, dev: Placed, logits: Array, state: Any, remaining: Array | None = None, /) -> Array:
         """Return logits (B, V) with -inf at every token that is not allowed."""
 
     def select(
-        self, dev: Any, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = ..., /
+        self, dev: Placed, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = ..., /
     ) -> Any:
         """Return the `beams` best continuations over all beams of each batch element, EOS aside."""
 
-    def end_scores(self, dev: Any, logits: Array, state: Any, renormalise: bool = ..., /) -> Array:
+    def end_scores(self, dev: Placed, logits: Array, state: Any, renormalise: bool = ..., /) -> Array:
         """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere."""
 
     def allowed_tokens(
-        self, dev: Any, state: Any, width: int, remaining: Array | None = None, /
+        self, dev: Placed, state: Any, width: int, remaining: Array | None = None, /
     ) -> tuple[Array, Array]:
         """Return the first `width` tokens that each state allows, and EOS; and which of them there are."""
 
     def draw(
-        self, dev: Any, logits: Array, state: Any, uniforms: Any, filters: Any, remaining: Any, mass: bool, /
+        self,
+        dev: Placed,
+        logits: Array,
+        state: Any,
+        uniforms: Callable[[], Array],
+        filters: Any,
+        remaining: Array | None,
+        mass: bool,
+        /,
     ) -> Any:
         """Return drawn tokens from one kernel, or None: then drawing takes array operations."""

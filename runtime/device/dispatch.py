@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from . import matrix_ops, on_demand
-from .backend import Backend
+from .backend import Backend, Placed
 
 Own = TypeVar("Own")  # a table as one library holds it
 Result = TypeVar("Result")
@@ -35,7 +35,7 @@ def by_kind(
         }
 
         @functools.wraps(operation)
-        def either(dev: Any, *args: P.args, **options: P.kwargs) -> Result:
+        def either(dev: Placed, *args: P.args, **options: P.kwargs) -> Result:
             other = others.get(type(dev))
             if other is not None:
                 return other(ops, dev, *args, **options)

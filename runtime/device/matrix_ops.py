@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import Level
-from .backend import Array, Backend
+from .backend import Array, Backend, Cache
 from .device_table import (
     Candidates,
     MatrixState,
@@ -385,7 +385,7 @@ def start(ops: Backend, dev: DeviceMatrix, batch: int) -> MatrixState:
     return MatrixState(zero, zero + dev.count, zero)
 
 
-def first_tokens(ops: Backend, dev: DeviceMatrix, cache: Any, count: int, token: int) -> Array:
+def first_tokens(ops: Backend, dev: DeviceMatrix, cache: Cache, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with, where the matrix is."""
     return ops.zeros((count,), like=dev.steps) + token
 
@@ -397,7 +397,7 @@ def accepting(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
 
 def distance(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
     """Return the tokens (B,) that each sequence lacks."""
-    return ops.where(state.node < state.high, dev.length - state.depth, NEVER)
+    return ops.where(state.node < state.high, dev.length - state.depth, UNREACHABLE)
 
 
 def bitmask(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array | None = None) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .backend import Cache, Random
 from .device_table import map_tree
 
 Array = NDArray[Any]
@@ -41,7 +42,7 @@ def take(array: Array, index: Array) -> Array:
     return np.take_along_axis(array, index, axis=1)
 
 
-def gather(cache: Any, index: Array) -> Any:
+def gather(cache: Cache, index: Array) -> Any:
     """Return a tree of arrays gathered at index (n,) along each array's first axis."""
     return map_tree(lambda leaf: leaf[index], cache)
 
@@ -56,7 +57,7 @@ def arange(n: int, like: Array) -> Array:
     return np.arange(n, dtype=like.dtype)
 
 
-def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
+def uniform(random: Random, shape: tuple[int, ...], like: Array) -> Array:
     """Return random numbers in [0, 1) of the type of `like`, from a numpy Generator."""
     if not isinstance(random, np.random.Generator):
         kind = type(random).__name__
@@ -64,7 +65,7 @@ def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
     return random.random(shape, np.float64 if like.dtype == np.float64 else np.float32)
 
 
-def split(random: Any) -> tuple[Any, Any]:
+def split(random: Random) -> tuple[Any, Any]:
     """Return what to draw from now and what to draw from later: of numpy one Generator, which goes on."""
     return random, random
 

@@ -23,7 +23,7 @@ from ...lazy.lazy_table import LazyTable
 from ...table.transition_table import TransitionTable
 from ..host.host_reader import HostReader
 from ..host.matcher import Matcher
-from .backend import Array, Backend
+from .backend import Array, Backend, Cache, Placed
 from .device_table import (
     Candidates,
     DeviceTable,
@@ -329,7 +329,7 @@ class OnDemandTable:
         return self  # rows do not change what they mean
 
 
-def counts_tokens(dev: Any) -> bool:
+def counts_tokens(dev: Placed) -> bool:
     """Return whether it is known of a table on a device how far its states are from an end, for `remaining`."""
     if isinstance(dev, OnDemandTable):
         return False
@@ -444,7 +444,7 @@ def start(ops: Backend, dev: OnDemandTable, batch: int) -> State:
     return State(ops.zeros((batch,), like=dev.arrays.mask_of) + dev.start_row)
 
 
-def first_tokens(ops: Backend, dev: OnDemandTable, cache: Any, count: int, token: int) -> Array:
+def first_tokens(ops: Backend, dev: OnDemandTable, cache: Cache, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with, where the masks are."""
     return ops.zeros((count,), like=dev.arrays.mask_of) + token
 

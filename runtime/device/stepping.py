@@ -10,11 +10,11 @@ time to share stays there: summing distances over stacks, which JAX scans and Py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.states import NestedState
-from .backend import Array
+from .backend import Array, Placed
 from .device_table import AnyState, DeviceCalls, DeviceTable
 
 Carry: TypeAlias = tuple[Array, Array]
@@ -121,16 +121,16 @@ class StackBackend(Protocol):
     def far_with(self, calls: DeviceCalls, far: Array, frames: Array, site: Array) -> Array:
         """Return distances of stacks (.., C) of so many frames (..,) with one more site (..,) on them, by ends."""
 
-    def first_edge(self, dev: Any, node: Array, /) -> Array:
+    def first_edge(self, dev: Placed, node: Array, /) -> Array:
         """Return the first edge of each state."""
 
-    def base_of(self, dev: Any, node: Array, /) -> Array:
+    def base_of(self, dev: Placed, node: Array, /) -> Array:
         """Return the base of each state; the last, which allows nothing, where it has none."""
 
-    def in_mask(self, dev: Any, base: Array, token: Array, /) -> Array:
+    def in_mask(self, dev: Placed, base: Array, token: Array, /) -> Array:
         """Return whether tokens (n, k) are in the masks of bases (n,)."""
 
-    def target_in_base(self, dev: Any, node: Array, base: Array, token: Array, /) -> Array:
+    def target_in_base(self, dev: Placed, node: Array, base: Array, token: Array, /) -> Array:
         """Return where a token (n,) of its base's mask leads from each state (n,)."""
 
     def find_token(
@@ -164,7 +164,7 @@ def may_follow(ops: StackBackend, dev: DeviceTable, code: Array, around: Around 
                 by_end = ops.plus(ops.lookup(distance, code), around.far[..., end])
                 if calls.distance_room.shape[0]:
                     possible = around.frames + ops.lookup(calls.distance_room[end], code) <= calls.depth
-                    by_end = ops.where(possible, by_end, NEVER)
+                    by_end = ops.where(possible, by_end, UNREACHABLE)
                 far = by_end if far is None else ops.smaller(far, by_end)
     return fits if far is None or last is None else fits & (far <= last)
 

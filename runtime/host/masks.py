@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.groups import Bases, Edges, Int32Array, Rows, TableArrays, TokenClasses
 from ...table.states import state_out_of_range as stray_state
 from .table_pointers import HostTable
@@ -136,7 +136,7 @@ def _shorten(
     num_rows, num_edges = row_start.size - 1, edge_target.size
     for i in range(nodes.size):
         s = nodes[i]
-        room = np.int64(min(remaining[i], NEVER) - 1)  # below the distance of the dead state
+        room = np.int64(min(remaining[i], UNREACHABLE) - 1)  # below the distance of the dead state
         if s >= num_rows:
             v = np.int64(edge_token[num_edges + s - num_rows])
             if v < vocab_size and distance[s + 1] > room:

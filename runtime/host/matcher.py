@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import VocabularyMismatchError
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
 from ...table.sorted_matrix import SortedMatrix
@@ -70,7 +70,7 @@ class Matcher:
         if max_tokens is not None:
             max_tokens = operator.index(max_tokens)
             whole = table.to_table()
-            if whole.min_length == NEVER:
+            if whole.min_length == UNREACHABLE:
                 raise ValueError(
                     "max_tokens cannot be kept: this vocabulary has no tokens that close what is open and no more"
                 )

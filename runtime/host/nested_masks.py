@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...table.groups import Int32Array, TokenArray
-from ...table.states import NestedState
-from ...table.states import configuration_out_of_range as stray_configuration
+from ...table.states import NestedState, configuration_out_of_range
 from ...table.walk import stray_row
 from .budget import NO_BUDGET, Budget, budget_of
 from .table_pointers import (
@@ -67,12 +66,12 @@ def compose_nested_into(
             f"not {node.shape}, {height.shape} and {stack.shape}"
         )
     if remaining is None:
-        room, budget = np.full(node.size, NEVER, np.int64), NO_BUDGET
+        room, budget = np.full(node.size, UNREACHABLE, np.int64), NO_BUDGET
     else:
         room, budget = np.ascontiguousarray(remaining, np.int64), budget_of(table)
     stray = _compose_nested(pointers_of(table).header, table.arrays.edges.token, budget, node, stack, height, room, out)
     if stray >= 0:
-        raise stray_configuration(table, state, int(stray))
+        raise configuration_out_of_range(table, state, int(stray))
 
 
 @kernel
@@ -124,11 +123,11 @@ def mask_row(
     height = np.int64(stack.size)
     counted = budget.code_distance.size > 0
     limited = counted or height + header[MOST_NEED] > depth or height + header[MOST_PUSHES] > header[SLOTS]
-    last = np.int64(min(room, NEVER) - 1)  # below the distance of what cannot end
+    last = np.int64(min(room, UNREACHABLE) - 1)  # below the distance of what cannot end
     frames = np.int64(0)
     far = np.empty((height + 2 if counted else 0, budget.code_distance.shape[1]), np.int64)
     if counted:
-        far[0] = NEVER
+        far[0] = UNREACHABLE
         far[0, 0] = 0
     if limited:
         for x in range(height):
@@ -306,7 +305,7 @@ def _return_to(budget: Budget, site: int, far: NDArray[np.int64], height: int, l
     left: how many more frames fit onto what lies below.
     """
     for end in range(budget.site_distance.shape[1]):
-        least = np.int64(NEVER)
+        least = np.int64(UNREACHABLE)
         for other in range(budget.site_distance.shape[2]):
             if budget.site_room.size == 0 or budget.site_room[site, end, other] <= left:
                 least = min(least, budget.site_distance[site, end, other] + far[height, other])

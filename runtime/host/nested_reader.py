@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...kernels.mask_buffers import MaskBuffers
 from ...table.transition_table import TransitionTable
 from .budget import NO_BUDGET, budget_of
@@ -55,7 +55,7 @@ class NestedReader(StackReader):
             if code.shape[1] > 1:
                 self._by_ends, self._code_room, self._site_room = site.tolist(), code_room.tolist(), site_room.tolist()
                 rooms = np.concatenate((code_room.reshape(-1), site_room.reshape(-1), [0]))
-                self._most_room = 1 + int(rooms[rooms < NEVER].max())  # with which no way is left out
+                self._most_room = 1 + int(rooms[rooms < UNREACHABLE].max())  # with which no way is left out
             else:
                 code, farthest = code.reshape(-1), farthest.reshape(-1)
                 self.limits = replace(self.limits, site_distance=site.reshape(-1).tolist())
@@ -66,16 +66,16 @@ class NestedReader(StackReader):
         """Return the tokens in which a sequence can be complete from a place."""
         by_ends = self._by_ends
         found: int = self._nearest(self._distances, place) if by_ends else self._distances[place[0]] + place[1].distance
-        return found if found < NEVER else _NO_END
+        return found if found < UNREACHABLE else _NO_END
 
     def farthest(self, place: Configuration) -> int:
         """Return the largest distance that a token leads to, or more."""
         if self._by_ends:
             full = bool(self._code_room) and place[1].frames + self._most_room > self.limits.depth
-            found = NEVER if full else self._nearest(self._farthests, place)
+            found = UNREACHABLE if full else self._nearest(self._farthests, place)
         else:
             found = self._farthests[place[0]] + place[1].distance
-        return found if found < NEVER else _NO_END
+        return found if found < UNREACHABLE else _NO_END
 
     def _nearest(self, by_end: memoryview, place: Configuration) -> int:
         """Return the least sum of what is known of a state, by how its fragment ends, and of the stack's distance."""
@@ -88,14 +88,14 @@ class NestedReader(StackReader):
         for above in reversed(waiting):
             below = above.below
             if below is None:
-                above.far = [0] + [NEVER] * (len(self._by_ends[0]) - 1)
+                above.far = [0] + [UNREACHABLE] * (len(self._by_ends[0]) - 1)
                 continue
             assert below.far is not None, "stacks are worked out from the bottom"
             steps, left = self._by_ends[above.site], self.limits.depth - below.frames
             if self._site_room:
                 rooms = self._site_room[above.site]
                 steps = [
-                    [step if room <= left else NEVER for step, room in zip(*pair, strict=True)]
+                    [step if room <= left else UNREACHABLE for step, room in zip(*pair, strict=True)]
                     for pair in zip(steps, rooms, strict=True)
                 ]
             above.far = [min(map(operator.add, row, below.far)) for row in steps]
@@ -103,7 +103,7 @@ class NestedReader(StackReader):
         own = [int(by_end[node, end]) for end in range(len(stack.far))]
         if self._code_room and node < len(self._code_room):
             left = self.limits.depth - stack.frames
-            own = [one if room <= left else NEVER for one, room in zip(own, self._code_room[node], strict=True)]
+            own = [one if room <= left else UNREACHABLE for one, room in zip(own, self._code_room[node], strict=True)]
         nearest: int = min(map(operator.add, own, stack.far))
         return nearest
 
@@ -111,14 +111,14 @@ class NestedReader(StackReader):
         """Return the mask of a place, how many sites it depends on, and whether it was much work."""
         buffer = self._buffers.take()
         mask = buffer.shown  # held before another thread may take the buffer
-        looked = mask_one(self._header, self._tokens, *NO_BUDGET, node, stack.as_array(), NEVER, buffer.mask)
+        looked = mask_one(self._header, self._tokens, *NO_BUDGET, node, stack.as_array(), UNREACHABLE, buffer.mask)
         self._buffers.give(buffer)
         return mask, looked, False
 
     def made(self, place: Configuration, room: int | None = None) -> NDArray[np.uint32]:
         """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside."""
         node, stack = place
-        budget, last = (NO_BUDGET, NEVER) if room is None else (self._budget, min(room, NEVER))
+        budget, last = (NO_BUDGET, UNREACHABLE) if room is None else (self._budget, min(room, UNREACHABLE))
         buffer = self._buffers.take()
         mask = buffer.shown
         mask_one(self._header, self._tokens, *budget, node, stack.as_array(), last, buffer.mask)

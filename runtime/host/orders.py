@@ -15,7 +15,7 @@ from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
 from ...kernels.compiled import callback, kernel
-from ...kernels.limits import UNREACHABLE as NEVER
+from ...kernels.limits import UNREACHABLE
 from ...kernels.pointers import address_of, array_at
 from ...table.walk import stray_row
 from .budget import Budget, budget_of
@@ -118,7 +118,7 @@ def compose_row(order: _Order, kind: Any, i: int, mask: NDArray[np.uint32], aliv
     room = array_at(order[_ROOM], rows if order[_ROOM] else 0, np.int64)
     mask_row(
         header, array_of(header, ARRAY.edges.token, kind), _budget_in(order), node[i], stack[i, : height[i]],
-        room[i] if room.size else np.int64(NEVER), mask, alive,
+        room[i] if room.size else np.int64(UNREACHABLE), mask, alive,
     )  # fmt: skip
 
 

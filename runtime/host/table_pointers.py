@@ -10,7 +10,7 @@ from functools import singledispatch
 from typing import Any, Protocol, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ...kernels.compiled import kernel
 from ...kernels.pointers import address_of, array_at, put
@@ -30,6 +30,7 @@ from ...table.groups import (
 )
 from ...table.kept import Kept
 from ...table.nested_distances import Distances
+from ...table.states import NestedState
 
 ROWS, EOS, VOCAB_SIZE, SYMBOLS, WORDS, DEPTH, SLOTS, MOST_NEED, MOST_PUSHES, _FIRST = range(10)
 """Positions of the numbers that a header begins with."""
@@ -82,6 +83,9 @@ class HostTable(Protocol):
     @property
     def num_rows(self) -> int:
         """S: states with edges of their own."""
+
+    def follow(self, tokens: ArrayLike, state: NestedState) -> NestedState:
+        """Return where each row of tokens (N, L) of a nested table leads; the dead state if it is not allowed."""
 
     @property
     def num_states(self) -> int:

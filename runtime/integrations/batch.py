@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -122,21 +122,21 @@ def _has_one_spelling(table: Constraint) -> bool:
     return isinstance(table, SortedMatrix) or (isinstance(table, TransitionTable) and table.is_trie)
 
 
+def _parts(table: TransitionTable) -> list[NDArray[Any]]:
+    """Return arrays of tokens, in which each token of a table's sequences stands."""
+    token, edges = table.edges.token, table.num_edges
+    if table.is_trie:
+        return [token]
+    masks = np.bitwise_or.reduce(table.bases.masks, axis=0).astype("<u4")
+    bits = np.unpackbits(masks.view(np.uint8), bitorder="little", count=table.vocab_size)
+    led = token[:edges][table.edges.target != table.dead]
+    return [token[edges:], table.exits.token, np.flatnonzero(bits), led]
+
+
 def tokens_of(table: Constraint) -> NDArray[np.bool_]:
     """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
     held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
-    table = table.to_table()
-    if isinstance(table, SortedMatrix):
-        parts = list(table.columns)
-    else:
-        edges = table.num_edges
-        parts = [table.edge_token[edges:], table.exit_token]
-        if table.is_trie:
-            parts.append(table.edge_token[:edges])
-        else:
-            masks = np.bitwise_or.reduce(table.masks, axis=0).astype("<u4")
-            bits = np.unpackbits(masks.view(np.uint8), bitorder="little", count=table.vocab_size)
-            parts += [np.flatnonzero(bits), table.edge_token[:edges][table.edge_target != table.dead]]
+    parts = list(table.columns) if isinstance(table, SortedMatrix) else _parts(cast(TransitionTable, table.to_table()))
     for part in parts:
         for low in range(0, part.size, _AT_ONCE):
             held[part[low : low + _AT_ONCE]] = True

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismatchError
+from ...lazy.lazy_table import Compiled
 from ...table.states import NestedState
-from ...table.transition_table import TransitionTable
 from .. import torch_ops
 from ..arena.arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
@@ -39,7 +39,7 @@ class Request:
     """One sequence, from `Engine.add` to its end."""
 
     prompt: list[int]
-    table: TransitionTable | None
+    table: Compiled | None
     max_tokens: int
     filters: _Filters
     random: np.random.Generator
@@ -147,7 +147,7 @@ class Engine:
     def add(
         self,
         prompt: Sequence[int],
-        table: TransitionTable | None = None,
+        table: Compiled | None = None,
         *,
         max_tokens: int,
         temperature: float = 1.0,
@@ -196,7 +196,7 @@ class Engine:
         self.waiting.append(request)
         return request
 
-    def _read_on_demand(self, table: TransitionTable) -> None:
+    def _read_on_demand(self, table: Compiled) -> None:
         """Make room for the masks of a table without arrays; ConstraintError, ValueError, VocabularyMismatchError."""
         if self.arena is not None and self.arena.budgets:
             raise ConstraintError(

@@ -187,7 +187,7 @@ def test_through_a_pipe_nothing_of_a_table_is_cut(tokenizer, vocab, tmp_path, mo
 
 def test_a_table_without_bases_is_inspected_without_them(tokenizer, tmp_path):
     run_well("compile", "regex", "ab", "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
-    assert not mw.TransitionTable.load(tmp_path / "t").base_mask.size
+    assert not mw.TransitionTable.load(tmp_path / "t").bases.mask.size
     shown = run_well("inspect", tmp_path / "t")
     for part in ("bases", "class lists", "base_target", "masks", "(0,)"):
         assert part not in shown
@@ -254,7 +254,7 @@ def test_a_schema_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_p
         assert table.accepts([*vocab.encode(text), 0])
         assert f" {table.num_states:,} states, " in printed
         shown = run_well("inspect", tmp_path / "t")
-        assert f" {table.num_sites:,} return sites, {int(table.site_leaf.sum()):,} of parts" in shown
+        assert f" {table.num_sites:,} return sites, {int(table.sites.is_leaf.sum()):,} of parts" in shown
         assert f" {table.depth:,} calls may be open at once" in shown
         assert f"with {table.num_symbols:,} symbols" in shown
         assert "where no call is open" in shown

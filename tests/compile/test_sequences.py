@@ -98,14 +98,14 @@ def test_indices_of_64_bits_hold_the_same_set(monkeypatch):
     narrow = mw.compile_sids(rows, 9)
     monkeypatch.setattr(trie_module, "_WIDE", 0)
     wide = mw.compile_sids(rows, 9)
-    assert (narrow.row_start.dtype, wide.row_start.dtype) == (np.int32, np.int64)
+    assert (narrow.rows.edge_start.dtype, wide.rows.edge_start.dtype) == (np.int32, np.int64)
     every = np.array(list(itertools.product(range(9), repeat=4)))
     assert (narrow.contains(every) == wide.contains(every)).all()
     assert (narrow.walk(every) == wide.walk(every)).all()
 
 
 def test_tokens_take_the_smallest_type_that_holds_them():
-    sizes = {vocab: mw.compile_sids([[0, vocab - 1]], vocab).edge_token.itemsize for vocab in (200, 60_000, 200_000)}
+    sizes = {vocab: mw.compile_sids([[0, vocab - 1]], vocab).edges.token.itemsize for vocab in (200, 60_000, 200_000)}
     assert sizes == {200: 1, 60_000: 2, 200_000: 4}
 
 
@@ -135,10 +135,10 @@ def test_every_kind_of_input_gives_the_same_table(tmp_path):
         if "column" in name:
             tables.append(mw.compile_sequences(source, vocab_size=50))
         for table in tables:
-            assert table.edges.token.tolist() == reference.edge_token.tolist(), name
-            assert table.trie.item_row.tolist() == reference.item_row.tolist(), name
+            assert table.edges.token.tolist() == reference.edges.token.tolist(), name
+            assert table.trie.item_row.tolist() == reference.trie.item_row.tolist(), name
     ragged = mw.compile_sequences(rows.reshape(-1), offsets, vocab_size=50)
-    assert ragged.edge_token.tolist() == reference.edge_token.tolist()
+    assert ragged.edges.token.tolist() == reference.edges.token.tolist()
 
 
 def test_offsets_may_leave_values_out_at_both_ends():

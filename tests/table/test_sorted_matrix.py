@@ -766,7 +766,7 @@ def test_a_matrix_that_came_back_from_a_pickle_or_a_copy_cannot_be_written_to():
     for other in (matrix, pickle.loads(pickle.dumps(matrix)), copy.deepcopy(matrix), copy.copy(matrix)):
         arrays = [array for array in vars(other).values() if isinstance(array, np.ndarray)]
         assert len(arrays) >= 3
-        for array in (other.columns, other.trie.item_start, other.trie.item_row, other.sids):
+        for array in (other.columns, other.item_start, other.item_row, other.sids):
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 0
         assert other.contains([[3, 1], [1, 3]]).tolist() == [True, False]

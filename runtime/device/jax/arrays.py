@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from ....kernels.limits import UNREACHABLE as NEVER
+from ....kernels.limits import UNREACHABLE
+from ..backend import Cache, Random
 
 _BLOCK = 64  # scores per block maximum in `top_k`
 
@@ -71,7 +72,7 @@ def take(array: Array, index: Array) -> Array:
     return jnp.take_along_axis(array, index, axis=1)
 
 
-def gather(cache: Any, index: Array) -> Any:
+def gather(cache: Cache, index: Array) -> Any:
     """Return a tree of arrays gathered at index (n,) along each array's first axis."""
     return jax.tree.map(lambda leaf: leaf[index], cache)
 
@@ -86,7 +87,7 @@ def arange(n: int, like: Array) -> Array:
     return jnp.arange(n, dtype=like.dtype)
 
 
-def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
+def uniform(random: Random, shape: tuple[int, ...], like: Array) -> Array:
     """Return random numbers in [0, 1) of the type of `like`, from a JAX key."""
     dtype = getattr(random, "dtype", None)
     if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32):
@@ -95,7 +96,7 @@ def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
     return jax.random.uniform(random, shape, like.dtype)
 
 
-def split(random: Any) -> tuple[Any, Any]:
+def split(random: Random) -> tuple[Any, Any]:
     """Return what to draw from now and what to draw from later: two new keys."""
     now, later = jax.random.split(random)
     return now, later
@@ -109,8 +110,8 @@ def lookup(array: Array, index: Array) -> Array:
 def integers(x: Array, like: Array) -> Array:
     """Return whole numbers in the type of `like`; what is too large for that, or too small, is as far out as may be."""
     if isinstance(x, np.ndarray) and x.dtype.itemsize > 4:  # which JAX would wrap in its 32-bit mode
-        x = np.clip(x, 0 if x.dtype.kind == "u" else -NEVER, NEVER)
-    return (jnp.minimum(x, NEVER) if x.dtype == jnp.uint32 else x).astype(like.dtype)
+        x = np.clip(x, 0 if x.dtype.kind == "u" else -UNREACHABLE, UNREACHABLE)
+    return (jnp.minimum(x, UNREACHABLE) if x.dtype == jnp.uint32 else x).astype(like.dtype)
 
 
 def search(ascending: Array, query: Array) -> Array:

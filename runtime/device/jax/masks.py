@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ....kernels.limits import UNREACHABLE as NEVER
+from ....kernels.limits import UNREACHABLE
 from .. import stepping
 from ..device_table import AnyState, DeviceCalls, DeviceTable, check_floating, check_logits, check_remaining, check_rows
 from ..dispatch import by_kind
@@ -84,7 +84,7 @@ def _allowed(dev: DeviceTable, state: AnyState, remaining: Array | None) -> Arra
     if remaining is not None:
         if remaining.dtype.itemsize < 4:
             remaining = remaining.astype(jnp.int32)
-        remaining = jnp.clip(remaining, 0, NEVER).astype(jnp.int32)  # so that 1 less does not wrap in any type
+        remaining = jnp.clip(remaining, 0, UNREACHABLE).astype(jnp.int32)  # so that 1 less does not wrap in any type
         if dev.is_trie:  # whose masks do not say where their tokens lead
             width = max(width, *(level.width for level in dev.levels))
     mask = unfold(dev, state, dev.has_masks, width, remaining)
@@ -200,7 +200,7 @@ def allowed_tokens(
         last = None
         if remaining is not None:
             remaining = remaining.astype(jnp.int32) if remaining.dtype.itemsize < 4 else remaining
-            last = (jnp.clip(remaining, 0, NEVER).astype(jnp.int32) - 1)[:, None]
+            last = (jnp.clip(remaining, 0, UNREACHABLE).astype(jnp.int32) - 1)[:, None]
         allowed &= stepping.may_follow(stacks, dev, jnp.where(allowed, target_of(dev, edge), dev.dead), None, last)
     if dev.eos is not None:
         token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ....kernels.limits import UNREACHABLE as NEVER
+from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState
 from ..device_table import AnyState, DeviceCalls
 from ..stepping import Carry, Stacks
@@ -39,7 +39,7 @@ def stacks_of(calls: DeviceCalls, state: AnyState, budget: bool) -> Stacks:
         far = lax.associative_scan(_sum, gathered(calls.site_distance, open_sites).astype(jnp.uint32), axis=1)
         far = jnp.pad(far, none)
     elif budget:
-        start = jnp.full((sites.shape[0], calls.end_distance.shape[0]), NEVER, jnp.uint32).at[:, 0].set(0)
+        start = jnp.full((sites.shape[0], calls.end_distance.shape[0]), UNREACHABLE, jnp.uint32).at[:, 0].set(0)
 
         def returned(far: Array, below: tuple[Array, Array]) -> tuple[Array, Array]:
             further = far_with(calls, far, *below)
@@ -58,18 +58,18 @@ def far_with(calls: DeviceCalls, far: Array, frames: Array, site: Array) -> Arra
 
     steps = of_sites(calls.end_distance)
     if calls.site_distance_room.shape[0]:
-        steps = jnp.where(frames + of_sites(calls.site_distance_room) <= calls.depth, steps, NEVER)
+        steps = jnp.where(frames + of_sites(calls.site_distance_room) <= calls.depth, steps, UNREACHABLE)
     steps = jnp.moveaxis(steps, (0, 1), (-2, -1))
     return _sum(steps, far[..., None, : steps.shape[-1]]).min(axis=-1)
 
 
 def _sum(a: Array, b: Array) -> Array:
-    """Return the sum of distances, NEVER at most: two of them fit into 32 bits without a sign."""
-    return jnp.minimum(a.astype(jnp.uint32) + b.astype(jnp.uint32), jnp.uint32(NEVER))
+    """Return the sum of distances, UNREACHABLE at most: two of them fit into 32 bits without a sign."""
+    return jnp.minimum(a.astype(jnp.uint32) + b.astype(jnp.uint32), jnp.uint32(UNREACHABLE))
 
 
 def plus(a: Array, b: Array) -> Array:
-    """Return the sum of distances, NEVER at most, with a sign."""
+    """Return the sum of distances, UNREACHABLE at most, with a sign."""
     return _sum(a, b).astype(jnp.int32)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from ....kernels.limits import UNREACHABLE as NEVER
+from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState
 from .. import stepping
 from ..device_table import AnyState, DeviceTable, State, check_put, check_sids, check_starts, check_state, check_tokens
@@ -67,7 +67,7 @@ def accepting(dev: DeviceTable, state: AnyState) -> Array:
 
 @by_kind(arrays)
 def distance(dev: DeviceTable, state: AnyState) -> Array:
-    """Return the tokens (B,) in which each sequence can be complete, NEVER at most; one of them is always allowed.
+    """Return the tokens (B,) in which each sequence can be complete, at most UNREACHABLE; one of them is allowed.
 
     The table must have been put with budgets.
     """
@@ -84,7 +84,7 @@ def distance(dev: DeviceTable, state: AnyState) -> Array:
     if dev.calls.distance_room.shape[0]:
         frames = take(stack.frames, stack.height[:, None])
         room = gathered(dev.calls.distance_room.T, state.node)
-        by_end = jnp.where(frames + room <= dev.calls.depth, by_end, NEVER)
+        by_end = jnp.where(frames + room <= dev.calls.depth, by_end, UNREACHABLE)
     return by_end.min(axis=1)
 
 

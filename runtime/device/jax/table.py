@@ -14,9 +14,12 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from ....lazy.lazy_table import Compiled
+from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
-from ....table.transition_table import TransitionTable
 from ...arena.arena import Arena, Handle, starts_of
+from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Cache
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -67,7 +70,7 @@ jax.tree_util.register_pytree_node(OnDemandTable, _taken, _given)
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -78,7 +81,7 @@ def put(
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -97,8 +100,19 @@ def put(
 def put(table: Arena, device: jax.Device | None = None, *, budgets: bool = False, top: None = None) -> DeviceTable: ...
 
 
+@overload
 def put(
-    table: TransitionTable | SortedMatrix | Arena,
+    table: Constraint | Arena,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> DeviceTable | DeviceMatrix | OnDemandTable: ...
+
+
+def put(
+    table: Constraint | Arena,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -144,13 +158,13 @@ class _Mirror:
 
     def __init__(self, arena: Arena, convert: Callable[[NDArray[Any]], Array]) -> None:
         self._arrays: dict[str, Array] = {}
-        self._by_ends = arena.by_ends
+        self._by_ends = by_ends(arena.held)
 
         def keep(name: str, array: NDArray[Any]) -> Array:
             self._arrays[name] = convert(array)
             return self._shown(name)
 
-        self.dev = arena.on_device(keep, DeviceTable, False)
+        self.dev = device_table_of(arena.held, keep, DeviceTable, False)
 
     def _shown(self, name: str) -> Array:
         array = self._arrays[name]
@@ -181,6 +195,6 @@ def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
     return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))
 
 
-def first_tokens(dev: DeviceTable | None, cache: Any, count: int, token: int) -> Array:
+def first_tokens(dev: DeviceTable | None, cache: Cache, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with."""
     return jnp.full(count, token, jnp.int32)

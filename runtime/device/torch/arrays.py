@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..backend import Cache, Random
 from ..device_table import map_tree
 from . import compat
 from .memory import SAME_SIZE, is_writable, noted, triton_for, write_lowest
@@ -95,7 +96,7 @@ def take(array: Tensor, index: Tensor) -> Tensor:
     return array.gather(1, index)
 
 
-def gather(cache: Any, index: Tensor) -> Any:
+def gather(cache: Cache, index: Tensor) -> Any:
     """Return a tree of tensors gathered at index (n,) along each tensor's first axis."""
 
     def regather(leaf: Any) -> Tensor:
@@ -121,7 +122,7 @@ def arange(n: int, like: Tensor) -> Tensor:
     return torch.arange(n, dtype=like.dtype, device=like.device)
 
 
-def uniform(random: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
+def uniform(random: Random, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Return random numbers in [0, 1) of the type of `like`, from a torch.Generator on its device.
 
     random None: from torch's default generator, the only one that `torch.compile` takes.
@@ -134,7 +135,7 @@ def uniform(random: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.rand(shape, generator=random, dtype=like.dtype, device=like.device)
 
 
-def split(random: Any) -> tuple[Any, Any]:
+def split(random: Random) -> tuple[Any, Any]:
     """Return what to draw from now and what to draw from later: of torch one generator, which goes on."""
     return random, random
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....table.states import NestedState
-from ....table.states import configuration_out_of_range as stray_configuration
+from ....table.states import NestedState, configuration_out_of_range
 from ...host import draw as host_draw
 from ...host import orders
 from ..device_table import AnyState
@@ -67,9 +66,9 @@ def draw_nested(
     room = None if remaining is None else remaining.long().contiguous()
     where = logits_at(logits)
     order = orders.order_of(dev.host, addresses(given), 0 if room is None else room.data_ptr(), where)
-    drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.edge_token.dtype)
+    drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.arrays.edges.token.dtype)
     if isinstance(drawn, int):
-        raise stray_configuration(dev.host, map_state(Tensor.numpy, state), drawn)
+        raise configuration_out_of_range(dev.host, map_state(Tensor.numpy, state), drawn)
     return drawn
 
 

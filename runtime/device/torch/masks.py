@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ....kernels.limits import UNREACHABLE as NEVER
-from ....table.states import NestedState
-from ....table.states import configuration_out_of_range as stray_configuration
+from ....kernels.limits import UNREACHABLE
+from ....table.states import NestedState, configuration_out_of_range
 from ...host import masks as host_masks
 from ...host import nested_masks, orders
 from ...host import team as host_team
@@ -34,7 +33,7 @@ def unfold(dev: TorchTable, state: AnyState, table: Tensor, width: int, remainin
     """
     node, size, calls = state.node, dev.masks.shape[1], dev.calls
     yes, no = table[255, 0], table[0, 0]
-    last = None if remaining is None else (remaining.clamp(max=NEVER) - 1)[:, None]  # below what cannot end
+    last = None if remaining is None else (remaining.clamp(max=UNREACHABLE) - 1)[:, None]  # below what cannot end
     stack = None if calls is None else stacks.stacks_of(calls, state, last is not None)
     around = None if stack is None else stepping.around_of(stacks, stack, stack.height[:, None])
     base = base_of(dev, node)
@@ -256,7 +255,7 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
             dev.host, addresses(given), 0 if room is None else room.data_ptr(), logits_at(logits), threads, team
         )
         if stray >= 0:
-            raise stray_configuration(dev.host, map_state(Tensor.numpy, state), stray)
+            raise configuration_out_of_range(dev.host, map_state(Tensor.numpy, state), stray)
         return logits
     masks = host_masks.scratch(rows, -(-dev.vocab_size // 32))
     _packed(dev, state, remaining, masks)
@@ -282,7 +281,7 @@ def allowed_tokens(
     if remaining is not None:
         check_remaining_of(dev, state.node.shape[0], remaining)
     if remaining is not None or not dev.is_trie:
-        last = None if remaining is None else (remaining.long().clamp(max=NEVER) - 1)[:, None]
+        last = None if remaining is None else (remaining.long().clamp(max=UNREACHABLE) - 1)[:, None]
         allowed = allowed & stepping.may_follow(
             stacks, dev, torch.where(allowed, target_of(dev, edge), dev.dead), None, last
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ....kernels.limits import UNREACHABLE as NEVER
+from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState
 from ..device_table import AnyState, DeviceCalls
 from ..stepping import Carry, Stacks
@@ -36,7 +36,7 @@ def stacks_of(calls: DeviceCalls, state: AnyState, budget: bool) -> Stacks:
     if budget and not calls.end_distance.shape[0]:
         far = lowest(calls.site_distance)
     elif budget:
-        by_height = [torch.full((len(sites), len(calls.end_distance)), NEVER, device=sites.device)]
+        by_height = [torch.full((len(sites), len(calls.end_distance)), UNREACHABLE, device=sites.device)]
         by_height[0][:, 0] = 0
         for slot in range(calls.slots):
             by_height.append(far_with(calls, by_height[-1], frames[:, slot], open_sites[:, slot]))
@@ -50,7 +50,7 @@ def far_with(calls: DeviceCalls, far: Tensor, frames: Tensor, site: Tensor) -> T
     steps = calls.end_distance.index_select(2, site.reshape(-1)).view(shape)
     if calls.site_distance_room.shape[0]:
         room = calls.site_distance_room.index_select(2, site.reshape(-1)).view(shape)
-        steps = torch.where(frames + room <= calls.depth, steps, NEVER)
+        steps = torch.where(frames + room <= calls.depth, steps, UNREACHABLE)
     least: Tensor = (steps.movedim((0, 1), (-2, -1)) + far[..., None, : shape[1]]).amin(dim=-1)
     return least
 

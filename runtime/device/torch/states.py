@@ -7,11 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ....kernels.limits import UNREACHABLE as NEVER
-from ....table.states import NestedState
-from ....table.states import configuration_out_of_range as stray_configuration
+from ....kernels.limits import UNREACHABLE
+from ....table.states import NestedState, configuration_out_of_range
 from ....table.transition_table import TransitionTable
 from ...host import follow as host_follow
+from ...host.table_pointers import HostTable
 from .. import stepping
 from ..device_table import AnyState, State, check_put, check_sids, check_starts, check_state, check_tokens
 from ..dispatch import by_kind
@@ -93,7 +93,7 @@ def distance(dev: TorchTable, state: AnyState) -> Tensor:
     if dev.calls.distance_room.shape[0]:
         frames = stack.frames.gather(1, stack.height[:, None])
         room = dev.calls.distance_room.index_select(1, state.node).T
-        by_end = torch.where(frames + room <= dev.calls.depth, by_end, NEVER)
+        by_end = torch.where(frames + room <= dev.calls.depth, by_end, UNREACHABLE)
     return by_end.amin(dim=1)
 
 
@@ -102,7 +102,7 @@ def check_state_of(dev: TorchTable, state: AnyState) -> None:
         check_state(dev.calls.slots, state)
 
 
-def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) -> NestedState:
+def _follow_on_host(table: HostTable, state: NestedState, tokens: Tensor) -> NestedState:
     """Follow one token of each row (n,) int64."""
     given, tokens = in_memory(state), tokens.contiguous()
     out = NestedState(*map(torch.empty_like, given))
@@ -111,7 +111,7 @@ def _follow_on_host(table: TransitionTable, state: NestedState, tokens: Tensor) 
         table, tokens.data_ptr(), addresses(given), addresses(out), tokens.shape[0], torch.get_num_threads(), team
     )
     if stray >= 0:
-        raise stray_configuration(table, map_state(Tensor.numpy, state), stray)
+        raise configuration_out_of_range(table, map_state(Tensor.numpy, state), stray)
     return out
 
 
@@ -123,7 +123,8 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
     if dev.host is not None and compat.is_plain(tokens, *state):
         if not isinstance(state, NestedState):
-            return State(torch.from_numpy(dev.host.walk(tokens.numpy()[:, None], state.node.numpy())))
+            table = cast(TransitionTable, dev.host)  # an arena is nested
+            return State(torch.from_numpy(table.walk(tokens.numpy()[:, None], state.node.numpy())))
         return _follow_on_host(dev.host, state, tokens)
     if dev.is_trie:
         edge, found = find_edge(dev, state.node, tokens)

@@ -11,9 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....lazy.lazy_table import Compiled
+from ....table.constraint import Constraint
 from ....table.sorted_matrix import SortedMatrix
-from ....table.transition_table import TransitionTable
 from ...arena.arena import Arena, Handle, starts_of
+from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Cache
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
 from ..matrix_ops import DeviceMatrix, place
@@ -35,7 +38,7 @@ class TorchTable(DeviceTable):
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -46,7 +49,7 @@ def put(
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -67,8 +70,19 @@ def put(
 ) -> TorchTable: ...
 
 
+@overload
 def put(
-    table: TransitionTable | SortedMatrix | Arena,
+    table: Constraint | Arena,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> TorchTable | DeviceMatrix | OnDemandTable: ...
+
+
+def put(
+    table: Constraint | Arena,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -125,9 +139,9 @@ class _Mirror:
 
         def keep(name: str, array: NDArray[Any]) -> Tensor:
             placed = self._arrays[name] = convert(array)
-            return placed.movedim(0, -1) if name in arena.by_ends else placed
+            return placed.movedim(0, -1) if name in by_ends(arena.held) else placed
 
-        self.dev = arena.on_device(keep, TorchTable, where.type == "cpu", **more)
+        self.dev = device_table_of(arena.held, keep, TorchTable, where.type == "cpu", **more)
 
     def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
         for name, start, values in changes:
@@ -140,13 +154,13 @@ def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
 
 
 @by_kind(arrays)
-def first_tokens(dev: TorchTable | None, cache: Any, count: int, token: int) -> Tensor:
+def first_tokens(dev: TorchTable | None, cache: Cache, count: int, token: int) -> Tensor:
     """Return `count` copies of the token a model is first fed with, where the table or else the cache is."""
     device = _device(cache) if dev is None else dev.row_start.device
     return torch.full((count,), token, dtype=torch.int64, device=device)
 
 
-def _device(cache: Any) -> torch.device | None:
+def _device(cache: Cache) -> torch.device | None:
     """Return the device of the first tensor in a tree."""
     if isinstance(cache, Tensor):
         return cache.device

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops, torch_ops
-from maskwright.runtime.arena.arena import Arena, Capacity, _Space
+from maskwright.runtime.arena.arena import Arena
+from maskwright.runtime.arena.arrays import ArenaArrays
+from maskwright.runtime.arena.capacity import Capacity
+from maskwright.runtime.arena.space import Space
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.runtime.host import nested_masks
 from maskwright.table.graph_checks import Common, leads_out
@@ -53,7 +56,7 @@ def vocab():
 
 @pytest.fixture(scope="module")
 def tables(vocab):
-    return [
+    found = [
         mw.compile_json_schema(RECURSIVE, vocab),
         mw.compile_regex("[a-z]{1,50}", vocab),
         mw.compile_choices(["red", "green", "redder"], vocab),
@@ -64,6 +67,7 @@ def tables(vocab):
         mw.compile_json_schema(ENDS, vocab, depth=5),
         trie(vocab, [[1, 2, 3], [1, 2], [5], [7, 7, 7, 7]]),
     ]
+    return [table.to_table() for table in found]
 
 
 def trie(vocab, sequences):
@@ -354,7 +358,7 @@ def test_a_table_is_whole_where_the_first_place_was_taken_again(name):
     made.drop(gone)
     made.handles = [made.add(last), *kept]
     assert made.stored.evictions == 1
-    assert made.table.action_start[0] > 0
+    assert made.table.actions.push_start[0] > 0
     walk(name, made, [last, *others], list(range(4)), np.random.default_rng(0), 15)
 
 
@@ -379,12 +383,12 @@ def test_refused_tables_leave_nothing_to_write(vocab):
     for _ in range(3):
         with pytest.raises(mw.ArenaError):
             made.add(table)
-    assert not made._changes
+    assert not made.held.changes
 
 
 def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
     made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
-    free, write = made.stored.free, Arena._set
+    free, write = made.stored.free, ArenaArrays.set
     for after in (0, 3, 40, 75):
         left = [after]
 
@@ -395,12 +399,12 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
             write(self, name, start, values)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Arena, "_set", fails)
+            patch.setattr(ArenaArrays, "set", fails)
             with pytest.raises(MemoryError):
                 made.add(table)
         assert made.stored.free == free
         assert not made._lists
-        assert not made._changes
+        assert not made.held.changes
     made.handles = [made.add(table)]
     walk("host", made, [table], [0], np.random.default_rng(0), 20)
 
@@ -808,7 +812,7 @@ def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
 @settings(max_examples=60, deadline=None)
 def test_no_state_of_a_trie_in_an_arena_is_one_of_its_own_whatever_came_and_went(script):
     """However places are taken and given back, numbers of tables that are there never overlap."""
-    space, taken = _Space(160), {}
+    space, taken = Space(160), {}
     for kind, count in script:
         if kind < 3 and taken:
             start = list(taken)[kind % len(taken)]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.kernels.limits import UNREACHABLE as NEVER
+from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device import device_table
@@ -164,7 +164,7 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
             same(ops.mask_logits_(dev, into(logits), state, left), wanted)
         same(ops.accepting(dev, state), numpy_ops.accepting(table, expected))
         far = [numpy_ops.distance(table, place) for place in numpy_ops._configurations(table, expected)]
-        same(ops.distance(dev, state).clamp(max=NEVER), np.minimum(far, NEVER))
+        same(ops.distance(dev, state).clamp(max=UNREACHABLE), np.minimum(far, UNREACHABLE))
     found, wanted = ops.candidates(dev, into(logits), state, 5), numpy_ops.candidates(table, logits, expected, 5)
     close(found.scores, wanted.scores)
     same(found.tokens, wanted.tokens)
@@ -559,7 +559,7 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
         same(words_in_time, numpy_ops.bitmask(table, expected, room))
         same(ends, numpy_ops.accepting(table, expected))
         all_far = [numpy_ops.distance(table, place) for place in numpy_ops._configurations(table, expected)]
-        same(far, np.minimum(all_far, NEVER))
+        same(far, np.minimum(all_far, UNREACHABLE))
         expected = numpy_ops.advance(table, expected, tokens)
         same_state(reached, expected)
         state = reached
@@ -654,7 +654,7 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
         by_site = table.distances.site
         if by_site.shape[1] > 1:
             continue
-        places = [p for p in some_places(model, seed) if sum(int(by_site[k, 0, 0]) for k in p[1]) > 2 * NEVER]
+        places = [p for p in some_places(model, seed) if sum(int(by_site[k, 0, 0]) for k in p[1]) > 2 * UNREACHABLE]
         if not places:
             continue
         found += 1
@@ -662,7 +662,7 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
         stack = stacks.stacks_of(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
         for row, (_, sites) in zip(np.asarray(stack.far).tolist(), places, strict=True):
             sums = list(itertools.accumulate((int(by_site[k, 0, 0]) for k in sites), initial=0))
-            assert row[: len(sums)] == [min(total, NEVER) for total in sums]
+            assert row[: len(sums)] == [min(total, UNREACHABLE) for total in sums]
         if found == 2:
             return
     raise AssertionError("no table has distances like that")

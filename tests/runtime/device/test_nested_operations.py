@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.kernels.limits import UNREACHABLE as NEVER
+from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.host import masks as host_masks
 from maskwright.runtime.host import nested_masks
@@ -213,8 +213,8 @@ class Model:
         tight = any(row.need for row in self.rows)
         ends, outer, own_end = self.ends()
         where_rows, where_sites = self.belonging()
-        states = [dict.fromkeys(ends, NEVER) for _ in self.rows]
-        sites = [{end: dict.fromkeys(ends[:outer], NEVER) for end in ends} for _ in self.sites]
+        states = [dict.fromkeys(ends, UNREACHABLE) for _ in self.rows]
+        sites = [{end: dict.fromkeys(ends[:outer], UNREACHABLE) for end in ends} for _ in self.sites]
 
         def needed(target: Any) -> int:
             pushes, state = ([], target) if isinstance(target, int) else self.actions[target[1]]
@@ -321,26 +321,29 @@ class Model:
                         if end == y or (isinstance(end, tuple) and y in end[1]):
                             lower(sites[k][end], there, most, end != y)
             if (states, sites) == before:
-                by_end = [[min(NEVER, n) for n in found.values()] for found in states]
-                return by_end, [[[min(NEVER, n) for n in x.values()] for x in site.values()] for site in sites]
+                by_end = [[min(UNREACHABLE, n) for n in found.values()] for found in states]
+                return by_end, [[[min(UNREACHABLE, n) for n in x.values()] for x in site.values()] for site in sites]
 
     def distance(self, place: Place) -> int:
         """In how many tokens a place can be complete, as far as `distances` knows."""
         node, stack = place
         ends, frames = len(self.far.sites[0]), 0
         if node >= len(self.rows):
-            return 0 if node == len(self.rows) and not stack else NEVER
-        below = [0, *[NEVER] * (ends - 1)]
+            return 0 if node == len(self.rows) and not stack else UNREACHABLE
+        below = [0, *[UNREACHABLE] * (ends - 1)]
         for k in stack:
             rooms = self.far.site_rooms[k] if self.far.site_rooms else [[0] * ends] * ends
             below = [
-                min(n + m if frames + r <= self.depth else NEVER for n, m, r in zip(steps, below, room, strict=False))
+                min(
+                    n + m if frames + r <= self.depth else UNREACHABLE
+                    for n, m, r in zip(steps, below, room, strict=False)
+                )
                 for steps, room in zip(self.far.sites[k], rooms, strict=True)
             ]
             frames += not self.sites[k].leaf
         rooms = self.far.state_rooms[node] if self.far.state_rooms else [0] * ends
         own = zip(self.far.states[node], below, rooms, strict=True)
-        return min(n + m if frames + r <= self.depth or not self.far.state_rooms else NEVER for n, m, r in own)
+        return min(n + m if frames + r <= self.depth or not self.far.state_rooms else UNREACHABLE for n, m, r in own)
 
     def table(self, **fields: Any) -> mw.TransitionTable:
         """The same as arrays."""
@@ -568,12 +571,12 @@ def test_the_random_tables_of_these_tests_have_what_nested_tables_can_have():
     assert sum(any(row.push is not None for row in model.rows) for model in models) > 10
     assert sum(any(len(pushes) > 1 for pushes, _ in model.actions) for model in models) > 10
     far = [model.far for model in models]
-    assert sum(any(1 < d < NEVER for by_end in one.states for d in by_end) for one in far) > 4
+    assert sum(any(1 < d < UNREACHABLE for by_end in one.states for d in by_end) for one in far) > 4
     assert sum(len(one.sites[0]) > len(one.sites[0][0]) > 1 for one in far) > 4
-    assert sum(any(d < NEVER for site in one.sites for by_end in site for d in by_end[1:]) for one in far) > 4
+    assert sum(any(d < UNREACHABLE for site in one.sites for by_end in site for d in by_end[1:]) for one in far) > 4
     roomy = [random_model(seed).far for seed in ROOMY]
-    assert all(any(0 < n < NEVER for site in one.site_rooms for room in site for n in room) for one in roomy)
-    assert any(0 < n < NEVER for one in roomy for room in one.state_rooms for n in room)
+    assert all(any(0 < n < UNREACHABLE for site in one.site_rooms for room in site for n in room) for one in roomy)
+    assert any(0 < n < UNREACHABLE for one in roomy for room in one.state_rooms for n in room)
 
 
 @some
@@ -675,22 +678,22 @@ def test_distances_are_the_definition(seed):
     table = model.table()
     far = model.far
     ends = len(far.sites[0])
-    after_eos = [0, *[NEVER] * (ends - 1)]
-    assert table.distances.code[: table.num_states].tolist() == [*far.states, after_eos, [NEVER] * ends]
+    after_eos = [0, *[UNREACHABLE] * (ends - 1)]
+    assert table.distances.code[: table.num_states].tolist() == [*far.states, after_eos, [UNREACHABLE] * ends]
     assert table.distances.site.tolist() == far.sites
     assert table.distances.code_room[: table.num_rows].tolist() == far.state_rooms
     assert table.distances.site_room.tolist() == far.site_rooms
-    assert table.distance.tolist() == [*map(min, far.states), 0, NEVER]
+    assert table.distance.tolist() == [*map(min, far.states), 0, UNREACHABLE]
     assert table.min_length == far.states[0][0]
     assert table.max_length is None
     for place in some_places(model, seed):
-        assert min(numpy_ops.distance(table, place), NEVER) == min(model.distance(place), NEVER)
+        assert min(numpy_ops.distance(table, place), UNREACHABLE) == min(model.distance(place), UNREACHABLE)
 
 
 def test_without_tokens_that_end_a_list_exactly_no_budget_can_be_kept():
     model, _ = bound(2, ["[", "1,", "1]],", "1]", "],", '"', '"]'])
     only = dataclasses.replace(model, labels=[-1] * len(model.labels))
-    assert only.table().min_length == NEVER
+    assert only.table().min_length == UNREACHABLE
     with pytest.raises(ValueError, match="max_tokens cannot be kept"):
         mw.Matcher(only.table(), max_tokens=100)
 
@@ -709,7 +712,7 @@ def test_masks_under_budgets_agree(seed):
         wanted = []
         for place, left in zip(places, room.tolist(), strict=True):
             reached = model.moves(place).items()
-            within = {t for t, there in reached if model.distance(there) <= min(left, NEVER) - 1}
+            within = {t for t, there in reached if model.distance(there) <= min(left, UNREACHABLE) - 1}
             wanted.append(within | {t for t in model.moves(place) if t == table.eos})
         assert bits_of(numpy_ops.bitmask(table, state, room), table.vocab_size) == wanted
         assert bits_of(nested_masks.compose_nested(table, state, room), table.vocab_size) == wanted
@@ -1137,14 +1140,14 @@ def wandering(table: mw.TransitionTable, count: int, length: int) -> list[Place]
 def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(name, depth):
     table = labelled(name, depth)
     assert table.distances.site.shape[1] > 1
-    assert table.min_length < NEVER
+    assert table.min_length < UNREACHABLE
     matcher = mw.Matcher(table, max_tokens=table.min_length)
     without = 0
     for place in wandering(table, 16, 30):
         far = numpy_ops.distance(table, place)
         node, stack = place
         matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
-        assert min(matcher._host.distance(matcher._place), NEVER) == min(far, NEVER)
+        assert min(matcher._host.distance(matcher._place), UNREACHABLE) == min(far, UNREACHABLE)
         moves = numpy_ops.moves(table, place)
         moves.pop(table.eos, None)
         further = [numpy_ops.distance(table, following) for following in moves.values()]
@@ -1152,7 +1155,7 @@ def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(nam
         if far == 0:
             assert not stack
             assert table.is_accepting(node)
-        elif far < NEVER:
+        elif far < UNREACHABLE:
             assert min(further) < far
         else:
             without += 1
