@@ -384,10 +384,13 @@ def _sort_into(
                 x -= 1
             own_token[x], own_code[x] = token_k, code_k
     else:
-        by_token = np.argsort(token[:count])
+        keys = np.empty(count, np.int64)  # no `argsort`: see `number_along`
         for k in range(count):
-            own_token[at + k] = token[by_token[k]]
-            own_code[at + k] = code[by_token[k]]
+            keys[k] = (np.int64(token[k]) << 32) | k
+        keys.sort()
+        for k in range(count):
+            own_token[at + k] = keys[k] >> 32
+            own_code[at + k] = code[keys[k] & 0xFFFFFFFF]
 
 
 @kernel

@@ -80,7 +80,9 @@ def number_along(
     for c in range(classes):
         if continues[c]:
             weight[c] = -1
-    by_weight = np.argsort(weight)
+    # numba names the parts of an `argsort` of integers as those of a `sort`, at times with the same number. Kernels
+    # that two processes cached may then call each other's parts, and crash. Parts for floats have other names
+    by_weight = np.argsort(weight.astype(np.float64))
     inside = np.ones(states, np.bool_)  # of a character
     for s in range(states):
         for c in range(classes):
