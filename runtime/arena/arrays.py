@@ -16,7 +16,7 @@ from .view import ArenaView, FrameLimits
 CODE_FRAMES = "code_frames_required"
 """How many more frames must fit for a code to be followed: of states, the two behind them, then actions."""
 
-DISTANCES = {"code_distance": "code", "site_distance": "site", "code_room": "code_room", "site_room": "site_room"}
+DISTANCES = {"code_distance": "code", "site_distance": "site", "code_room": "code_frames", "site_room": "site_frames"}
 """The fields of `Distances` by the names of the arena's arrays that hold them."""
 
 
