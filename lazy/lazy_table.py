@@ -37,7 +37,7 @@ class LazyTable:
         self._renewed = renewed
         self._nested = nested
         self._table: TransitionTable | None = None
-        self._has_arrays: bool | None = None
+        self._refused = False  # whether there is known to be no table
         self._lock = threading.Lock()
 
     @property
@@ -87,13 +87,12 @@ class LazyTable:
 
         Raises the errors of a constraint that is at fault. The answer is kept: `to_table` may be called again.
         """
-        if self._has_arrays is None:
+        if self._table is None and not self._refused:
             try:
                 self.to_table()
-                self._has_arrays = True
             except (NoTableError, BudgetError):
-                self._has_arrays = False
-        return self._has_arrays
+                self._refused = True
+        return self._table is not None
 
     def keep_with(self, around: Callable[[Callable[[], TransitionTable]], TransitionTable]) -> None:
         """Have the arrays worked out by around(make), which may have them from elsewhere, or keep them there."""

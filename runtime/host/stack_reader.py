@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .host_reader import HostReader, tokens_of
+from .host_reader import ENTRY_BYTES, MASK_BYTES, HostReader, tokens_of
 
 _NOTED_BYTES = 40  # that bytes take besides their own number
 _MOST_STACKS = 2048  # of one constraint, that are kept for sequences to come
@@ -122,6 +122,14 @@ class StackReader(HostReader[Configuration]):
         self.limits = limits
         self.stacks = 0  # above the root, about
         self._root: Stack | None = None  # which sequences share, so that one finds the stacks that another has made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the masks made so far, and of the notes of others."""
+        kept = list(self.composed.values())
+        whole = sum(one is not DEEPER and one.__class__ is np.ndarray for one in kept)
+        noted = sum(len(one) + _NOTED_BYTES for one in kept if one.__class__ is bytes)
+        return (4 * self.words + MASK_BYTES) * whole + noted + ENTRY_BYTES * len(kept)
 
     def start(self) -> Configuration:
         """Return the place of a sequence with nothing written yet."""

@@ -1,4 +1,7 @@
-"""Threads that share the rows of a batch."""
+"""Threads that share the rows of a batch.
+
+Kernels take names from this file.
+"""
 
 from __future__ import annotations
 

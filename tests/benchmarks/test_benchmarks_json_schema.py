@@ -93,8 +93,9 @@ def test_whole_tables_are_measured_apart_and_within_the_same_time(naive, monkeyp
         def __init__(self, schema):
             self.seconds = schema["seconds"]
 
-        def complete(self):
+        def to_table(self):
             time.sleep(self.seconds)
+            return self
 
     monkeypatch.setattr(naive.bench.engine, "compile", Table)
     found = naive.whole(bench._case("g", "i", {"seconds": 0.01}, [], []))

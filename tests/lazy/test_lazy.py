@@ -782,10 +782,6 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
     complete = mw.compile_json_schema(schema, vocab, lazy=False)
     assert not isinstance(complete, mw.LazyTable)
     for use in (
-        lambda t: t.num_states,
-        lambda t: t.edges.token,
-        lambda t: t.min_length,
-        lambda t: t.most_frames_required,
         lambda t: t.save(tmp_path / "t.safetensors"),
         lambda t: t.accepts([1 + b for b in b"[1]"]),
         lambda t: mw.Matcher(t, max_tokens=9),
@@ -804,10 +800,18 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
         use(table)
         assert table.is_complete
         assert "states" in repr(table)
-        assert (table.edges.token == complete.edges.token).all()
-        assert table.nbytes == complete.nbytes
-    with pytest.raises(AttributeError, match="no attribute 'edges'"):
-        _ = table.edges
+        assert (table.to_table().edges.token == complete.edges.token).all()
+        assert table.to_table().nbytes == complete.nbytes
+
+
+def test_reading_an_attribute_of_a_lazy_table_compiles_nothing():
+    table = mw.compile_json_schema({"type": "array", "items": {"type": "integer"}}, vocabulary(1000))
+    for name in ("edges", "num_states", "min_length", "nbytes"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(table, name)
+    assert table.fixed_length is table.max_length is None
+    assert table.memory > 0
+    assert not table.is_complete
 
 
 def test_copies_and_pickles_of_a_lazy_table_are_the_table():
@@ -818,7 +822,7 @@ def test_copies_and_pickles_of_a_lazy_table_are_the_table():
     assert not table.is_complete
     loaded = pickle.loads(pickle.dumps(table))
     assert not isinstance(loaded, mw.LazyTable)
-    assert (loaded.edges.target == table.edges.target).all()
+    assert (loaded.edges.target == table.to_table().edges.target).all()
 
 
 def test_a_matcher_keeps_its_place_when_the_table_is_completed_or_pickled():

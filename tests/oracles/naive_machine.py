@@ -53,7 +53,7 @@ class Bytes:
         plain = np.where(plain >= 0, names[np.maximum(plain, 0)], plain)
         self.rows = np.concatenate([plain, *blocks]).tolist()
         self.calls = [(site, number[state]) for site, state in machine.calls.tolist()]
-        self.rows.accepting = {number[s] for s in machine.accepting}
+        self.accepting = {number[s] for s in machine.accepting}
         start, states, _ = self._sites
         self.sites = [
             [number.get(s, -1) for s in states[start[k] : start[k + 1]].tolist()] for k in range(len(start) - 1)

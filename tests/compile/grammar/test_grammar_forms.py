@@ -156,7 +156,7 @@ def test_a_text_in_any_case_is_what_the_flag_says(text: str) -> None:
     one, other = in_any_case(text), to_dfa(f"(?i:{re.escape(text)})")
     assert (one.class_of == other.class_of).all()
     assert (one.transition == other.transition).all()
-    assert (one.rows.accepting == other.rows.accepting).all()
+    assert (one.accepting == other.accepting).all()
 
 
 def test_a_terminal_keeps_within_its_budget() -> None:
