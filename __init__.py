@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from .automata.budget import Budget
-from .compile.api import (
-    compile_choices,
-    compile_grammar,
-    compile_json_schema,
-    compile_regex,
-    compile_sequences,
-    compile_sids,
-    compile_structural_tag,
-    sort_sids,
-)
 from .compile.cache.cache import Cache
+from .compile.grammar.build import compile_grammar
+from .compile.json_schema.request import compile_json_schema
+from .compile.sequences import compile_sequences, compile_sids, sort_sids
+from .compile.tags.build import compile_structural_tag
 from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
+from .compile.text import compile_choices, compile_regex
 from .errors import (
     ArenaError,
     BudgetError,

@@ -12,6 +12,7 @@ a class of symbols leads to. All is found by two kernels: one follows a cell, on
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from ..automata.budget import Meter
 from ..automata.network import Network
 from ..automata.slots import slot_of
-from ..errors import BudgetError
+from ..errors import BudgetError, RaiseBudget
 from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_DEPTH
 from ..kernels.mask_buffers import MaskBuffers
@@ -82,7 +83,7 @@ class LazyGrammar:
         self._seconds = meter.budget.seconds
         self.meter = replace(meter.budget, seconds=math.inf).begin()  # what is made counts, however late it is
         self._lock = threading.RLock()
-        self._over = ""
+        self._over: BudgetError | None = None
         self._before = 0  # states that there were before all was forgotten: others are numbered from here
         self._sheets = MaskBuffers(-(-vocabulary.size // 32))
         trie = vocabulary.trie
@@ -130,7 +131,7 @@ class LazyGrammar:
     def _do(self, work: Callable[[], Any], meter: Meter | None = None) -> Any:
         """Return what a kernel does, with as much room as it needs; meter: of who waits for more than this."""
         if self._over:
-            raise BudgetError(self._over)
+            raise copy.copy(self._over)
         began, self._header[_SPENT] = time.monotonic(), 0
         while True:
             found = work()
@@ -142,14 +143,18 @@ class LazyGrammar:
                 elif time.monotonic() - began > self._seconds:
                     raise BudgetError(
                         f"reading a grammar took more than {self._seconds:g} s for one token or mask, at "
-                        f"{self.num_states:,} states: raise Budget(seconds=...), or make the grammar less ambiguous"
+                        f"{self.num_states:,} states",
+                        limit="seconds",
+                        allowed=self._seconds,
+                        reached=time.monotonic() - began,
+                        remedies=[RaiseBudget(("seconds",), "make the grammar less ambiguous")],
                     )
                 self._header[_SPENT] = 0
                 continue
             try:
                 self._grow(_FULL - int(found))
             except BudgetError as error:
-                self._over = str(error)
+                self._over = copy.copy(error)
                 raise
 
     def _grow(self, at: int) -> None:
@@ -195,13 +200,13 @@ class LazyGrammar:
         if node == 0:
             if self._over:
                 self._before += self.num_states
-                self._over = ""
+                self._over = None
                 self._empty()
             return 0
         if node <= self._before:
             raise BudgetError(
-                "this text stands where all was forgotten, as the grammar's budget had been reached: begin it again, "
-                "or raise Budget(states=..., bytes=...)"
+                "this text stands where all was forgotten, as the grammar's budget had been reached",
+                remedies=[RaiseBudget(("states", "bytes"), "begin the text again")],
             )
         return node - self._before
 

@@ -7,6 +7,7 @@ that of a table, some microseconds for most states, and some hundred where a tex
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 import threading
@@ -304,7 +305,7 @@ class LazyPushdown:
         self._lock = threading.RLock()
         self._needs: _Limits | None = None
         self._begun = machine.size
-        self._over = ""  # which limit of the budget was reached: nothing more is written then
+        self._over: BudgetError | None = None  # which limit of the budget was reached: nothing more is written then
         self._torn = False  # whether what was being written, or taken, is half there
         self._strings = np.zeros((3, 0), np.int64)
         self._arrays: tuple[NDArray[Any], ...] = (np.zeros(0),) * 8
@@ -364,7 +365,7 @@ class LazyPushdown:
     def is_large(self) -> bool:
         """Whether texts have spent an eighth of the states that the budget left them, or all that there is to spend."""
         left = self.meter.budget.states - self._begun
-        return bool(self._over) or 8 * (self.machine.size - self._begun) > left
+        return self._over is not None or 8 * (self.machine.size - self._begun) > left
 
     def _take(self) -> None:
         """Take what the machine has now."""
@@ -423,13 +424,13 @@ class LazyPushdown:
         Where the budget ends half-way, what had been written before stays as it was, and can be read.
         """
         if self._over:
-            raise BudgetError(self._over)
+            raise copy.copy(self._over)
         self._torn = True
         try:
             found = write()
             self._take()
         except BudgetError as error:
-            self._over, self._torn = str(error), False
+            self._over, self._torn = copy.copy(error), False
             raise
         self._torn = False
         return found

@@ -116,7 +116,7 @@ class Vocabulary:
         named = {**(names or {}), **named}
         if not all(isinstance(name, str) for name in named):
             raise ConstraintError("names of special tokens must be text, as the tokenizer calls them")
-        special_ids = {name: _checked_id(i, width, "the ids of names") for name, i in named.items()}
+        special_ids = {name: _checked_id(i, width, "names", "must map to token ids") for name, i in named.items()}
         if eos is not None:
             eos = _checked_id(eos, width, "eos")
             ids.add(eos)
@@ -433,15 +433,16 @@ def _checked_size(size: int | None, count: int) -> int:
         size = count
     if not _is_int(size) or not count <= size <= MOST_TOKENS:
         raise ConstraintError(
-            f"size must be an integer from {count}, the number of tokens, to {MOST_TOKENS:,}, not {size!r}: "
-            "it is the width of the model's logits"
+            f"must be an integer from {count}, the number of tokens, to {MOST_TOKENS:,}, not {size!r}: "
+            "it is the width of the model's logits",
+            argument="size",
         )
     return int(size)
 
 
-def _checked_id(value: Any, size: int, name: str) -> int:
+def _checked_id(value: Any, size: int, argument: str, what: str = "must be token ids") -> int:
     if not _is_int(value) or not 0 <= value < size:
-        raise ConstraintError(f"{name} must be token ids from 0 to {size - 1}, not {value!r}")
+        raise ConstraintError(f"{what} from 0 to {size - 1}, not {value!r}", argument=argument)
     return int(value)
 
 

@@ -99,7 +99,7 @@ class Folder:
 
 
 def _write_error(file: Path, error: ConstraintError, name: str) -> None:
-    kept = {"name": name, "kind": type(error).__name__, "args": error.args, "more": error.__dict__}
+    kept = {"name": name, "error": errors.error_to_json(error)}
     temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
     try:
         temporary.write_text(json.dumps({**kept, "checksum": _checksum(kept)}))
@@ -112,7 +112,7 @@ def _read_error(file: Path, name: str) -> ConstraintError:
     kept = json.loads(file.read_text())
     if kept.pop("checksum") != _checksum(kept) or kept["name"] != name:
         raise ValueError(f"{file} was changed after it was written")
-    found = errors.made_again(getattr(errors, kept["kind"]), tuple(kept["args"]), kept["more"])
+    found = errors.error_from_json(kept["error"])
     if not isinstance(found, ConstraintError):
         raise TypeError(f"{file} holds no error of a constraint")
     return found

@@ -137,8 +137,7 @@ def _whole(
         return link_machine(machine, start, vocabulary, source, depth, meter)
     raise NoTableError(
         "this grammar has no finite table: a rule stands within itself with something on either side, and no brackets "
-        "say where it begins and ends, so what is open must be remembered: a Matcher follows it, and put() reads it on "
-        "demand, without max_tokens"
+        "say where it begins and ends, so what is open must be remembered"
     )
 
 

@@ -311,8 +311,7 @@ class _Reader:
         try:
             return words(pattern, self.meter)
         except RegexError as error:
-            message = str(error).split("\n")[0]
-            self.fail(message, self._blamed(pattern, error.position, trees, token))
+            self.fail(error.message, self._blamed(pattern, error.position, trees, token))
 
     def _blamed(self, pattern: str, position: int, trees: list[Any], token: Token | None) -> Token | int | None:
         """Return where in the text a place in a terminal's pattern comes from, or the terminal's name."""

@@ -94,7 +94,8 @@ class _Parser(CharacterReader):
         self.flags = 0
         for letter in flags:
             if letter not in self.known and not (self.ecma and letter == "u"):
-                raise ConstraintError(f'flags must be letters out of "{self._letters()}", not {flags!r}')
+                said = f'must be letters out of "{self._letters()}", not {flags!r}'
+                raise ConstraintError(said, argument="flags")
             self.flags |= self.known.get(letter, 0)
         if self.flags & ASCII and self.flags & UNICODE:
             raise ConstraintError('the flags "a" and "u" exclude each other: give one of them')

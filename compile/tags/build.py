@@ -12,7 +12,8 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
 from ..grammar.special_tokens import checked_token, spelt
-from ..json_schema.request import Request, hash_of, request
+from ..json_schema.request import Request, request
+from ..json_schema.schema_hash import hash_of
 from .reading import read_tags
 from .tagged_text import TaggedText, plain
 
@@ -64,7 +65,7 @@ def compile_structural_tag(
         try:
             checked_token(name, vocabulary)
         except ConstraintError as error:
-            raise ConstraintError(f"{where}: {error}") from None
+            raise error.at(where) from None
     if not reading.schemas:
         return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
     from .values import compile_values  # as for schemas: not for those who have none

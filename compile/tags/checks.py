@@ -10,7 +10,7 @@ from ..json_schema.source import shown
 
 
 def refuse(where: str, message: str) -> NoReturn:
-    raise ConstraintError(f"{where or '/'}: {message}")
+    raise ConstraintError(message, pointer=where)
 
 
 def fields_of(value: Any, where: str, required: set[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:

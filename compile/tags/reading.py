@@ -28,7 +28,7 @@ from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, 
 from ..grammar.notations import STARTS, Syntax, reader_of
 from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import TOKEN, VALUE
-from ..json_schema.request import hash_of
+from ..json_schema.schema_hash import hash_of
 from ..json_schema.source import read, shown
 from ..regex.lower import to_dfa
 from .checks import count_at, fields_of, flag_at, list_at, refuse, text_at, texts_at
@@ -135,8 +135,7 @@ class _Reader:
         try:
             dfa = to_dfa(pattern, meter=self.meter)
         except RegexError as error:
-            first = str(error).split("\n")[0]
-            raise RegexError(f"in {where}/pattern: {first}", pattern, error.position) from None
+            raise error.at(f"{where}/pattern") from None
         if dfa.is_empty:
             refuse(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
         return self._ended(Terminal(f"the pattern at {where}", dfa), where, ends)
@@ -196,7 +195,7 @@ class _Reader:
             read_one = reader_of(cast(Syntax, syntax))(text, start=start, meter=self.meter)
             check_productive(read_one)
         except GrammarError as error:
-            raise GrammarError(f"in {where}/grammar: {_first_line(error)}", text, error.position) from None
+            raise error.at(f"{where}/grammar") from None
         prefix = f"{self.grammars}\0"
         self.grammars += 1
         spaces = (
@@ -443,10 +442,6 @@ def _called(name: str) -> str:
 
 def _shown(text: bytes) -> str:
     return repr(text.decode(errors="backslashreplace"))
-
-
-def _first_line(error: GrammarError) -> str:
-    return str(error).split("\n")[0].split(": ", 1)[-1]
 
 
 def _followed(node: Node, ends: Ends) -> Node:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...errors import ArenaError, NoTableError, VocabularyMismatchError
+from ...errors import ArenaError, NoTableError, RaiseCapacity, VocabularyMismatchError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.grouped import GroupedArrays
 from ...table.groups import IntArray
@@ -334,8 +334,11 @@ class Arena:
         )  # fmt: skip
         where = f" behind the first {above:,}, the numbers of the table's own states" if above else ""
         return ArenaError(
-            f"the arena has no room for {count:,} {name} in a row{where}: {why}. Drop handles, or make it with a "
-            f"larger Capacity({option}=...)"
+            f"the arena has no room for {count:,} {name} in a row{where}: {why}",
+            limit=option,
+            allowed=getattr(self.capacity, option),
+            reached=count + above,
+            remedies=[RaiseCapacity(option)],
         )
 
     def _check_widths(self, table: TransitionTable) -> None:
@@ -359,8 +362,11 @@ class Arena:
         for name, (count, what) in widths.items():
             if count > getattr(cap, name):
                 raise ArenaError(
-                    f"the table has {count:,} {what}, the arena was made for {getattr(cap, name):,}: make it with "
-                    f"Capacity({name}={count})"
+                    f"the table has {count:,} {what}, the arena was made for {getattr(cap, name):,}",
+                    limit=name,
+                    allowed=getattr(cap, name),
+                    reached=count,
+                    remedies=[RaiseCapacity(name, count)],
                 )
 
     def _take(self, name: str, count: int, taken: list[Taken], above: int = 0) -> int:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BudgetError, ConstraintError
+from ...errors import Advice, BudgetError, ConstraintError
 from ...lazy.lazy_table import LazyTable
 from ...table.transition_table import TransitionTable
 from ..host.host_reader import HostReader
@@ -198,9 +198,17 @@ class Rows:
         if self._bytes(rows + 1, masks + (number < 0)) > self.most_bytes:
             raise BudgetError(
                 f"the states that were reached and their masks, {rows:,} and {masks:,}, would take more than "
-                f"{self.most_bytes:,} bytes: forget those that are not needed any more, in a loop of your own with "
-                "dev.keep(state) between steps, otherwise with dev.keep() between calls, as a decoder keeps all that "
-                "it comes to; where one call is too much, give it fewer sequences or a smaller max_length"
+                f"{self.most_bytes:,} bytes",
+                limit="bytes",
+                allowed=self.most_bytes,
+                reached=self._bytes(rows + 1, masks + (number < 0)),
+                remedies=[
+                    Advice(
+                        "Forget those that are not needed any more, in a loop of your own with dev.keep(state) between "
+                        "steps, otherwise with dev.keep() between calls, as a decoder keeps all that it comes to; "
+                        "where one call is too much, give it fewer sequences or a smaller max_length"
+                    )
+                ],
             )
         if number < 0:
             if self._free_masks:

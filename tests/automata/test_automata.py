@@ -836,10 +836,10 @@ def explosive(nfa: Nfa, count: int = 18) -> Fragment:
     [
         (
             Budget(states=1000),
-            r"more than 1,000 states, reached while determinising .*raise it with budget=Budget\(states",
+            r"more than 1,000 states, reached while determinising .*Raise it with budget=Budget\(states",
         ),
         (Budget(bytes=50_000), r"\d+ kB, reached while determinising \(budget: bytes=50,000; .*Budget\(bytes=\.\.\.\)"),
-        (Budget(seconds=0.0), r"more than 0 s, reached while .*raise it with budget=Budget\(seconds=\.\.\.\)"),
+        (Budget(seconds=0.0), r"more than 0 s, reached while .*Raise it with budget=Budget\(seconds=\.\.\.\)"),
     ],
 )
 def test_determinising_beyond_a_limit_names_it(budget, message):

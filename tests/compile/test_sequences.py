@@ -155,7 +155,11 @@ def arrow(value, **kwargs):
 
 
 BAD_SIDS = [
-    ([[1, 2], [3, 9]], {}, "row 1 has token 9 at position 1, outside 0 .. 8 (vocab_size=9)"),
+    (
+        [[1, 2], [3, 9]],
+        {},
+        "row 1 has token 9 at position 1, outside 0 .. 8. Correct the row, or raise vocab_size, now 9",
+    ),
     ([[1, -2]], {}, "row 0 has token -2 at position 1, outside 0 .. 8"),
     (
         np.array([[0], [-1]], np.int8),

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata import pushdown_rows
 from maskwright.automata.pushdown import PushdownMachine
-from maskwright.compile.json_schema import emit
+from maskwright.compile.json_schema import emit_keys
 from maskwright.compile.json_schema.layout import Layout
 from maskwright.compile.json_schema.library import Library
 from maskwright.compile.json_schema.skeleton import ObjectState
@@ -575,9 +575,9 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
 )
 @pytest.mark.parametrize("declared", [["é", "éa"], ["a", "ab", "abc", ""], ["😀", "é", "b"], []], ids=str)
 @pytest.mark.parametrize("ascii", [False, True])
-@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("most", [emit_keys._MOST_KEYS, 0])
 def test_keys_are_spelt_alike_in_both(keys, declared, ascii, most, monkeypatch):
-    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    monkeypatch.setattr(emit_keys, "_MOST_KEYS", most)
     vocab = vocabulary(1000)
     schema = {"type": "object", "propertyNames": keys, "properties": {key: {"type": "null"} for key in declared}}
     lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab, ascii=ascii))
@@ -652,10 +652,10 @@ MANY = {
 }
 
 
-@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("most", [emit_keys._MOST_KEYS, 0])
 @pytest.mark.parametrize("token", [b'":1,""', b'":{},""', b'":1,"b"', b'":1,"a', b'":"","z":""', b'":1,"b":1'])
 def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, most, monkeypatch):
-    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    monkeypatch.setattr(emit_keys, "_MOST_KEYS", most)
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), token], eos=0)
     schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "string"}}
     for table in tables(schema, vocab):

@@ -31,7 +31,8 @@ httpx = pytest.importorskip("httpx")
 from maskwright.serve import loading, play  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
-from maskwright.serve.service import Limits, Service  # noqa: E402
+from maskwright.serve.service import Service  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
 from maskwright.serve.walk import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 
 CITY = json.dumps(
@@ -256,7 +257,7 @@ def test_a_source_shares_the_tables_of_the_api(service):
 def test_it_is_said_which_way_down_a_grammar_takes(service):
     source = LIST.replace("ITEM", f"I{random.randrange(10**9)}")
     first, second = (told(service, "compile", "grammar", source) for _ in range(2))
-    table = service.cache.compile_grammar(source, budget=service.limits.budget)
+    table = service.cache.compile_grammar(source, budget=service.limits.budget).to_table()
     assert (first["way"], first["origin"], first["no_room"]) == ("regular", "compiled", None)
     assert (first["states"], first["edges"], second["origin"]) == (table.num_states, table.num_edges, "memory")
     out = told(service, "compile", "grammar", NESTED)
@@ -426,7 +427,7 @@ def test_the_longest_text_is_walked(service, monkeypatch):
 
 def test_a_walk_that_takes_too_long_is_refused(tables, monkeypatch):
     monkeypatch.setattr("maskwright.serve.walk._SECONDS", 0.0)
-    with pytest.raises(Refused, match="take a shorter one"):
+    with pytest.raises(Refused, match="take a shorter text"):
         Walker(BYTES).walk(tables["regex", "(abc|ab)*c"], b"abc", BYTES.encode(b"abc"))
 
 
@@ -500,7 +501,7 @@ def test_the_command_takes_the_option(monkeypatch):
     from maskwright.cli.main import main
 
     seen = []
-    monkeypatch.setattr(serve, "start", lambda *arguments, **options: seen.append(options["playground"]))
+    monkeypatch.setattr(serve, "start", lambda settings, say: seen.append(settings.playground))
     for arguments in ([], ["--no-playground"]):
         assert CliRunner().invoke(main, ["serve", *arguments]).exit_code == 0
     assert seen == [True, False]

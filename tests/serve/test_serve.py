@@ -38,10 +38,11 @@ httpx = pytest.importorskip("httpx")
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from maskwright.serve import loading  # noqa: E402
-from maskwright.serve.answers import Call, Calls, Text  # noqa: E402
+from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
 from maskwright.serve.constraints import syntax_of  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
-from maskwright.serve.service import Limits, Service  # noqa: E402
+from maskwright.serve.service import Service  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
 
 CITY = {
     "type": "object",
@@ -275,7 +276,7 @@ def test_text_ends_before_the_first_stop_however_it_comes(parts, stops, rng):
     vocabulary = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"ab"], eos=0)
     text = "".join(parts)
     tokens = vocabulary.encode(text)
-    made, said, at = Text(vocabulary, stops), "", 0
+    made, said, at = DecodedText(vocabulary, stops), "", 0
     while at < len(tokens) and not made.stopped:
         count = rng.randint(1, 4)
         said += made.feed(tokens[at : at + count], False)
@@ -522,7 +523,7 @@ REFUSED = [
     ({"frobnicate": 1}, 400, "frobnicate", "frobnicate is not supported"),
     ({"guided_grammar": "root ::= x"}, 400, "guided_grammar", "^line 1, column 10: there is no rule x[^^]*\\^"),
     ({"guided_grammar": 'x: "a"'}, 400, "guided_grammar", "start"),
-    ({"guided_grammar": PALINDROMES}, 400, "guided_grammar", "no finite table.*server needs one"),
+    ({"guided_grammar": PALINDROMES}, 400, "guided_grammar", "no finite table.*server needs a table"),
     ({"guided_grammar": "%import .secret.X\nstart: X"}, 400, "guided_grammar", "relative to this grammar's file"),
     ({"guided_grammar": 'start: "a"' + " " * 300_000}, 400, "guided_grammar", "max-schema-bytes"),
     ({"guided_grammar": 'start: "a"', "guided_regex": "a"}, 400, "guided_grammar", "at the same time"),
@@ -546,9 +547,9 @@ REFUSED = [
     ({"guided_json": "[]"}, 400, "guided_json", "a schema is an object"),
     ({"guided_json": {"$ref": "http://example.org/x"}}, 400, "guided_json", "example.org"),
     ({"guided_json": {"pattern": "(a"}}, 400, "guided_json", "^/pattern"),
-    ({"guided_json": DISTINCT}, 400, "guided_json", '^/uniqueItems: .*Pass allow=."uniqueItems".'),
+    ({"guided_json": DISTINCT}, 400, "guided_json", '^/uniqueItems: .*Send "allow": ."uniqueItems".'),
     ({"guided_json": DISTINCT, "allow": ["minProperties"]}, 400, "guided_json", "^/uniqueItems: "),
-    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", "'pattern' is none of .*: format, maxProperties"),
+    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", "'pattern' is no keyword that .*: format, max"),
     ({"guided_json": DISTINCT, "allow": "uniqueItems"}, 400, "allow", "list"),
     ({"guided_regex": "a", "allow": ["uniqueItems"]}, 400, "allow", "there is none"),
     ({"allow": ["uniqueItems"]}, 400, "allow", "there is none"),

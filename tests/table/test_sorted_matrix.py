@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from maskwright.runtime.decode import (
     sample_unbiased,
 )
 from maskwright.runtime.device.device_table import MatrixState, State
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
 
@@ -92,11 +94,10 @@ CASES = [
 COMPILED = ["few tokens", "late"]  # what JAX is given: compiling takes seconds
 
 
-def pairs(cases: list[str] = CASES, jax: list[str] = COMPILED) -> Any:
-    """Every backend with every case, JAX with a few."""
-    return pytest.mark.parametrize(
-        ("name", "kind"), [(name, kind) for name in ALL for kind in cases if name != "jax" or kind in jax]
-    )
+def pairs(cases: list[str] = CASES, jax: list[str] = COMPILED, slow: Collection[tuple[str, str]] = ()) -> Any:
+    """Every backend with every case, JAX with a few; some are slow."""
+    some = [(name, kind) for name in ALL for kind in cases if name != "jax" or kind in jax]
+    return pytest.mark.parametrize(("name", "kind"), marked(some, slow=slow))
 
 
 def into_state(into: Any, state: MatrixState) -> MatrixState:
@@ -230,8 +231,11 @@ def every_operation(ops: Any, dev: Any, logits: Any, state: Any, tokens: Any, re
 
 @pytest.mark.parametrize(
     ("name", "kind", "special"),
-    [(name, kind, special) for name in ("numpy", "torch") for kind in CASES for special in (False, True)]
-    + [("jax", "few tokens", False), ("jax", "late", True)],
+    marked(
+        [(name, kind, special) for name in ("numpy", "torch") for kind in CASES for special in (False, True)]
+        + [("jax", "few tokens", False), ("jax", "late", True)],
+        slow=[("jax", "late", True)],
+    ),
 )
 def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
     c, (ops, into) = case(kind), backend(name)
@@ -284,7 +288,7 @@ def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
             assert (distance[~alive] == 2**31 - 1).all()
 
 
-@pairs()
+@pairs(slow=[("jax", "late")])
 def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
     dev = ops.put(c.matrix)
@@ -494,7 +498,7 @@ def decoders(ops: Any, dev: Any, weights: Any, rows: Any, uniforms: Any, length:
     }
 
 
-@pairs(jax=["few tokens"])
+@pairs(jax=["few tokens"], slow=[("jax", "few tokens")])
 def test_decoders_find_with_a_matrix_what_they_find_with_a_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
     rng = np.random.default_rng(8)

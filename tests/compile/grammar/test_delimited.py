@@ -12,7 +12,7 @@ import torch
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
-from maskwright.compile.bind import link
+from maskwright.compile.bind import library
 from maskwright.compile.grammar.analysis import embedding, least, may_read, reachable
 from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule, Sequence, Text
@@ -95,7 +95,7 @@ def walked(
 
 @pytest.mark.parametrize("wide", [512, 3])  # own edges from which on a row is a mask, and calls beside
 def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab, monkeypatch, wide):
-    monkeypatch.setattr(link, "_WIDE", wide)
+    monkeypatch.setattr(library, "_WIDE", wide)
     with_calls = 0
     for seed in range(1000 * wide, 1000 * wide + 500):
         rng, grammar = random_grammar(seed)
@@ -326,7 +326,7 @@ def test_a_word_that_may_close_one_bracket_or_open_another_makes_no_table(vocab)
 
 def test_a_depth_that_no_text_fits_is_refused(vocab):
     grammar = 'start: e\ne: "{" ("(" e* ")")+ "}"'
-    with pytest.raises(mw.ConstraintError, match=r"depth=1 is enough for no text: raise it to 2"):
+    with pytest.raises(mw.ConstraintError, match=r"depth 1 is enough for no text: raise it to 2"):
         mw.compile_grammar(grammar, vocab, depth=1).to_table()
     assert mw.compile_grammar(grammar, vocab, depth=2).to_table().accepts(spelled(b"{()()}"))
 

@@ -55,9 +55,9 @@ from maskwright.compile.json_schema.algebra import (
     atoms,
     negate,
 )
-from maskwright.compile.json_schema.build import Builder, build
-from maskwright.compile.json_schema.cases import _ALL, _Branch, _either
-from maskwright.compile.json_schema.members import in_order
+from maskwright.compile.json_schema.build import build, new_builder
+from maskwright.compile.json_schema.cases import Branch, either
+from maskwright.compile.json_schema.key_order import in_order
 from maskwright.compile.json_schema.skeleton import (
     AnyOrder,
     ArrayAutomaton,
@@ -69,6 +69,7 @@ from maskwright.compile.json_schema.skeleton import (
     Step,
     Value,
 )
+from maskwright.compile.json_schema.sketches import ALL
 from maskwright.errors import BudgetError, ConstraintError, SchemaError
 from tests.strategies.odd_schemas import orders
 
@@ -382,7 +383,7 @@ def check_trimmed(root: Value) -> None:
 
 def made(parts: tuple[Node, ...], any_order: bool = False) -> tuple[Value, int]:
     """Return the trimmed value of disjoint formulas, and its inhabited labels."""
-    builder = Builder(Budget(seconds=60).begin(), any_order)
+    builder = new_builder(Budget(seconds=60).begin(), any_order)
     value = builder.value(parts)
     return value, builder.trimmed()[value]
 
@@ -814,10 +815,10 @@ def test_nodes_made_by_threads_at_once_are_one_object() -> None:
 def test_the_condition_of_several_branches_is_their_union(branches: list[list[tuple[int, bool]]]) -> None:
     tests = [Required((key,)) for key in "abcd"]
     made_of = [
-        _Branch((), _ALL, tuple(tests[i] for i, ok in one if ok), tuple(tests[i] for i, ok in one if not ok))
+        Branch((), ALL, tuple(tests[i] for i, ok in one if ok), tuple(tests[i] for i, ok in one if not ok))
         for one in branches
     ]
-    found = _either(made_of)
+    found = either(made_of)
     for size in range(5):
         for keys in itertools.combinations("abcd", size):
             expected = any(all((("abcd"[i] in keys) == ok) for i, ok in one) for one in branches)
@@ -826,8 +827,8 @@ def test_the_condition_of_several_branches_is_their_union(branches: list[list[tu
 
 def test_what_one_branch_passes_need_not_fail_in_another() -> None:
     a, b, c = (Required((key,)) for key in "abc")
-    chain = [_Branch((), _ALL, (a,), ()), _Branch((), _ALL, (b,), (a,)), _Branch((), _ALL, (c,), (a, b))]
-    assert _either(chain) is any_of([a, b, c])
+    chain = [Branch((), ALL, (a,), ()), Branch((), ALL, (b,), (a,)), Branch((), ALL, (c,), (a, b))]
+    assert either(chain) is any_of([a, b, c])
 
 
 @given(st.permutations(UNIQUE), st.integers(1, 4), st.sampled_from([STR, INT, ANY, word("a", "zz"), any_of(UNIQUE)]))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile.grammar.build import compile_form
-from maskwright.compile.grammar.form import Grammar
-from maskwright.compile.grammar.special_tokens import VALUE, Special
+from maskwright.compile.grammar.form import Grammar, Special
+from maskwright.compile.grammar.special_tokens import VALUE
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.values import value_of, with_rules

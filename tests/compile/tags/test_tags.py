@@ -387,7 +387,7 @@ def test_tables_can_be_pickled_and_saved(vocab, tmp_path):
 def test_a_processor_keeps_generated_text_within_tags(vocab):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     tag = Tag("<a>", "</a>", schema={"enum": ["a", "b"]})
     table = compile_structural_tag(TaggedText([tag], at_least=1, stop=True), vocab)
@@ -507,9 +507,9 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({"type": "qwen_xml_parameter", "json_schema": {}}), "'qwen_xml_parameter' is not supported"),
     (a_tagged({**NUMBER, "style": "glm_xml"}), "/content/style: values are written as JSON"),
     (a_tagged({"type": "any_text", "max_tokens": 3}), "/content/max_tokens: tokens within a text are not counted"),
-    (a_tagged({"type": "regex", "pattern": "(a"}), "(?s)in /format/tags/0/content/pattern: .*\\^"),
+    (a_tagged({"type": "regex", "pattern": "(a"}), "(?s)^/format/tags/0/content/pattern: .*\\^"),
     (a_tagged({"type": "regex", "pattern": "</a>"}), "/format/tags/0/content: .*occurs within it first"),
-    (a_tagged({"type": "grammar", "grammar": "root ::= ("}), "in /format/tags/0/content/grammar"),
+    (a_tagged({"type": "grammar", "grammar": "root ::= ("}), "^/format/tags/0/content/grammar, line 1, column"),
     (a_tagged({"type": "json_schema", "json_schema": {"type": "strin"}}), "/format/tags/0/content/json_schema/type: "),
     (a_tagged({"type": "json_schema", "json_schema": {"pattern": "(a"}}), "/content/json_schema/pattern: "),
     (a_tagged(NUMBER, "1"), "/content/json_schema: the schema allows a number, .* '1' may follow"),
@@ -522,7 +522,7 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({"type": "any_text"}, {"token": 0}), "^/format/tags/0/end/token: .* is the token that ends a text"),
     (a_tagged({"type": "any_text", "max_chars": 10**20}), "/format/tags/0/content/max_chars: the most is"),
     (a_tagged({**NUMBER, "excludes": 0}), "/format/tags/0/content/excludes: a list is needed"),
-    (a_tagged({"type": "grammar", "grammar": "root ::= root"}), "in /format/tags/0/content/grammar: a rule derives no"),
+    (a_tagged({"type": "grammar", "grammar": "root ::= root"}), "/grammar, line 1, column 1: a rule derives no"),
     (a_tagged({"type": "repeat", "content": ANY_TEXT, "min": 0, "max": -1.0}), "/content/max: a count, 0 or more"),
     ("[]", "/: a structural tag is an object, not the array"),
     (TaggedText([Tag("<", "</", regex="a")], excludes="foo"), "/format/excludes: a list is needed"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import threading
 
@@ -20,6 +21,7 @@ from maskwright.runtime.arena.space import Space
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.runtime.host import nested_masks
 from maskwright.table.graph_checks import Common, leads_out
+from tests.marks import marked
 
 torch = pytest.importorskip("torch")
 
@@ -151,8 +153,10 @@ def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, table
         walk(name, arena, tables, order, rng, 30)
 
 
-@pytest.mark.parametrize("ends", [1, 6])
-@pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    marked(itertools.product(["numpy", "host", "torch", "jax"], [1, 6]), slow=[("numpy", 1), ("numpy", 6), ("jax", 6)]),
+)
 def test_budgets_are_kept_as_each_table_keeps_them(name, ends, vocab, tables):
     made = Arena(vocab, dataclasses.replace(SMALL, ends=ends), budgets=True)
     chosen = tables if ends > 1 else [table for table in tables if not several(table)]
@@ -174,8 +178,10 @@ NEAR = [  # texts that come near the depth of 2, and of 4
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("budgets", [False, True])
-@pytest.mark.parametrize("name", ["numpy", "host", "torch"])
+@pytest.mark.parametrize(
+    ("name", "budgets"),
+    marked(itertools.product(["numpy", "host", "torch"], [False, True]), slow=[("numpy", True), ("torch", True)]),
+)
 def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, vocab):
     ops, _, array = backend(name)
     made = Arena(vocab, dataclasses.replace(SMALL, ends=6), budgets=budgets)

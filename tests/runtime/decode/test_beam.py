@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.runtime.decode import beam_search
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend
 
@@ -57,7 +58,7 @@ def check(name, table, rows, eos, weights, beams, **options):
 few = settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 @few
 @given(case=naive.sid_sets(), spare=st.integers(0, 3), renormalise=st.booleans(), seed=st.integers(0, 99))
 def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sids(name, case, spare, renormalise, seed):
@@ -67,7 +68,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sids(name, cas
     check(name, table, rows, None, weights, len(set(rows)) + spare, renormalise=renormalise)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 @few
 @given(
     case=naive.ragged_sets(eos=0), with_eos=st.booleans(), penalty=st.sampled_from([0.0, 0.7, 1.0]),

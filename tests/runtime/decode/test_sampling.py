@@ -29,6 +29,7 @@ from maskwright.runtime.decode import (
 )
 from maskwright.runtime.device.device_table import State
 from maskwright.table.states import NestedState
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, FAST, backend, every_node, out
 
@@ -362,7 +363,7 @@ def test_filters_agree_with_the_oracle_in_every_combination(name):
             np.testing.assert_allclose(out(found.log_mass)[row * draws], mass, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_each_row_has_its_own_constraint_wherever_it_stands(name, monkeypatch):
     """All states at once, with few tokens gathered and with masks: the same tokens, all allowed, the same masses."""
     c, (ops, into) = case("ragged"), backend(name)
@@ -420,8 +421,13 @@ def test_at_a_known_level_only_its_width_is_gathered_and_nothing_changes(name, k
     assert widths == np.repeat([*c.table.widths, 1], 2).tolist()
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("special", ["tempered", "dtype"])
+@pytest.mark.parametrize(
+    ("special", "name"),
+    marked(
+        itertools.product(["tempered", "dtype"], ALL),
+        slow=[("dtype", "numpy"), ("tempered", "numpy"), ("tempered", "torch")],
+    ),
+)
 def test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities(name, special):
     """On an even grid of both uniform numbers; 3,000 weights are no multiple of a block."""
     ops, into = backend(name)
@@ -725,7 +731,7 @@ def test_allowed_logits_are_the_masked_full_logits(name, kind):
         np.testing.assert_array_equal((out(tokens) >= 0).sum(1), counts)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_sampling_from_allowed_logits_is_sampling_from_all_of_them(name):
     c, (ops, into) = case("choices"), backend(name)
     dev, rng = ops.put(c.table), np.random.default_rng(9)
@@ -1005,7 +1011,8 @@ def test_nothing_of_it_needs_a_value_on_the_host():
                 assert sample(dev, logits, ops.start(dev, 12), None, ops=ops, **options).tokens.shape == (12,)
 
 
-@pytest.mark.parametrize("kind", ["sids with eos", "regex", pytest.param("lists", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sids with eos", "regex", "lists"])
 def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
     jax = pytest.importorskip("jax")
 

@@ -15,6 +15,7 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import sample_jumping, speculative, speculative_sample
+from tests.marks import marked
 from tests.oracles import readers
 from tests.oracles.readers import Mixed, Toy
 from tests.runtime.decode.test_jump import PROMPTS, rows_of, subject
@@ -107,8 +108,11 @@ def test_filters_are_those_of_the_target(options, branches):
 
 @pytest.mark.parametrize(
     ("kind", "draft", "branches"),
-    [("sids", "bad", (2, 2)), ("lists", "good", (1, 1)), ("record", "bad", (1, 1)), ("record", "good", TREE),
-     ("tree", "bad", (2, 1))],
+    marked(
+        [("sids", "bad", (2, 2)), ("lists", "good", (1, 1)), ("record", "bad", (1, 1)), ("record", "good", TREE),
+         ("tree", "bad", (2, 1))],
+        slow=[("record", "good", TREE)],
+    ),
 )  # fmt: skip
 def test_with_jumps_the_distribution_is_that_of_sampling_with_jumps(kind, draft, branches):
     target, _, found = run(kind, draft, branches, jumping=True, draws=1500)
@@ -117,9 +121,22 @@ def test_with_jumps_the_distribution_is_that_of_sampling_with_jumps(kind, draft,
 
 
 @pytest.mark.parametrize(
-    ("name", "branches"), [("numpy", (1, 1)), ("numpy", TREE), ("torch", TREE), ("torch", (1, 1)), ("jax", (1,))]
+    ("jumping", "name", "branches"),
+    marked(
+        [
+            (jumping, name, branches)
+            for jumping in (True, False)
+            for name, branches in [
+                ("numpy", (1, 1)),
+                ("numpy", TREE),
+                ("torch", TREE),
+                ("torch", (1, 1)),
+                ("jax", (1,)),
+            ]
+        ],
+        slow=[(False, "jax", (1,))],
+    ),
 )
-@pytest.mark.parametrize("jumping", [True, False])
 def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, branches, jumping):
     rows = np.random.default_rng(3).integers(1, 8, (60, 4))
     rows[::3, 1:] = [2, 7, 7]  # so that some is forced

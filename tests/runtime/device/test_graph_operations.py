@@ -328,6 +328,7 @@ def large() -> tuple[mw.TransitionTable, mw.Vocabulary]:
     return mw.compile_regex("x[a-d]{3,30}(?:[0-9]{1,9})?", vocab), vocab
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_262_144_tokens(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
     table, vocab = large()

@@ -25,6 +25,7 @@ from maskwright.runtime.host import logits as host_logits
 from maskwright.runtime.host import orders
 from maskwright.runtime.host import team as host_team
 from maskwright.table.states import NestedState
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
 
@@ -98,7 +99,10 @@ def words_of(mask: Any) -> np.ndarray:
     return out(mask).view(np.uint32)
 
 
-@pytest.fixture(params=["kernels", "threads", "gathers", "gathers and searches"])
+WAYS = ["kernels", "threads", "gathers", "gathers and searches"]
+
+
+@pytest.fixture(params=WAYS)
 def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, by gathers alone as on any device, and with targets of sites searched."""
     torch = pytest.importorskip("torch")
@@ -138,6 +142,7 @@ def some_tokens(rng: np.random.Generator, table: mw.TransitionTable, state: Any)
 # ------------------------------------------------------------------------------------------------ torch
 
 
+@pytest.mark.parametrize("torch_way", marked(WAYS, slow=["kernels"]), indirect=True)
 @some
 @with_rooms
 @given(seed=seeds)
@@ -780,7 +785,8 @@ MODES: dict[str, dict[str, Any]] = {
 def test_generation_writes_complete_valid_json_within_max_new_tokens(way, mode):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     for name, schema in SCHEMAS.items():
         table = of_schema(name)
@@ -802,7 +808,8 @@ def test_generation_writes_complete_valid_json_within_max_new_tokens(way, mode):
 def test_elements_may_have_nested_and_flat_tables_and_none(way, mode):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     flat = mw.compile_regex("[ab]{2,5}", vocabulary())
     assert not flat.is_nested
@@ -828,7 +835,7 @@ def test_a_processor_finds_the_stacks_of_rows_that_change_places_and_go_back():
     """In a loop of its own: rows continue any row of their element, or are cut back, or are new; against matchers."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table, rng = compiled("tree", 3), np.random.default_rng(0)
     each, elements = 3, 2
@@ -870,7 +877,7 @@ def test_tokens_that_leave_no_time_to_close_what_is_open_are_lost():
     """Prefixes that no processor would have let through, as an assistant may propose them."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table = compiled("lists", 3)
     single = [1 + b for b in b"[[[]]]"]

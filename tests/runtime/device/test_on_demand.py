@@ -710,7 +710,8 @@ MODES: dict[str, dict[str, Any]] = {
 def test_transformers_writes_members_or_what_is_cut_off(mode):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table, ids = grammar(AMBIGUOUS), torch.tensor([[1, 2], [3, 1]])
     tables = [table, mw.compile_grammar(REGULAR, SMALL)]
@@ -747,7 +748,8 @@ def test_generation_forgets_what_it_cannot_come_back_to(how, mode, most, monkeyp
     """With room for fewer states than one text comes to, or than several do, it writes what it would with more."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table = grammar(AMBIGUOUS if (mode, how) == ("beams", "generate") else PALINDROMES)  # of which some end in time
     made: list[Any] = []

@@ -19,6 +19,7 @@ from maskwright.automata import sequence_sort
 from maskwright.automata import trie as trie_module
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
+from tests.marks import marked
 from tests.oracles import naive
 
 
@@ -183,7 +184,7 @@ def test_candidates_agree_with_numpy(name, case, special, width):
     np.testing.assert_array_equal(out(best.states.node), expected.states.node)
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", marked(FAST, slow=["jax"]))
 @few
 @given(case=tables(), width=st.integers(1, 5), renormalise=st.booleans(), special=st.booleans())
 def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width, renormalise, special):
@@ -229,7 +230,7 @@ def test_nothing_leaks_between_sequences(name):
     assert (out(ops.mask_logits(dev, into(np.ones((2, 6), np.float32)), crossed)) == -np.inf).all()
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", marked(FAST, slow=["jax"]))
 def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
     ops, into = backend(name)
     rng = np.random.default_rng(5)
@@ -498,7 +499,7 @@ def test_jax_tables_of_another_size_but_the_same_shape_do_not_retrace():
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_tables_with_indices_of_64_bits_work(name, monkeypatch):
     for module in (sequence_sort, trie_module):
         monkeypatch.setattr(module, "WIDE", 0)
@@ -639,6 +640,7 @@ import torch
 import maskwright as mw
 from maskwright.runtime import torch_ops
 from maskwright.runtime.device.torch import memory
+from tests.marks import marked
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 vocab = mw.Vocabulary.from_bytes([b"", b"a", *[b"b"] * 100_000], eos=0)
