@@ -9,20 +9,16 @@ from pathlib import Path
 import click
 
 from ..automata.budget import Budget
-from ..compile.api import (
-    compile_choices,
-    compile_grammar,
-    compile_json_schema,
-    compile_regex,
-    compile_structural_tag,
-)
+from ..compile.grammar.build import compile_grammar
 from ..compile.json_schema.build import build as build_skeleton
 from ..compile.json_schema.keywords import formula
-from ..compile.json_schema.request import wrong_pattern
+from ..compile.json_schema.request import compile_json_schema, wrong_pattern
 from ..compile.json_schema.source import read as read_schema
 from ..compile.regex.parse import parse
+from ..compile.tags.build import compile_structural_tag
 from ..compile.tags.reading import read_tags
 from ..compile.tags.tagged_text import plain
+from ..compile.text import compile_choices, compile_regex
 from ..errors import BudgetError, ConstraintError, GrammarError, RegexError
 from ..lazy.lazy_table import Compiled
 from ..vocabulary.vocabulary import Vocabulary

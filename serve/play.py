@@ -113,9 +113,7 @@ class Playground:
         self._pool = ThreadPoolExecutor(_THREADS, "maskwright-playground")
         self._lock = threading.Lock()  # for `_open` and `_seconds`
         self._open = 0
-        self._seconds: OrderedDict[tuple[str, str], float] = (
-            OrderedDict()
-        )  # to compile, by kind and source
+        self._seconds: OrderedDict[tuple[str, str], float] = OrderedDict()  # to compile, by kind and source
         self._tokenizing, self._walking = threading.Lock(), threading.Lock()
 
     @cached_property

@@ -549,5 +549,6 @@ def _check_finite(table: Compiled) -> None:
 
 
 def _key_of(table: Compiled) -> Any:
-    """Return what tables that allow the same are known by."""
-    return (table.source, table.depth) if table.source else id(table)
+    """Return what tables that allow the same are known by, whether or not they were lazy; a lazy one is worked out."""
+    whole = table.to_table()
+    return (whole.source, whole.depth) if whole.source else id(whole)

@@ -20,8 +20,8 @@ transformers = pytest.importorskip("transformers")
 from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from maskwright.runtime.integrations import batch, processor  # noqa: E402
-from maskwright.runtime.integrations.generate import constrained_generate
-from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
+from maskwright.runtime.integrations.generate import constrained_generate  # noqa: E402
+from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor  # noqa: E402
 from maskwright.runtime.integrations.tree_beams import tree_beam_search  # noqa: E402
 
 PATTERN = r"(ab|cd|\d{2,4}[xyz]){1,5}"

@@ -21,8 +21,8 @@ transformers = pytest.importorskip("transformers")
 from transformers.generation import utils as generation  # noqa: E402
 
 from maskwright.runtime.integrations import tree_beams  # noqa: E402
-from maskwright.runtime.integrations.generate import constrained_generate
-from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
+from maskwright.runtime.integrations.generate import constrained_generate  # noqa: E402
+from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor  # noqa: E402
 from maskwright.runtime.integrations.tree_beams import tree_beam_search  # noqa: E402
 
 SIZE, EOS = 280, 0  # JSON needs a token for every byte
