@@ -325,17 +325,17 @@ def distance(dev: HostTable, configuration: Configuration) -> int:
     node, stack = configuration
     if not dev.is_nested:
         return int(cast(TransitionTable, dev).distance[node])  # an arena is nested
-    code, by_site, _, code_room, site_room = dev.distances
+    code, by_site, _, code_frames, site_frames = dev.distances
     far, frames = [0] + [UNREACHABLE] * (code.shape[1] - 1), 0  # by how the fragment on top ends
     for site in stack:
         steps = by_site[site]
-        if len(site_room):
-            steps = np.where(frames + site_room[site] <= dev.depth, steps, UNREACHABLE)
+        if len(site_frames):
+            steps = np.where(frames + site_frames[site] <= dev.depth, steps, UNREACHABLE)
         far = [min(int(step) + below for step, below in zip(row, far, strict=False)) for row in steps]
         frames += not dev.sites.is_leaf[site]
     own = code[node]
-    if len(code_room):
-        own = np.where(frames + code_room[node] <= dev.depth, own, UNREACHABLE)
+    if len(code_frames):
+        own = np.where(frames + code_frames[node] <= dev.depth, own, UNREACHABLE)
     return min(int(one) + below for one, below in zip(own, far, strict=True))
 
 

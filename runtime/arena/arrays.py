@@ -16,7 +16,7 @@ from .view import ArenaView, FrameLimits
 CODE_FRAMES = "code_frames_required"
 """How many more frames must fit for a code to be followed: of states, the two behind them, then actions."""
 
-DISTANCES = {"code_distance": "code", "site_distance": "site", "code_room": "code_room", "site_room": "site_room"}
+DISTANCES = {"code_distance": "code", "site_distance": "site", "code_room": "code_frames", "site_room": "site_frames"}
 """The fields of `Distances` by the names of the arena's arrays that hold them."""
 
 
@@ -94,8 +94,8 @@ def _distances(cap: Capacity, codes: int) -> dict[str, NDArray[np.int64]]:
         "code": np.full((codes, ends), UNREACHABLE, np.int64),
         "site": np.full((cap.sites, ends, ends), UNREACHABLE, np.int64),
         "farthest": np.full((0, ends), UNREACHABLE, np.int64),
-        "code_room": np.zeros((codes if told_apart else 0, ends), np.int64),
-        "site_room": np.zeros((cap.sites if told_apart else 0, ends, ends), np.int64),
+        "code_frames": np.zeros((codes if told_apart else 0, ends), np.int64),
+        "site_frames": np.zeros((cap.sites if told_apart else 0, ends, ends), np.int64),
     }
 
 

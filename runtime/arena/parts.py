@@ -270,7 +270,7 @@ def distances_of(table: TransitionTable, capacity: Capacity, over: int) -> dict[
     """Return a table's distances for as many ends as an arena tells apart; over: how many more frames they require."""
     if table.is_nested:
         found = table.distances
-        code, site, code_room, site_room = found.code, found.site, found.code_room, found.site_room
+        code, site, code_room, site_room = found.code, found.site, found.code_frames, found.site_frames
     else:
         code = table.distance.astype(np.int64)[:, None]
         site, site_room = np.zeros((0, 1, 1), np.int64), np.zeros((0, 1, 1), np.int64)

@@ -272,10 +272,10 @@ def _distance(table: TransitionTable) -> NDArray[np.int32]:
 
 def _rooms(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return how many more frames must fit for the distances of codes and sites, (0,) where nothing need be asked."""
-    if not budgets or not table.distances.code_room.size:
+    if not budgets or not table.distances.code_frames.size:
         return (np.zeros(0, np.int32),) * 2
-    by_code = np.ascontiguousarray(table.distances.code_room.T.clip(max=MOST_FRAMES).astype(np.int32))
-    by_site = table.distances.site_room.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
+    by_code = np.ascontiguousarray(table.distances.code_frames.T.clip(max=MOST_FRAMES).astype(np.int32))
+    by_site = table.distances.site_frames.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
     return by_code, np.concatenate([by_site, np.zeros((*by_site.shape[:2], 1), np.int32)], axis=2)
 
 

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from . import matrix_ops, on_demand
+from . import matrix_ops, on_demand_ops
 from .backend import Backend, Placed
+from .on_demand import OnDemandTable
 
 Own = TypeVar("Own")  # a table as one library holds it
 Result = TypeVar("Result")
@@ -18,20 +19,20 @@ def by_kind(
     ops: Backend,
 ) -> Callable[
     [Callable[Concatenate[Own, P], Result]],
-    Callable[Concatenate[Own | matrix_ops.DeviceMatrix | on_demand.OnDemandTable, P], Result],
+    Callable[Concatenate[Own | matrix_ops.DeviceMatrix | OnDemandTable, P], Result],
 ]:
     """Return a decorator of operations on tables, after which they take matrices and tables read on demand as well.
 
-    For those the operation of the same name in `matrix_ops` or `on_demand` runs, on the arrays of `ops`.
+    For those the operation of the same name in `matrix_ops` or `on_demand_ops` runs, on the arrays of `ops`.
     """
 
     def decorate(
         operation: Callable[Concatenate[Own, P], Result],
-    ) -> Callable[Concatenate[Own | matrix_ops.DeviceMatrix | on_demand.OnDemandTable, P], Result]:
+    ) -> Callable[Concatenate[Own | matrix_ops.DeviceMatrix | OnDemandTable, P], Result]:
         name = operation.__name__
         others: dict[type, Callable[..., Result]] = {
             matrix_ops.DeviceMatrix: getattr(matrix_ops, name),
-            on_demand.OnDemandTable: getattr(on_demand, name),
+            OnDemandTable: getattr(on_demand_ops, name),
         }
 
         @functools.wraps(operation)

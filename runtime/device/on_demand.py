@@ -1,10 +1,8 @@
-"""Operations on a table that is read as texts come to its states, written once against an operations module.
+"""Tables that are read as texts come to their states, on a device.
 
-A grammar whose nesting the text does not delimit has no finite table; others have none within their budget. A `Matcher`
-reads them without one. This module numbers the places that matchers reach. The device holds each distinct mask once,
-and the mask of every number, so that operations that only ask what is allowed need no host. `advance` and `select`
-read states and tokens on the host, follow them there as a matcher does, and write all new rows at once before they
-return.
+A grammar whose nesting the text does not delimit has no finite table, and others have none within their budget. A
+`Matcher` reads them without one. This module numbers the places that matchers reach. The device holds each distinct
+mask once, and for each number which mask it has. `on_demand_ops` has the operations.
 """
 
 from __future__ import annotations
@@ -23,20 +21,10 @@ from ...lazy.lazy_table import LazyTable
 from ...table.transition_table import TransitionTable
 from ..host.host_reader import HostReader
 from ..host.matcher import Matcher
-from .backend import Array, Backend, Cache, Placed
-from .device_table import (
-    Candidates,
-    DeviceTable,
-    Selection,
-    State,
-    check_floating,
-    check_logits,
-    check_rows,
-    check_sids,
-    check_tokens,
-)
+from .backend import Array, Backend, Placed
+from .device_table import DeviceTable, State
 
-DEAD = 0  # the row that allows nothing
+DEAD_ROW = 0  # allows nothing
 MOST_BYTES = 1 << 30  # of masks on a device, and of rows
 _ROW_BYTES = 512  # that a row may take, nearly all of it on the host: 200 are measured, and 8 for each open call
 _ROWS = 1024  # that there is room for at first
@@ -44,7 +32,7 @@ _MASKS_BYTES = 1 << 24  # of masks that there is room for at first, if these are
 _LEAST, _MOST = 64, 1024
 
 
-class Arrays(NamedTuple):
+class ReachedArrays(NamedTuple):
     """What is on a device of R rows and U masks, of which the first are in use."""
 
     masks: Array  # (U, ceil(V / 32)) in the type of a `bitmask`; the first is of nothing
@@ -62,7 +50,7 @@ class Stored(NamedTuple):
     taken: int  # bytes of rows and masks, of which there may be `most_bytes`
 
 
-class Rows:
+class ReachedRows:
     """Places that sequences have come to, by number, and their masks on a device.
 
     Threads may share one, except in JAX, where what is written takes the place of what another thread may be reading.
@@ -92,7 +80,7 @@ class Rows:
         if eos is not None:
             but_eos[0, eos >> 5] ^= np.uint32(1 << (eos & 31))
         masks = max(_LEAST, min(_MOST, _MASKS_BYTES // (4 * self.words)))
-        self.arrays = Arrays(
+        self.arrays = ReachedArrays(
             convert(np.zeros((masks, self.words), np.uint32)),
             convert(np.zeros(_ROWS, np.int64)),
             convert(np.zeros(_ROWS, np.bool_)),
@@ -128,9 +116,9 @@ class Rows:
         return self._row(matcher._reader, matcher._place)
 
     def place(self, row: int) -> tuple[HostReader[Any], Any] | None:
-        """Return what a row stands for; None for `DEAD`. Raises ValueError for a row that is none."""
+        """Return what a row stands for; None for `DEAD_ROW`. Raises ValueError for a row that is none."""
         found = self._places[row] if 0 <= row < len(self._places) else None
-        if found is None and row != DEAD:
+        if found is None and row != DEAD_ROW:
             raise ValueError(
                 f"state {row} is none of this table's, which has {len(self._places) - len(self._free_rows)} so far: it "
                 "comes from another one, or was not kept"
@@ -139,9 +127,9 @@ class Rows:
 
     def follow(self, nodes: NDArray[Any], tokens: NDArray[Any]) -> NDArray[np.int64]:
         """Return the rows (n,) that tokens (n,) lead to, written to the device. Raises ValueError, BudgetError."""
-        wanted = (tokens >= 0) & (tokens < self.vocab_size) & (nodes != DEAD)
+        wanted = (tokens >= 0) & (tokens < self.vocab_size) & (nodes != DEAD_ROW)
         keys, back = np.unique(nodes[wanted].astype(np.int64) * self.vocab_size + tokens[wanted], return_inverse=True)
-        found = np.full(len(keys), DEAD, np.int64)
+        found = np.full(len(keys), DEAD_ROW, np.int64)
         with self.adding():
             for i, key in enumerate(keys.tolist()):
                 place = self.place(key // self.vocab_size)
@@ -150,13 +138,13 @@ class Rows:
                 following = host.step(here, key % self.vocab_size)
                 if following != host.nowhere:
                     found[i] = self._row(host, following)
-        out = np.full(len(nodes), DEAD, np.int64)
+        out = np.full(len(nodes), DEAD_ROW, np.int64)
         out[wanted] = found[back]
         return out
 
     def keep(self, nodes: NDArray[Any]) -> None:
         """Forget all rows but these, which keep their numbers; a freed number allows nothing until a new row has it."""
-        kept = {DEAD, *nodes.reshape(-1).tolist()}
+        kept = {DEAD_ROW, *nodes.reshape(-1).tolist()}
         with self._lock:
             left = [row for row, place in enumerate(self._places) if place is not None and row not in kept]
             for row in left:
@@ -166,7 +154,7 @@ class Rows:
                 masks, mask_of, may_end, but_eos = self.arrays
                 rows, nothing = np.array(left, np.int64), np.zeros(len(left), np.int64)
                 mask_of = self.ops.put_rows(mask_of, rows, nothing)
-                self.arrays = Arrays(masks, mask_of, self.ops.put_rows(may_end, rows, nothing != 0), but_eos)
+                self.arrays = ReachedArrays(masks, mask_of, self.ops.put_rows(may_end, rows, nothing != 0), but_eos)
 
     # ------------------------------------------------------------------------------------------------ adding
 
@@ -264,7 +252,7 @@ class Rows:
         for row in self._new_rows:
             host, place = self._places[row] or (None, None)
             ends.append(host is not None and host.ends(place))
-        self.arrays = Arrays(masks, mask_of, ops.put_rows(may_end, rows, np.array(ends, np.bool_)), but_eos)
+        self.arrays = ReachedArrays(masks, mask_of, ops.put_rows(may_end, rows, np.array(ends, np.bool_)), but_eos)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,19 +267,19 @@ class OnDemandTable:
     given: its arrays where they are traced, inside a compiled function that the table is an argument of.
     """
 
-    rows: Rows
+    rows: ReachedRows
     start_row: int
-    given: Arrays | None = None
+    given: ReachedArrays | None = None
 
     # what decoders ask of a table
     fixed_length = None
     max_length = None
     is_trie = False
     is_nested = True
-    dead = DEAD
+    dead = DEAD_ROW
 
     @property
-    def arrays(self) -> Arrays:
+    def arrays(self) -> ReachedArrays:
         """What is on the device now."""
         return self.rows.arrays if self.given is None else self.given
 
@@ -384,226 +372,6 @@ def read(
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
     check_budgets(table, budgets)
-    rows = Rows(ops, convert, table.vocab_size, table.eos, MOST_BYTES)
+    rows = ReachedRows(ops, convert, table.vocab_size, table.eos, MOST_BYTES)
     with rows.adding():
         return OnDemandTable(rows, rows.of(Matcher(table)))
-
-
-# ------------------------------------------------------------------------------------------------------ checks
-
-
-def _is(x: Array, kind: str) -> bool:
-    """Return whether an array is of a kind, "int" or "float", whatever library it is of."""
-    return kind in str(x.dtype)
-
-
-def _current(ops: Backend, dev: OnDemandTable, *given: Array) -> Arrays:
-    """Return what is on the device. Raises TypeError where a compiled function would keep it as it is now."""
-    arrays = dev.arrays
-    if dev.given is None and ops.is_recording(*given):
-        raise TypeError(
-            "a table that is read on demand grows from step to step, and what is being traced here would keep it as "
-            "it is now: in JAX, let it be an argument of the jitted function; in a CUDA graph, write `bitmask` to an "
-            "array of your own before each replay; vmap is not needed, as the batch is the first axis"
-        )
-    return arrays
-
-
-def _of_rows(ops: Backend, array: Array, nodes: Array) -> Array:
-    """Return what states have in an array of rows. Raises ValueError where a library says that there is no such row."""
-    try:
-        return ops.lookup(array, nodes)
-    except IndexError as error:
-        raise ValueError(
-            f"there are states that are none of this table's, which has room for {array.shape[0]:,}: they come from "
-            f"another one ({error})"
-        ) from error
-
-
-def _check_known(ops: Backend, name: str, *given: Array) -> None:
-    """Raise TypeError where what must be read on the host is only traced."""
-    if not ops.is_concrete(*given):
-        raise TypeError(
-            f"{name} reads states and tokens of a table without arrays on the host, so it cannot be inside jit, scan, "
-            "vmap, torch.compile or a CUDA graph: call it between steps. mask_logits and whatever else only asks what "
-            "is allowed can be inside of jit, with the table as an argument, and of torch.compile"
-        )
-
-
-def _check_budget(remaining: Array | None) -> None:
-    if remaining is not None:
-        raise ValueError(
-            "remaining is for tables whose distances are known, and this one is read on demand: leave it out, let "
-            "max_length be generous, and look at `valid`"
-        )
-
-
-def _check(dev: OnDemandTable, logits: Array, state: Any) -> None:
-    check_floating(_is(logits, "float"), logits.dtype)
-    check_logits(dev.vocab_size, logits.shape)
-    check_rows(logits.shape[0], state.node.shape)
-
-
-# -------------------------------------------------------------------------------------------------- operations
-
-
-def start(ops: Backend, dev: OnDemandTable, batch: int) -> State:
-    """Return the state of `batch` sequences with nothing written yet."""
-    return State(ops.zeros((batch,), like=dev.arrays.mask_of) + dev.start_row)
-
-
-def first_tokens(ops: Backend, dev: OnDemandTable, cache: Cache, count: int, token: int) -> Array:
-    """Return `count` copies of the token a model is first fed with, where the masks are."""
-    return ops.zeros((count,), like=dev.arrays.mask_of) + token
-
-
-def accepting(ops: Backend, dev: OnDemandTable, state: State) -> Array:
-    """Return whether each sequence may end where it stands: bool (B,)."""
-    return _of_rows(ops, _current(ops, dev, state.node).may_end, state.node)
-
-
-def distance(ops: Backend, dev: OnDemandTable, state: State) -> Array:
-    """Raise ValueError: an on-demand table does not know its distances to an end."""
-    raise ValueError(
-        "how many tokens an end is away is not known of a table that is read on demand: leave max_tokens out"
-    )
-
-
-def bitmask(ops: Backend, dev: OnDemandTable, state: State, remaining: Array | None = None) -> Array:
-    """Return the tokens allowed in each state, packed, as of a table; ValueError for `remaining`."""
-    _check_budget(remaining)
-    arrays = _current(ops, dev, state.node)
-    return ops.gather(arrays.masks, _of_rows(ops, arrays.mask_of, state.node))
-
-
-def mask_logits(ops: Backend, dev: OnDemandTable, logits: Array, state: State, remaining: Array | None = None) -> Array:
-    """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched."""
-    _check(dev, logits, state)
-    return ops.keep_packed(logits, bitmask(ops, dev, state, remaining), dev.vocab_size)
-
-
-def mask_logits_(
-    ops: Backend, dev: OnDemandTable, logits: Array, state: State, remaining: Array | None = None
-) -> Array:
-    """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
-    _check(dev, logits, state)
-    return ops.keep_packed(logits, bitmask(ops, dev, state, remaining), dev.vocab_size, True)
-
-
-def candidates(
-    ops: Backend, dev: OnDemandTable, logits: Array, state: State, width: int, level: int | None = None
-) -> Candidates:
-    """Return the `width` best allowed continuations of each row, EOS among them, best first.
-
-    Each is followed on the host, so that a mask is made for whatever was not reached before.
-    """
-    _check(dev, logits, state)
-    _check_known(ops, "candidates", state.node, logits)
-    scores = ops.keep_packed(ops.log_softmax(logits), bitmask(ops, dev, state), dev.vocab_size)[:, : dev.vocab_size]
-    best, at = ops.top_k(ops.where(scores == scores, scores, -float("inf")), width)
-    alive = best > -float("inf")
-    tokens = ops.where(alive, ops.integers(at, state.node), 0)
-    parents = ops.arange(tokens.shape[0] * width, like=state.node) // width
-    reached = _followed(ops, dev, ops.gather(state.node, parents), ops.where(alive, tokens, -1).reshape(-1))
-    return Candidates(best, tokens, State(reached.reshape(tokens.shape)))
-
-
-def select(
-    ops: Backend,
-    dev: OnDemandTable,
-    logits: Array,
-    state: State,
-    scores: Array,
-    beams: int,
-    level: int,
-    renormalise: bool = False,
-) -> Selection:
-    """Return the `beams` best continuations over all beams of each batch element, EOS aside, as of a table."""
-    _check(dev, logits, state)
-    _check_known(ops, "select", state.node, logits, scores)
-    batch, m = scores.shape
-    words, size = bitmask(ops, dev, state), dev.vocab_size
-    but_eos = words & dev.arrays.but_eos
-    if renormalise:
-        x = ops.keep_packed(logits + ops.zeros((1, 1), like=logits), words, size)  # in at least 32 bits
-        mass = ops.logsumexp(x)[:, None]
-        sound = (mass > -float("inf")) & (mass < float("inf"))
-        x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
-        x = ops.keep_packed(x, but_eos, size) if dev.eos is not None else x
-    else:
-        x = ops.keep_packed(ops.log_softmax(logits), but_eos, size)
-    x = x[:, :size]
-    best, at = ops.top_of_beams(x.reshape(batch, m, size), scores, beams)
-    at = ops.integers(at, state.node)
-    parents = at // size
-    alive = best > -float("inf")
-    tokens = ops.where(alive, at - parents * size, 0)
-    row = (parents + m * ops.arange(batch, like=at)[:, None]).reshape(-1)
-    reached = _followed(ops, dev, ops.gather(state.node, row), ops.where(alive, tokens, -1).reshape(-1))
-    return Selection(best, parents, tokens, State(reached))
-
-
-def end_scores(ops: Backend, dev: OnDemandTable, logits: Array, state: State, renormalise: bool = False) -> Array:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
-    if dev.eos is None:
-        raise ValueError("this table has no EOS: its vocabulary has none")
-    masked = mask_logits(ops, dev, logits, state) if renormalise else logits
-    last = ops.log_softmax(masked)[:, dev.eos]
-    return ops.where(accepting(ops, dev, state) & (last <= float("inf")), last, -float("inf"))
-
-
-def advance(ops: Backend, dev: OnDemandTable, state: State, tokens: Array) -> State:
-    """Return the state after one more token (B,) each; the dead state where it was not allowed.
-
-    Reads states and tokens on the host, once. Raises BudgetError.
-    """
-    check_tokens(state.node.shape[0], tokens.shape, _is(tokens, "int"), tokens.dtype)
-    _check_known(ops, "advance", state.node, tokens)
-    return State(_followed(ops, dev, state.node, ops.integers(tokens, state.node)))
-
-
-def _followed(ops: Backend, dev: OnDemandTable, nodes: Array, tokens: Array) -> Array:
-    """Return the rows (n,) that tokens (n,) lead to."""
-    both = ops.to_host(ops.concatenate([nodes, tokens], 0))  # one read
-    count = nodes.shape[0]
-    return ops.to_device(dev.rows.follow(both[:count], both[count:]), dev.rows.arrays.mask_of)
-
-
-def log_mass(ops: Backend, dev: OnDemandTable, logits: Array, state: State) -> Array:
-    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
-    return ops.logsumexp(mask_logits(ops, dev, ops.log_softmax(logits), state))
-
-
-def contains(ops: Backend, dev: OnDemandTable, sids: Array) -> Array:
-    """Return whether each row of sids (N, L) is in the set: bool (N,). It is read on the host, and adds no rows."""
-    check_sids(sids.shape)
-    check_tokens(sids.shape[0], sids.shape[:1], _is(sids, "int"), sids.dtype)
-    _check_known(ops, "contains", sids)
-    begin = dev.rows.place(dev.start_row)
-    found = np.zeros(sids.shape[0], np.bool_)
-    for i, tokens in enumerate(ops.to_host(sids).tolist() if begin is not None else []):
-        assert begin is not None, "there is nothing to read otherwise"
-        host, place = begin
-        for token in tokens:
-            place = host.step(place, token) if 0 <= token < host.size else host.nowhere
-            if place == host.nowhere:
-                break
-        found[i] = place != host.nowhere and host.ends(place)
-    return ops.to_device(found, dev.arrays.mask_of)
-
-
-def allowed_tokens(
-    ops: Backend, dev: OnDemandTable, state: State, width: int, remaining: Array | None = None
-) -> tuple[Array, Array]:
-    """Return the first `width` tokens that each state allows, and EOS, as of a table."""
-    words = bitmask(ops, dev, state, remaining)
-    bits = ops.unpack(words & dev.arrays.but_eos, dev.vocab_size)
-    place = ops.arange(dev.vocab_size, like=state.node)
-    # the first of them are the largest of these; in 32 bits they are exact for 16 million tokens
-    order, token = ops.top_k(ops.where(bits, place * -1.0, -float("inf")), width)
-    allowed = order > -float("inf")
-    token = ops.integers(token, state.node)
-    if dev.eos is not None:
-        token = ops.concatenate([token, token[:, :1] * 0 + dev.eos], 1)
-        allowed = ops.concatenate([allowed, accepting(ops, dev, state)[:, None]], 1)
-    return ops.where(allowed, token, 0), allowed

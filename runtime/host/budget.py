@@ -15,8 +15,8 @@ class Budget(NamedTuple):
 
     code_distance: NDArray[np.int64]  # (S + 2 + A, C) from codes
     site_distance: NDArray[np.int64]  # (K, C, F) from returns
-    code_room: NDArray[np.int64]  # (S + 2 + A, C) frames that the former take, or (0, C)
-    site_room: NDArray[np.int64]  # (K, C, F) frames that the latter take, or (0, C, F)
+    code_frames: NDArray[np.int64]  # (S + 2 + A, C) frames that the former take, or (0, C)
+    site_frames: NDArray[np.int64]  # (K, C, F) frames that the latter take, or (0, C, F)
 
 
 NO_BUDGET = Budget(*(np.empty(shape, np.int64) for shape in ((0, 1), (0, 1, 1)) * 2))
@@ -28,4 +28,4 @@ for _empty in NO_BUDGET:
 def budget_of(table: HostTable) -> Budget:
     """Return the budget of a table, whose distances are worked out the first time."""
     found = table.distances
-    return Budget(found.code, found.site, found.code_room, found.site_room)
+    return Budget(found.code, found.site, found.code_frames, found.site_frames)

@@ -292,7 +292,7 @@ def _fits(
         return True
     for end in range(budget.code_distance.shape[1]):
         if budget.code_distance[code, end] + far[height, end] <= room and (
-            budget.code_room.size == 0 or frames + budget.code_room[code, end] <= header[DEPTH]
+            budget.code_frames.size == 0 or frames + budget.code_frames[code, end] <= header[DEPTH]
         ):
             return True
     return False
@@ -307,7 +307,7 @@ def _return_to(budget: Budget, site: int, far: NDArray[np.int64], height: int, l
     for end in range(budget.site_distance.shape[1]):
         least = np.int64(UNREACHABLE)
         for other in range(budget.site_distance.shape[2]):
-            if budget.site_room.size == 0 or budget.site_room[site, end, other] <= left:
+            if budget.site_frames.size == 0 or budget.site_frames[site, end, other] <= left:
                 least = min(least, budget.site_distance[site, end, other] + far[height, other])
         far[height + 1, end] = least
 

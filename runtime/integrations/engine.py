@@ -25,7 +25,7 @@ from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
 from ..device.device_table import State, check_logits
-from ..device.on_demand import DEAD, OnDemandTable, has_lengths
+from ..device.on_demand import DEAD_ROW, OnDemandTable, has_lengths
 from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher, Spelling
@@ -58,7 +58,7 @@ class _Row:
         self.request: Request | None = None
         self.handle: Handle | None = None
         self.matcher: Matcher | None = None
-        self.node = DEAD  # of a grammar without a table: where it stands, in the step at hand
+        self.node = DEAD_ROW  # of a grammar without a table: where it stands, in the step at hand
         self.pending: list[int] = []  # not read by the model yet
         self.length = 0  # read
 
@@ -356,7 +356,7 @@ class Engine:
             for at in reading:
                 row = self._rows[at]
                 node = self._within_budget(row, partial(reached.of, cast(Matcher, row.matcher)), out)
-                row.node = DEAD if node is None else node
+                row.node = DEAD_ROW if node is None else node
         return [at for at in ready if self._rows[at].request is not None]
 
     def _drawn(self, logits: Tensor, ready: list[int]) -> tuple[list[int], list[float]]:

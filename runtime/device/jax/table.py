@@ -32,7 +32,7 @@ from ..device_table import (
     whole,
 )
 from ..matrix_ops import DeviceMatrix, place
-from ..on_demand import Arrays, OnDemandTable, is_read, read
+from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from . import arrays
 
 _LEAST = 64  # entries of an arena's arrays that are written at once
@@ -57,7 +57,7 @@ def _given(kind: Any, arrays: Any) -> OnDemandTable:
     if rows is None:
         raise ReferenceError("the table that these arrays are of is gone: keep what put() returned")
     traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
-    return OnDemandTable(rows, start_row, Arrays(*arrays) if traced else None)
+    return OnDemandTable(rows, start_row, ReachedArrays(*arrays) if traced else None)
 
 
 def _taken(dev: OnDemandTable) -> tuple[Any, Any]:

@@ -336,7 +336,7 @@ def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_wa
     rng = np.random.default_rng(depth)
     rows, steps = 24, 30
     room = np.maximum(table.min_length, np.arange(rows) + 4)
-    assert (name == "good") is (table.distances.code_room.size > 0)
+    assert (name == "good") is (table.distances.code_frames.size > 0)
     state, expected = ops.start(dev, rows), numpy_ops.start(table, rows)
     matchers = [mw.Matcher(table, max_tokens=int(most)) for most in room]
     texts: list[list[int]] = [[] for _ in range(rows)]

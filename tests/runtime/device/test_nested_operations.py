@@ -681,8 +681,8 @@ def test_distances_are_the_definition(seed):
     after_eos = [0, *[UNREACHABLE] * (ends - 1)]
     assert table.distances.code[: table.num_states].tolist() == [*far.states, after_eos, [UNREACHABLE] * ends]
     assert table.distances.site.tolist() == far.sites
-    assert table.distances.code_room[: table.num_rows].tolist() == far.state_rooms
-    assert table.distances.site_room.tolist() == far.site_rooms
+    assert table.distances.code_frames[: table.num_rows].tolist() == far.state_rooms
+    assert table.distances.site_frames.tolist() == far.site_rooms
     assert table.distance.tolist() == [*map(min, far.states), 0, UNREACHABLE]
     assert table.min_length == far.states[0][0]
     assert table.max_length is None

@@ -116,7 +116,7 @@ def test_rows_of_random_grammars_stand_where_matchers_do(name):
             masked = out(ops.mask_logits(dev, into(logits), state))
             allowed = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :V] == 1
             assert (masked == np.where(allowed, logits, -np.inf)).all()
-            assert ((out(state.node) == on_demand.DEAD) == [m is None for m in matchers]).all()
+            assert ((out(state.node) == on_demand.DEAD_ROW) == [m is None for m in matchers]).all()
             tokens = [rng.choice(tokens_of(mask) or [0]) if rng.random() < 0.9 else rng.randrange(V) for mask in masks]
             tokens[0] = [3, -1, V, 1, 1, 1, 1][step] if seed % 3 == 0 else tokens[0]
             state = ops.advance(dev, state, into(np.array(tokens)))
@@ -474,7 +474,7 @@ def test_rows_have_a_bound_as_masks_have():
         return state
 
     kept = True
-    assert walk(state).node[0] != on_demand.DEAD
+    assert walk(state).node[0] != on_demand.DEAD_ROW
     kept = False
     with pytest.raises(
         mw.BudgetError, match=r"in a loop of your own with dev\.keep\(state\).* dev\.keep\(\) between calls"
@@ -760,13 +760,13 @@ def test_generation_forgets_what_it_cannot_come_back_to(how, mode, most, monkeyp
 
     table = grammar(AMBIGUOUS if (mode, how) == ("beams", "generate") else PALINDROMES)  # of which some end in time
     made: list[Any] = []
-    plain = on_demand.Rows.__init__
+    plain = on_demand.ReachedRows.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
         made.append(self)
 
-    monkeypatch.setattr(on_demand.Rows, "__init__", init)
+    monkeypatch.setattr(on_demand.ReachedRows, "__init__", init)
     written = []
     for room in (1 << 30, on_demand._ROW_BYTES * most):
         monkeypatch.setattr(on_demand, "MOST_BYTES", room)
