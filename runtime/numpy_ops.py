@@ -35,6 +35,7 @@ from .device.device_table import (
     check_starts,
     check_tokens,
     check_top,
+    not_put,
     unbranched,
     whole,
 )
@@ -194,6 +195,8 @@ def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
 @by_kind(numpy_arrays)
 def start(dev: HostTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
+    if not isinstance(dev, HostTable):
+        raise not_put(dev)
     starts = starts_in(dev)
     check_starts(len(starts), batch)
     return _state(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))

@@ -30,13 +30,22 @@ class DecodedText:
         if self.stopped:
             return ""
         self._held += self._decoder.decode(self._vocabulary.decode(tokens), last)
-        cuts = [at for at in map(self._held.find, self._stops) if at >= 0]
-        if cuts:
+        if (cut := first_stop(self._held, self._stops)) is not None:
             self.stopped = True
-            return self._held[: min(cuts)]
+            return self._held[:cut]
         keep = 0 if last else max((_overlap(self._held, stop) for stop in self._stops), default=0)
         out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return out
+
+
+def first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the stop text begins that is complete first, the longest of several; None if there is none.
+
+    A longer stop text that begins earlier but ends later does not count: generation has ended by then, and the answer
+    must not depend on how many tokens come at once.
+    """
+    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
 
 
 def _overlap(text: str, stop: str) -> int:

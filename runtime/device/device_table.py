@@ -478,7 +478,12 @@ def check_sids(shape: tuple[int, ...]) -> None:
 def check_put(dev: Placed) -> None:
     """Raise TypeError unless a table has been through `put`."""
     if not isinstance(dev, DeviceTable):
-        raise TypeError(f"a table from put is needed, not a {type(dev).__name__}: pass it through put once, first")
+        raise not_put(dev)
+
+
+def not_put(found: object) -> TypeError:
+    """Return the error for what has not been through `put`."""
+    return TypeError(f"a table from put is needed, not a {type(found).__name__}: pass it through put once, first")
 
 
 def refuse_wide(table: TransitionTable) -> None:

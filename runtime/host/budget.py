@@ -1,4 +1,7 @@
-"""What kernels need to know of a nested table to keep a budget of tokens."""
+"""What kernels need to know of a nested table to keep a budget of tokens.
+
+Kernels take names from this file.
+"""
 
 from __future__ import annotations
 

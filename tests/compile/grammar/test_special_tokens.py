@@ -124,7 +124,7 @@ def test_a_vocabulary_keeps_the_names_of_its_special_tokens(vocab):
     assert (without.special_ids, without.fingerprint) == ({}, vocab.fingerprint)
     with pytest.raises(mw.ConstraintError, match=r"did you mean '<\|x\|>'"):
         vocab.id_of("|x|")
-    with pytest.raises(mw.ConstraintError, match="ids of names"):
+    with pytest.raises(mw.ConstraintError, match="names must map to token ids from 0 to 0, not 3"):
         mw.Vocabulary.from_bytes([b"a"], names={"x": 3})
     with pytest.raises(mw.ConstraintError, match="must be text"):
         mw.Vocabulary.from_bytes([b"a", b""], special={1: 1})  # type: ignore[dict-item]

@@ -21,6 +21,17 @@ from maskwright.runtime.arena.space import Space
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.runtime.host import nested_masks
 from maskwright.table.graph_checks import Common, leads_out
+from maskwright.table.groups import (
+    NO_ACTIONS,
+    NO_SITES,
+    NO_TRIE,
+    Bases,
+    Edges,
+    Rows,
+    TableArrays,
+    TokenClasses,
+    no_exits,
+)
 from tests.marks import marked
 
 torch = pytest.importorskip("torch")
@@ -124,6 +135,7 @@ def walk(name, arena, tables, order, rng, steps, remaining=None):
     dev = ops.at(placed(name, arena, remaining is not None), [arena.handles[i] for i in order])
     masks, advance, accepting = (traced(f) for f in (ops.bitmask, ops.advance, ops.accepting))
     state = ops.start(dev, len(order))
+    tables = [table.to_table() for table in tables]
     own = [numpy_ops.start(tables[i], 1) for i in order]
     left = None if remaining is None else np.array(remaining)
     opening = {1 + ord("{"), 1 + ord("["), 257, 264}
@@ -189,7 +201,7 @@ def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, v
     made = Arena(vocab, dataclasses.replace(SMALL, ends=6), budgets=budgets)
     refused = 0
     for schema, depth, text in NEAR:
-        table = mw.compile_json_schema(schema, vocab, depth=depth)
+        table = mw.compile_json_schema(schema, vocab, depth=depth).to_table()
         dev = ops.at(placed(name, made, budgets), [made.add(table)])
         state, own, step = ops.start(dev, 1), numpy_ops.start(table, 1), 1 if schema is ENDS else 11
         for done, byte in enumerate(text):
@@ -341,11 +353,12 @@ def test_no_row_leads_into_what_is_common_by_distance(row, away, leaves):
     none, nothing = np.zeros(0, np.int32), np.zeros(1, np.int32)
     base_row = np.where(np.arange(4) == row, 0, -1).astype(np.int32)
     starts, target = np.array([0, 1], np.int32), np.array([2 * away + 1], np.int32)
-    arrays = {
-        "row_start": np.zeros(5, np.int32), "edge_target": none, "base_row": base_row, "base_start": starts,
-        "base_target": target, "action_state": none, "action_start": nothing, "action_push": none,
-        "site_start": nothing, "site_target": none, "base_push": none,
-    }  # fmt: skip
+    arrays = TableArrays(
+        Rows(np.zeros(5, np.int32), np.zeros(4, np.bool_), base_row, none),
+        Edges(np.array([9, 10], np.uint8), none),
+        Bases(np.zeros((1, 1), np.uint32), none[:1], none[:1], starts, target),
+        TokenClasses(nothing, none.astype(np.uint8), none), NO_TRIE, NO_ACTIONS, no_exits(np.dtype(np.uint8)), NO_SITES,
+    )  # fmt: skip
     assert leads_out(arrays, Common(rows=1)) == leaves
 
 
@@ -454,7 +467,7 @@ def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
 def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
     tables = [mw.compile_json_schema(number(n), vocab) for n in range(40)]
     common = tables[0].to_table().common.rows
-    size = tables[0].num_rows - common + 1
+    size = tables[0].to_table().num_rows - common + 1
     made = Arena(vocab, dataclasses.replace(SMALL, states=5 * size + common + 1))
     handles = [made.add(table) for table in tables[:4]]
     made.drop(handles[1])

@@ -168,7 +168,7 @@ def test_rows_that_have_ended_are_not_read_on():
 @pytest.mark.parametrize("kind", ["endless", "lists", "tree"])
 def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagged(kind):
     table, vocabulary, _ = subject(kind)
-    most = table.min_length + 2
+    most = table.to_table().min_length + 2
     model, found = run(kind, "torch", 3000, max_length=most)
     assert out(found.valid).all()
     assert out(found.lengths).max() <= most

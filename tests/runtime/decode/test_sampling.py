@@ -1069,7 +1069,7 @@ def test_allowed_tokens_agree_with_numpy_at_every_state(name, kind):
 def test_a_nested_state_is_carried_through():
     """A guard for the tests above: the recursive schema's table has a stack."""
     c = case("lists")
-    assert isinstance(numpy_ops.start(c.table, 1), NestedState)
+    assert isinstance(numpy_ops.start(c.table.to_table(), 1), NestedState)
     assert (1, 6, 2) in c.rows  # [ [] ]
     assert all(isinstance(row, tuple) for row in c.rows)
 

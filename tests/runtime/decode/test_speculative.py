@@ -402,7 +402,7 @@ def test_rows_advance_by_different_amounts_and_lengths_stay_where_rows_have_ende
 def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagged(kind, branches):
     table, _, _ = subject(kind)
     ops, _ = backend("torch")
-    most = table.min_length + 2
+    most = table.to_table().min_length + 2
     options = {"jumping": True} if kind == "tree" else {}
     target, _, found = run(kind, "bad", branches, draws=1500, max_length=most, **options)
     assert out(found.valid).all()

@@ -61,7 +61,7 @@ def vocabulary() -> mw.Vocabulary:
 @functools.cache
 def compiled(name: str, depth: int = 3) -> mw.TransitionTable:
     schema = {"tree": TREE, "lists": LISTS, "flat": FLAT, "good": GOOD}[name]
-    return mw.compile_json_schema(schema, vocabulary(), depth=depth, whitespace="compact")
+    return mw.compile_json_schema(schema, vocabulary(), depth=depth, whitespace="compact").to_table()
 
 
 def read(tokens: Any) -> Any:
@@ -755,7 +755,7 @@ ROOM = 24
 
 @functools.cache
 def of_schema(name: str) -> mw.TransitionTable:
-    return mw.compile_json_schema(SCHEMAS[name], vocabulary(), any_order=name == "any order", depth=4)
+    return mw.compile_json_schema(SCHEMAS[name], vocabulary(), any_order=name == "any order", depth=4).to_table()
 
 
 @functools.cache

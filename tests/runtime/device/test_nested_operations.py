@@ -533,10 +533,10 @@ def standing(table: mw.TransitionTable, place: Place, most: int | None = None) -
     """A matcher that stands anywhere."""
     matcher = mw.Matcher(table)
     if most is not None:
-        matcher._host.budgets()
+        matcher._reader.budgets(table)
         matcher._max_tokens = most
     node, stack = place
-    matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
+    matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
     return matcher
 
 
@@ -994,7 +994,7 @@ def test_far_from_the_end_a_budget_changes_nothing_and_makes_no_masks(monkeypatc
     with pytest.raises(TypeError, match=r"see distances\.farthest"):
         table.farthest  # noqa: B018 - a property
     matcher, free = mw.Matcher(table, max_tokens=40), mw.Matcher(table)
-    monkeypatch.setattr(type(matcher._host), "made", lambda *_: pytest.fail("made for nothing"))
+    monkeypatch.setattr(type(matcher._reader), "made", lambda *_: pytest.fail("made for nothing"))
     for text in ("[", '"', "a", '"', ",", "[[", "1]"):
         token = tokens.index(text) if text in tokens else tokens.index('"')
         assert matcher.mask().tolist() == free.mask().tolist()
@@ -1008,18 +1008,18 @@ def test_what_is_kept_of_masks_depends_on_the_sites_that_were_looked_at_and_no_o
     for _ in range(20):
         matcher.mask()
         assert matcher.advance(tokens.index("["))
-    first = len(matcher._host.composed)
+    first = len(matcher._reader.composed)
     masks = []
     for _ in range(10):
         masks.append(matcher.mask())
         assert matcher.advance(tokens.index("["))
-    assert len(matcher._host.composed) == first, "at any depth the same"
+    assert len(matcher._reader.composed) == first, "at any depth the same"
     assert all(mask is masks[0] for mask in masks)
-    matcher._host.most = 3
+    matcher._reader.most = 3
     for _ in range(30):
         token = sorted(bits_of(matcher.mask(), table.vocab_size)[0])[0]
         assert matcher.advance(token)
-        assert len(matcher._host.composed) <= 3 + 5
+        assert len(matcher._reader.composed) <= 3 + 5
 
 
 def test_masks_do_not_change_however_they_are_held():
@@ -1114,7 +1114,7 @@ SPELT = ["[[", "]]", "],", ",[", "1,", "1]", "[1", '{"a":', '"a":', "},", '"b"',
 def labelled(name: str, depth: int) -> mw.TransitionTable:
     tokens = [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in SPELT)]
     vocabulary = mw.Vocabulary.from_bytes(tokens, eos=0)
-    return mw.compile_json_schema(LABELLED[name], vocabulary, depth=depth, whitespace="compact")
+    return mw.compile_json_schema(LABELLED[name], vocabulary, depth=depth, whitespace="compact").to_table()
 
 
 def wandering(table: mw.TransitionTable, count: int, length: int) -> list[Place]:
@@ -1146,12 +1146,12 @@ def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(nam
     for place in wandering(table, 16, 30):
         far = numpy_ops.distance(table, place)
         node, stack = place
-        matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
-        assert min(matcher._host.distance(matcher._place), UNREACHABLE) == min(far, UNREACHABLE)
+        matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
+        assert min(matcher._reader.distance(matcher._place), UNREACHABLE) == min(far, UNREACHABLE)
         moves = numpy_ops.moves(table, place)
         moves.pop(table.eos, None)
         further = [numpy_ops.distance(table, following) for following in moves.values()]
-        assert max(further, default=-1) <= matcher._host.farthest(matcher._place)
+        assert max(further, default=-1) <= matcher._reader.farthest(matcher._place)
         if far == 0:
             assert not stack
             assert table.is_accepting(node)
