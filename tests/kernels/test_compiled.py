@@ -91,6 +91,37 @@ def test_a_change_that_concerns_no_kernel_leaves_the_cache(tmp_path):
     assert run(tmp_path) == [22, 11, 1, 1]
 
 
+GROUPED = """
+from typing import NamedTuple
+
+from maskwright.kernels.compiled import kernel
+
+
+class {name}(NamedTuple):
+    number: int
+
+
+@kernel
+def told(group):
+    return group.number
+
+
+print(told({name}(7)), sum(told.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.long
+def test_code_that_names_a_class_that_is_gone_is_compiled_anew(tmp_path):
+    """The cache's entries hold types of arguments: after a rename they cannot even be read."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy/__init__.py").write_text("")
+    for name, hits in (("Before", 0), ("Before", 1), ("After", 0), ("After", 1)):
+        (tmp_path / "toy/grouped.py").write_text(GROUPED.format(name=name))
+        command = [sys.executable, "-c", "import toy.grouped"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.split() == ["7", str(hits)], done.stderr
+
+
 @pytest.mark.long
 def test_a_kernel_of_a_script_is_cached(tmp_path):
     (tmp_path / "script.py").write_text(

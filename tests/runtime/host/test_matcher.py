@@ -184,13 +184,15 @@ def test_random_writing_within_max_tokens_ends_complete(seed, more):
 def test_rows_of_a_sorted_matrix_are_read_or_searched_whichever_is_less_and_nothing_is_built(monkeypatch):
     monkeypatch.setattr(mw.TransitionTable, "__post_init__", lambda *_: pytest.fail("a table was made"))
     rng = np.random.default_rng(0)
+    sizes = ((7, np.uint8), (256, np.uint8), (65_536, np.uint16), (70_001, np.uint32))
+    inputs = [rng.integers(0, vocab, (30_000, 2)) for vocab, _ in sizes]
+    for (vocab, _), rows in zip(sizes, inputs, strict=True):
+        rows[:9, 0], rows[0] = 3, vocab - 1
+    matrices = [mw.sort_sids(rows, vocab) for (vocab, _), rows in zip(sizes, inputs, strict=True)]
     searched = []
     real = np.searchsorted
     monkeypatch.setattr(np, "searchsorted", lambda *args: searched.append(len(args[0])) or real(*args))
-    for vocab, dtype in ((7, np.uint8), (256, np.uint8), (65_536, np.uint16), (70_001, np.uint32)):
-        rows = rng.integers(0, vocab, (30_000, 2))
-        rows[:9, 0], rows[0] = 3, vocab - 1
-        matrix = mw.sort_sids(rows, vocab)
+    for (vocab, dtype), rows, matrix in zip(sizes, inputs, matrices, strict=True):
         assert matrix.columns.dtype == dtype
         matcher = mw.Matcher(matrix)
         for prefix in ((), (3,), (vocab - 1,)):
