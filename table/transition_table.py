@@ -15,7 +15,6 @@ from ..errors import TableError, TableFileError
 from ..kernels.limits import MOST_DEPTH, MOST_TOKENS, UNREACHABLE
 from . import file
 from .distances import GraphFacts, farthest, graph_facts, trie_distances
-from .flat import FLAT, grouped
 from .graph_checks import NOTHING_COMMON, Common, FramesRequired, check_graph, common_of
 from .grouped import GroupedArrays, token_rows
 from .groups import (
@@ -139,23 +138,12 @@ class TransitionTable(GroupedArrays):
             raise TableError(f"no end can be reached from a row: decoding would run into a dead end (at {where})")
 
     @classmethod
-    def flat(cls, **fields: Any) -> TransitionTable:
-        """Return a table of arrays by their earlier names."""
-        return cls(grouped(fields), **{k: v for k, v in fields.items() if k not in FLAT})
-
-    @classmethod
     def graph(
         cls, *, rows: Rows, edges: Edges, bases: Bases, classes: TokenClasses, actions: Actions, exits: Exits,
         sites: Sites, **scalars: Any,
     ) -> TransitionTable:  # fmt: skip
         """Return the table of a graph: of groups other than a trie's, and of the fields that are no arrays."""
         return cls(TableArrays(rows, edges, bases, classes, NO_TRIE, actions, exits, sites), **scalars)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in FLAT:
-            group, field = FLAT[name].split(".")
-            return getattr(getattr(self.arrays, group), field)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         """Take the arrays of a pickle or a copy, which can be written to, as read-only ones again."""

@@ -26,6 +26,7 @@ from maskwright.runtime.host import logits as host_logits
 from maskwright.runtime.host import masks as host_masks
 from maskwright.runtime.host import team as host_team
 from tests.oracles import naive
+from tests.strategies.tables import table_of
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 2**32 - 1)
@@ -78,23 +79,23 @@ def random_graph(seed: int) -> mw.TransitionTable:
                     row[t] = rows + 1  # the dead state
         own.append(dict(sorted(row.items())))
     arrays: dict[str, Any] = {
-        "row_start": np.cumsum([0, *map(len, own)]).astype(np.int32),
-        "edge_token": np.array([*(t for row in own for t in row), size, size + 1], kind),
-        "edge_target": np.array([t for row in own for t in row.values()], np.int32),
-        "base_row": base_row,
-        "masks": masks,
-        "base_mask": np.array([m for m, _, _ in bases], np.int32),
-        "base_classes": np.array([g for _, g, _ in bases], np.int32),
-        "base_start": np.arange(0, 4 * len(bases) + 1, 4).astype(np.int32),
-        "base_target": np.array([c for _, _, codes in bases for c in codes], np.int32),
-        "class_start": np.cumsum([0, *map(len, lists)]).astype(np.int32),
-        "class_token": np.array([t for group in lists for t in group], kind),
-        "class_id": np.array([k for group in lists for k in group.values()], np.int32),
+        "rows.edge_start": np.cumsum([0, *map(len, own)]).astype(np.int32),
+        "edges.token": np.array([*(t for row in own for t in row), size, size + 1], kind),
+        "edges.target": np.array([t for row in own for t in row.values()], np.int32),
+        "rows.base": base_row,
+        "bases.masks": masks,
+        "bases.mask": np.array([m for m, _, _ in bases], np.int32),
+        "bases.class_list": np.array([g for _, g, _ in bases], np.int32),
+        "bases.target_start": np.arange(0, 4 * len(bases) + 1, 4).astype(np.int32),
+        "bases.target": np.array([c for _, _, codes in bases for c in codes], np.int32),
+        "classes.start": np.cumsum([0, *map(len, lists)]).astype(np.int32),
+        "classes.token": np.array([t for group in lists for t in group], kind),
+        "classes.number": np.array([k for group in lists for k in group.values()], np.int32),
     }
     accepting = rng.random(rows) < rng.choice([0.1, 0.4])
     while True:
         try:
-            return mw.TransitionTable.flat(vocab_size=size, eos=eos, accepting=accepting.copy(), **arrays)
+            return table_of({**arrays, "rows.accepting": accepting.copy()}, vocab_size=size, eos=eos)
         except mw.TableError as error:
             dead_end = re.fullmatch(r"no end can be reached from a row: .* \(at (\d+)\)", str(error))
             if dead_end is None:

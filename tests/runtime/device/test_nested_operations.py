@@ -24,7 +24,7 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.host import masks as host_masks
 from maskwright.runtime.host import nested_masks
 from maskwright.table.states import NestedState
-from tests.strategies.tables import replaced
+from tests.strategies.tables import replaced, table_of
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 2**32 - 1)
@@ -389,41 +389,41 @@ class Model:
         edges = [dict(sorted(row.edges.items())) for row in self.rows]
         sites = [dict(sorted(site.targets.items())) for site in self.sites]
         arrays: dict[str, Any] = {
-            "row_start": starts(edges),
-            "edge_token": numbers([*(t for row in edges for t in row), size, size + 1], kind),
-            "edge_target": numbers(coded(target) for row in edges for target in row.values()),
-            "accepting": numbers((row.accepting for row in self.rows), bool),
-            "base_row": numbers(-1 if row.base is None else row.base for row in self.rows),
-            "masks": np.frombuffer(b"".join(masks), "<u4").reshape(-1, words).astype(np.uint32),
-            "base_mask": numbers(base_mask),
-            "base_classes": numbers(base_classes),
-            "base_start": starts(targets),
-            "base_target": numbers(code for codes in targets for code in codes),
-            "class_start": starts(classes),
-            "class_token": numbers((t for group in classes for t in group), kind),
-            "class_id": numbers(k for group in classes for k in group.values()),
-            "action_state": numbers(state for _, state in self.actions),
-            "action_start": starts([pushes for pushes, _ in self.actions]),
-            "action_push": numbers(site for pushes, _ in self.actions for site in pushes),
-            "row_exit": numbers(row_exit) if max(row_exit, default=-1) >= 0 else numbers([]),
-            "base_exit": numbers(base_exit) if max(base_exit, default=-1) >= 0 else numbers([]),
-            "exit_start": starts(lists),
-            "exit_token": numbers((t for symbols in lists for t in symbols), kind),
-            "exit_symbol": numbers(y for symbols in lists for y in symbols.values()),
-            "site_start": starts(sites),
-            "site_symbol": numbers(y for site in sites for y in site),
-            "site_target": numbers(coded(target) for site in sites for target in site.values()),
-            "symbol_label": numbers(self.labels),
-            "site_leaf": numbers((site.leaf for site in self.sites), bool),
+            "rows.edge_start": starts(edges),
+            "edges.token": numbers([*(t for row in edges for t in row), size, size + 1], kind),
+            "edges.target": numbers(coded(target) for row in edges for target in row.values()),
+            "rows.accepting": numbers((row.accepting for row in self.rows), bool),
+            "rows.base": numbers(-1 if row.base is None else row.base for row in self.rows),
+            "bases.masks": np.frombuffer(b"".join(masks), "<u4").reshape(-1, words).astype(np.uint32),
+            "bases.mask": numbers(base_mask),
+            "bases.class_list": numbers(base_classes),
+            "bases.target_start": starts(targets),
+            "bases.target": numbers(code for codes in targets for code in codes),
+            "classes.start": starts(classes),
+            "classes.token": numbers((t for group in classes for t in group), kind),
+            "classes.number": numbers(k for group in classes for k in group.values()),
+            "actions.state": numbers(state for _, state in self.actions),
+            "actions.push_start": starts([pushes for pushes, _ in self.actions]),
+            "actions.push": numbers(site for pushes, _ in self.actions for site in pushes),
+            "exits.of_row": numbers(row_exit) if max(row_exit, default=-1) >= 0 else numbers([]),
+            "exits.of_base": numbers(base_exit) if max(base_exit, default=-1) >= 0 else numbers([]),
+            "exits.start": starts(lists),
+            "exits.token": numbers((t for symbols in lists for t in symbols), kind),
+            "exits.symbol": numbers(y for symbols in lists for y in symbols.values()),
+            "sites.start": starts(sites),
+            "sites.symbol": numbers(y for site in sites for y in site),
+            "sites.target": numbers(coded(target) for site in sites for target in site.values()),
+            "exits.label": numbers(self.labels),
+            "sites.is_leaf": numbers((site.leaf for site in self.sites), bool),
         }
         if any(row.push is not None for row in self.rows):
-            arrays["base_push"] = numbers(-1 if row.push is None else row.push for row in self.rows)
+            arrays["sites.of_row"] = numbers(-1 if row.push is None else row.push for row in self.rows)
         if any(row.need for row in self.rows):
-            arrays["state_need"] = numbers(row.need for row in self.rows)
+            arrays["rows.frames_required"] = numbers(row.need for row in self.rows)
         if any(site.need for site in self.sites):
-            arrays["site_need"] = numbers(site.need for site in self.sites)
-        arrays |= fields
-        return mw.TransitionTable.flat(vocab_size=size, eos=self.eos, depth=self.depth, **arrays)
+            arrays["sites.frames_required"] = numbers(site.need for site in self.sites)
+        arrays |= {name.replace("__", "."): value for name, value in fields.items()}
+        return table_of(arrays, vocab_size=size, eos=self.eos, depth=self.depth)
 
 
 def random_model(seed: int) -> Model:
@@ -1311,14 +1311,14 @@ def test_a_base_may_lead_outside_only_by_tokens_that_the_row_takes_itself():
         40, None, 1, [Row({}, None, 0), Row({2: None}, {3: 0}, 0, None, True)], [Base({1: 0, 2: 1, 3: 1}, None)],
         [Site({0: 0})], [], [0],
     )  # fmt: skip
-    table = model.table(base_target=np.array([0, 3], np.int32))  # class 1: the state after this one
+    table = model.table(bases__target=np.array([0, 3], np.int32))  # class 1: the state after this one
     assert numpy_ops.moves(table, (0, ())) == {1: (0, ()), 2: (1, ()), 3: (1, ())}
     assert numpy_ops.moves(table, (1, (0,))) == {1: (0, (0,)), 3: (0, ())}
     model.rows[1].exits = None
     with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
-        model.table(base_target=np.array([0, 3], np.int32))
+        model.table(bases__target=np.array([0, 3], np.int32))
     with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
-        model.table(base_target=np.array([3, 0], np.int32))
+        model.table(bases__target=np.array([3, 0], np.int32))
 
 
 def test_tables_without_calls_have_nothing_of_them_and_tries_take_none():
