@@ -1,19 +1,30 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes its own environment in .venv.
+# CONTRIBUTING.md says what the others are for.
 
 VENV := .venv
+LOWEST := .venv-lowest
 PYTHON ?= python3
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
+# what needs no optional dependency
+CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-fast test-slow test-lowest check bench gate dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
 
 test: $(VENV)/dev check
-	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+	$(PYTEST) -m "not slow"
+
+test-fast: $(VENV)/dev
+	$(PYTEST) -m "not slow and not long"
 
 test-slow: $(VENV)/dev
-	$(BIN)/pytest -m slow
+	$(PYTEST) -m slow
+
+test-lowest: $(LOWEST)/made
+	NUMBA_CACHE_DIR=$(LOWEST)/kernels $(LOWEST)/bin/pytest -m "not slow and not long" $(CORE)
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -21,13 +32,25 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/bench
-	$(BIN)/python benchmarks/sid.py
-	$(BIN)/python benchmarks/regexes.py
-	$(BIN)/python benchmarks/grammar.py
-	$(BIN)/python benchmarks/self_draft.py
-	$(BIN)/python benchmarks/decode.py $(if $(SCHEMAS),--data $(SCHEMAS))
-	$(BIN)/python benchmarks/json_schema.py $(if $(SCHEMAS),--data $(SCHEMAS))
-	$(if $(SCHEMAS),$(BIN)/python benchmarks/serving.py --data $(SCHEMAS))
+	$(BIN)/python -m benchmarks.suites.sid
+	$(BIN)/python -m benchmarks.suites.device
+	$(BIN)/python -m benchmarks.suites.regexes
+	$(BIN)/python -m benchmarks.suites.grammar
+	$(BIN)/python -m benchmarks.suites.self_draft
+	$(BIN)/python -m benchmarks.suites.decode $(if $(SCHEMAS),--data $(SCHEMAS))
+	$(BIN)/python -m benchmarks.suites.json_schema $(if $(SCHEMAS),--data $(SCHEMAS))
+	$(if $(SCHEMAS),$(BIN)/python -m benchmarks.suites.serving --data $(SCHEMAS))
+
+# records of benchmarks/results/ against those of the last commit, or of the folder NEW against them
+gate:
+	$(PYTHON) -m benchmarks.gate $(NEW)
+
+# an sdist, the wheel made from it, and a use of each in an environment of its own
+dist: $(VENV)/release
+	rm -rf build dist *.egg-info
+	$(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+	for file in dist/*; do PYTHON=$(BIN)/python .ci/smoke $$file || exit 1; done
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -51,5 +74,15 @@ $(VENV)/bench: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	touch $@
 
+$(VENV)/release: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --group release
+	touch $@
+
+$(LOWEST)/made: pyproject.toml
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group core-tests
+	touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info

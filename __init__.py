@@ -8,7 +8,7 @@ from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
 from .compile.tags.build import compile_structural_tag
-from .compile.tags.reading import SpecialToken, Tag, TaggedText
+from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
 from .compile.text import compile_choices, compile_regex
 from .errors import (
     ArenaError,
@@ -25,10 +25,12 @@ from .errors import (
     TableFileError,
     VocabularyMismatchError,
 )
-from .runtime.arena.arena import Arena, Capacity
+from .lazy.lazy_table import LazyTable
+from .runtime.arena.arena import Arena
+from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .table.sorted_matrix import SortedMatrix
-from .table.transition_table import LazyTable, TransitionTable
+from .table.transition_table import TransitionTable
 from .vocabulary.vocabulary import Vocabulary
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Every error maskwright raises on purpose.
+"""Every error maskwright raises on purpose, and how its fields become words.
 
     MaskwrightError
     ├── ConstraintError(ValueError)       a constraint that cannot be compiled as given
@@ -14,31 +14,209 @@
     ├── DataError(ValueError)             a file of data that is missing or malformed
     └── MissingDependencyError(ImportError)   an optional package that is not installed
 
-Each message says what was wrong, where, and what to do about it.
+An error says what is wrong, where, and what to do about it, each in fields of its own. `str(error)` words the fields
+for Python. Another front end has a `Wording` of its own and calls `error.worded(wording)`; none reads a message.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from numbers import Integral
+from typing import Any, ClassVar, Self, assert_never, get_args
+
+# --------------------------------------------------------------------------------------------------------- remedies
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A sentence that every front end says alike. Each {} in it stands for an argument, named as the front end does."""
+
+    kind: ClassVar[str] = "advice"
+    text: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RaiseBudget:
+    """Raise limits of the `Budget`, or do something else."""
+
+    kind: ClassVar[str] = "raise_budget"
+    limits: tuple[str, ...]
+    otherwise: str
+
+
+@dataclass(frozen=True)
+class RaiseCapacity:
+    """Make the arena with a larger `Capacity`: of `name`, at least so much if that is known."""
+
+    kind: ClassVar[str] = "raise_capacity"
+    name: str
+    least: int | None = None
+
+
+@dataclass(frozen=True)
+class AllowKeyword:
+    """Name a keyword of a schema that need not be enforced; values that break it are then accepted."""
+
+    kind: ClassVar[str] = "allow_keyword"
+    keyword: str
+    approximation: str
+
+
+@dataclass(frozen=True)
+class AddDocument:
+    """Give the schema that a reference names by its URI."""
+
+    kind: ClassVar[str] = "add_document"
+    uri: str
+
+
+@dataclass(frozen=True)
+class KeepOrder:
+    """Let members come in the schema's order, and not in any order."""
+
+    kind: ClassVar[str] = "keep_order"
+
+
+@dataclass(frozen=True)
+class ReadOnDemand:
+    """Follow the grammar state by state, without a table."""
+
+    kind: ClassVar[str] = "read_on_demand"
+
+
+Remedy = Advice | RaiseBudget | RaiseCapacity | AllowKeyword | AddDocument | KeepOrder | ReadOnDemand
+"""What a reader of an error can do about it."""
+
+
+class Wording:
+    """How a front end words the fields of an error. This is Python's; others override what they say otherwise."""
+
+    def argument(self, name: str) -> str:
+        """Return how a user writes the name of an argument."""
+        return name
+
+    def place(self, pointer: str | None, line: int | None, column: int | None) -> str:
+        """Return where in a constraint an error is, "" where there is nothing to say."""
+        parts = [] if pointer is None else [pointer or "/"]
+        if line is not None:
+            parts.append(f"line {line}, column {column}")
+        return ", ".join(parts)
+
+    def remedy(self, remedy: Remedy) -> str:
+        """Return a remedy as a sentence without its full stop."""
+        match remedy:
+            case Advice():
+                return self.advice(remedy)
+            case RaiseBudget(limits=limits, otherwise=otherwise):
+                return f"Raise it with budget=Budget({', '.join(f'{limit}=...' for limit in limits)}), or {otherwise}"
+            case RaiseCapacity(name=name, least=None):
+                return f"Drop handles, or make it with a larger Capacity({name}=...)"
+            case RaiseCapacity(name=name, least=least):
+                return f"Make it with Capacity({name}={least})"
+            case AllowKeyword(keyword=keyword, approximation=approximation):
+                return f'Pass allow=["{keyword}"] to accept {approximation}, or take it out'
+            case AddDocument(uri=uri):
+                return f"Pass it, documents={{{json.dumps(uri)}: ...}}"
+            case KeepOrder():
+                return "any_order=True takes far more than any_order=False, where members come in the schema's order"
+            case ReadOnDemand():
+                return "A Matcher follows it, and put() reads it on demand, without max_tokens"
+            case _:
+                assert_never(remedy)
+
+    def advice(self, advice: Advice) -> str:
+        """Return an advice with this front end's names of arguments."""
+        return advice.text.format(*map(self.argument, advice.arguments)) if advice.arguments else advice.text
+
+
+PYTHON = Wording()
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
 
 
 class MaskwrightError(Exception):
-    """Base of all errors that maskwright raises on purpose; any can be copied and pickled."""
+    """Base of all errors that maskwright raises on purpose; any can be copied and pickled.
 
-    def __reduce__(self) -> Any:
+    Every error has all fields; one that says nothing of an error is None, "" or ().
+    """
+
+    argument: str | None = None  # the argument whose value is wrong: the message goes on after its name
+    remedies: tuple[Remedy, ...] = ()
+    pointer: str | None = None  # JSON Pointer of the fault, as a URI fragment without '#': "" is the whole
+    keyword: str | None = None  # keyword of a schema that is at fault
+    position: int | None = None  # index of the character at fault: in a pattern, a grammar or a JSON text
+    line: int | None = None  # of that character, from 1
+    column: int | None = None
+    limit: str | None = None  # name of the limit that was reached
+    allowed: float | None = None  # its value
+    reached: float | None = None  # how much is needed of it, as far as that is known
+
+    def __init__(self, message: str = "", *, argument: str | None = None, remedies: Iterable[Remedy] = ()) -> None:
+        super().__init__(message)
+        self.argument, self.remedies = argument, tuple(remedies)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without where and without what to do."""
+        return str(self.args[0]) if self.args else ""
+
+    @property
+    def excerpt(self) -> str:
+        """The part of the source that is at fault with a caret under it, "" where there is none to show."""
+        return ""
+
+    def summary(self, wording: Wording = PYTHON) -> str:
+        """Return what is wrong and what to do, in the words of a front end."""
+        said = self.message if self.argument is None else f"{wording.argument(self.argument)} {self.message}"
+        return ". ".join([said, *map(wording.remedy, self.remedies)])
+
+    def worded(self, wording: Wording = PYTHON) -> str:
+        """Return the whole error in the words of a front end."""
+        place = wording.place(self.pointer, self.line, self.column)
+        said = f"{place}: {self.summary(wording)}" if place else self.summary(wording)
+        return f"{said}\n{self.excerpt}" if self.excerpt else said
+
+    def __str__(self) -> str:
+        return self.worded()
+
+    def at(self, pointer: str) -> Self:
+        """Return this error with another pointer: that of its place in a larger whole."""
+        moved = copy.copy(self)
+        moved.pointer = pointer
+        return moved
+
+    def also(self, remedy: Remedy) -> Self:
+        """Return this error with one more remedy."""
+        more = copy.copy(self)
+        more.remedies = (*self.remedies, remedy)
+        return more
+
+    def __reduce__(self) -> tuple[Any, ...]:  # as the base has it
         return made_again, (type(self), self.args, self.__dict__)
 
 
-def made_again(kind: type[MaskwrightError], args: tuple[Any, ...], more: dict[str, Any]) -> MaskwrightError:
-    """Return an error of a kind with its message as it was, which its own constructor would put together anew."""
+def made_again(kind: type[MaskwrightError], args: tuple[Any, ...], fields: dict[str, Any]) -> MaskwrightError:
+    """Rebuild an error without rerunning its constructor (pickle, copy)."""
     error = kind.__new__(kind, *args)
     error.args = args
-    error.__dict__.update(more)
+    error.__dict__.update(fields)
     return error
 
 
 class ConstraintError(MaskwrightError, ValueError):
-    """A constraint that cannot be compiled as given; the message names the row or position."""
+    """A constraint that cannot be compiled as given; the message names the row, position or pointer."""
+
+    def __init__(
+        self, message: str = "", *, pointer: str | None = None, argument: str | None = None,
+        remedies: Iterable[Remedy] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message, argument=argument, remedies=remedies)
+        self.pointer = pointer
 
 
 class TableError(MaskwrightError, ValueError):
@@ -54,7 +232,17 @@ class VocabularyMismatchError(MaskwrightError, ValueError):
 
 
 class ArenaError(MaskwrightError, ValueError):
-    """A table for which an arena has no room, or whose parts are wider than it was made for; the message says which."""
+    """A table for which an arena has no room, or whose parts are wider than the arena was made for.
+
+    `limit` is the field of `Capacity`, `allowed` what the arena has of it, `reached` what the table needs.
+    """
+
+    def __init__(
+        self, message: str = "", *, limit: str | None = None, allowed: int | None = None, reached: int | None = None,
+        remedies: Iterable[Remedy] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message, remedies=remedies)
+        self.limit, self.allowed, self.reached = limit, _plain(allowed), _plain(reached)
 
 
 class DataError(MaskwrightError, ValueError):
@@ -68,39 +256,84 @@ class MissingDependencyError(MaskwrightError, ImportError):
 class NoTableError(ConstraintError):
     """A grammar of which there is no finite table, where arrays were asked for; it can be read as it is."""
 
+    def __init__(self, message: str = "", *, remedies: Iterable[Remedy] = (ReadOnDemand(),)) -> None:
+        super().__init__(message, remedies=remedies)
+
 
 class BudgetError(ConstraintError):
-    """A compilation that reached a limit of its `Budget`; the message names the limit and how to raise it."""
+    """A compilation that reached a limit of its `Budget`.
+
+    `limit` is the field of `Budget`, `allowed` its value, `reached` what the next step needs: states, seconds or bytes.
+    """
+
+    def __init__(
+        self, message: str = "", *, limit: str | None = None, allowed: float | None = None,
+        reached: float | None = None, remedies: Iterable[Remedy] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message, remedies=remedies)
+        self.limit, self.allowed, self.reached = limit, _plain(allowed), _plain(reached)
+
+
+def _plain(number: float | None) -> float | None:
+    """Return a number, which may be one of numpy's, as JSON can hold it."""
+    return number if number is None else int(number) if isinstance(number, Integral) else float(number)
 
 
 class RegexError(ConstraintError):
-    """A regular expression that cannot be compiled; the message shows the pattern with a caret under the position."""
+    """A regular expression that cannot be compiled; it shows the pattern with a caret under the position."""
 
-    def __init__(self, message: str, pattern: str, position: int) -> None:
-        super().__init__(f"{message}\n{_caret(pattern, position)}")
-        self.pattern = pattern
-        self.position = position  # index into pattern, 0 to len(pattern)
+    position: int  # index into pattern, 0 to len(pattern)
+
+    def __init__(self, message: str, pattern: str, position: int, *, pointer: str | None = None) -> None:
+        super().__init__(message, pointer=pointer)
+        self.pattern, self.position = pattern, position
+
+    @property
+    def excerpt(self) -> str:
+        return _caret(self.pattern, self.position)
 
 
 class SchemaError(ConstraintError):
-    """A JSON Schema that cannot be compiled exactly; the message begins with the JSON Pointer of what is at fault."""
+    """A JSON Schema that cannot be compiled exactly; `pointer` says which part of it is at fault.
 
-    def __init__(self, message: str, pointer: str, keyword: str | None = None) -> None:
-        super().__init__(f"{pointer or '/'}: {message}")
-        self.pointer = pointer  # where in the schema, as a URI fragment without '#': "" is the whole schema
-        self.keyword = keyword  # the keyword that `allow` could name, if there is one
+    keyword: the one that `allow` could name, if there is one. position and excerpt: of a fault within a text, such as a
+    pattern or malformed JSON.
+    """
+
+    pointer: str
+
+    def __init__(
+        self, message: str, pointer: str, keyword: str | None = None, *, position: int | None = None,
+        excerpt: str = "", remedies: Iterable[Remedy] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message, pointer=pointer, remedies=remedies)
+        self.keyword, self.position, self._excerpt = keyword, position, excerpt
+
+    @property
+    def excerpt(self) -> str:
+        return self._excerpt
 
 
 class GrammarError(ConstraintError):
-    """A grammar that cannot be compiled; the message has line and column, and shows the line with a caret under it."""
+    """A grammar that cannot be compiled; it has line and column, and shows the line with a caret under the position."""
 
-    def __init__(self, message: str, grammar: str, position: int) -> None:
-        self.grammar = grammar
-        self.position = position  # index into grammar, 0 to len(grammar)
-        begin = grammar.rfind("\n", 0, position) + 1
-        self.line, self.column = grammar.count("\n", 0, position) + 1, position - begin + 1  # from 1
-        line = grammar[begin:].split("\n", 1)[0]
-        super().__init__(f"line {self.line}, column {self.column}: {message}\n{_caret(line, position - begin)}")
+    position: int  # index into grammar, 0 to len(grammar)
+    line: int
+    column: int
+
+    def __init__(self, message: str, grammar: str, position: int, *, pointer: str | None = None) -> None:
+        super().__init__(message, pointer=pointer)
+        self.grammar, self.position = grammar, position
+        self.line, self.column = grammar.count("\n", 0, position) + 1, position - self._begin + 1
+
+    @property
+    def _begin(self) -> int:
+        return self.grammar.rfind("\n", 0, self.position) + 1
+
+    @property
+    def excerpt(self) -> str:
+        begin = self._begin
+        return _caret(self.grammar[begin:].split("\n", 1)[0], self.position - begin)
 
 
 _EXCERPT = 40  # characters of a pattern shown on either side of a fault
@@ -116,3 +349,40 @@ def _caret(pattern: str, position: int) -> str:
     before = ("..." if low else "") + shown(pattern[low:position])
     after = shown(pattern[position:high]) + ("..." if high < len(pattern) else "")
     return f"    {before}{after}\n    {' ' * len(before)}^"
+
+
+# ------------------------------------------------------------------------------------------------------------ JSON
+
+_ERRORS = (
+    MaskwrightError, ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError, TableError,
+    TableFileError, ArenaError, VocabularyMismatchError, DataError, MissingDependencyError,
+)  # fmt: skip
+_REMEDIES: dict[str, Callable[..., Remedy]] = {kind.kind: kind for kind in get_args(Remedy)}
+
+
+def remedy_to_json(remedy: Remedy) -> dict[str, Any]:
+    """Return a remedy's kind and fields.
+
+    >>> remedy_to_json(RaiseCapacity("states", 5))
+    {'kind': 'raise_capacity', 'name': 'states', 'least': 5}
+    """
+    return {"kind": remedy.kind, **asdict(remedy)}
+
+
+def remedy_from_json(kept: dict[str, Any]) -> Remedy:
+    """Return a remedy made again from what `remedy_to_json` returned, lists in place of tuples."""
+    fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in kept.items()}
+    return _REMEDIES[fields.pop("kind")](**fields)
+
+
+def error_to_json(error: MaskwrightError) -> dict[str, Any]:
+    """Return an error as JSON can hold it."""
+    fields = {**error.__dict__, "remedies": [remedy_to_json(remedy) for remedy in error.remedies]}
+    return {"kind": type(error).__name__, "message": error.message, "fields": fields}
+
+
+def error_from_json(kept: dict[str, Any]) -> MaskwrightError:
+    """Return an error made again from what `error_to_json` returned. Raises KeyError for a kind that there is not."""
+    kind = {each.__name__: each for each in _ERRORS}[kept["kind"]]
+    fields = {**kept["fields"], "remedies": tuple(remedy_from_json(each) for each in kept["fields"]["remedies"])}
+    return made_again(kind, (kept["message"],), fields)

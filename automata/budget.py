@@ -10,7 +10,7 @@ from typing import Any
 
 from numba.core import event
 
-from ..errors import BudgetError
+from ..errors import BudgetError, RaiseBudget
 
 
 class _Compiling(event.Listener):
@@ -89,22 +89,26 @@ class Meter:
         """
         budget = self.budget
         if states > budget.states:
-            self._stop("states", f"more than {budget.states:,} states", f"states={budget.states:,}", doing)
+            self._stop("states", states, f"more than {budget.states:,} states", f"states={budget.states:,}", doing)
         if bytes > budget.bytes:
-            self._stop("bytes", _size(bytes), f"bytes={budget.bytes:,}", doing)
+            self._stop("bytes", bytes, _size(bytes), f"bytes={budget.bytes:,}", doing)
         self.states = max(self.states, states)
         self.bytes = max(self.bytes, bytes)
         seconds = self.seconds
         if seconds > budget.seconds:
-            self._stop("seconds", f"more than {budget.seconds:g} s", f"seconds={budget.seconds:g}", doing)
+            self._stop("seconds", seconds, f"more than {budget.seconds:g} s", f"seconds={budget.seconds:g}", doing)
         if seconds + ahead / 2 > budget.seconds:
-            self._stop("seconds", f"about {seconds + ahead:.0f} s", f"seconds={budget.seconds:g}", doing)
+            whole = seconds + ahead
+            self._stop("seconds", whole, f"about {whole:.0f} s", f"seconds={budget.seconds:g}", doing)
 
-    def _stop(self, limit: str, need: str, shown: str, doing: str) -> None:
+    def _stop(self, limit: str, reached: float, need: str, shown: str, doing: str) -> None:
         raise BudgetError(
             f"the constraint needs {need}, reached while {doing} (budget: {shown}; {self.seconds:.1f} s, "
-            f"{self.states:,} states, {_size(self.bytes)} so far): "
-            f"raise it with budget=Budget({limit}=...), or make the constraint smaller"
+            f"{self.states:,} states, {_size(self.bytes)} so far)",
+            limit=limit,
+            allowed=getattr(self.budget, limit),
+            reached=reached,
+            remedies=[RaiseBudget((limit,), "make the constraint smaller")],
         )
 
 

@@ -12,7 +12,8 @@ from ..kernels.compiled import kernel
 from .budget import Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical_labels
-from .nfa import Nfa, determinize
+from .nfa import Nfa
+from .subsets import determinize
 
 
 class Labelled(NamedTuple):

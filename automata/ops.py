@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from .arrays import resized
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical
-from .nfa import Nfa, determinize, grown
+from .nfa import Nfa
 from .slots import slot_of
+from .subsets import determinize
 
 # truth tables: bit 2 * a + b says whether a word is in, given whether it is in the first and in the second language
 _AND, _MINUS, _XOR, _OR = 0b1000, 0b0100, 0b0110, 0b1110
@@ -185,15 +187,11 @@ def _product(
     C = pairs_of.size
 
     capacity = 256
-    transition = np.empty((capacity, C), np.int32)
-    pairs = np.empty((capacity, 2), np.int32)
-    accepting = np.empty(capacity, np.bool_)
+    operands = _Operand(a.transition, a.accepting, class_a), _Operand(b.transition, b.accepting, class_b)
+    found = _Pairs(np.empty((capacity, C), np.int32), np.empty(capacity, np.bool_), np.empty((capacity, 2), np.int32))
     progress = np.zeros(2, np.int64)
     while True:
-        why = _pairs(
-            a.transition, a.accepting, class_a, b.transition, b.accepting, class_b,
-            truth, search, transition, accepting, pairs, progress, _WORK,
-        )  # fmt: skip
+        why = _pairs(*operands, truth, search, found, progress, _WORK)
         count = int(progress[1])
         if why in (_DONE, _FOUND):
             break
@@ -202,36 +200,37 @@ def _product(
             capacity = min(4 * capacity, max(meter.budget.states, capacity + 1))
         meter.check(states=count, bytes=capacity * (4 * C + 25), doing=doing)
         if why == _STATES:
-            transition = grown(transition, capacity, count)
-            accepting = grown(accepting, capacity, count)
-            pairs = grown(pairs, capacity, count)
+            found = _Pairs(*(resized(array, capacity, count) for array in found))
     if search and why == _DONE:
         return None
-    return class_of.astype(np.uint16), transition[:count], accepting[:count]
+    return class_of.astype(np.uint16), found.transition[:count], found.accepting[:count]
+
+
+class _Operand(NamedTuple):
+    """An automaton of a product."""
+
+    transition: NDArray[np.int32]  # by its own classes
+    accepting: NDArray[np.bool_]
+    class_of: NDArray[np.signedinteger[Any]]  # (C,) its class of each class of the product
+
+
+class _Pairs(NamedTuple):
+    """The states of a product of C classes that were found."""
+
+    transition: NDArray[np.int32]  # (capacity, C)
+    accepting: NDArray[np.bool_]  # (capacity,)
+    pair: NDArray[np.int32]  # (capacity, 2) the states of the operands that each is
 
 
 @kernel
-def _pairs(
-    transition_a: Any,
-    accepting_a: Any,
-    class_a: Any,
-    transition_b: Any,
-    accepting_b: Any,
-    class_b: Any,
-    truth: int,
-    search: bool,
-    transition: Any,
-    accepting: Any,
-    pairs: Any,
-    progress: Any,
-    work: int,
-) -> int:
-    """Go on with the product until it is done, short of room, or `work` is spent; a search stops at a first member.
+def _pairs(a: _Operand, b: _Operand, truth: int, search: bool, found: _Pairs, progress: Any, work: int) -> int:
+    """Go on with the product until it is done, short of room, or `work` is spent; return which.
 
-    The state after the last stands for being outside a language for good. Pairs that can lead to no member are left
-    out. progress holds states done and found.
+    A search stops at a first member. The state after an operand's last stands for being outside its language for good.
+    Pairs that can lead to no member are left out. progress: states done, states found.
     """
-    Na, Nb, C = accepting_a.size, accepting_b.size, class_a.size
+    transition, accepting, pairs = found
+    Na, Nb, C = a.accepting.size, b.accepting.size, a.class_of.size
     capacity = accepting.size
     done, count = progress[0], progress[1]
     need_a = truth & 0b0011 == 0  # no word outside the first language is in the result
@@ -257,8 +256,8 @@ def _pairs(
             p, q = 0, 0
             if done >= 0:
                 p, q = pairs[done, 0], pairs[done, 1]
-                p = transition_a[p, class_a[c]] if p < Na else -1
-                q = transition_b[q, class_b[c]] if q < Nb else -1
+                p = a.transition[p, a.class_of[c]] if p < Na else -1
+                q = b.transition[q, b.class_of[c]] if q < Nb else -1
                 if (p < 0 and (need_a or q < 0)) or (q < 0 and need_b):
                     transition[done, c] = -1
                     continue
@@ -271,8 +270,8 @@ def _pairs(
                 if count == capacity:
                     why = _STATES
                     break
-                inside_a = p < Na and accepting_a[p]
-                inside_b = q < Nb and accepting_b[q]
+                inside_a = p < Na and a.accepting[p]
+                inside_b = q < Nb and b.accepting[q]
                 inside = (truth >> ((2 if inside_a else 0) + (1 if inside_b else 0))) & 1 == 1
                 table[slot] = count
                 pairs[count, 0] = p

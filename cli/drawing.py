@@ -111,22 +111,22 @@ def moves(table: TransitionTable, state: int) -> tuple[NDArray[np.int64], NDArra
     """Return the tokens that a state allows, ascending, EOS aside, and the state each leads to: (n,), (n,)."""
     rows, edges = table.num_rows, table.num_edges
     if state >= rows:
-        token = table.edge_token[edges + state - rows : edges + state - rows + 1].astype(np.int64)
+        token = table.edges.token[edges + state - rows : edges + state - rows + 1].astype(np.int64)
         token = token[token < table.vocab_size]
         return token, np.full(token.size, state + 1, np.int64)
-    own = slice(table.row_start[state], table.row_start[state + 1])
+    own = slice(table.rows.edge_start[state], table.rows.edge_start[state + 1])
     target = np.full(table.vocab_size, table.dead, np.int64)
-    if not table.is_trie and table.base_row[state] >= 0:
-        base = table.base_row[state]
-        group = table.base_classes[base]
-        classed = slice(table.class_start[group], table.class_start[group + 1])
+    if not table.is_trie and table.rows.base[state] >= 0:
+        base = table.rows.base[state]
+        group = table.bases.class_list[base]
+        classed = slice(table.classes.start[group], table.classes.start[group + 1])
         class_of = np.zeros(table.vocab_size, np.int64)
-        class_of[table.class_token[classed]] = table.class_id[classed]
-        mask = table.masks[table.base_mask[base]].astype("<u4").view(np.uint8)
+        class_of[table.classes.token[classed]] = table.classes.number[classed]
+        mask = table.bases.masks[table.bases.mask[base]].astype("<u4").view(np.uint8)
         inside = np.flatnonzero(np.unpackbits(mask, count=table.vocab_size, bitorder="little"))
-        codes = table.base_target[table.base_start[base] + class_of[inside]].astype(np.int64)
+        codes = table.bases.target[table.bases.target_start[base] + class_of[inside]].astype(np.int64)
         target[inside] = (codes >> 1) + (codes & 1) * state
-    target[table.edge_token[own]] = table.edge_target[own]
+    target[table.edges.token[own]] = table.edges.target[own]
     tokens = np.flatnonzero(target != table.dead)
     return tokens, target[tokens]
 

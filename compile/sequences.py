@@ -11,10 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..automata.trie import IntArray, Progress, Trie, build_trie, fill_masks, sort
-from ..errors import ConstraintError
+from ..automata.sequence_sort import IntArray, Progress, sort
+from ..automata.trie import Trie, build_trie, fill_masks
+from ..errors import Advice, ConstraintError
+from ..kernels.limits import MOST_TOKENS
+from ..table.groups import (
+    NO_ACTIONS,
+    NO_SITES,
+    Bases,
+    Edges,
+    Rows,
+    TableArrays,
+    TokenClasses,
+    TrieLevels,
+    no_exits,
+)
 from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
-from ..table.transition_table import MOST_TOKENS, TransitionTable
+from ..table.transition_table import TransitionTable
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
@@ -120,7 +133,7 @@ def _compile(
 ) -> TransitionTable:
     _check_vocabulary(vocab_size)
     if eos is not None and (not _is_int(eos) or not 0 <= eos < vocab_size):
-        raise ConstraintError(f"eos must be an integer from 0 to {vocab_size - 1}, not {eos!r}")
+        raise ConstraintError(f"must be an integer from 0 to {vocab_size - 1}, not {eos!r}", argument="eos")
     values, offsets = values.view(), offsets.view()
     values.flags.writeable = offsets.flags.writeable = False  # one kernel for arrays, memory maps and Arrow buffers
     with _progress(count) as progress:
@@ -130,32 +143,36 @@ def _compile(
             raise _bad_token(int(error.args[0]), values, offsets, length, int(vocab_size)) from None
     if eos is not None:
         _refuse_eos_inside(trie, eos, values, offsets, length)
-    base_row, masks = _masks(trie, int(vocab_size))
-    for array in (base_row, masks, *(a for a in vars(trie).values() if isinstance(a, np.ndarray))):
-        array.flags.writeable = False  # given away: the table need not copy them
     return TransitionTable(
-        vocab_size=int(vocab_size),
-        row_start=trie.row_start,
-        edge_token=trie.edge_token,
-        edge_target=trie.edge_target,
-        accepting=trie.accepting,
-        base_row=base_row,
-        masks=masks,
-        base_mask=np.arange(len(masks), dtype=np.int32),
-        base_classes=np.zeros(len(masks), np.int32),
-        base_start=np.zeros(len(masks) + 1, np.int32),
-        base_target=np.empty(0, np.int32),
-        class_start=np.zeros(1, np.int32),
-        class_token=trie.edge_token[:0],
-        class_id=np.empty(0, np.int32),
-        level_start=trie.level_start,
-        item_start=trie.item_start,
-        item_row=trie.item_row,
-        min_length=trie.min_length,
-        max_length=trie.max_length,
-        eos=None if eos is None else int(eos),
+        _arrays(trie, int(vocab_size)), vocab_size=int(vocab_size), eos=None if eos is None else int(eos),
         source=_source_hash(values, offsets, length),
+    )  # fmt: skip
+
+
+def _arrays(trie: Trie, vocab_size: int) -> TableArrays:
+    """Return the arrays of a table, read-only; each base is the mask of one row and has no classes."""
+    base, masks = _masks(trie, vocab_size)
+    count = len(masks)
+    none = np.empty(0, np.int32)
+    arrays = TableArrays(
+        rows=Rows(trie.row_start, trie.accepting, base, none),
+        edges=Edges(trie.edge_token, trie.edge_target),
+        bases=Bases(
+            masks=masks,
+            mask=np.arange(count, dtype=np.int32),
+            class_list=np.zeros(count, np.int32),
+            target_start=np.zeros(count + 1, np.int32),
+            target=none,
+        ),
+        classes=TokenClasses(np.zeros(1, np.int32), trie.edge_token[:0], none),
+        trie=TrieLevels(trie.level_start, trie.item_start, trie.item_row),
+        actions=NO_ACTIONS,
+        exits=no_exits(trie.edge_token.dtype),
+        sites=NO_SITES,
     )
+    for array in arrays.by_name().values():
+        array.flags.writeable = False  # given away: the table need not copy them
+    return arrays
 
 
 # ------------------------------------------------------------------------------------------------------ input
@@ -191,7 +208,8 @@ def _rectangle(sids: Any) -> NDArray[Any]:
 
 def _check_vocabulary(vocab_size: Any) -> None:
     if not _is_int(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
-        raise ConstraintError(f"vocab_size must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}")
+        said = f"must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}"
+        raise ConstraintError(said, argument="vocab_size")
 
 
 def _is_arrow(source: Any) -> bool:
@@ -307,8 +325,8 @@ def _row_of(at: int, offsets: IntArray, length: int) -> tuple[int, int]:
 def _bad_token(at: int, values: NDArray[Any], offsets: IntArray, length: int, vocab_size: int) -> ConstraintError:
     row, position = _row_of(at, offsets, length)
     return ConstraintError(
-        f"row {row} has token {values[at]} at position {position}, outside 0 .. {vocab_size - 1} "
-        f"(vocab_size={vocab_size})"
+        f"row {row} has token {values[at]} at position {position}, outside 0 .. {vocab_size - 1}",
+        remedies=[Advice(f"Correct the row, or raise {{}}, now {vocab_size}", ("vocab_size",))],
     )
 
 
@@ -318,8 +336,8 @@ def _refuse_eos_inside(trie: Trie, eos: int, values: NDArray[Any], offsets: IntA
     begin, stop = (int(offsets[0]), int(offsets[-1])) if offsets.size else (0, values.size)
     row, position = _row_of(begin + int(np.argmax(values[begin:stop] == eos)), offsets, length)
     raise ConstraintError(
-        f"row {row} has the eos token {eos} at position {position}: leave it out of the sequences, "
-        "or leave out eos= if they end with it already"
+        f"row {row} has the eos token {eos} at position {position}",
+        remedies=[Advice("Leave it out of the sequences, or leave out {} if they end with it already", ("eos",))],
     )
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-VERSION = 5
+VERSION = 6
 """Version of what is kept: raised when the same name would mean other arrays."""
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import operator
 from collections.abc import Iterable
 
-from ..automata.budget import Budget, Meter
-from ..automata.nfa import Nfa, determinize
+from ..automata.budget import Budget
+from ..automata.nfa import Nfa
+from ..automata.subsets import determinize
 from ..errors import ConstraintError
-from ..table.transition_table import MOST_DEPTH, TransitionTable
+from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
+from .arguments import begin_budget, check_vocabulary, source_of
 from .bind.bind import bind
 from .regex.lower import to_dfa
 
@@ -78,30 +78,3 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
         raise ConstraintError("there are no choices: nothing could be written")
     dfa = determinize(nfa, nfa.union([nfa.literal(text) for text in texts]), meter)
     return bind(dfa, vocabulary, source=source_of("choices", *(repr(text) for text in texts)), meter=meter)
-
-
-def begin_budget(budget: Budget | None) -> Meter:
-    if budget is not None and not isinstance(budget, Budget):
-        raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
-    return (budget or Budget()).begin()
-
-
-def check_vocabulary(vocabulary: Vocabulary) -> None:
-    if not isinstance(vocabulary, Vocabulary):
-        raise TypeError(
-            f"a Vocabulary is needed, not a {type(vocabulary).__name__}: make one with Vocabulary.from_transformers "
-            "or another from_ method"
-        )
-
-
-def checked_depth(depth: int) -> int:
-    """Return the depth of a table with calls. Raises ValueError, and TypeError for what is no integer."""
-    depth = operator.index(depth)
-    if not 1 <= depth <= MOST_DEPTH:
-        raise ValueError(f"depth must be from 1 to {MOST_DEPTH:,}, not {depth}")
-    return depth
-
-
-def source_of(*parts: str) -> str:
-    """SHA-256 of what was compiled."""
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()

@@ -69,6 +69,8 @@ class _KernelCache(FunctionCache):
         self._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
             cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=stamp
         )
+        # compared before entries are unpickled, which fails where a class that they name has moved
+        self._cache_file._version = f"{numba.__version__} {stamp}"
 
 
 @cache

@@ -7,16 +7,21 @@ a node and the tuple of sites on its stack, the outermost first; () without call
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.limits import UNREACHABLE
+from ..lazy.lazy_table import Compiled
+from ..table.constraint import Constraint
 from ..table.sorted_matrix import SortedMatrix
-from ..table.transition_table import NEVER, NestedState, TransitionTable
-from .arena.arena import Arena, Handle, starting, starts_in, starts_of
+from ..table.states import NestedState
+from ..table.transition_table import TransitionTable
+from .arena.arena import Arena, Handle, starts_in, starts_of
+from .arena.view import ArenaView, HostTable
+from .device import numpy_arrays
 from .device.device_table import (
     AnyState,
     Candidates,
@@ -30,12 +35,95 @@ from .device.device_table import (
     check_starts,
     check_tokens,
     check_top,
-    map_tree,
+    not_put,
     unbranched,
+    whole,
 )
 from .device.dispatch import by_kind
 from .device.matrix_ops import DeviceMatrix, place
+from .device.numpy_arrays import (
+    all_known_true,
+    arange,
+    concatenate,
+    doubled,
+    exp,
+    gather,
+    integers,
+    is_concrete,
+    is_recording,
+    keep,
+    keep_packed,
+    log_softmax,
+    logsumexp,
+    lookup,
+    pack,
+    put_rows,
+    scatter,
+    search,
+    sort,
+    split,
+    take,
+    to_device,
+    to_host,
+    top_k,
+    top_of_beams,
+    uniform,
+    unpack,
+    where,
+    zeros,
+)
 from .device.on_demand import OnDemandTable, is_read, read
+
+__all__ = [
+    "accepting",
+    "advance",
+    "all_known_true",
+    "allowed_tokens",
+    "arange",
+    "at",
+    "bitmask",
+    "candidates",
+    "concatenate",
+    "contains",
+    "distance",
+    "doubled",
+    "draw",
+    "edges",
+    "end_scores",
+    "exp",
+    "first_tokens",
+    "gather",
+    "integers",
+    "is_concrete",
+    "is_recording",
+    "keep",
+    "keep_packed",
+    "log_mass",
+    "log_softmax",
+    "logsumexp",
+    "lookup",
+    "mask_logits",
+    "mask_logits_",
+    "moves",
+    "pack",
+    "put",
+    "put_rows",
+    "scatter",
+    "search",
+    "select",
+    "sort",
+    "split",
+    "start",
+    "take",
+    "to_device",
+    "to_host",
+    "top_k",
+    "top_of_beams",
+    "uniform",
+    "unpack",
+    "where",
+    "zeros",
+]
 
 Array = NDArray[Any]
 Configuration = tuple[int, tuple[int, ...]]
@@ -43,7 +131,7 @@ Configuration = tuple[int, tuple[int, ...]]
 
 @overload
 def put(
-    table: TransitionTable,
+    table: Compiled,
     device: Any = None,
     *,
     budgets: bool = False,
@@ -52,32 +140,43 @@ def put(
 ) -> TransitionTable: ...
 @overload
 def put(
-    table: TransitionTable, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
+    table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 @overload
 def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
 @overload
-def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> TransitionTable: ...
+def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
+@overload
 def put(
-    table: TransitionTable | SortedMatrix | Arena,
+    table: Constraint | Arena,
     device: Any = None,
     *,
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TransitionTable | DeviceMatrix | OnDemandTable:
+) -> HostTable | DeviceMatrix | OnDemandTable: ...
+def put(
+    table: Constraint | Arena,
+    device: Any = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> HostTable | DeviceMatrix | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
 
     budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
     of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
-    on_demand: of a table, whether to read it as texts come to its states, on the host between steps, instead of copying
-    it. Left out, this is done where there is no finite one, as of grammars whose nesting a text does not delimit: see
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
     """
     if is_read(table, on_demand):
-        return read(sys.modules[__name__], np.asarray, cast(Any, table), budgets, top)
+        return read(numpy_arrays, np.asarray, cast(Any, table), budgets, top)
+    if not isinstance(table, Arena):
+        table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
     check_top(top)
@@ -87,40 +186,43 @@ def put(
     return table
 
 
-def at(dev: TransitionTable, handles: Sequence[Handle]) -> TransitionTable:
+def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
-    return starting(dev, starts_of(handles, dev.__dict__.get("_arena", 0)))
+    starts = starts_of(handles, dev.number if isinstance(dev, ArenaView) else 0)  # which refuses a table of its own
+    return cast(ArenaView, dev).starting(starts)
 
 
-@by_kind
-def start(dev: TransitionTable, batch: int) -> AnyState:
+@by_kind(numpy_arrays)
+def start(dev: HostTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
+    if not isinstance(dev, HostTable):
+        raise not_put(dev)
     starts = starts_in(dev)
     check_starts(len(starts), batch)
     return _state(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
 
 
-def edges(dev: TransitionTable, node: int) -> dict[int, int]:
+def edges(dev: HostTable, node: int) -> dict[int, int]:
     """Return the tokens that one state of a table without calls allows and where each leads; EOS where accepting."""
     return {token: target for token, (target, _) in moves(dev, (node, ())).items()}
 
 
-def moves(dev: TransitionTable, configuration: Configuration) -> dict[int, Configuration]:
+def moves(dev: HostTable, configuration: Configuration) -> dict[int, Configuration]:
     """Return the tokens that a configuration allows and where each leads; EOS included where accepting."""
     node, stack = configuration
     rows = dev.num_rows
     out: dict[int, Configuration | None] = {}  # None: not allowed
     if node < rows:
-        if not dev.is_trie and dev.base_row[node] >= 0:
+        if not dev.is_trie and dev.rows.base[node] >= 0:
             out.update(_base_moves(dev, node, stack))
-        if dev.row_exit.size and dev.row_exit[node] >= 0:
-            for token, symbol in _exits(dev, dev.row_exit[node]).items():
+        if dev.exits.of_row.size and dev.exits.of_row[node] >= 0:
+            for token, symbol in _exits(dev, dev.exits.of_row[node]).items():
                 out[token] = _resolve(dev, stack, symbol)
-        span = slice(dev.row_start[node], dev.row_start[node + 1])
-        for token, code in zip(dev.edge_token[span].tolist(), dev.edge_target[span].tolist(), strict=True):
+        span = slice(dev.rows.edge_start[node], dev.rows.edge_start[node + 1])
+        for token, code in zip(dev.edges.token[span].tolist(), dev.edges.target[span].tolist(), strict=True):
             out[token] = _followed(dev, stack, code)
     else:
-        token = int(dev.edge_token[dev.num_edges + node - rows])
+        token = int(dev.edges.token[dev.num_edges + node - rows])
         if token < dev.vocab_size:
             out[token] = node + 1, ()
     if dev.eos is not None and not stack and dev.is_accepting(node):
@@ -128,18 +230,18 @@ def moves(dev: TransitionTable, configuration: Configuration) -> dict[int, Confi
     return {token: target for token, target in out.items() if target is not None}
 
 
-def _base_moves(dev: TransitionTable, node: int, stack: tuple[int, ...]) -> dict[int, Configuration | None]:
+def _base_moves(dev: HostTable, node: int, stack: tuple[int, ...]) -> dict[int, Configuration | None]:
     """Return what the base of a row allows, its exits included."""
     pushed = stack
-    if dev.base_push.size and dev.base_push[node] >= 0:
-        found = _push(dev, stack, int(dev.base_push[node]))
+    if dev.sites.of_row.size and dev.sites.of_row[node] >= 0:
+        found = _push(dev, stack, int(dev.sites.of_row[node]))
         if found is None:
             return {}
         pushed = found
-    base = dev.base_row[node]
+    base = dev.rows.base[node]
     out: dict[int, Configuration | None] = {}
-    if dev.base_exit.size and dev.base_exit[base] >= 0:
-        for token, symbol in _exits(dev, dev.base_exit[base]).items():
+    if dev.exits.of_base.size and dev.exits.of_base[base] >= 0:
+        for token, symbol in _exits(dev, dev.exits.of_base[base]).items():
             out[token] = _resolve(dev, pushed, symbol)
     for token, target in _base_edges(dev, node).items():
         # outside only where the row's own edges say otherwise
@@ -147,18 +249,18 @@ def _base_moves(dev: TransitionTable, node: int, stack: tuple[int, ...]) -> dict
     return out
 
 
-def _exits(dev: TransitionTable, index: int) -> dict[int, int]:
+def _exits(dev: HostTable, index: int) -> dict[int, int]:
     """Return the tokens of an exit list and the symbol that each leaves with."""
-    span = slice(dev.exit_start[index], dev.exit_start[index + 1])
-    return dict(zip(dev.exit_token[span].tolist(), dev.exit_symbol[span].tolist(), strict=True))
+    span = slice(dev.exits.start[index], dev.exits.start[index + 1])
+    return dict(zip(dev.exits.token[span].tolist(), dev.exits.symbol[span].tolist(), strict=True))
 
 
-def _resolve(dev: TransitionTable, stack: tuple[int, ...], symbol: int) -> Configuration | None:
+def _resolve(dev: HostTable, stack: tuple[int, ...], symbol: int) -> Configuration | None:
     """Return where leaving the fragment on top with a symbol leads; None if it is not allowed."""
     while stack:
         site, stack = stack[-1], stack[:-1]
-        span = slice(dev.site_start[site], dev.site_start[site + 1])
-        targets = dict(zip(dev.site_symbol[span].tolist(), dev.site_target[span].tolist(), strict=True))
+        span = slice(dev.sites.start[site], dev.sites.start[site + 1])
+        targets = dict(zip(dev.sites.symbol[span].tolist(), dev.sites.target[span].tolist(), strict=True))
         if symbol not in targets:
             return None
         if targets[symbol] >= 0:
@@ -167,41 +269,41 @@ def _resolve(dev: TransitionTable, stack: tuple[int, ...], symbol: int) -> Confi
     return None
 
 
-def _followed(dev: TransitionTable, stack: tuple[int, ...], code: int) -> Configuration | None:
+def _followed(dev: HostTable, stack: tuple[int, ...], code: int) -> Configuration | None:
     """Return where a code leads from a stack; None if it is the dead state or there is no room for what it needs."""
     if code == dev.dead:
         return None
     pushes: list[int] = []
     if code > dev.dead:
         action = code - dev.num_states
-        pushes = dev.action_push[dev.action_start[action] : dev.action_start[action + 1]].tolist()
-        code = int(dev.action_state[action])
+        pushes = dev.actions.push[dev.actions.push_start[action] : dev.actions.push_start[action + 1]].tolist()
+        code = int(dev.actions.state[action])
     for site in pushes:
         found = _push(dev, stack, site)
         if found is None:
             return None
         stack = found
-    need = dev.state_need[code] if dev.state_need.size else 0
+    need = dev.rows.frames_required[code] if dev.rows.frames_required.size else 0
     if _frames(dev, stack) + need > dev.depth:
         return None
     return code, stack
 
 
-def _push(dev: TransitionTable, stack: tuple[int, ...], site: int) -> tuple[int, ...] | None:
+def _push(dev: HostTable, stack: tuple[int, ...], site: int) -> tuple[int, ...] | None:
     """Return the stack with one more site on it; None if there is no room for it, or for going on after its return."""
-    need = dev.site_need[site] if dev.site_need.size else 0
+    need = dev.sites.frames_required[site] if dev.sites.frames_required.size else 0
     pushed = (*stack, site)
     if _frames(dev, stack) + need > dev.depth or _frames(dev, pushed) > dev.depth or len(pushed) > dev.slots:
         return None
     return pushed
 
 
-def _frames(dev: TransitionTable, stack: tuple[int, ...]) -> int:
+def _frames(dev: HostTable, stack: tuple[int, ...]) -> int:
     """Return how many frames of a stack are no leaves."""
-    return sum(not dev.site_leaf[site] for site in stack)
+    return sum(not dev.sites.is_leaf[site] for site in stack)
 
 
-def _configurations(dev: TransitionTable, state: AnyState) -> list[Configuration]:
+def _configurations(dev: HostTable, state: AnyState) -> list[Configuration]:
     """Return the configuration of each row of a state (B,)."""
     if not isinstance(state, NestedState):
         return [(node, ()) for node in state.node.tolist()]
@@ -209,7 +311,7 @@ def _configurations(dev: TransitionTable, state: AnyState) -> list[Configuration
     return [(node, tuple(stack[:height])) for node, stack, height in rows]
 
 
-def _state(dev: TransitionTable, rows: list[Configuration], shape: tuple[int, ...]) -> AnyState:
+def _state(dev: HostTable, rows: list[Configuration], shape: tuple[int, ...]) -> AnyState:
     """Return the state of a shape that has these rows."""
     node = np.array([node for node, _ in rows], np.int64).reshape(shape)
     if not dev.is_nested:
@@ -221,56 +323,48 @@ def _state(dev: TransitionTable, rows: list[Configuration], shape: tuple[int, ..
     return NestedState(node, stack.reshape(*shape, dev.slots), height.reshape(shape))
 
 
-def distance(dev: TransitionTable, configuration: Configuration) -> int:
+def distance(dev: HostTable, configuration: Configuration) -> int:
     """Return the tokens in which a configuration can be complete, at least one of which is always allowed."""
     node, stack = configuration
     if not dev.is_nested:
-        return int(dev.distance[node])
-    code, by_site, _, code_room, site_room = dev.distances
-    far, frames = [0] + [NEVER] * (code.shape[1] - 1), 0  # by how the fragment on top ends
+        return int(cast(TransitionTable, dev).distance[node])  # an arena is nested
+    code, by_site, _, code_frames, site_frames = dev.distances
+    far, frames = [0] + [UNREACHABLE] * (code.shape[1] - 1), 0  # by how the fragment on top ends
     for site in stack:
         steps = by_site[site]
-        if len(site_room):
-            steps = np.where(frames + site_room[site] <= dev.depth, steps, NEVER)
+        if len(site_frames):
+            steps = np.where(frames + site_frames[site] <= dev.depth, steps, UNREACHABLE)
         far = [min(int(step) + below for step, below in zip(row, far, strict=False)) for row in steps]
-        frames += not dev.site_leaf[site]
+        frames += not dev.sites.is_leaf[site]
     own = code[node]
-    if len(code_room):
-        own = np.where(frames + code_room[node] <= dev.depth, own, NEVER)
+    if len(code_frames):
+        own = np.where(frames + code_frames[node] <= dev.depth, own, UNREACHABLE)
     return min(int(one) + below for one, below in zip(own, far, strict=True))
 
 
-def _base_edges(dev: TransitionTable, node: int) -> dict[int, int]:
+def _base_edges(dev: HostTable, node: int) -> dict[int, int]:
     """Return the tokens that the base of a row allows and the state each leads to from there."""
-    base = dev.base_row[node]
-    classes = dev.base_classes[base]
-    span = slice(dev.class_start[classes], dev.class_start[classes + 1])
-    class_of = dict(zip(dev.class_token[span].tolist(), dev.class_id[span].tolist(), strict=True))
-    allowed = np.unpackbits(dev.masks[dev.base_mask[base]].astype("<u4").view(np.uint8), bitorder="little")
+    base = dev.rows.base[node]
+    classes = dev.bases.class_list[base]
+    span = slice(dev.classes.start[classes], dev.classes.start[classes + 1])
+    class_of = dict(zip(dev.classes.token[span].tolist(), dev.classes.number[span].tolist(), strict=True))
+    allowed = np.unpackbits(dev.bases.masks[dev.bases.mask[base]].astype("<u4").view(np.uint8), bitorder="little")
     out = {}
     for token in np.flatnonzero(allowed).tolist():
-        code = int(dev.base_target[dev.base_start[base] + class_of.get(token, 0)])
+        code = int(dev.bases.target[dev.bases.target_start[base] + class_of.get(token, 0)])
         out[token] = (code >> 1) + (code & 1) * node
     return out
 
 
-@by_kind
-def accepting(dev: TransitionTable, state: AnyState) -> Array:
+@by_kind(numpy_arrays)
+def accepting(dev: HostTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
     bottom = [not stack for _, stack in _configurations(dev, state)]
     return np.asarray(dev.is_accepting(state.node) & np.array(bottom, bool))
 
 
-def log_softmax(logits: Array) -> Array:
-    """Return log-probabilities (B, V) over all columns; NaN throughout a row that has no distribution."""
-    with np.errstate(all="ignore"):
-        x = logits.astype(np.promote_types(logits.dtype, np.float32))
-        shifted = x - x.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
-@by_kind
-def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = None) -> Array:
+@by_kind(numpy_arrays)
+def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed: uint32 (B, ceil(V / 32)), token 32 * w + i is bit i of word w.
 
     remaining: (B,) how many tokens may still be written, EOS aside. Then only tokens are allowed from whose target an
@@ -283,12 +377,12 @@ def bitmask(dev: TransitionTable, state: AnyState, remaining: Array | None = Non
     for row, configuration in enumerate(_configurations(dev, state)):
         room = None if remaining is None else int(remaining[row]) - 1
         for token, target in moves(dev, configuration).items():
-            bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, NEVER - 1)
+            bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, UNREACHABLE - 1)
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-@by_kind
-def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
+@by_kind(numpy_arrays)
+def mask_logits(dev: HostTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Return logits (B, V) with -inf at every token that is not allowed; what is allowed is left untouched.
 
     remaining: as for `bitmask`.
@@ -304,8 +398,8 @@ def mask_logits(dev: TransitionTable, logits: Array, state: AnyState, remaining:
     return out
 
 
-@by_kind
-def mask_logits_(dev: TransitionTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
+@by_kind(numpy_arrays)
+def mask_logits_(dev: HostTable, logits: Array, state: AnyState, remaining: Array | None = None) -> Array:
     """Mask logits (B, V) as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(dev, logits, state, remaining)
     return logits
@@ -315,10 +409,8 @@ def draw(*_: Any) -> None:
     """Return None: drawing takes array operations here, as everybody can read them."""
 
 
-@by_kind
-def candidates(
-    dev: TransitionTable, logits: Array, state: AnyState, width: int, level: int | None = None
-) -> Candidates:
+@by_kind(numpy_arrays)
+def candidates(dev: HostTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
@@ -338,9 +430,9 @@ def candidates(
     return Candidates(scores, tokens, _state(dev, states, (batch, width)))
 
 
-@by_kind
+@by_kind(numpy_arrays)
 def select(
-    dev: TransitionTable | None,
+    dev: HostTable | None,
     logits: Array,
     state: AnyState,
     scores: Array,
@@ -356,7 +448,7 @@ def select(
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """
     batch, m = scores.shape
-    in_place = dev is not None and m == beams and unbranched(dev, level)
+    in_place = dev is not None and m == beams and isinstance(dev, TransitionTable) and unbranched(dev, level)
     best = np.full((batch, beams), -np.inf, scores.dtype)
     parents, picked = np.zeros((batch, beams), np.int64), np.zeros((batch, beams), np.int64)
     nowhere: Configuration = (0 if dev is None else dev.dead, ())
@@ -386,31 +478,31 @@ def select(
     return Selection(best, None if in_place else parents, picked, following)
 
 
-@by_kind
-def end_scores(dev: TransitionTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
+@by_kind(numpy_arrays)
+def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
     """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
 
-@by_kind
-def advance(dev: TransitionTable, state: AnyState, tokens: Array) -> AnyState:
+@by_kind(numpy_arrays)
+def advance(dev: HostTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
     pairs = zip(_configurations(dev, state), tokens.tolist(), strict=True)
     return _state(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
-@by_kind
-def log_mass(dev: TransitionTable, logits: Array, state: AnyState) -> Array:
+@by_kind(numpy_arrays)
+def log_mass(dev: HostTable, logits: Array, state: AnyState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
     masked = mask_logits(dev, log_softmax(logits), state)
     with np.errstate(all="ignore"):
         return np.asarray(np.logaddexp.reduce(masked, axis=-1))
 
 
-@by_kind
-def contains(dev: TransitionTable, sids: Array) -> Array:
+@by_kind(numpy_arrays)
+def contains(dev: HostTable, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,)."""
     check_sids(sids.shape)
     state = start(dev, sids.shape[0])
@@ -419,10 +511,8 @@ def contains(dev: TransitionTable, sids: Array) -> Array:
     return accepting(dev, state)
 
 
-@by_kind
-def allowed_tokens(
-    dev: TransitionTable, state: AnyState, width: int, remaining: Array | None = None
-) -> tuple[Array, Array]:
+@by_kind(numpy_arrays)
+def allowed_tokens(dev: HostTable, state: AnyState, width: int, remaining: Array | None = None) -> tuple[Array, Array]:
     """Return the first `width` tokens that each state allows, and EOS: tokens (B, W), and which of them there are.
 
     W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
@@ -439,165 +529,6 @@ def allowed_tokens(
     return tokens, allowed
 
 
-# ------------------------------------------------------------------------- array functions for decoders
-
-
-def top_k(scores: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest of each row (B, n) and where they stand, largest first; -inf fills up where k > n."""
-    if k > scores.shape[1]:
-        fill = np.full((len(scores), k - scores.shape[1]), -np.inf, scores.dtype)
-        best, at = top_k(np.concatenate([scores, fill], axis=1), k)
-        return best, np.minimum(at, scores.shape[1] - 1)
-    order = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, axis=-1), order
-
-
-def top_of_beams(x: Array, scores: Array, k: int) -> tuple[Array, Array]:
-    """Return the k largest of x (B, m, w) + scores (B, m) and where they stand in (B, m * w); NaN counts as -inf."""
-    totals = (x + scores[:, :, None]).reshape(len(x), -1)
-    return top_k(np.where(np.isnan(totals), -np.inf, totals).astype(totals.dtype), k)
-
-
-def take(array: Array, index: Array) -> Array:
-    """Return array (B, n) gathered at index (B, k) along the second axis."""
-    return np.take_along_axis(array, index, axis=1)
-
-
-def gather(cache: Any, index: Array) -> Any:
-    """Return a tree of arrays gathered at index (n,) along each array's first axis."""
-    return map_tree(lambda leaf: leaf[index], cache)
-
-
-def first_tokens(dev: TransitionTable | None, cache: Any, count: int, token: int) -> Array:
+def first_tokens(dev: HostTable | None, cache: Any, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with."""
     return np.full(count, token, np.int64)
-
-
-def zeros(shape: tuple[int, ...], like: Array) -> Array:
-    """Return zeros of the type of `like`, in at least 32 bits."""
-    return np.zeros(shape, np.promote_types(like.dtype, np.float32) if like.dtype.kind == "f" else like.dtype)
-
-
-def arange(n: int, like: Array) -> Array:
-    """Return 0 .. n - 1, of the type of `like`."""
-    return np.arange(n, dtype=like.dtype)
-
-
-def uniform(random: Any, shape: tuple[int, ...], like: Array) -> Array:
-    """Return random numbers in [0, 1) of the type of `like`, from a numpy Generator."""
-    if not isinstance(random, np.random.Generator):
-        kind = type(random).__name__
-        raise TypeError(f"random must be a numpy Generator, as np.random.default_rng(seed) makes one, not a {kind}")
-    return random.random(shape, np.float64 if like.dtype == np.float64 else np.float32)
-
-
-def split(random: Any) -> tuple[Any, Any]:
-    """Return what to draw from now and what to draw from later: of numpy one Generator, which goes on."""
-    return random, random
-
-
-def logsumexp(x: Array) -> Array:
-    """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
-    with np.errstate(all="ignore"):
-        highest = x.max(axis=-1)
-        highest = np.where(np.isfinite(highest), highest, x.dtype.type(0))
-        return np.asarray(highest + np.log(np.exp(x - highest[:, None]).sum(axis=-1)))
-
-
-def lookup(array: Array, index: Array) -> Array:
-    """Return array (n,) at indices of any shape."""
-    return np.asarray(array[index])
-
-
-def integers(x: Array, like: Array) -> Array:
-    """Return whole numbers in the type of `like`; what is too large for any such type is as large as it may be."""
-    return np.minimum(x, np.iinfo(like.dtype).max).astype(like.dtype) if x.dtype == np.uint64 else x.astype(like.dtype)
-
-
-def search(ascending: Array, query: Array) -> Array:
-    """Return how many of ascending numbers (n,) are below each of query."""
-    return np.searchsorted(ascending, query)
-
-
-def scatter(array: Array, index: Array, value: int) -> Array:
-    """Return array (B, n) with a value at index (B, k)."""
-    out = array.copy()
-    np.put_along_axis(out, index, value, axis=1)
-    return out
-
-
-def keep(x: Array, mask: Array, size: int) -> Array:
-    """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
-    out = np.full_like(x, -np.inf)
-    out[:, :size] = np.where(mask[:, :size] != 0, x[:, :size], -np.inf)
-    return out
-
-
-def pack(mask: Array) -> Array:
-    """Return a mask (B, n) of 0 and -1 as bits: uint32 (B, ceil(n / 32))."""
-    bits = np.zeros((len(mask), -(-mask.shape[1] // 32) * 32), bool)
-    bits[:, : mask.shape[1]] = mask != 0
-    return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
-
-
-def unpack(words: Array, size: int) -> Array:
-    """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
-    bits = np.unpackbits(words.astype("<u4").view(np.uint8), axis=1, bitorder="little")
-    return bits[:, :size].astype(bool)
-
-
-def keep_packed(x: Array, words: Array, size: int, in_place: bool = False) -> Array:
-    """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on.
-
-    in_place: write to x itself.
-    """
-    kept = keep(x, unpack(words, size), size)
-    if in_place:
-        x[...] = kept
-    return x if in_place else kept
-
-
-def grown(array: Array) -> Array:
-    """Return an array with as many rows again behind its own, which are 0."""
-    return np.concatenate([array, np.zeros_like(array)])
-
-
-def put_rows(array: Array, index: Array, values: Array) -> Array:
-    """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
-    array[index] = values
-    return array
-
-
-def known(*arrays: Array) -> bool:
-    """Return whether the values of arrays can be read now, instead of being traced."""
-    return True
-
-
-def baked(*arrays: Array) -> bool:
-    """Return whether what is computed from arrays is recorded, with all else as it is now."""
-    return False
-
-
-def sort(x: Array) -> Array:
-    """Return each row (B, n) with the largest first."""
-    return -np.sort(-x, axis=-1)
-
-
-def surely(holds: Array) -> bool:
-    """Return whether `holds` is so throughout and that can be known now: False where values are only traced."""
-    return bool(holds.all())
-
-
-def to_device(array: Array, like: Array) -> Array:
-    """Return an array of the host where `like` is."""
-    return np.asarray(array)
-
-
-def to_host(array: Array) -> Array:
-    """Return an array on the host, once it is there."""
-    return np.asarray(array)
-
-
-where = np.where
-concatenate = np.concatenate
-exp = np.exp

@@ -1,4 +1,4 @@
-"""What is written, as it is sent: text out of tokens, texts at which it stops, calls of tools, OpenAI's objects."""
+"""Answers as the server sends them: text from tokens, stop texts, tool calls, and the objects of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .constraints import CLOSE, OPEN
 _CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')
 
 
-class Text:
-    """The text of one sequence, as far as it is known: what may be part of a stop or of a character is held back."""
+class DecodedText:
+    """The text of one sequence. It holds back characters and possible stop texts until they are complete."""
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._vocabulary, self._stops = vocabulary, stops
@@ -26,40 +26,50 @@ class Text:
         self.stopped = False
 
     def feed(self, tokens: Sequence[int], last: bool) -> str:
-        """Return what can be said after more tokens; `stopped` says that a stop was met, and nothing follows."""
+        """Return the text that is certain after more tokens. At a stop text, `stopped` becomes true and text ends."""
         if self.stopped:
             return ""
         self._held += self._decoder.decode(self._vocabulary.decode(tokens), last)
-        cuts = [at for at in map(self._held.find, self._stops) if at >= 0]
-        if cuts:
+        if (cut := first_stop(self._held, self._stops)) is not None:
             self.stopped = True
-            return self._held[: min(cuts)]
+            return self._held[:cut]
         keep = 0 if last else max((_overlap(self._held, stop) for stop in self._stops), default=0)
         out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return out
 
 
+def first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Return where the stop text begins that is complete first, the longest of several; None if there is none.
+
+    A longer stop text that begins earlier but ends later does not count: generation has ended by then, and the answer
+    must not depend on how many tokens come at once.
+    """
+    found = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
+
+
 def _overlap(text: str, stop: str) -> int:
-    """Return how long the longest end of a text is with which a stop begins."""
+    """Return the length of the longest end of a text that is also a beginning of a stop text."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class Call:
-    """A call of a tool: its name, then its arguments as they are written.
+    """A tool call: its name, then its arguments as the model writes them.
 
-    name: of the function, where it is known; the text is its arguments then. Otherwise that is an object with both.
+    name: the function's, if it is known; the text then holds the arguments alone. Otherwise the text is an object with
+    name and arguments.
     """
 
     def __init__(self, name: str | None, index: int = 0) -> None:
         self.id = f"call_{uuid.uuid4().hex[:24]}"
         self.name, self.index = name, index  # among the calls of an answer
-        self.arguments = ""  # as far as they were put here
+        self.arguments = ""  # as much as `DecodedText` has released
         self._wrapped = name is None
         self._held = ""
-        self.begun = False  # told of the name
+        self.begun = False  # the client has its name
 
     def feed(self, text: str) -> str:
-        """Return what is known of the arguments after more text."""
+        """Return the arguments that are certain after more text."""
         self._held += text
         if self.name is None:
             head = _CALL.match(self._held)
@@ -72,37 +82,37 @@ class Call:
 
 
 Part = tuple[Call | None, str]
-"""More of a call's arguments, or of the text that is no call."""
+"""More of a call's arguments, or more text outside calls for None."""
 
 
 class OneCall:
-    """A text that is a call of a tool; name: of the function, where it is known."""
+    """A text that is one tool call; name: the function's, if it is known."""
 
     def __init__(self, name: str | None) -> None:
         self.found = [Call(name)]
-        self._end = "tool_calls" if name is None else "stop"  # of a function that was named OpenAI says "stop"
+        self._end = "tool_calls" if name is None else "stop"  # OpenAI's API says "stop" for a named function
 
     def feed(self, text: str, last: bool) -> list[Part]:
-        """Return what is known of the call after more text."""
+        """Return the parts of the call that are certain after more text."""
         return [(self.found[0], self.found[0].feed(text))]
 
     def ended(self, full: bool) -> str:
-        """Return why the text has ended, complete as it is."""
+        """Return the reason why the complete text has ended."""
         return self._end
 
 
 class Calls:
-    """Free text in which calls of tools stand, each between `OPEN` and `CLOSE`."""
+    """Free text with tool calls in it, each between `OPEN` and `CLOSE`."""
 
     def __init__(self) -> None:
         self.found: list[Call] = []
         self._held = ""
         self._place: Literal["text", "before", "call", "behind"] = "text"
-        self._depth = 0  # brackets that are open in a call
-        self._quoted = self._escaped = False  # where a call stands: in a string, behind a backslash
+        self._depth = 0  # open brackets of the current call
+        self._quoted = self._escaped = False  # whether the call is in a string, and behind a backslash there
 
     def feed(self, text: str, last: bool) -> list[Part]:
-        """Return what can be said after more text, in order; what may be part of `OPEN` is held back."""
+        """Return the parts that are certain after more text, in order. A possible part of `OPEN` is held back."""
         out: list[Part] = []
         self._held += text
         while self._held:
@@ -133,16 +143,16 @@ class Calls:
         return out
 
     def ended(self, full: bool) -> str:
-        """Return why the text has ended, complete as it is; full: with as many tokens as it may have."""
+        """Return the reason why the complete text has ended; full: it has as many tokens as it may have."""
         return "tool_calls" if self.found else "length" if full else "stop"
 
     def _cut(self, size: int) -> str:
-        """Return the beginning of what is held, which is held no more."""
+        """Release the beginning of the text that is held back."""
         out, self._held = self._held[:size], self._held[size:]
         return out
 
     def _end_of_call(self) -> int:
-        """Return how much of what is held belongs to the object of a call, and follow its brackets so far."""
+        """Return how much of the held text belongs to the call's object, counting its brackets."""
         for at, character in enumerate(self._held):
             if self._quoted:
                 self._quoted = self._escaped or character != '"'
@@ -163,15 +173,15 @@ class Choice:
     """One sequence of an answer."""
 
     index: int
-    text: Text
+    text: DecodedText
     calls: OneCall | Calls | None = None
-    said: str = ""  # that is no call
+    said: str = ""  # outside calls
     tokens: int = 0
     log_probs: list[dict[str, Any]] = field(default_factory=list)
     finished: str | None = None
 
     def feed(self, tokens: Sequence[int], last: bool) -> list[Part]:
-        """Return what can be said after more tokens, of which note is taken."""
+        """Add tokens, and return the parts that are certain after them."""
         self.tokens += len(tokens)
         text = self.text.feed(tokens, last)
         parts: list[Part] = [(None, text)]
@@ -186,7 +196,7 @@ class Choice:
 
 
 class Form:
-    """How answers of one endpoint look."""
+    """The objects of one endpoint's answers."""
 
     kind = chunk_kind = prefix = ""
 
@@ -195,38 +205,38 @@ class Form:
         self.with_log_probs = log_probs
 
     def log_prob(self, token: bytes, value: float) -> dict[str, Any]:
-        """Return how a token's log-probability is told, one that is a number in JSON."""
+        """Return the object for a token's log-probability, whose value is a finite number in JSON."""
         return {
             "token": token.decode(errors="replace"), "logprob": max(value, -9999.0), "bytes": list(token),
             "top_logprobs": [],
         }  # fmt: skip
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
-        """Return an answer in one piece."""
+        """Return the object of a whole answer."""
         return {
             **self.head, "object": self.kind, "choices": [self.choice(choice) for choice in choices], "usage": usage,
         }  # fmt: skip
 
     def chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None, with_usage: bool) -> dict[str, Any]:
-        """Return a piece of an answer."""
+        """Return the object of one event of a stream."""
         out = {**self.head, "object": self.chunk_kind, "choices": choices}
         return {**out, "usage": usage} if with_usage else out
 
     def choice(self, choice: Choice) -> dict[str, Any]:
-        """Return one whole choice."""
+        """Return the object of one whole choice."""
         raise NotImplementedError
 
     def first(self, choice: Choice) -> list[dict[str, Any]]:
-        """Return what is sent of a choice before anything is written."""
+        """Return the objects that a stream sends of a choice before its text."""
         return []
 
     def piece(self, choice: Choice, parts: Sequence[Part], log_probs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return what is sent of a choice after more of it was written, and at its end."""
+        """Return the objects that a stream sends for more of a choice, and at its end."""
         raise NotImplementedError
 
 
 class ChatForm(Form):
-    """Of /v1/chat/completions."""
+    """Answers of /v1/chat/completions."""
 
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
@@ -273,12 +283,12 @@ class ChatForm(Form):
         return out
 
 
-def _delta(index: int, delta: dict[str, Any], log_probs: Any, finished: str | None) -> dict[str, Any]:
+def _delta(index: int, delta: dict[str, Any], log_probs: dict[str, Any] | None, finished: str | None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": log_probs, "finish_reason": finished}
 
 
 class CompletionForm(Form):
-    """Of /v1/completions."""
+    """Answers of /v1/completions."""
 
     kind = chunk_kind = "text_completion"
     prefix = "cmpl"

@@ -6,9 +6,9 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,12 +23,14 @@ from .refusals import Refused
 from .requests import WHY, ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
 
+T = TypeVar("T")
+
 _ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
-_SHOWN = 3  # faults of one request that are told
+_SHOWN = 3  # faults of one request in a message
 
 
 class JSON(Response):
-    """A JSON document, in ASCII: messages may quote what no UTF-8 spells."""
+    """A JSON document in ASCII, because messages may quote lone surrogates, which UTF-8 cannot encode."""
 
     media_type = "application/json"
 
@@ -41,8 +43,8 @@ def _error(refused: Refused) -> JSON:
 
 
 def create_app(service: Service, *, playground: bool = True) -> FastAPI:
-    """Return the application; its lifespan starts and stops the service. playground: whether it is at /."""
-    held, service = service, weakref.proxy(service)  # FastAPI never lets go of a route: none may hold a model
+    """Return the application, whose lifespan starts and stops the service. playground: whether its page is at /."""
+    held, service = service, weakref.proxy(service)  # FastAPI keeps routes forever, so none may hold a model
     play = Playground(service) if playground else None
 
     @asynccontextmanager
@@ -116,11 +118,11 @@ def create_app(service: Service, *, playground: bool = True) -> FastAPI:
 
 
 class _GoneError(Exception):
-    """The client has hung up."""
+    """The client has closed the connection."""
 
 
 async def _answer(service: Service, asked: ChatRequest | CompletionRequest, request: Request) -> Response:
-    """Answer a request, whole or as a stream; what is refused is refused before anything is sent."""
+    """Answer a request, whole or as a stream. A refusal comes before the first byte of an answer."""
     begun: list[Answer] = []
 
     async def prepared() -> Plan:
@@ -137,8 +139,7 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
     streams = False
     try:
         if not asked.stream:
-            answer: Response = await _unless_gone(request.receive, whole())
-            return answer
+            return await _unless_gone(request.receive, whole())
         plan = await _unless_gone(request.receive, prepared())
         streams = True
         with_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
@@ -151,8 +152,8 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
             begun[0].close()
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, Any]) -> Any:
-    """Return what some work returns; if the client hangs up before, the work is cancelled and _GoneError raised."""
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of some work. If the client hangs up first, cancel the work and raise _GoneError."""
     doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +172,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _chunks(answer: Answer, plan: Plan, with_usage: bool) -> AsyncIterator[dict[str, Any]]:
-    """Yield the objects of a stream."""
+    """Yield the objects of a stream, one for each event."""
     form = plan.form
     for choice in answer.choices:
         for first in form.first(choice):
@@ -184,7 +185,7 @@ async def _chunks(answer: Answer, plan: Plan, with_usage: bool) -> AsyncIterator
 
 
 class _Stream(Response):
-    """Server-sent events, which end when the client hangs up, whether or not there is anything to send."""
+    """Server-sent events, which end as soon as the client hangs up."""
 
     media_type = "text/event-stream"
 
@@ -218,7 +219,7 @@ class _Stream(Response):
 
 
 class _Watch:
-    """Bounds bodies, and counts requests by how they ended."""
+    """Limits the size of bodies, and counts requests by their outcome."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -268,13 +269,13 @@ def _outcome(status: int) -> str:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused), "what it was registered for"
+    assert isinstance(error, Refused), "FastAPI calls a handler for its own kind of error"
     return _error(error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Say which fields are wrong, in place of FastAPI's 422."""
-    assert isinstance(error, RequestValidationError), "what it was registered for"
+    """Answer with the names of the wrong fields, in place of FastAPI's 422."""
+    assert isinstance(error, RequestValidationError), "FastAPI calls a handler for its own kind of error"
     faults = error.errors()
     first = _param(faults[0]["loc"]) if faults else None
     seen = list(dict.fromkeys(map(_said, faults)))
@@ -282,9 +283,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return _error(Refused("; ".join(seen[:_SHOWN]) + more, param=first))
 
 
-def _param(loc: Any) -> str | None:
-    """Return where a fault is, such as "tools[0].function"; without names of alternatives, which are none of fields."""
-    out, before = "", ""
+def _param(loc: Sequence[str | int]) -> str | None:
+    """Return the field at fault, such as "tools[0].function". Pydantic's names of alternatives are left out."""
+    out = ""
+    before: str | int = ""
     for part in loc[1:]:
         if isinstance(part, int):
             out += f"[{part}]"
@@ -297,11 +299,11 @@ def _param(loc: Any) -> str | None:
 _ALTERNATIVES = {"str", "int", "bool", "NamedTool"}
 
 
-def _said(fault: Any) -> str:
+def _said(fault: Mapping[str, Any]) -> str:
     where = _param(fault["loc"])
     name = str(fault["loc"][-1]) if fault["loc"] else ""
     if fault["type"] == "extra_forbidden":
-        why = WHY.get(name, "it would change what is written, or is not known: leave it out")
+        why = WHY.get(name, "it is unknown, or would change the answer: leave it out")
         return f"{where or name} is not supported: {why}"
     if fault["type"] == "json_invalid":
         return f"the body is not JSON: {fault.get('ctx', {}).get('error', '')}"
@@ -309,15 +311,15 @@ def _said(fault: Any) -> str:
         return "the body must be a JSON object, sent as application/json"
     if fault["type"] == "missing":
         return f"{where} is missing"
-    return f"{where}: {fault['msg'].removeprefix('Value error, ')}"
+    return f"{where}: {fault['msg']}"
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "what it was registered for"
+    assert isinstance(error, HTTPException), "FastAPI calls a handler for its own kind of error"
     answer = _error(Refused(str(error.detail), status=error.status_code))
     answer.headers.update(error.headers or {})
     return answer
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return _error(Refused("a fault of the server, which it has noted", status=500, code="internal_error"))
+    return _error(Refused("the server has a fault, and its log says which", status=500, code="internal_error"))

@@ -1,4 +1,4 @@
-"""What a request lets its answer be: nothing of it, or one constraint, with where in the request it stands."""
+"""The constraint of a request, if it has one, and the field of the request that holds it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
-from ..compile.grammar.build import Syntax
+from ..compile.grammar.notations import Syntax
 from ..errors import ConstraintError, SchemaError
-from ..table.transition_table import TransitionTable
+from ..lazy.lazy_table import Compiled
 from .refusals import Refused
 from .requests import (
     ChatRequest,
@@ -27,34 +27,34 @@ from .requests import (
 
 Kind = Literal["schema", "regex", "choices", "grammar", "tags", "call", "calls"]
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""What stands around a call in free text: the convention of Hermes and Qwen, as a model's own cannot be known."""
+"""The marks around a call in free text. Hermes and Qwen use them; the convention of another model is unknown."""
 
-SEPARATORS = (", ", ": ")  # of calls of tools, so that it is known where their arguments begin
+SEPARATORS = (", ", ": ")  # of tool calls: with exact separators, the place where arguments begin is certain
 _DOCUMENT = "urn:maskwright:tool:"
 _EBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_.-]+[ \t]*::=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What may be written, not compiled yet."""
+    """A constraint that is not compiled yet."""
 
     kind: Kind
     source: Any  # a schema, a pattern, a list of texts, a grammar, a structural tag, or the tools that may be called
-    param: str
+    param: str  # the field of the request
     whitespace: Literal["flexible", "compact"] | None = None  # of JSON, if not the server's
-    allow: tuple[str, ...] = ()  # keywords of its schemas that need not be enforced
-    syntax: Syntax | None = None  # of a grammar, as its text looks if None
-    start: str | None = None  # the rule that a grammar begins with, if not the usual one
-    most: int | None = None  # calls in free text, if not any number
+    allow: tuple[str, ...] = ()  # keywords of its schemas that may stay unenforced
+    syntax: Syntax | None = None  # of a grammar; None: its text decides
+    start: str | None = None  # the first rule of a grammar, if not the usual one
+    most: int | None = None  # most calls in free text; None: any number
 
     def size(self) -> int:
-        """Return how many bytes it has as a client writes it."""
+        """Return its size in bytes, as a client writes it."""
         if isinstance(self.source, str):
             return len(self.source.encode())
         return len(json.dumps(self.source))
 
-    def compile(self, cache: Cache, budget: Budget, whitespace: Any) -> TransitionTable:
-        """Return its table, whole, as an arena takes it, but for grammars and tags; the errors of `Cache`."""
+    def compile(self, cache: Cache, budget: Budget, whitespace: str | tuple[str, str]) -> Compiled:
+        """Return its table from the cache. Of grammars and tags it may be lazy. Raises the errors of `Cache`."""
         if self.kind == "regex":
             return cache.compile_regex(self.source, budget=budget)
         if self.kind == "choices":
@@ -87,7 +87,7 @@ class Constraint:
         return cache.compile_json_schema(call, lazy=False, **options)
 
     def locate(self, error: SchemaError, cache: Cache, budget: Budget) -> tuple[ConstraintError, str]:
-        """Return an error of compiling, and where in the request its schema stands: of several tools, which one's."""
+        """Return the error of one schema and the field that holds it: among several tools, the tool at fault."""
         if self.kind in ("call", "calls"):
             for at, (_, parameters) in enumerate(self.source):
                 try:
@@ -98,7 +98,7 @@ class Constraint:
 
 
 def _with_calls(call: dict[str, Any], most: int | None) -> dict[str, Any]:
-    """Return a structural tag of free text with calls, each on a line of its own or not; call: the schema of one."""
+    """Return a structural tag of free text with calls, with or without line breaks; call: the schema of one call."""
     line = {"type": "regex", "pattern": "\n?"}
     value = {"type": "json_schema", "json_schema": call}
     tag = {"begin": OPEN, "content": {"type": "sequence", "elements": [line, value, line]}, "end": CLOSE}
@@ -109,7 +109,7 @@ def _with_calls(call: dict[str, Any], most: int | None) -> dict[str, Any]:
 
 
 def syntax_of(grammar: str) -> Syntax:
-    """Return the notation that a grammar is in: EBNF if a line of it begins with a name and "::=", else Lark's.
+    """Return the notation of a grammar: EBNF if one of its lines begins with a name and "::=", else Lark's.
 
     >>> syntax_of("root ::= [a-z]+"), syntax_of('start: NAME "::=" NAME')
     ('ebnf', 'lark')
@@ -118,7 +118,7 @@ def syntax_of(grammar: str) -> Syntax:
 
 
 def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
-    """Return what a request's answer is bound to, None for free text; Refused where it asks for too much."""
+    """Return the constraint of a request's answer, None for free text. Raises Refused for several at a time."""
     found: list[Constraint] = []
     match asked.response_format:
         case ObjectFormat():
@@ -141,20 +141,20 @@ def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
         found += [] if call is None else [call]
     if len(found) > 1:
         names = " and ".join(each.param for each in found)
-        raise Refused(f"{names} bind the answer at the same time: give one of them", param=found[1].param)
+        raise Refused(f"{names} constrain the answer at the same time: give one of them", param=found[1].param)
     if found and asked.stops:
         raise Refused(
-            f"stop would cut what {found[0].param} says is to be complete: leave one of them out", param="stop"
+            f"stop would cut an answer that {found[0].param} wants complete: leave one of them out", param="stop"
         )
     if asked.allow:
         if not found or found[0].kind in ("regex", "choices", "grammar"):
-            raise Refused("it is about keywords of a schema, and there is none: leave it out", param="allow")
+            raise Refused("it names keywords of a schema, and there is none: leave it out", param="allow")
         return replace(found[0], allow=tuple(asked.allow))
     return found[0] if found else None
 
 
 def _structured(told: StructuredOutputs) -> list[Constraint]:
-    """Return what vLLM's form asks for."""
+    """Return the constraints in vLLM's form."""
     own: list[tuple[Kind, str, Any]] = [
         ("schema", "json", told.json_), ("regex", "regex", told.regex), ("choices", "choice", told.choice),
         ("tags", "structural_tag", told.structural_tag),
@@ -176,7 +176,7 @@ def _structured(told: StructuredOutputs) -> list[Constraint]:
 
 
 def _call_of(asked: ChatRequest) -> Constraint | None:
-    """Return the constraint of a call of a tool, or of text with calls; None where none is asked for."""
+    """Return the constraint of one tool call, or of text with calls; None if the request wants no calls."""
     tools, choice = asked.tools or [], asked.tool_choice
     names = [tool.function.name for tool in tools]
     for at, name in enumerate(names):
@@ -201,7 +201,7 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
 
 
 def _parameters(tool: Tool, at: int) -> dict[str, Any]:
-    """Return the schema of a function's arguments: of an object in any case."""
+    """Return the schema of a function's arguments, which are always an object."""
     given = tool.function.parameters
     if given is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}

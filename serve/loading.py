@@ -1,4 +1,4 @@
-"""The model that is served, and how texts and conversations become its tokens."""
+"""Loading the model to serve, and turning texts and conversations into its tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import ConstraintError, DataError
 from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
+from .settings import ModelSettings
 
 TINY = "maskwright-tiny"
 _WORDS = (b'{"', b'": ', b'": "', b'", "', b'"}', b"true", b"false", b"null", b", ", b"the ", b"ing ", b"and ")
@@ -20,20 +21,30 @@ Chat = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], list[int]]
 
 @dataclass
 class Loaded:
-    """A model, its vocabulary, and how text is read."""
+    """A model, its vocabulary, and its encoders of text and conversations."""
 
     model: Any
     vocabulary: Vocabulary
     name: str
-    encode: Callable[[str], list[int]]  # a prompt, with what begins it
+    encode: Callable[[str], list[int]]  # a prompt, with the token that begins every text
     chat: Chat  # messages and tools
-    context: int | None  # tokens that there are positions for
-    stop_ids: frozenset[int] = frozenset()  # that end free text beside eos
-    notes: list[str] = field(default_factory=list)  # to be said at start
+    context: int | None  # most tokens of prompt and answer together
+    stop_ids: frozenset[int] = frozenset()  # tokens that end free text, beside eos
+    notes: list[str] = field(default_factory=list)  # for the operator, at start
+
+
+def loaded(settings: ModelSettings) -> Loaded:
+    """Return the model that settings name, or a small one made on the spot. Raises DataError, ConstraintError."""
+    if settings.folder is None:
+        return tiny()
+    return load(
+        settings.folder, tokenizer=settings.tokenizer, eos=settings.eos, name=settings.name, device=settings.device,
+        dtype=settings.dtype,
+    )  # fmt: skip
 
 
 def tiny(seed: int = 0) -> Loaded:
-    """Return a model with random weights over bytes and a few words: nonsense, for trying things without a download."""
+    """Return a small model with random weights over bytes and a few words. It writes nonsense and needs no download."""
     torch, transformers = _packages()
     vocabulary = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), *_WORDS], eos=0)
     config = transformers.LlamaConfig(
@@ -44,8 +55,8 @@ def tiny(seed: int = 0) -> Loaded:
         torch.manual_seed(seed)
         model = transformers.LlamaForCausalLM(config).eval()
     note = (
-        "no --model was given: serving a small model with random weights, made on the spot. What it writes is "
-        "nonsense, but it always fits what is asked for"
+        "there is no --model, so the server made a small model with random weights. It writes nonsense, but the "
+        "nonsense always fits the constraint"
     )
     return Loaded(
         model, vocabulary, TINY, vocabulary.encode, _joined(vocabulary.encode), config.max_position_embeddings,
@@ -62,10 +73,10 @@ def load(
     device: str | None = None,
     dtype: str = "auto",
 ) -> Loaded:
-    """Return a causal language model of transformers in a folder; nothing is downloaded, and no code of it is run.
+    """Return the causal language model of transformers in a folder, without downloads and without running its code.
 
     tokenizer: a folder or file, if not in the model's folder. eos: the token that ends a text, if not the tokenizer's.
-    device: a GPU if there is one, else the CPU, if None. Raises DataError, ConstraintError.
+    device: None for a GPU if there is one, else the CPU. Raises DataError, ConstraintError.
     """
     torch, transformers = _packages()
     local = {"local_files_only": True, "trust_remote_code": False}
@@ -73,9 +84,10 @@ def load(
         raise DataError(f"{folder} has no config.json: --model takes the folder of a model that transformers has saved")
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, **local)
-    except Exception as error:  # whatever a package raises for a damaged folder
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise DataError(f"transformers cannot load a causal language model from {folder} ({said})") from error
+    except Exception as error:  # transformers raises errors of many kinds for a damaged folder
+        raise DataError(
+            f"transformers cannot load a causal language model from {folder} ({_one_line(error)})"
+        ) from error
     model = model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     outputs = model.get_output_embeddings()
     size = int(outputs.weight.shape[0]) if outputs is not None else int(model.config.get_text_config().vocab_size)
@@ -85,8 +97,7 @@ def load(
         try:
             tok = transformers.AutoTokenizer.from_pretrained(str(source), **local)
         except Exception as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise DataError(f"transformers cannot read the tokenizer of {source} ({said})") from error
+            raise DataError(f"transformers cannot read the tokenizer of {source} ({_one_line(error)})") from error
         if eos is None and tok.eos_token_id is None and ends:
             eos = ends[0]
         vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos)
@@ -128,15 +139,20 @@ def _packages() -> tuple[Any, Any]:
     return torch, transformers
 
 
+def _one_line(error: Exception) -> str:
+    """Return the kind of another package's error and the beginning of what it says."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
 def _ends(model: Any) -> list[int]:
-    """Return the tokens that end a text by the model's own account."""
+    """Return the tokens that end a text according to the model's configuration."""
     own = getattr(model.generation_config, "eos_token_id", None)
     own = model.config.eos_token_id if own is None else own
     return [int(each) for each in (own if isinstance(own, (list, tuple)) else [own]) if each is not None]
 
 
 def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
-    """Return how a tokenizer of transformers reads texts and conversations; one at a time, as they are no more."""
+    """Return the encoders of a tokenizer of transformers. A lock lets one thread use it at a time."""
     lock = threading.Lock()
 
     def encode(text: str) -> list[int]:
@@ -147,10 +163,9 @@ def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
         with lock:
             try:
                 text = tok.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-            except Exception as error:  # a template is a program, and refuses what it does not know in its own words
-                said = " ".join(str(error).split())[:300]
+            except Exception as error:  # a template is a program with errors of its own
                 raise Refused(
-                    f"the model's chat template does not take these messages: {said}", param="messages"
+                    f"the model's chat template does not take these messages: {_one_line(error)}", param="messages"
                 ) from None
             return [int(i) for i in tok(text, add_special_tokens=False)["input_ids"]]
 
@@ -158,7 +173,7 @@ def _of_transformers(tok: Any) -> tuple[Callable[[str], list[int]], Chat]:
 
 
 def _joined(encode: Callable[[str], list[int]]) -> Chat:
-    """Return how a conversation is read where there is no template."""
+    """Return an encoder of conversations for a model without a chat template."""
 
     def chat(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
         lines = [f"tools: {json.dumps(tools)}"] if tools else []

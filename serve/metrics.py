@@ -1,19 +1,39 @@
-"""What the server tells Prometheus."""
+"""The server's metrics for Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from .service import Service
+from ..compile.cache.cache import CacheStats
+from ..runtime.arena.capacity import Stored
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SLOW = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+
+class Now(NamedTuple):
+    """What a service holds at one moment."""
+
+    waiting: int  # sequences that have no row yet
+    running: int  # sequences that have a row
+    rows: int
+    compiling: int  # constraints
+    ready: bool
+    cache: CacheStats
+    arena: Stored
+    room: Mapping[str, int]  # of each part of the arena while it is empty
+
+
+class Watched(Protocol):
+    """What `Metrics` reads of a service."""
+
+    def now(self) -> Now:
+        """Return what it holds."""
 
 
 class Metrics:
@@ -38,26 +58,26 @@ class Metrics:
             "maskwright_step_seconds", "One step of the engine, for all rows", registry=own, buckets=_FAST
         )
 
-    def watch(self, service: Service) -> None:
-        """Tell what a service holds as well, whenever asked."""
-        self.registry.register(_Now(service))
+    def watch(self, service: Watched) -> None:
+        """Report what a service holds as well, at each request for the metrics."""
+        self.registry.register(_Moment(service))
 
 
-class _Now(Collector):
-    """What there is at the moment."""
+class _Moment(Collector):
+    """What a service holds at the moment of a request."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Watched) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        service = self._service
-        worker, stats = service.worker, service.cache.stats
+        now = self._service.now()
+        stats, stored = now.cache, now.arena
         for name, value, what in (
-            ("queue_length", max(0, service.open - worker.running), "Sequences taken on that have no row yet"),
-            ("running", worker.running, "Sequences that have a row"),
-            ("rows", service.limits.rows, "Rows there are"),
-            ("compiling", service.compiling, "Constraints that are being compiled or looked up"),
-            ("ready", int(service.ready), "Whether requests are taken"),
+            ("queue_length", now.waiting, "Sequences taken on that have no row yet"),
+            ("running", now.running, "Sequences that have a row"),
+            ("rows", now.rows, "Rows there are"),
+            ("compiling", now.compiling, "Constraints that are being compiled or looked up"),
+            ("ready", int(now.ready), "Whether requests are taken"),
             ("cache_entries", stats.entries, "Tables and errors in the cache"),
             ("cache_bytes", stats.bytes, "Bytes of the cache"),
         ):
@@ -73,10 +93,9 @@ class _Now(Collector):
             "maskwright_cache_failures", "Constraints that could not be compiled", value=stats.failures
         )
         yield CounterMetricFamily("maskwright_cache_evictions", "Tables and errors forgotten", value=stats.evictions)
-        stored = service.arena.stored
         fill = GaugeMetricFamily("maskwright_arena_fill_ratio", "How much of the arena is taken", labels=["part"])
         for part, free in stored.free.items():
-            fill.add_metric([part], 1 - free / service.room[part])
+            fill.add_metric([part], 1 - free / now.room[part])
         yield fill
         yield GaugeMetricFamily("maskwright_arena_tables", "Tables in the arena", value=stored.tables)
         yield GaugeMetricFamily("maskwright_arena_held", "Of these, such as requests hold", value=stored.held)

@@ -1,7 +1,7 @@
-"""The playground: a page at /, and what it asks: a source's table, a text's way through it, what may come where.
+"""The playground: a page at /, and its questions: the table of a source, the walk of a text, the tokens at a place.
 
-It shares the service's cache and limits but has threads of its own, few of them, and a short queue, and never the
-engine's: requests of the API wait for nothing that is asked here.
+It shares the service's cache and limits. It has a few threads and a short queue of its own, so requests of the API
+never wait for it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from ..errors import ArenaError, ConstraintError, TableError
-from ..table.transition_table import LazyTable, TransitionTable
+from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
-from .refusals import Refused, of_constraint
+from .refusals import Refused, of_constraint, said
 from .service import Service
 from .walk import Place, Walker
 
 MOST_TEXT = 32 << 10
-"""Bytes of a text that is led through a table."""
+"""Most bytes of a text to walk through a table."""
 
 _THREADS = 2
-_WAITING = 16  # questions that wait for one of them
-_SHOWN = 100  # tokens told at once
-_REMEMBERED = 1000  # tables of which it is known how long they took
+_WAITING = 16  # questions that wait for a thread
+_SHOWN = 100  # tokens in one answer
+_REMEMBERED = 1000  # tables whose compile time is kept
 _FILES = {"index.html": "text/html", "style.css": "text/css", "script.js": "text/javascript"}
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -47,40 +47,40 @@ _HEADERS = {
 }
 
 
-class Source(BaseModel):
-    """What may be written, as it is typed."""
+class SourceQuestion(BaseModel):
+    """A question about a source: a constraint as a user types it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     kind: str
     source: str
     whitespace: Literal["flexible", "compact"] | None = None  # of JSON; the server's own if None
-    allow: Annotated[list[str], Field(max_length=100)] = []  # keywords that need not be enforced
+    allow: Annotated[list[str], Field(max_length=100)] = []  # keywords that may stay unenforced
 
 
-class Text(Source):
-    """A text that is to be led through it."""
+class TextQuestion(SourceQuestion):
+    """A question about a text under a source."""
 
     text: str
 
 
-class Where(Text):
-    """A place on its way, and which of the tokens allowed there are wanted."""
+class PlaceQuestion(TextQuestion):
+    """A question about the tokens that may follow at one step of a text."""
 
     step: Annotated[int, Field(ge=0)]
     filter: Annotated[str, Field(max_length=200)] = ""
     offset: Annotated[int, Field(ge=0, le=1 << 30)] = 0
 
 
-def _schema(asked: Source) -> Constraint:
+def _schema(asked: SourceQuestion) -> Constraint:
     return Constraint("schema", asked.source, "source", asked.whitespace, tuple(sorted(set(asked.allow))))
 
 
-def _regex(asked: Source) -> Constraint:
+def _regex(asked: SourceQuestion) -> Constraint:
     return Constraint("regex", asked.source, "source")
 
 
-def _choices(asked: Source) -> Constraint:
+def _choices(asked: SourceQuestion) -> Constraint:
     lines = asked.source.replace("\r\n", "\n").removesuffix("\n").split("\n")
     if "" in lines:
         empty = lines == [""]
@@ -91,42 +91,42 @@ def _choices(asked: Source) -> Constraint:
     return Constraint("choices", lines, "source")
 
 
-def _grammar(asked: Source) -> Constraint:
+def _grammar(asked: SourceQuestion) -> Constraint:
     return Constraint("grammar", asked.source, "source")
 
 
-def _tags(asked: Source) -> Constraint:
+def _tags(asked: SourceQuestion) -> Constraint:
     return Constraint("tags", asked.source, "source")
 
 
-KINDS: dict[str, Callable[[Source], Constraint]] = {
+KINDS: dict[str, Callable[[SourceQuestion], Constraint]] = {
     "schema": _schema, "regex": _regex, "choices": _choices, "grammar": _grammar, "tags": _tags,
 }  # fmt: skip
-"""The kinds of sources, by the name that the page has for them as well."""
+"""The kinds of sources, by their names in the page."""
 
 
 class Playground:
-    """What the page asks of one service."""
+    """The answers to the page's questions, from one service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pool = ThreadPoolExecutor(_THREADS, "maskwright-playground")
-        self._lock = threading.Lock()  # of all that follows
+        self._lock = threading.Lock()  # for `_open` and `_seconds`
         self._open = 0
-        self._seconds: OrderedDict[tuple[str, str], float] = OrderedDict()  # that tables took, by their source
+        self._seconds: OrderedDict[tuple[str, str], float] = OrderedDict()  # to compile, by kind and source
         self._tokenizing, self._walking = threading.Lock(), threading.Lock()
 
     @cached_property
     def _walker(self) -> Walker:
-        """The vocabulary with a tokenizer of its own: that of the engine is used by one thread at a time."""
+        """A walker with a tokenizer of its own, because only one thread at a time may use the engine's."""
         return Walker(copy.deepcopy(self._service.loaded.vocabulary))
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Refuse further questions."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, question: Callable[[], dict[str, Any]]) -> Response:
-        """Return an answer that one of the threads works out; Refused, also where too many wait."""
+        """Return the answer that one of the threads works out. Raises Refused, also if too many questions wait."""
 
         def answer() -> bytes:
             return json.dumps(question(), separators=(",", ":")).encode("ascii")
@@ -142,7 +142,7 @@ class Playground:
         except RuntimeError:  # closed a moment ago
             self._done(None)
             raise Refused("the server is shutting down", status=503, code="shutting_down") from None
-        asked.add_done_callback(self._done)  # not before, whoever has hung up by then
+        asked.add_done_callback(self._done)  # counts the question out when it ends, even if its client has gone
         return Response(await asyncio.wrap_future(asked), media_type="application/json")
 
     def _done(self, asked: Future[bytes] | None) -> None:
@@ -152,7 +152,7 @@ class Playground:
     # --------------------------------------------------------------------------------------- questions, in threads
 
     def about(self) -> dict[str, Any]:
-        """Return what there is to know of the server."""
+        """Return facts about the server."""
         service = self._service
         white = service.limits.whitespace
         return {
@@ -160,16 +160,16 @@ class Playground:
             "whitespace": white if isinstance(white, str) else list(white), "max_text_bytes": MOST_TEXT,
         }  # fmt: skip
 
-    def compile(self, asked: Source) -> dict[str, Any]:
-        """Return how large a source's table is, and what it took."""
+    def compile(self, asked: SourceQuestion) -> dict[str, Any]:
+        """Return the size of a source's table, and the time to compile it."""
         before, began = self._service.cache.stats, time.perf_counter()
         table, room = self._table(asked), None
         try:
-            table.complete()
-        except ConstraintError as error:  # a grammar may have no arrays
+            table.to_table()
+        except ConstraintError as error:  # a grammar may have no table
             room = str(of_constraint(error, "source"))
         seconds, after = time.perf_counter() - began, self._service.cache.stats
-        # others may have asked meanwhile: what took no time was there
+        # other questions may change the counts meanwhile: a table that took no time was in the cache
         compiled = after.compilations > before.compilations and not (after.hits > before.hits and seconds < 1e-3)
         origin = "compiled" if compiled else "disk" if after.disk_hits > before.disk_hits else "memory"
         name = asked.kind, table.source
@@ -189,14 +189,14 @@ class Playground:
             "no_room": room, **_size(table),
         }  # fmt: skip
 
-    def step(self, asked: Text) -> dict[str, Any]:
-        """Return a text's tokens as far as they are allowed, and what becomes of it."""
+    def step(self, asked: TextQuestion) -> dict[str, Any]:
+        """Return the allowed tokens of a text, and the verdict on it."""
         raw = _raw(asked)
         table = self._table(asked)
         try:
             tokens = self._encode(raw)
         except ConstraintError as error:
-            return {"verdict": {"kind": "unwritable", "message": str(error)}, "tokens": [], "rest": [], "place": None}
+            return {"verdict": {"kind": "unwritable", "message": said(error)}, "tokens": [], "rest": [], "place": None}
         walker = self._walker
         with self._reading(asked, table):
             walk = walker.walk(table, raw, tokens, self._busy)
@@ -210,24 +210,24 @@ class Playground:
             }  # fmt: skip
         return {"verdict": verdict, "tokens": walk.steps, "rest": walk.rest, "place": self._told(here)}
 
-    def allowed(self, asked: Where) -> dict[str, Any]:
-        """Return what may come at a step of a text."""
+    def allowed(self, asked: PlaceQuestion) -> dict[str, Any]:
+        """Return the tokens that may follow at a step of a text."""
         raw, wanted = _raw(asked), _utf8(asked.filter, "filter")
         table = self._table(asked)
         try:
             tokens = self._encode(raw)
         except ConstraintError as error:
-            raise Refused(str(error), param="text", code="unwritable") from None
+            raise Refused(said(error), param="text", code="unwritable") from None
         with self._reading(asked, table):
             matcher = self._walker.place(table, raw, tokens, asked.step, self._busy)
             here = self._walker.look(matcher, wanted, asked.offset, _SHOWN)
         return self._told(here)
 
     @contextmanager
-    def _reading(self, asked: Source, table: TransitionTable) -> Iterator[None]:
-        """Have texts read one at a time, as others want the interpreter too; Refused where that takes too much.
+    def _reading(self, asked: SourceQuestion, table: Compiled) -> Iterator[None]:
+        """Let one thread at a time walk texts, because other threads want the interpreter. Raises Refused.
 
-        A grammar that is read as it is grows by that, so the cache is asked again, which counts its bytes anew.
+        Reading a grammar without a table adds states to it, so the cache counts its bytes again afterwards.
         """
         try:
             with self._walking:
@@ -239,7 +239,7 @@ class Playground:
                 self._table(asked)
 
     def _busy(self) -> bool:
-        """Return whether something is being written."""
+        """Return whether the engine is writing answers."""
         return self._service.worker.running > 0
 
     def _told(self, place: Place) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class Playground:
             **place._asdict(), "forced": place.forced.hex(), "tokens": [(i, spelt[i].hex()) for i in place.tokens],
         }  # fmt: skip
 
-    def _table(self, asked: Source) -> TransitionTable:
+    def _table(self, asked: SourceQuestion) -> Compiled:
         make = KINDS.get(asked.kind)
         if make is None:
             raise Refused(f"kind is one of {', '.join(KINDS)}, not {asked.kind[:40]!r}", param="kind")
@@ -259,25 +259,25 @@ class Playground:
             return self._walker.vocabulary.encode(raw)
 
 
-def _is_read(table: TransitionTable) -> bool:
-    """Return whether a table has no arrays, and is read as its source is."""
+def _is_read(table: Compiled) -> bool:
+    """Return whether a constraint has no arrays yet, so that reading it adds states."""
     return isinstance(table, LazyTable) and not table.is_complete
 
 
-def _size(table: TransitionTable) -> dict[str, Any]:
-    """Return how large a table is, and which way texts are followed by it; of one without arrays, so far."""
-    if _is_read(table):
-        automaton: Any = table.automaton  # type: ignore[attr-defined]
-        return {"way": "as it is read", "states": automaton.num_states, "bytes": table.memory}
+def _size(table: Compiled) -> dict[str, Any]:
+    """Return the size of a table and the way it follows texts; without arrays, the size so far."""
+    if isinstance(table, LazyTable) and (machine := table.machine) is not None:
+        return {"way": "as it is read", "states": machine.num_states, "bytes": table.memory}
+    table = table.to_table()
     return {
         "way": "delimited" if table.is_nested else "regular", "states": table.num_states, "edges": table.num_edges,
-        "masks": len(table.masks), "bytes": table.nbytes, "calls": table.num_sites,
+        "masks": len(table.bases.masks), "bytes": table.nbytes, "calls": table.num_sites,
         "depth": table.depth if table.is_nested else 0,
     }  # fmt: skip
 
 
-def _raw(asked: Text) -> bytes:
-    """Return a text's bytes, if there are not too many."""
+def _raw(asked: TextQuestion) -> bytes:
+    """Return a text's bytes. Raises Refused for too many."""
     raw = _utf8(asked.text, "text")
     if len(raw) > MOST_TEXT:
         raise Refused(
@@ -298,9 +298,9 @@ def _utf8(text: str, param: str) -> bytes:
 
 
 def routes(playground: Playground) -> APIRouter:
-    """Return the page and what it asks; no part of the API that is described."""
+    """Return the routes of the page and its questions, which the API's description leaves out."""
     router = APIRouter(include_in_schema=False)
-    folder = resources.files(__package__) / "playground"
+    folder = resources.files(f"{__package__}.playground")
     for name, kind in _FILES.items():
         page = _file((folder / name).read_bytes(), kind)
         router.add_api_route("/" if name == "index.html" else f"/playground/{name}", page, methods=["GET", "HEAD"])
@@ -310,15 +310,15 @@ def routes(playground: Playground) -> APIRouter:
         return await playground.ask(playground.about)
 
     @router.post("/playground/compile")
-    async def compile(asked: Source) -> Response:
+    async def compile(asked: SourceQuestion) -> Response:
         return await playground.ask(lambda: playground.compile(asked))
 
     @router.post("/playground/step")
-    async def step(asked: Text) -> Response:
+    async def step(asked: TextQuestion) -> Response:
         return await playground.ask(lambda: playground.step(asked))
 
     @router.post("/playground/allowed")
-    async def allowed(asked: Where) -> Response:
+    async def allowed(asked: PlaceQuestion) -> Response:
         return await playground.ask(lambda: playground.allowed(asked))
 
     return router

@@ -1,17 +1,40 @@
-"""What a request is answered with that is not done: a status, and an error in the shape that OpenAI's clients know."""
+"""How the server answers a request that it does not carry out: a status, and an error in the shape of OpenAI's API."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Any, assert_never
 
-from ..errors import ArenaError, BudgetError, GrammarError, RegexError, SchemaError
+from ..errors import (
+    AddDocument,
+    Advice,
+    AllowKeyword,
+    ArenaError,
+    BudgetError,
+    GrammarError,
+    KeepOrder,
+    MaskwrightError,
+    RaiseBudget,
+    RaiseCapacity,
+    ReadOnDemand,
+    RegexError,
+    Remedy,
+    SchemaError,
+    Wording,
+    remedy_to_json,
+)
 
 _KINDS = {400: "invalid_request_error", 404: "invalid_request_error", 413: "invalid_request_error", 503: "overloaded"}
+_CODES: tuple[tuple[type[MaskwrightError], str], ...] = (
+    (SchemaError, "invalid_schema"),
+    (RegexError, "invalid_regex"),
+    (GrammarError, "invalid_grammar"),
+    (BudgetError, "constraint_too_expensive"),
+    (ArenaError, "constraint_too_large"),
+)
 
 
 class Refused(Exception):  # noqa: N818  # as it reads where it is raised
-    """A request that is not done; `body` is what the client is told."""
+    """A request that the server does not carry out; `body` is the answer to the client."""
 
     def __init__(
         self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None, **more: Any
@@ -21,7 +44,7 @@ class Refused(Exception):  # noqa: N818  # as it reads where it is raised
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return when to come back, where that helps."""
+        """Return when the client may try again, if that helps."""
         return {"Retry-After": "1"} if self.status == 503 else {}
 
     @property
@@ -32,42 +55,59 @@ class Refused(Exception):  # noqa: N818  # as it reads where it is raised
         return {"error": error}
 
 
+class ServerWording(Wording):
+    """How the server words errors: a client sends fields, and only the server's operator sets limits."""
+
+    def remedy(self, remedy: Remedy) -> str:
+        match remedy:
+            case Advice():
+                return self.advice(remedy)
+            case RaiseBudget(limits=limits, otherwise=otherwise):
+                options = " or ".join(f"--budget-{limit}" for limit in limits)
+                return f"The server's operator can raise it with {options}; or {otherwise}"
+            case RaiseCapacity(name=name, least=least):
+                return f"The server's operator can raise it with --arena {name}={'N' if least is None else least}"
+            case AllowKeyword(keyword=keyword, approximation=approximation):
+                return f'Send "allow": ["{keyword}"] to accept {approximation}, or take it out'
+            case AddDocument():
+                return 'Put it into the schema itself, under "$defs"'
+            case KeepOrder():
+                return "Members in any order take far more than members in the schema's order"
+            case ReadOnDemand():
+                return "This server needs a table"
+            case _:
+                assert_never(remedy)
+
+
+WORDING = ServerWording()
+
+
+def said(error: Exception) -> str:
+    """Return what any error says, in the server's words if it is one of maskwright's."""
+    return error.worded(WORDING) if isinstance(error, MaskwrightError) else str(error)
+
+
 def of_constraint(error: Exception, param: str, code: str = "invalid_constraint") -> Refused:
-    """Return what a client is told of a constraint that cannot be compiled, or has no room.
+    """Return the answer to a constraint that cannot be compiled, or has no room in the arena.
 
     code: for an error that has no code of its own.
     """
-    said = _for_clients(str(error))
-    place = _PLACE.match(said)  # within a structural tag
-    more: dict[str, Any] = {} if place is None else {"pointer": place[1].removesuffix("/")}
-    if isinstance(error, SchemaError):
-        return Refused(said, param=param, code="invalid_schema", pointer=error.pointer, keyword=error.keyword)
-    if isinstance(error, RegexError):
-        return Refused(said, param=param, code="invalid_regex", position=error.position, **more)
-    if isinstance(error, GrammarError):
-        return Refused(
-            said, param=param, code="invalid_grammar", line=error.line, column=error.column, position=error.position,
-            **more,
-        )  # fmt: skip
-    if isinstance(error, BudgetError):
-        return Refused(said, param=param, code="constraint_too_expensive")
-    if isinstance(error, ArenaError):
-        return Refused(said, param=param, code="constraint_too_large")
     if isinstance(error, RecursionError):
-        return Refused("it is nested too deep to be read: make it flatter", param=param, code="invalid_schema")
-    return Refused(said, param=param, code=code, **more)
+        return Refused("it is nested too deeply to be read: make it flatter", param=param, code="invalid_schema")
+    code = next((own for kind, own in _CODES if isinstance(error, kind)), code)
+    more = fields_of(error) if isinstance(error, MaskwrightError) else {}
+    return Refused(said(error), param=param, code=code, **more)
 
 
-_PLACE = re.compile(r"(?:line \d+, column \d+: )?(?:in )?(/[\w/]*): ")
+def fields_of(error: MaskwrightError) -> dict[str, Any]:
+    """Return the fields of an error that say something, beside its message.
 
-
-def _for_clients(message: str) -> str:
-    """Return a message with the server's options in place of arguments of Python's, which a client cannot give."""
-    message = re.sub(
-        r"raise (?:it with budget=)?Budget\((\w+)=\.\.\.\)",
-        r"this server has a limit, --budget-\1: raise it there",
-        message,
-    )
-    message = re.sub(r"make it with (?:a larger )?Capacity\((\w+)=[^)]*\)", r"raise the server's --arena \1=", message)
-    message = re.sub(r"[;:] a Matcher[^.;]*", "; this server needs one", message)
-    return re.sub(r"Drop handles, or raise", "Raise", message)
+    summary and excerpt: parts of the message, for those who show the place in another way.
+    """
+    named = ("pointer", "position", "line", "column", "limit", "allowed", "reached")
+    found = {name: value for name in named if (value := getattr(error, name)) is not None}
+    if isinstance(error, SchemaError):
+        found["keyword"] = error.keyword  # null too, as of each error of a schema
+    if error.remedies:
+        found["remedies"] = [remedy_to_json(remedy) for remedy in error.remedies]
+    return {**found, "summary": error.summary(WORDING), "excerpt": error.excerpt}

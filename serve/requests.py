@@ -1,44 +1,52 @@
-"""What clients may ask: OpenAI's requests, with the constraints that vLLM's users know.
+"""The requests of clients: those of OpenAI's API, with the constraints of vLLM's.
 
-Fields that would change what is written and are not there yet are refused by name. Of those that everybody sends
-in the same way, such as penalties of 0, the value that changes nothing is taken.
+The server refuses a field by name if it would change the answer and is not supported. Many clients send such fields
+with a value that changes nothing, such as a penalty of 0: the server takes that value.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-from ..compile.grammar.build import Syntax
+from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.keywords import ALLOWED
 
+T = TypeVar("T")
+
 MOST_CHOICES = 128
-_COLDEST = 1e-4  # logits divided by less leave float32
+_COLDEST = 1e-4  # a smaller divisor takes logits out of the range of float32
+
+
+def _wrong(message: str) -> PydanticCustomError:
+    """Return the error of a field's value; pydantic puts words of its own before a ValueError's."""
+    return PydanticCustomError("wrong_value", "{message}", {"message": message})
 
 
 def _temperature(value: float) -> float:
     if 0 < value < _COLDEST:
-        raise ValueError(f"must be 0, which takes the best token, or at least {_COLDEST}")
+        raise _wrong(f"must be 0, which takes the best token, or at least {_COLDEST}")
     return value
 
 
-def _nothing(value: Any) -> Any:
+def _nothing(value: T) -> T:
     if value:
-        raise ValueError("is not supported: leave it out")
+        raise _wrong("is not supported: leave it out")
     return value
 
 
 def _texts(value: list[str]) -> list[str]:
     if not all(value):
-        raise ValueError("an empty text would stop everything: remove it")
+        raise _wrong("an empty text would stop every answer at once: remove it")
     return value
 
 
 def _keywords(value: list[str]) -> list[str]:
     unknown = sorted(set(value) - ALLOWED)
     if unknown:
-        raise ValueError(f"{unknown[0][:40]!r} is none of what need not be enforced: {', '.join(sorted(ALLOWED))}")
+        raise _wrong(f"{unknown[0][:40]!r} is no keyword that may stay unenforced: {', '.join(sorted(ALLOWED))}")
     return sorted(set(value))
 
 
@@ -50,7 +58,7 @@ class _Model(BaseModel):
 
 
 class JsonSchema(_Model):
-    """A schema by name; strict or not, it is enforced."""
+    """A schema with a name. The server enforces it, strict or not."""
 
     name: str
     description: str | None = None
@@ -89,7 +97,7 @@ class GrammarFormat(_Model):
 class TagFormat(_Model):
     """Text with tags, in either form: `structures` and `triggers`, or a `format`."""
 
-    model_config = ConfigDict(extra="allow")  # what is wrong with them is said when they are compiled, and where
+    model_config = ConfigDict(extra="allow")  # the compiler checks the fields, and says where one is wrong
 
     type: Literal["structural_tag"]
 
@@ -115,14 +123,14 @@ class StructuredOutputs(_Model):
 
 
 class StreamOptions(_Model):
-    """What a stream holds beside the text."""
+    """The parts of a stream beside the text."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
 class _Request(_Model):
-    """What both kinds of requests have."""
+    """The fields of both kinds of requests."""
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -143,21 +151,21 @@ class _Request(_Model):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
-    allow: Annotated[list[str], AfterValidator(_keywords)] | None = None  # of schemas, which need not be enforced
-    # annotations: nothing that is written depends on them
+    allow: Annotated[list[str], AfterValidator(_keywords)] | None = None  # keywords of schemas that may stay unenforced
+    # annotations: no answer depends on them
     user: str | None = None
     metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
-    # only what changes nothing
+    # only with a value that changes nothing
     presence_penalty: Annotated[float, AfterValidator(_nothing)] | None = None
     frequency_penalty: Annotated[float, AfterValidator(_nothing)] | None = None
     logit_bias: Annotated[dict[str, float], AfterValidator(_nothing)] | None = None
 
     @property
     def stops(self) -> list[str]:
-        """Texts before which what is written ends."""
+        """The texts before which an answer ends."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
@@ -169,7 +177,7 @@ class TextPart(_Model):
 
 
 class CalledFunction(_Model):
-    """A function that was called, and its arguments as JSON text."""
+    """The name of a called function, and its arguments as JSON text."""
 
     name: str
     arguments: str
@@ -191,7 +199,7 @@ class Message(_Model):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    # what OpenAI's own answers have beside, when they are sent back
+    # fields of OpenAI's answers, which clients send back
     refusal: None = None
     annotations: Annotated[list[Any], AfterValidator(_nothing)] | None = None
     audio: None = None
@@ -208,20 +216,20 @@ class Function(_Model):
 
 
 class Tool(_Model):
-    """A tool; only functions are known."""
+    """A tool. The only kind is a function."""
 
     type: Literal["function"]
     function: Function
 
 
 class FunctionName(_Model):
-    """The function that is to be called."""
+    """The name of the function to call."""
 
     name: str
 
 
 class NamedTool(_Model):
-    """The tool that is to be used."""
+    """The tool to use."""
 
     type: Literal["function"]
     function: FunctionName
@@ -263,4 +271,4 @@ WHY = {
     "functions": 'it is the old form of tools: send tools and tool_choice "required" or a function',
     "function_call": "it is the old form of tool_choice",
 }
-"""What is said of fields that are refused, beside that they are."""
+"""Advice for refused fields, by name."""

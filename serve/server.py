@@ -1,11 +1,10 @@
-"""Running the application under uvicorn, and ending it without cutting off what is being written."""
+"""Running the application under uvicorn, and stopping it without cutting off answers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import sys
-from typing import Any
 
 import uvicorn
 
@@ -14,7 +13,7 @@ from .service import Service
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which when told to stop takes nothing more, and gives what is being written `grace_seconds`."""
+    """uvicorn, but a stop first refuses new requests and gives open answers `grace_seconds` to end."""
 
     def __init__(
         self, service: Service, host: str, port: int, *, playground: bool = True, log_level: str = "warning"
@@ -28,7 +27,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End: the service first, then connections, then the engine's thread."""
+        """Stop the service first, then connections, then the engine's thread."""
         self._service.drain()
         ending = asyncio.create_task(self._cancel_later())
         try:
@@ -41,9 +40,8 @@ class Server(uvicorn.Server):
         self._service.worker.cancel_all()
 
 
-def run(service: Service, host: str, port: int, **options: Any) -> None:
+def run(service: Service, host: str, port: int, *, playground: bool = True) -> None:
     """Serve until SIGTERM or SIGINT."""
-    sys.setswitchinterval(
-        0.0005
-    )  # the engine's thread gets the interpreter back from one that compiles ten times sooner
-    Server(service, host, port, **options).run()
+    # the engine's thread gets the interpreter back from a thread that compiles ten times sooner
+    sys.setswitchinterval(0.0005)
+    Server(service, host, port, playground=playground).run()

@@ -1,4 +1,4 @@
-"""Requests over one engine: what is checked before anything is written, who gets a place, and how it ends."""
+"""Requests over one engine: checks before an answer begins, places in the queue, and the end of each answer."""
 
 from __future__ import annotations
 
@@ -9,66 +9,50 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..errors import ArenaError, ConstraintError, SchemaError
-from ..runtime.arena.arena import Arena, Capacity
+from ..lazy.lazy_table import Compiled
+from ..runtime.arena.arena import Arena
+from ..runtime.arena.capacity import Capacity
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
-from ..table.transition_table import TransitionTable
-from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, Text
+from .answers import Calls, ChatForm, Choice, CompletionForm, DecodedText, Form, OneCall, Part
 from .constraints import Constraint, constraint_of
 from .loading import Loaded
-from .metrics import Metrics
-from .refusals import Refused, of_constraint
+from .metrics import Metrics, Now
+from .refusals import Refused, of_constraint, said
 from .requests import ChatRequest, CompletionRequest, NamedTool
+from .settings import CacheSettings, Limits
 from .worker import Event, Job, Worker
 
 _log = logging.getLogger("maskwright.serve")
-_FREE_TOKENS = 16  # of a completion that neither a limit nor a constraint is given for, as OpenAI has it
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one server does at most."""
-
-    rows: int = 16  # sequences written at once
-    max_queue: int = 256  # sequences that wait
-    max_tokens: int = 1024  # of one answer
-    max_schema_bytes: int = 1 << 18
-    max_body_bytes: int = 4 << 20
-    compile_threads: int = 4
-    budget: Budget = field(default_factory=lambda: Budget(seconds=10.0))  # of one constraint
-    grace_seconds: float = 30.0  # for what is being written when the server is told to stop
-    stall_seconds: float = 60.0  # of one step, after which the server is not ready
-    whitespace: str | tuple[str, str] = "flexible"  # of JSON
+_FREE_TOKENS = 16  # OpenAI's default for a completion without max_tokens, here for one without a constraint
 
 
 @dataclass
 class Plan:
-    """A request that was looked through: what is to be read, and what is to be written."""
+    """A checked request: its prompts, its constraint and the form of its answer."""
 
     prompts: list[list[int]]
-    each: int  # sequences of each prompt
+    each: int  # sequences for each prompt
     constraint: Constraint | None
     form: Form
     stops: list[str]
-    calls: Callable[[], OneCall | Calls | None]  # how an answer's text is read
-    options: dict[str, Any]  # of `Engine.add`, max_tokens and seed aside
+    calls: Callable[[], OneCall | Calls | None]  # makes the reader of calls in an answer's text
+    options: dict[str, Any]  # of `Engine.add`, without max_tokens and seed
     max_tokens: int | None
-    limit_param: str
+    limit_param: str  # the field that gives max_tokens
     seed: int | None
 
 
 class Service:
-    """One model, its engine in a thread of its own, one cache, and the requests that are open.
+    """One model, its engine in a thread of its own, one cache, and the open requests.
 
-    All methods but `metrics` are for the event loop that `start` was called in.
+    The event loop that called `start` calls all methods, apart from `now` and `table`, which any thread may call.
     """
 
     def __init__(
@@ -77,25 +61,24 @@ class Service:
         limits: Limits | None = None,
         *,
         capacity: Capacity | None = None,
-        cache_bytes: int = 1 << 30,
-        cache_directory: Path | None = None,
-        directory_bytes: int = 4 << 30,
+        cache: CacheSettings | None = None,
     ) -> None:
         self.loaded, self.limits = loaded, Limits() if limits is None else limits
         vocabulary = loaded.vocabulary
+        kept = CacheSettings() if cache is None else cache
         self.cache = Cache(
-            vocabulary, max_bytes=cache_bytes, directory=cache_directory, directory_bytes=directory_bytes
+            vocabulary, max_bytes=kept.max_bytes, directory=kept.directory, directory_bytes=kept.directory_bytes
         )
         self.arena = Arena(vocabulary, capacity, budgets=True)
-        self.room = self.arena.stored.free  # of each part, when there is nothing yet
+        self._room = self.arena.stored.free  # of each part, when there is nothing yet
         self.metrics = Metrics()
         engine = Engine(loaded.model, self.arena, rows=self.limits.rows, vocabulary=vocabulary)
         self.worker = Worker(engine, loaded.stop_ids, self.metrics.step_seconds.observe)
-        self.open = 0  # sequences that were taken on and have not ended
+        self.open = 0  # sequences that the service has taken on and that have not ended
         self.compiling = 0
         self.draining = False
         self.warm = False
-        self.failed: str | None = None  # why it never became warm
+        self.failed: str | None = None  # the reason why the first answer failed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warming: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(self.limits.compile_threads, "maskwright-compile")
@@ -104,7 +87,7 @@ class Service:
     # ---------------------------------------------------------------------------------------------- from start to end
 
     async def start(self) -> None:
-        """Begin to step, and write something, so that the first request does not wait for kernels."""
+        """Start the engine and write a first answer, so that no request waits for kernels to load."""
         self._loop = asyncio.get_running_loop()
         self.worker.start(self._tell)
         self._warming = asyncio.create_task(self._warm_up())
@@ -112,7 +95,7 @@ class Service:
     async def _warm_up(self) -> None:
         try:
             table = None
-            with suppress(Refused):  # where limits are tight: kernels have been loaded all the same
+            with suppress(Refused):  # under tight limits; the kernels are loaded all the same
                 table = await self.compile(
                     Constraint("schema", {"type": "object"}, "response_format"), 16, "max_tokens"
                 )
@@ -125,15 +108,15 @@ class Service:
                     answer.close()
             self.warm = True
         except Exception as error:
-            self.failed = str(error)
+            self.failed = said(error)
             _log.exception("the server could not write a first answer")
 
     def drain(self) -> None:
-        """Take nothing more."""
+        """Refuse new requests from now on."""
         self.draining = True
 
     async def stop(self) -> None:
-        """End what is left."""
+        """Cancel the remaining sequences and end the threads."""
         self.drain()
         if self._warming is not None:
             self._warming.cancel()
@@ -142,26 +125,34 @@ class Service:
 
     @property
     def fault(self) -> str | None:
-        """Why nothing can be written any more, None if it can."""
+        """The reason why the server can write no answers, None if it can."""
         if self.worker.fault is not None:
             return f"the engine has failed: {type(self.worker.fault).__name__}"
         return None if self.failed is None else f"no first answer could be written: {self.failed}"
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken and answered."""
+        """Whether the server takes and answers requests."""
         steps = not self.worker.stalled(self.limits.stall_seconds)
         return self.warm and steps and not self.draining and self.fault is None
 
+    def now(self) -> Now:
+        """Return the state of the service for `Metrics`."""
+        running = self.worker.running
+        return Now(
+            waiting=max(0, self.open - running), running=running, rows=self.limits.rows, compiling=self.compiling,
+            ready=self.ready, cache=self.cache.stats, arena=self.arena.stored, room=self._room,
+        )  # fmt: skip
+
     def _tell(self, batch: list[tuple[Job, Event]]) -> None:
-        """Hand events of the engine's thread to the event loop."""
+        """Pass events from the engine's thread to the event loop."""
         if batch and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(_deliver, batch)
 
     # ------------------------------------------------------------------------------------------------------ requests
 
     def take(self, sequences: int) -> None:
-        """Count sequences in; `Answer.close` counts them out. Refused where there are too many already."""
+        """Count sequences in; `Answer.close` counts them out. Raises Refused if there are too many."""
         most = self.limits.rows + self.limits.max_queue
         if self.draining:
             raise Refused("the server is shutting down", status=503, code="shutting_down")
@@ -169,17 +160,18 @@ class Service:
             raise Refused(self.fault, status=500, code="engine_fault")
         if sequences > most:
             raise Refused(
-                f"{sequences} sequences are asked for, and this server takes {most} at a time: ask for fewer", param="n"
+                f"the request wants {sequences} sequences, and this server takes {most} at a time: ask for fewer",
+                param="n",
             )
         if self.open + sequences > most:
             raise Refused(
-                f"{self.open} sequences are being written or wait, of {most} that may (--max-queue): try again later",
+                f"the queue is full: {self.open} of {most} sequences are open (--max-queue). Try again later",
                 status=503, code="queue_full",
             )  # fmt: skip
         self.open += sequences
 
     async def plan(self, asked: ChatRequest | CompletionRequest) -> Plan:
-        """Return what a request comes to; Refused."""
+        """Return a checked request. Raises Refused."""
         self._check(asked)
         constraint = constraint_of(asked)
         calls: Callable[[], OneCall | Calls | None] = _no_calls
@@ -255,10 +247,10 @@ class Service:
         ]
 
     def _checked(self, tokens: list[int], param: str) -> list[int]:
-        """Return a prompt's tokens, if the model can read them."""
+        """Return a prompt's tokens. Raises Refused if the model cannot read them."""
         size = self.loaded.vocabulary.size
         if not tokens:
-            raise Refused("it is empty, and this model has no token to begin with: write something", param=param)
+            raise Refused("it is empty, and this model has no token that begins a text: write something", param=param)
         for token in tokens:
             if not 0 <= token < size:
                 raise Refused(f"token {token} is not in 0 .. {size - 1}", param=param)
@@ -271,21 +263,21 @@ class Service:
         return tokens
 
     def _lengths(self, plan: Plan) -> int:
-        """Return the most tokens of each answer."""
+        """Return the most tokens of an answer. Raises Refused if prompt and answer exceed the model's positions."""
         longest, context = max(map(len, plan.prompts)), self.loaded.context
         room = self.limits.max_tokens if context is None else min(self.limits.max_tokens, context - longest)
         if plan.max_tokens is None:
             return room
         if plan.max_tokens > room:
             raise Refused(
-                f"{longest} tokens of the prompt and {plan.limit_param}={plan.max_tokens} are more than the {context} "
-                "that the model has positions for",
+                f"{longest} tokens of the prompt and {plan.limit_param}={plan.max_tokens} exceed the model's "
+                f"{context} positions: lower {plan.limit_param}",
                 param=plan.limit_param, code="context_length_exceeded",
             )  # fmt: skip
         return plan.max_tokens
 
-    async def compile(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
-        """Return a constraint's table, made away from the event loop and the engine; Refused."""
+    async def compile(self, constraint: Constraint, max_tokens: int, limit_param: str) -> Compiled:
+        """Return a constraint's table, compiled outside the threads of event loop and engine. Raises Refused."""
         began = time.monotonic()
         self.compiling += 1
         try:
@@ -295,10 +287,10 @@ class Service:
             self.compiling -= 1
             self.metrics.compile_seconds.observe(time.monotonic() - began)
 
-    def table(self, constraint: Constraint) -> TransitionTable:
-        """Return a constraint's table, compiled here if the cache has none: not for the event loop. Refused.
+    def table(self, constraint: Constraint) -> Compiled:
+        """Return a constraint's table, from the cache or compiled in the calling thread. Raises Refused.
 
-        A grammar's may be lazy, and have no arrays.
+        The table of a grammar may be lazy, and have no arrays.
         """
         try:
             size, most = constraint.size(), self.limits.max_schema_bytes
@@ -314,21 +306,21 @@ class Service:
         except (ConstraintError, RecursionError, ValueError) as error:
             raise of_constraint(error, constraint.param) from None
 
-    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> TransitionTable:
+    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> Compiled:
         table = self.table(constraint)
         try:
-            table.complete()
+            table.to_table()
             self.arena.fits(table)
-        except (ArenaError, ConstraintError) as error:  # a grammar may have no arrays
+        except (ArenaError, ConstraintError) as error:  # a grammar may have no table
             raise of_constraint(error, constraint.param, "constraint_without_table") from None
-        try:  # what the engine will do as well, with distances worked out here
+        try:  # the engine does the same; this thread works out the distances
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)
         except ValueError as error:
-            raise Refused(str(error), param=limit_param, code="max_tokens_too_small") from None
+            raise Refused(said(error), param=limit_param, code="max_tokens_too_small") from None
         return table
 
     async def begin(self, plan: Plan) -> Answer:
-        """Return the answer to a request, from now on written; Refused. Who gets it closes it."""
+        """Begin to write the answer to a request, and return it. The caller closes it. Raises Refused."""
         count = plan.each * len(plan.prompts)
         self.take(count)
         try:
@@ -349,12 +341,12 @@ class Service:
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
         return Answer(self, jobs, plan, counted=count)
 
-    def _job(self, prompt: list[int], table: TransitionTable | None, options: dict[str, Any], index: int) -> Job:
+    def _job(self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int) -> Job:
         return Job(prompt, table, options, None, index)
 
 
 def _no_calls() -> None:
-    """Read no calls in an answer's text."""
+    """Return no reader of calls: the answer's text has none."""
 
 
 def _check_text(text: str, param: str) -> None:
@@ -366,11 +358,12 @@ def _check_text(text: str, param: str) -> None:
 
 def _deliver(batch: Iterable[tuple[Job, Event]]) -> None:
     for job, event in batch:
-        job.listener.put_nowait((job.index, event))
+        if job.listener is not None:
+            job.listener.put_nowait((job.index, event))
 
 
 class Answer:
-    """The sequences of one request, while they are written."""
+    """The sequences of one request while the engine writes them."""
 
     def __init__(self, service: Service, jobs: list[Job], plan: Plan | None = None, counted: int = 0) -> None:
         self._service, self._jobs, self._counted = service, jobs, counted
@@ -381,7 +374,7 @@ class Answer:
         self.choices: list[Choice] = []
         if plan is not None:
             vocabulary = service.loaded.vocabulary
-            self.choices = [Choice(job.index, Text(vocabulary, plan.stops), plan.calls()) for job in jobs]
+            self.choices = [Choice(job.index, DecodedText(vocabulary, plan.stops), plan.calls()) for job in jobs]
         for job in jobs:
             job.listener = self._events
         if not service.worker.submit(jobs):
@@ -389,7 +382,7 @@ class Answer:
             raise Refused(service.fault or "the server is shutting down", status=503, code="shutting_down")
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """Yield what happens, until all sequences have ended; Refused if one ends otherwise than it should."""
+        """Yield (sequence, event) until all sequences have ended. Raises Refused if one ends by a fault."""
         while self._left:
             index, event = await self._events.get()
             if index not in self._left:
@@ -407,9 +400,9 @@ class Answer:
             yield index, event
 
     async def pieces(self) -> AsyncIterator[tuple[Choice, list[Part], list[dict[str, Any]]]]:
-        """Yield what can be said: (choice, more of its text and calls, log-probabilities); `choice` is up to date."""
+        """Yield (choice, more of its text and calls, log-probabilities). `choice` already includes them."""
         plan, service = self._plan, self._service
-        assert plan is not None, "an answer to a request"
+        assert plan is not None, "only warming up has no plan, and it reads events"
         first = True
         spelt = service.loaded.vocabulary.tokens
         async for index, event in self.events():
@@ -439,13 +432,13 @@ class Answer:
 
     @property
     def usage(self) -> dict[str, int]:
-        """What was read and written so far."""
+        """The number of tokens read and written so far."""
         read = 0 if self._plan is None else sum(map(len, self._plan.prompts))
         wrote = sum(choice.tokens for choice in self.choices)
         return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
 
     def close(self) -> None:
-        """End what is still being written, and give its places to others."""
+        """Cancel unfinished sequences, and free their places."""
         if self._left:
             self._service.worker.cancel([self._jobs[index] for index in self._left])
             self._left.clear()

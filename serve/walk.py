@@ -1,8 +1,8 @@
-"""A text led through a table token by token: what was allowed where, and the byte at which it went wrong.
+"""Walks of a text through a table, token by token: the tokens allowed at each place, and the byte that is refused.
 
-The verdict is one about the text, not about how the tokenizer happens to split it. The tokenizer's own tokens are
-taken as long as the table allows them. Where it refuses one, the text goes on in any other tokens there are, and back
-into the tokenizer's as soon as both meet. If nothing leads on, the place that came furthest is where the text is wrong.
+The verdict is about the text, not about its split into tokens. A walk takes the tokenizer's own tokens as long as the
+table allows them. If the table refuses one, the walk tries other tokens, and returns to the tokenizer's as soon as both
+splits meet. If no split leads on, the text is wrong at the furthest byte that any of them reaches.
 """
 
 from __future__ import annotations
@@ -17,35 +17,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..lazy.lazy_table import Compiled
 from ..runtime.host.matcher import Matcher
-from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
 from .refusals import Refused
 
 FORCED, MAY_END, RESPLIT = 1, 2, 4
-"""What is said of a token: that nothing else could come, that the text could end before it, that it is not as the
-tokenizer has it."""
+"""Marks of a token: no other text could follow; the text could end before it; the tokenizer splits otherwise."""
 
-_SECONDS = 5.0  # of a processor, for one walk
-_AT_ONCE, _REST = 0.001, 0.004  # seconds of work, and of waiting after it while others are busy
-_FORCED_BYTES = 80  # shown of what must come next
+_SECONDS = 5.0  # of processor time for one walk
+_AT_ONCE, _REST = 0.001, 0.004  # seconds of work, and of rest after it while other threads are busy
+_FORCED_BYTES = 80  # most forced bytes to show
 
 
 class Pace:
-    """How long a walk may work, and how much of that at once while others are busy.
+    """The time that a walk may take, and how long it works without a rest while other threads are busy.
 
-    A thread that lets go of the interpreter for a moment, as the engine's does many times a step, waits for one that
-    works in it up to 5 ms to get it back, so that two walks without a rest made answers 45 times slower.
+    The engine's thread releases the interpreter many times a step, and then waits up to 5 ms for a busy thread to give
+    it back. Two walks without rests made answers 45 times slower.
     """
 
     def __init__(self, busy: Callable[[], bool]) -> None:
         self._busy, self._began, self._resumed = busy, time.thread_time(), time.perf_counter()
 
     def check(self) -> None:
-        """Rest if it is time to; Refused if all of the time was used."""
+        """Rest if it is time to. Raises Refused once all of the time is used."""
         if time.thread_time() - self._began > _SECONDS:
             raise Refused(
-                f"it took more than {_SECONDS:g} s to go through this text: take a shorter one", param="text",
+                f"the walk of this text took more than {_SECONDS:g} s: take a shorter text", param="text",
                 code="text_too_expensive",
             )  # fmt: skip
         if time.perf_counter() - self._resumed > _AT_ONCE:
@@ -55,38 +54,38 @@ class Pace:
 
 
 class Step(NamedTuple):
-    """A token that the table allows, and the place before it."""
+    """An allowed token, and the place before it."""
 
     token: int
-    end: int  # where it ends in the text, in bytes
-    allowed: int  # tokens that the place allows, EOS aside
+    end: int  # byte of the text at which it ends
+    allowed: int  # number of tokens allowed at the place, without EOS
     marks: int  # of FORCED, MAY_END and RESPLIT
 
 
 @dataclass
 class Walk:
-    """A text up to where it ends or is refused."""
+    """The walk of a text up to its end or to the refused byte."""
 
     steps: list[Step]
-    matcher: Matcher  # behind them
-    wrong: int | None  # the byte that is refused
-    token: int | None  # of the tokenizer's tokens the one with that byte
-    rest: list[tuple[int, int]] = field(default_factory=list)  # (token, end) from where it was refused; -1: a part
+    matcher: Matcher  # after the steps
+    wrong: int | None  # the refused byte
+    token: int | None  # index of the tokenizer's token with that byte
+    rest: list[tuple[int, int]] = field(default_factory=list)  # (token, end) from the refusal on; -1: part of a token
 
 
 class Place(NamedTuple):
-    """What may come somewhere."""
+    """The tokens that may follow at a place."""
 
-    total: int  # tokens, EOS aside
-    ends: bool
-    forced: bytes  # with which whatever comes begins
-    first: list[tuple[int, int]]  # ranges of bytes with which tokens begin
-    matching: int  # tokens that the filter leaves
-    tokens: list[int]  # some of them
+    total: int  # number of allowed tokens, without EOS
+    ends: bool  # whether the text may end here
+    forced: bytes  # every continuation begins with these
+    first: list[tuple[int, int]]  # ranges of the first bytes of allowed tokens
+    matching: int  # number of allowed tokens that pass the filter
+    tokens: list[int]  # some of these
 
 
 class Walker:
-    """Walks of one vocabulary. All methods may be called from any thread, with matchers of its own."""
+    """Walks of one vocabulary. Any thread may call any method with matchers of its own."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -109,17 +108,15 @@ class Walker:
 
     @cached_property
     def _texts(self) -> NDArray[np.bool_]:
-        """Which tokens can be read as they are."""
+        """Which tokens are printable text."""
         return np.fromiter(map(_is_text, self.vocabulary.tokens), np.bool_, self.vocabulary.size)
 
     # --------------------------------------------------------------------------------------------------- walking
 
-    def walk(
-        self, table: TransitionTable, raw: bytes, tokens: list[int], busy: Callable[[], bool] = lambda: False
-    ) -> Walk:
-        """Return a walk through a text, which `tokens` spell; Refused if it takes too long.
+    def walk(self, table: Compiled, raw: bytes, tokens: list[int], busy: Callable[[], bool] = lambda: False) -> Walk:
+        """Return the walk of a text, which `tokens` spell. Raises Refused if it takes too long.
 
-        busy: whether others want the interpreter, which then has most of the time.
+        busy: whether other threads want the interpreter; they then get most of the time.
         """
         pace = Pace(busy)
         matcher = Matcher(table, self.vocabulary)
@@ -134,7 +131,7 @@ class Walker:
             if not ends and self._is_forced(matcher, mask, token):
                 marks |= FORCED
             steps.append(Step(token, at, self._count(mask), marks))
-            if not matcher.advance(token):  # what was taken once is taken again
+            if not matcher.advance(token):  # `_path` has advanced by the same token
                 raise AssertionError("a table has changed")
         if wrong is None:
             return Walk(steps, matcher, None, None)
@@ -145,9 +142,9 @@ class Walker:
         return Walk(steps, matcher, wrong, which, [(whole, spans[which][1]), *spans[which + 1 :]])
 
     def place(
-        self, table: TransitionTable, raw: bytes, tokens: list[int], step: int, busy: Callable[[], bool] = lambda: False
+        self, table: Compiled, raw: bytes, tokens: list[int], step: int, busy: Callable[[], bool] = lambda: False
     ) -> Matcher:
-        """Return a matcher behind the first steps of a walk; Refused if there are not as many."""
+        """Return a matcher after the first steps of a walk. Raises Refused if the walk has fewer steps."""
         pace = Pace(busy)
         matcher = Matcher(table, self.vocabulary)
         path, _ = self._path(matcher, raw, tokens, pace, step)
@@ -159,9 +156,9 @@ class Walker:
     def _path(
         self, matcher: Matcher, raw: bytes, tokens: list[int], pace: Pace, most: int | None = None
     ) -> tuple[list[tuple[int, bool]], int | None]:
-        """Advance a matcher through a text; return the tokens, whether each is of another split, and the wrong byte.
+        """Advance a matcher through a text. Returns (token, whether it is of another split) and the wrong byte.
 
-        most: steps that are wanted, all if None.
+        most: number of steps to take, None for all.
         """
         path: list[tuple[int, bool]] = []
         spans = _spans(self.vocabulary, tokens)
@@ -184,10 +181,11 @@ class Walker:
     def _otherwise(
         self, matcher: Matcher, raw: bytes, at: int, meets: Iterable[int], pace: Pace
     ) -> tuple[list[int], int, int | None]:
-        """Advance a matcher in other tokens than the tokenizer's, from a byte to the first in `meets`.
+        """Advance a matcher by other tokens than the tokenizer's, from a byte to the first one in `meets`.
 
-        Returns the tokens, where they end, and None; if none lead so far, those that come furthest and the wrong byte.
-        What may follow depends on the bytes before it alone, so a place that led nowhere is not tried again.
+        Returns the tokens, the byte at which they end, and None; or, if no tokens lead there, the tokens that come
+        furthest, their end, and the wrong byte. The bytes before a place alone decide what may follow, so the search
+        tries no place twice.
         """
         path: list[int] = []
         seen = {at}
@@ -217,14 +215,14 @@ class Walker:
         return best, best_end, min(furthest, len(raw) - 1)
 
     def _choices(self, raw: bytes, at: int) -> Iterator[tuple[int, int]]:
-        """Yield (end, token) of the tokens that a text may go on with, the longest first."""
+        """Yield (end, token) of the tokens that spell the text's next bytes, the longest first."""
         for end in range(min(len(raw), at + self._longest), at, -1):
             token = self._ids.get(raw[at:end])
             if token is not None:
                 yield end, token
 
     def _reach(self, matcher: Matcher, raw: bytes, at: int) -> int:
-        """Return how far a text goes on as some allowed token does: nowhere, where each byte is a token by itself."""
+        """Return the byte up to which some allowed token spells the text; `at` if every single byte is a token."""
         if self.vocabulary.spells_all_bytes or at >= len(raw):
             return at
         rest = raw[at : at + self._longest]
@@ -238,7 +236,7 @@ class Walker:
     # ---------------------------------------------------------------------------------------------------- places
 
     def look(self, matcher: Matcher, wanted: bytes = b"", offset: int = 0, limit: int = 100) -> Place:
-        """Return what may come where a matcher stands; of the tokens with `wanted` in them some, what is text first."""
+        """Return the tokens that may follow at a matcher's place; `tokens` has those with `wanted`, text first."""
         ids, ends = self._allowed(matcher), matcher.is_accepting
         first = np.unique(self._first[ids])
         shown = ids
@@ -253,7 +251,7 @@ class Walker:
         )
 
     def _allowed(self, matcher: Matcher) -> NDArray[np.int64]:
-        """Return the tokens that are allowed, EOS aside."""
+        """Return the allowed tokens without EOS."""
         ids = _members(matcher.mask())
         others: NDArray[np.int64] = ids[ids != self.vocabulary.eos]
         return others
@@ -264,7 +262,7 @@ class Walker:
         return int(np.bitwise_count(mask).sum()) - ends
 
     def _forced(self, matcher: Matcher) -> bytes:
-        """Return the bytes with which all goes on, up to some; the matcher is where it was afterwards."""
+        """Return the bytes that every continuation begins with, up to a limit. The matcher returns to its place."""
         out, taken = b"", 0
         while len(out) < _FORCED_BYTES and not matcher.is_accepting:
             first = np.unique(self._first[self._allowed(matcher)])
@@ -279,7 +277,7 @@ class Walker:
         return out
 
     def _is_forced(self, matcher: Matcher, mask: NDArray[np.uint32], token: int) -> bool:
-        """Return whether no text can go on otherwise than with a token's bytes, where no text may end."""
+        """Return whether every continuation begins with a token's bytes, at a place where no text may end."""
         if self._count(mask) == 1:
             return True
         taken, forced = 0, True

@@ -1,7 +1,8 @@
-"""The thread that owns the engine: requests come in through a list under a lock, and go out by a callback."""
+"""The thread that owns the engine: it takes commands from a list under a lock, and reports through a callback."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -9,14 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..lazy.lazy_table import Compiled
 from ..runtime.integrations.engine import Engine, Request
-from ..table.transition_table import TransitionTable
+from .refusals import said
 
 _log = logging.getLogger("maskwright.serve")
 
 
 class Event(NamedTuple):
-    """What has happened to a sequence in one step."""
+    """The change of one sequence in one step."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -27,16 +29,16 @@ class Event(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """One sequence that is wanted, and who is told of it, by `Worker`'s `tell`."""
+    """One sequence to write, and the queue that receives its events."""
 
     prompt: list[int]
-    table: TransitionTable | None
+    table: Compiled | None
     options: dict[str, Any]  # of `Engine.add`
-    listener: Any
+    listener: asyncio.Queue[tuple[int, Event]] | None
     index: int
     request: Request | None = None
-    told: int = 0  # tokens
-    forced: int = 0
+    told: int = 0  # tokens in events so far
+    forced: int = 0  # those of them that the constraint forced
     ended: bool = False
 
 
@@ -44,10 +46,10 @@ Tell = Callable[[list[tuple[Job, Event]]], None]
 
 
 class Worker:
-    """Steps an engine as long as there is work. An exception there ends it, and is told to all who wait.
+    """Steps an engine as long as there is work. An exception of the engine ends the worker and all its sequences.
 
-    stop_ids: tokens that end a sequence without a table, beside the engine's eos. seen: called with the seconds of
-    each step. All methods may be called from any thread.
+    stop_ids: tokens that end a sequence without a table, beside the engine's eos. seen: receives the seconds of each
+    step. Any thread may call any method.
     """
 
     def __init__(self, engine: Engine, stop_ids: frozenset[int], seen: Callable[[float], None]) -> None:
@@ -56,20 +58,20 @@ class Worker:
         self.steps = 0
         self.stepping_since: float | None = None
         self._commands: list[Callable[[], None]] = []
-        self._jobs: dict[int, Job] = {}  # by id of the engine's request, which they hold
+        self._jobs: dict[int, Job] = {}  # by id() of the engine's request, which the job keeps alive
         self._wake = threading.Condition()
-        self._submitted: set[Job] = set()  # not with the engine yet
+        self._submitted: set[Job] = set()  # jobs that the engine does not have yet
         self._closing = False
         self._tell: Tell = lambda batch: None
         self._thread = threading.Thread(target=self._run, name="maskwright-engine", daemon=True)
 
     def start(self, tell: Tell) -> None:
-        """Begin; tell(events) is called from the thread, once a step."""
+        """Start the thread, which calls tell(events) once a step."""
         self._tell = tell
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> bool:
-        """Hand sequences over; False if there is nobody to do them any more."""
+        """Take sequences. Returns False if the worker has failed or is closing."""
         with self._wake:
             if self.fault is not None or self._closing:
                 return False
@@ -80,21 +82,21 @@ class Worker:
         return True
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """End sequences where they are; who listens is told, unless they have ended."""
+        """Cancel sequences. Each that has not ended yet gets an event "cancelled"."""
         with self._wake:
             if jobs and self.fault is None:
                 self._commands.append(lambda: self._cancel(jobs))
                 self._wake.notify()
 
     def cancel_all(self) -> None:
-        """End all there are."""
+        """Cancel all sequences."""
         with self._wake:
             if self.fault is None:
                 self._commands.append(lambda: self._cancel(list(self._jobs.values())))
                 self._wake.notify()
 
     def close(self, seconds: float) -> None:
-        """Cancel what is left and end the thread, waiting so long for it."""
+        """Cancel all sequences and end the thread, waiting at most so many seconds for it."""
         self.cancel_all()
         with self._wake:
             self._closing = True
@@ -133,14 +135,14 @@ class Worker:
                 if self.engine.busy:
                     self._step()
         except BaseException as error:
-            _log.exception("the engine has failed; nothing is written any more")
+            _log.exception("the engine has failed; the server writes no more answers")
             with self._wake:
                 self.fault, self.stepping_since = error, None
                 left = {*self._jobs.values(), *self._submitted}
                 self._commands.clear()
                 self._jobs.clear()
                 self._submitted.clear()
-            why = f"the engine has failed ({type(error).__name__}): the server has to be started again"
+            why = f"the engine has failed ({type(error).__name__}): restart the server"
             self._tell([(job, Event([], [], 0, "fault", why)) for job in left])
 
     def _add(self, job: Job) -> None:
@@ -149,7 +151,7 @@ class Worker:
             job.request = self.engine.add(job.prompt, job.table, **job.options)
         except (ValueError, TypeError) as error:  # of this request alone
             job.ended = True
-            self._tell([(job, Event([], [], 0, "refused", str(error)))])
+            self._tell([(job, Event([], [], 0, "refused", said(error)))])
             return
         self._jobs[id(job.request)] = job
 
@@ -180,9 +182,9 @@ class Worker:
         self._tell(events)
 
     def _event(self, job: Job, upto: int, finished: str | None) -> Event:
-        """Return what is new of a sequence, and forget it if it has ended."""
+        """Return the news of a sequence up to a token, and forget the sequence if it has ended."""
         request = job.request
-        assert request is not None, "it was added"
+        assert request is not None, "`_add` gives each job its request"
         event = Event(
             request.tokens[job.told : upto], request.log_probs[job.told : upto], request.forced - job.forced, finished
         )

@@ -39,6 +39,12 @@ class ArraySpec(NamedTuple):
     meaning: str
     may_be_empty: bool = False  # (0,) stands for "nothing of this kind"
 
+    def size(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape where the letters stand for these sizes."""
+        return tuple(
+            sum(int(term) if term.isdigit() else sizes[term] for term in axis.split(" + ")) for axis in self.shape
+        )
+
 
 _INT32, _INT64, _BOOL, _UINT32 = (np.dtype(kind) for kind in (np.int32, np.int64, np.bool_, np.uint32))
 

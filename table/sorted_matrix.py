@@ -1,21 +1,22 @@
 """`SortedMatrix`: the sequences of a set in order, one of the constraints that `runtime` applies to logits.
 
 Where a table has a state for each prefix, here a prefix is the interval of rows that begin with it. Nothing is built
-but the order: arXiv 2504.09135, algorithm 2. `Constraint` is either.
+but the order: arXiv 2504.09135, algorithm 2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import TableError
 from ..kernels.compiled import kernel
-from .transition_table import MOST_TOKENS, TransitionTable, integer_vocabulary
+from ..kernels.limits import MOST_TOKENS
+from .transition_table import integer_vocabulary
 
 IntArray = NDArray[np.signedinteger[Any]]
 
@@ -124,6 +125,15 @@ class SortedMatrix:
         """The distinct sequences (Q, L), in order."""
         return self.columns.T
 
+    def to_table(self) -> SortedMatrix:
+        """Return this matrix: it is put on a device as it is."""
+        return self
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the matrix in this process, with the way back to input rows."""
+        return self.nbytes + self.item_start.nbytes + self.item_row.nbytes
+
     @property
     def nbytes(self) -> int:
         """Bytes of the sequences, without the map back to input rows, which stays on the host."""
@@ -181,10 +191,6 @@ class SortedMatrix:
                 first, stop = int(self.item_start[at]), int(self.item_start[at + 1])
             out.append(self.item_row[first:stop] if self.item_row.size else np.arange(first, stop, dtype=np.int32))
         return out
-
-
-Constraint: TypeAlias = TransitionTable | SortedMatrix
-"""What a `Matcher` and the decoders take: both say `vocab_size`, `vocabulary`, `eos` and how long sequences are."""
 
 
 @kernel

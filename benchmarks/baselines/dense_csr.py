@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from harness import jax_best, jax_pick, torch_best, torch_pick
 
+from ..beams import jax_best, jax_pick, torch_best, torch_pick
 from .rows import Array, check, node_starts, sorted_columns
 
 

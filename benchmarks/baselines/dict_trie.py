@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from harness import jax_best, torch_best
 
+from ..beams import jax_best, torch_best
 from .rows import check, node_starts, sorted_columns
 
 _LEAF: dict[int, Any] = {}

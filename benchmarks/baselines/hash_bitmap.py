@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from harness import jax_best, torch_best
 
+from ..beams import jax_best, torch_best
 from .rows import Array, check, node_starts, sorted_columns
 
 

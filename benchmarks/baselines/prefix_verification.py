@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from harness import jax_best, jax_pick, torch_best, torch_pick
 
 from maskwright.runtime import jax_ops, torch_ops
 
+from ..beams import jax_best, jax_pick, torch_best, torch_pick
 from .rows import Array, check, node_starts, sorted_columns
 
 

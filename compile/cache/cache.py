@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import os
 import pickle
 import threading
-import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 from weakref import WeakKeyDictionary
 
-from ... import errors
 from ...automata.budget import Budget
 from ...errors import BudgetError, ConstraintError
-from ...table.transition_table import LazyTable, TransitionTable
+from ...lazy.lazy_table import Compiled, LazyTable
+from ...table.kept import memory_of
+from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from .. import store, text
+from .. import arguments, text
 from ..grammar import build as grammars
+from ..grammar.notations import Syntax
 from ..json_schema import request as schemas
 from ..tags import build as tags
-from ..tags.reading import PARTS, SCHEMAS, plain
+from ..tags.tagged_text import PARTS, SCHEMAS, plain
+from .folder import Folder
+from .processes import compile_in_processes
 
-_SUFFIXES = (".safetensors", ".json")  # of tables, and of errors
-_STALE = 3600.0  # seconds after which a file that was never finished belongs to no process any more
 _SPELLINGS = 4  # of one source, kept with it
 
 
@@ -58,14 +57,14 @@ class Warmed(NamedTuple):
 class _Entry:
     """A table, or why there is none."""
 
-    found: TransitionTable | ConstraintError
+    found: Compiled | ConstraintError
     spellings: list[Any]  # by which it was asked for
     bytes: int = 0
     own: int = 0  # of these, what does not change
 
     def size(self) -> int:
         """Return the bytes that are held for it now; a lazy table grows as it is read."""
-        return self.own + (self.found.memory if isinstance(self.found, TransitionTable) else 0)
+        return self.own + (0 if isinstance(self.found, ConstraintError) else memory_of(self.found))
 
 
 @dataclass
@@ -105,7 +104,7 @@ class Cache:
         directory: str | os.PathLike[str] | None = None,
         directory_bytes: int = 4 << 30,
     ) -> None:
-        text.check_vocabulary(vocabulary)
+        arguments.check_vocabulary(vocabulary)
         for name, limit in (
             ("max_bytes", max_bytes),
             ("max_entries", max_entries),
@@ -116,7 +115,7 @@ class Cache:
             if limit < 1:
                 raise ValueError(f"{name}={limit} must be 1 or more")
         self.vocabulary, self.max_bytes, self.max_entries = vocabulary, max_bytes, max_entries
-        self._folder = None if directory is None else _Folder(Path(directory), directory_bytes, vocabulary)
+        self._folder = None if directory is None else Folder(Path(directory), directory_bytes, vocabulary)
         self._lock = threading.Lock()
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
         self._key_of: dict[Any, Any] = {}  # by spelling
@@ -129,7 +128,7 @@ class Cache:
 
     def compile_json_schema(
         self, schema: Any, *, lazy: bool = True, budget: Budget | None = None, **options: Any
-    ) -> TransitionTable:
+    ) -> Compiled:
         """Return the table of a JSON Schema, as `maskwright.compile_json_schema` makes it, with its options and errors.
 
         The order of keys has a meaning, and makes another table; spacing has none.
@@ -170,11 +169,11 @@ class Cache:
         pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
         spelling = "regex", flags, pattern, budget
         if (entry := self._known(spelling)) is not None:
-            return _answer(entry)
-        key = _key("regex", text.source_of("regex", flags, pattern), False, budget)
+            return _answer(entry).to_table()
+        key = _key("regex", arguments.source_of("regex", flags, pattern), False, budget)
         return self._get(
             key, spelling, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
-        )
+        ).to_table()
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
         """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
@@ -186,25 +185,27 @@ class Cache:
         texts = tuple("".join([choice]) for choice in texts)
         spelling = "choices", texts, budget
         if (entry := self._known(spelling)) is not None:
-            return _answer(entry)
-        key = _key("choices", text.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget)
-        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget))
+            return _answer(entry).to_table()
+        key = _key(
+            "choices", arguments.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget
+        )
+        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget)).to_table()
 
     def compile_grammar(
         self,
         grammar: str,
         *,
         start: str | None = None,
-        syntax: grammars.Syntax = "lark",
+        syntax: Syntax = "lark",
         depth: int = 64,
         budget: Budget | None = None,
-    ) -> TransitionTable:
+    ) -> Compiled:
         """Return the table of a grammar, as `maskwright.compile_grammar` makes it, with its errors.
 
         Why a grammar has no arrays is remembered as well, once somebody has asked for them.
         """
 
-        def make() -> TransitionTable:
+        def make() -> Compiled:
             return grammars.compile_grammar(
                 grammar, self.vocabulary, start=start, syntax=syntax, depth=depth, budget=budget
             )
@@ -212,14 +213,14 @@ class Cache:
         texts = (grammar, syntax, "" if start is None else start)
         if not all(isinstance(each, str) for each in texts) or type(depth) is not int:
             return make()  # which says what is wrong
-        grammar, syntax = "".join([grammar]), cast(grammars.Syntax, "".join([syntax]))  # plain ones
+        grammar, syntax = "".join([grammar]), cast(Syntax, "".join([syntax]))  # plain ones
         start = None if start is None else "".join([start])
-        if syntax not in get_args(grammars.Syntax):
+        if syntax not in get_args(Syntax):
             return make()
         start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
         return self._get(_key("grammar", source, True, budget), None, make)
 
-    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> TransitionTable:
+    def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
         """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
 
         The order of keys has a meaning in schemas, and makes another table everywhere; spacing of JSON text has none.
@@ -272,7 +273,7 @@ class Cache:
             options["allow"] = list(options["allow"])
         contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
         wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
-        found: dict[Any, TransitionTable | ConstraintError] = {}
+        found: dict[Any, Compiled | ConstraintError] = {}
         places: dict[Any, list[int]] = {}
         for n, key, _ in wanted:
             if key is not None:
@@ -296,7 +297,7 @@ class Cache:
             with Progress(disable=not progress, transient=True) as bar:
                 task = bar.add_task("compiling", total=len(mine))
                 jobs = [(key, contents[places[key][0]]) for key in mine]
-                for key, made in _in_processes(self.vocabulary, jobs, options, processes):
+                for key, made in compile_in_processes(self.vocabulary, jobs, options, processes):
                     bar.advance(task)
                     found[key] = made
                     with self._lock:
@@ -320,7 +321,7 @@ class Cache:
         for key, there in found.items():
             if isinstance(there, LazyTable):
                 try:
-                    there.complete()
+                    there.to_table()
                 except BudgetError as error:
                     found[key] = error
         wrong = {n: error for n, _, error in wanted if error is not None}
@@ -328,7 +329,8 @@ class Cache:
             each = found.get(key)
             if isinstance(each, ConstraintError):
                 wrong.update(dict.fromkeys(where, each))
-        tables = sum(len(where) for key, where in places.items() if isinstance(found.get(key), TransitionTable))
+        compiled = {key for key, each in found.items() if not isinstance(each, ConstraintError)}
+        tables = sum(len(where) for key, where in places.items() if key in compiled)
         return Warmed(tables, dict(sorted(wrong.items())))
 
     def _wanted(self, schema: Any, options: dict[str, Any]) -> tuple[Any, ConstraintError | None]:
@@ -391,7 +393,7 @@ class Cache:
             self._make_room()
         return entry
 
-    def _get(self, key: Any, spelling: Any, make: Callable[[], TransitionTable]) -> TransitionTable:
+    def _get(self, key: Any, spelling: Any, make: Callable[[], Compiled]) -> Compiled:
         """Return what there is for a key, or make it, while others who want it wait."""
         while True:
             with self._lock:
@@ -423,29 +425,29 @@ class Cache:
             raise first[0]
         return _answer(entry)
 
-    def _made(
-        self, key: Any, spelling: Any, make: Callable[[], TransitionTable], first: list[ConstraintError]
-    ) -> _Entry:
+    def _made(self, key: Any, spelling: Any, make: Callable[[], Compiled], first: list[ConstraintError]) -> _Entry:
         """Return a new entry, read or compiled; an error is put into `first` as it came, with what caused it."""
-        found = None if self._folder is None else self._folder.read(key)
+        kept = None if self._folder is None else self._folder.read(key)
         with self._lock:
-            self._counts.disk_hits += found is not None
-            self._counts.compilations += found is None
-        if found is None:
-            try:
-                found = make()
-            except ConstraintError as error:
-                first.append(error)
-                found = copy.copy(error)  # without the frames that it came through
-            if isinstance(found, LazyTable):
-                self._keep_arrays(key, found)
-            else:
-                self._write(key, found)
-            with self._lock:
-                self._counts.failures += isinstance(found, ConstraintError)
+            self._counts.disk_hits += kept is not None
+            self._counts.compilations += kept is None
+        if kept is not None:
+            return self._keep(key, spelling, kept)
+        found: Compiled | ConstraintError
+        try:
+            found = make()
+        except ConstraintError as error:
+            first.append(error)
+            found = copy.copy(error)  # without the frames that it came through
+        if isinstance(found, LazyTable):
+            self._keep_arrays(key, found)
+        else:
+            self._write(key, found)
+        with self._lock:
+            self._counts.failures += isinstance(found, ConstraintError)
         return self._keep(key, spelling, found)
 
-    def _keep(self, key: Any, spelling: Any, found: TransitionTable | ConstraintError) -> _Entry:
+    def _keep(self, key: Any, spelling: Any, found: Compiled | ConstraintError) -> _Entry:
         entry = _Entry(found, [], own=1024 + _length(key))
         with self._lock:
             before = self._entries.pop(key, None)
@@ -525,9 +527,9 @@ class _AbandonedError(Exception):
     """A compilation that was interrupted."""
 
 
-def _answer(entry: _Entry) -> TransitionTable:
+def _answer(entry: _Entry) -> Compiled:
     """Return an entry's table, or raise its error: a new one each time, as errors gather frames they come through."""
-    if isinstance(entry.found, TransitionTable):
+    if not isinstance(entry.found, ConstraintError):
         return entry.found
     raise copy.copy(entry.found)
 
@@ -537,148 +539,3 @@ def _length(key: Any) -> int:
     if isinstance(key, tuple):
         return sum(map(_length, key))
     return len(key) if isinstance(key, (str, bytes)) else 64
-
-
-# ---------------------------------------------------------------------------------------------------- processes
-
-_own: dict[str, Any] = {}  # of a process that compiles for others: its vocabulary and options
-
-
-def _in_processes(
-    vocabulary: Vocabulary, jobs: list[tuple[Any, Any]], options: dict[str, Any], processes: int | None
-) -> Iterable[tuple[Any, TransitionTable | ConstraintError]]:
-    """Yield (key, table or error) of (key, schema), as they are done."""
-    # 20 ms to import, for those who have no other processes
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    count = min(len(jobs), processes or os.cpu_count() or 1)
-    if not jobs:
-        return
-    given = {**options, "lazy": False}
-    plain = replace(vocabulary, encoder=None)  # a tokenizer's own function may not be one that can be sent
-    with ProcessPoolExecutor(
-        count, mp_context=get_context("spawn"), initializer=_begin, initargs=(plain, given)
-    ) as pool:
-        waiting = {pool.submit(_compile_whole, schema): key for key, schema in jobs}
-        try:
-            for done in as_completed(waiting):
-                yield waiting.pop(done), done.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _begin(vocabulary: Vocabulary, options: dict[str, Any]) -> None:
-    _own.update(vocabulary=vocabulary, options=options)
-
-
-def _compile_whole(schema: Any) -> TransitionTable | ConstraintError:
-    try:
-        return schemas.compile_json_schema(schema, _own["vocabulary"], **_own["options"])
-    except ConstraintError as error:
-        return copy.copy(error)
-
-
-# -------------------------------------------------------------------------------------------------------- files
-
-
-@dataclass
-class _Folder:
-    """Tables and errors in files, each under a hash of all that it follows from, the code that made it among it.
-
-    A file is written under another name and then renamed, so that no process reads half of one, and carries a checksum.
-    """
-
-    path: Path
-    limit: int
-    vocabulary: Vocabulary
-    _since: int = field(default=-1)  # bytes written since files were last counted
-
-    def _name(self, key: Any) -> str:
-        return store.name_of("table", self.vocabulary.fingerprint, key[0], key[1], store.code())
-
-    def read(self, key: Any) -> TransitionTable | ConstraintError | None:
-        """Return what is kept under a key; None if there is nothing, or it is damaged."""
-        name = self._name(key)
-        for suffix in _SUFFIXES:
-            file = self.path / f"{name}{suffix}"
-            try:
-                found = self._read_table(file) if suffix == _SUFFIXES[0] else _read_error(file, name)
-            except Exception:  # whatever a reader of missing or damaged files may raise
-                continue
-            if isinstance(found, TransitionTable) and found.source != key[1]:
-                continue  # somebody has renamed it
-            with contextlib.suppress(OSError):
-                os.utime(file)  # what is used stays
-            return found
-        return None
-
-    def _read_table(self, file: Path) -> TransitionTable:
-        return TransitionTable.load(file, vocabulary=self.vocabulary.fingerprint)
-
-    def write(self, key: Any, found: TransitionTable | ConstraintError) -> None:
-        """Keep a table or an error, if the folder can be written; not one that another budget would not run into."""
-        if isinstance(found, BudgetError):
-            return
-        table = isinstance(found, TransitionTable)
-        file = self.path / f"{self._name(key)}{_SUFFIXES[not table]}"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if isinstance(found, TransitionTable):
-                found.save(file)
-            else:
-                _write_error(file, found, self._name(key))
-            self._prune(file.stat().st_size)
-        except OSError:
-            return
-        except Exception as error:  # safetensors has an error of its own for what the disk refuses
-            if type(error).__name__ != "SafetensorError":
-                raise
-
-    def _prune(self, written: int) -> None:
-        """Remove files that were not used for longest, once there are more bytes than the limit; now and then."""
-        if 0 <= self._since <= self.limit // 16 - written:
-            self._since += written
-            return
-        self._since = 0
-        files, now = [], time.time()
-        for file in self.path.iterdir():
-            with contextlib.suppress(OSError):  # another process may have removed it
-                stat = file.stat()
-                if file.name.endswith(".part"):
-                    if now - stat.st_mtime > _STALE:
-                        file.unlink()
-                elif file.name.startswith("table-") and file.suffix in _SUFFIXES:
-                    files.append((stat.st_mtime, stat.st_size, file))
-        total = sum(size for _, size, _ in files)
-        for _, size, file in sorted(files):
-            if total <= self.limit:
-                break
-            with contextlib.suppress(OSError):
-                file.unlink()
-                total -= size
-
-
-def _write_error(file: Path, error: ConstraintError, name: str) -> None:
-    kept = {"name": name, "kind": type(error).__name__, "args": error.args, "more": error.__dict__}
-    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
-    try:
-        temporary.write_text(json.dumps({**kept, "checksum": _checksum(kept)}))
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _read_error(file: Path, name: str) -> ConstraintError:
-    kept = json.loads(file.read_text())
-    if kept.pop("checksum") != _checksum(kept) or kept["name"] != name:
-        raise ValueError(f"{file} was changed after it was written")
-    found = errors.made_again(getattr(errors, kept["kind"]), tuple(kept["args"]), kept["more"])
-    if not isinstance(found, ConstraintError):
-        raise TypeError(f"{file} holds no error of a constraint")
-    return found
-
-
-def _checksum(kept: dict[str, Any]) -> str:
-    return store.name_of("error", json.dumps(kept, sort_keys=True))

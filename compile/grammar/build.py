@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
+from ...automata.network import Network
 from ...errors import ConstraintError, NoTableError
-from ...lazy.grammar import NO_TOKENS, LazyGrammar
-from ...table.transition_table import LazyTable, TransitionTable
+from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
+from ...lazy.lazy_table import Compiled, LazyTable
+from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
+from ..arguments import begin_budget, check_vocabulary, checked_depth, source_of
 from ..bind.bind import bind
 from ..bind.link import link_machine
-from ..tags.reading import dfa_of
-from ..text import begin_budget, check_vocabulary, checked_depth, source_of
 from .analysis import called
 from .delimited import NotDelimitedError, to_machine
 from .form import Grammar
-from .network import Network, build
+from .network import build
+from .notations import STARTS, Syntax, reader_of
 from .regions import delimited, with_lists
+from .regular import dfa_of
 from .special_tokens import spelt
-
-Syntax = Literal["lark", "gbnf", "ebnf"]
-STARTS: dict[str, str] = {"lark": "start", "gbnf": "root", "ebnf": "root"}
 
 
 def compile_grammar(
@@ -38,7 +37,7 @@ def compile_grammar(
     syntax: Syntax = "lark",
     depth: int = 64,
     budget: Budget | None = None,
-) -> TransitionTable:
+) -> Compiled:
     r"""Compile a context-free grammar into a table of exactly the texts that it derives.
 
     grammar: in Lark's notation, in GBNF (llama.cpp), or in EBNF (W3C, as XGrammar writes it), as `syntax` says. start:
@@ -84,9 +83,7 @@ def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: 
     return start, source_of("grammar", syntax, start, str(depth), vocabulary.names, grammar)
 
 
-def compile_form(
-    form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64
-) -> TransitionTable:
+def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64) -> Compiled:
     """Return the table of a grammar that was read; the same errors as `compile_grammar`."""
     try:
         form, vocabulary = spelt(form, vocabulary)
@@ -112,18 +109,6 @@ def compile_form(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
         depth=0, nested=network.embeds,
     )  # fmt: skip
-
-
-def reader_of(syntax: Syntax) -> Callable[..., Grammar]:
-    """Return what reads a notation; lark is only imported for its own."""
-    if syntax == "lark":
-        from .lark import read_lark
-
-        return read_lark
-    from .ebnf import read_ebnf
-    from .gbnf import read_gbnf
-
-    return read_gbnf if syntax == "gbnf" else read_ebnf
 
 
 def _missing(network: Network, vocabulary: Vocabulary) -> bytes:
@@ -152,8 +137,7 @@ def _whole(
         return link_machine(machine, start, vocabulary, source, depth, meter)
     raise NoTableError(
         "this grammar has no finite table: a rule stands within itself with something on either side, and no brackets "
-        "say where it begins and ends, so what is open must be remembered: a Matcher follows it, and put() reads it on "
-        "demand, without max_tokens"
+        "say where it begins and ends, so what is open must be remembered"
     )
 
 

@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import DEAD, RETURN
 from ...automata.dfa import BYTES
-from ...automata.minimize import refine
-from ...automata.pushdown import DEAD, RETURN, PushdownMachine
-from ...lazy.grammar import NO_TOKENS, LazyGrammar
-from .network import Network
+from ...automata.network import Network
+from ...automata.pushdown import PushdownMachine
+from ...automata.refinement import refine
+from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 
 _PLAIN, _CALL, _RETURN, _UNDECIDED, _EARLY = range(5)
 

@@ -15,17 +15,16 @@ lies in no folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 from typing import Any, NoReturn
 
-from lark import Token, Tree
+from lark import Token
 from lark.exceptions import GrammarError as LarkError
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 from lark.lexer import Pattern, PatternRE, PatternStr
-from lark.load_grammar import GRAMMAR_ERRORS, _get_parser, _literal_to_pattern, eval_escaping, stdlib_loader
-from lark.parsers.lalr_analysis import Shift
+from lark.load_grammar import GRAMMAR_ERRORS, _get_parser, _literal_to_pattern, eval_escaping
 from lark.utils import get_regexp_width
 
 from ...automata import ops
@@ -33,10 +32,9 @@ from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
 from ...errors import ConstraintError, GrammarError, RegexError
 from .form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
+from .lark_definitions import Definition, FaultError, Literals, Module
+from .lark_parser import parsed
 from .terminals import in_any_case, words
-
-Literals = tuple[tuple[str, bool], ...] | None
-"""The texts that a terminal is one of, and whether in any case, where it is made of strings only."""
 
 _ANY_CASE = frozenset("i")
 _MOST_TEMPLATES = 10_000  # uses of templates with different arguments
@@ -77,264 +75,6 @@ def read_lark(text: str, start: str = "start", meter: Meter | None = None) -> Gr
         ) from None
 
 
-# ----------------------------------------------------------------------------------------------------- lark's parser
-
-
-@lru_cache(maxsize=1)
-def _tables() -> Any:
-    """Return lark's lexer and LALR tables for its own notation, ready for `_parsed`; None if they are not as expected.
-
-    Its pattern for a token; the kinds left out; by state, what each symbol does: the next state, or what to reduce, as
-    (number of symbols, name, callback); the first state and the last.
-    """
-    parser = _get_parser()  # type: ignore[no-untyped-call]
-    try:
-        lexer, inner = parser.lexer, parser.parser.parser
-        patterns, table = lexer.scanner._mres, inner.parse_table
-        if len(patterns) != 1 or lexer.callback or lexer.user_callbacks:
-            return None
-        number = {state: i for i, state in enumerate(table.states)}
-        rows = []
-        for moves in table.states.values():
-            row: dict[str, Any] = {}
-            for symbol, (action, then) in moves.items():
-                if action is Shift:
-                    row[symbol] = number[then]
-                else:
-                    row[symbol] = (len(then.expansion), then.origin.name, inner.callbacks[then])
-            rows.append(row)
-        ends = number[table.start_states["start"]], number[table.end_states["start"]]
-        return patterns[0], frozenset(lexer.ignore_types), rows, ends
-    except (AttributeError, KeyError, TypeError):
-        return None
-
-
-def _parsed(text: str) -> Any:
-    """Return what lark's parser returns for a grammar, in two thirds of the time, by the same tables.
-
-    It is lark that says what is wrong where something is.
-    """
-    tables = _tables()
-    if tables is not None:
-        pattern, left_out, rows, (first, last) = tables
-        states, row, end = [first], rows[first], 0
-        values: list[Any] = []
-        for match in iter(pattern.scanner(text).match, None):
-            kind, begin = match.lastgroup, end
-            end = match.end()
-            if kind in left_out:
-                continue
-            while type(move := row.get(kind)) is tuple:
-                _reduce(move, states, values, rows)
-                row = rows[states[-1]]
-            if move is None:
-                break
-            states.append(move)
-            values.append(None if kind[0] == "_" else Token(kind, match.group(), begin))  # punctuation is dropped
-            row = rows[move]
-        else:
-            while end == len(text) and type(move := row.get("$END")) is tuple:
-                _reduce(move, states, values, rows)
-                row = rows[states[-1]]
-                if states[-1] == last:
-                    return values[-1]
-    return _get_parser().parse(text, "start")  # type: ignore[no-untyped-call]
-
-
-def _reduce(move: Any, states: list[int], values: list[Any], rows: list[dict[str, Any]]) -> None:
-    size, name, callback = move
-    children: list[Any] = []
-    if size:
-        children = values[-size:]
-        del states[-size:], values[-size:]
-    values.append(callback(children))
-    states.append(rows[states[-1]][name])
-
-
-# ----------------------------------------------------------------------------------------------------- definitions
-
-
-class _FaultError(Exception):
-    """What is wrong, and the token where it is."""
-
-    def __init__(self, message: str, token: Token | None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.token = token
-
-
-class _Definition:
-    """A rule or a terminal: its tree, None if it is only declared, what extends it, and where its names are found.
-
-    home: the definitions that the names in a terminal's tree refer to. renamed: what the names in an imported rule's
-    tree are called in the grammar that imports it.
-    """
-
-    __slots__ = ("home", "is_terminal", "made", "more", "name", "params", "renamed", "tree")
-
-    def __init__(
-        self,
-        name: Token,
-        is_terminal: bool,
-        tree: Any,
-        home: dict[str, _Definition],
-        params: tuple[str, ...] = (),
-        renamed: Callable[[str], str] = str,
-    ) -> None:
-        self.name, self.is_terminal, self.tree, self.params = name, is_terminal, tree, params
-        self.home, self.renamed = home, renamed
-        self.more: list[tuple[Any, dict[str, _Definition]]] = []
-        self.made: tuple[Pattern, Literals] | None = None  # a terminal's pattern, once it is known
-
-    def again(self, home: dict[str, _Definition], renamed: Callable[[str], str] | None = None) -> _Definition:
-        """Return a copy that can be changed."""
-        copied = _Definition(self.name, self.is_terminal, self.tree, home, self.params, renamed or self.renamed)
-        copied.more = list(self.more)
-        return copied
-
-
-class _Module:
-    """The definitions of one text, what it imports among them."""
-
-    def __init__(self, tree: Any) -> None:
-        self.definitions: dict[str, _Definition] = {}
-        self.ignored: list[Any] = []
-        self.imported: dict[str, Token] = {}  # where each imported name was asked for
-        imports: dict[tuple[str, ...], tuple[Token, dict[str, str]]] = {}
-        for statement in tree.children:
-            if statement.data == "import":
-                path, names, first = _import(statement)
-                imports.setdefault(path, (first, {}))[1].update(names)
-        for path, (first, names) in imports.items():
-            self._take(path, names, first)
-        for statement in tree.children:
-            kind = statement.data
-            if kind == "ignore":
-                self.ignored.append(statement.children[0])
-            elif kind == "declare":
-                for symbol in statement.children:
-                    if symbol.data != "terminal":
-                        raise _FaultError(
-                            "a rule cannot be declared without saying what it is: define it", symbol.children[0]
-                        )
-                    self._define(_Definition(symbol.children[0], True, None, self.definitions))
-            elif kind in ("rule", "term"):
-                self._define(self._definition(statement))
-            elif kind == "override":
-                made = self._definition(statement.children[0])
-                if made.name not in self.definitions:
-                    raise _FaultError(f"there is no {made.name} to override: define it without %override", made.name)
-                self.definitions[str(made.name)] = made
-            elif kind == "extend":
-                self._extend(self._definition(statement.children[0]))
-
-    def _definition(self, statement: Any) -> _Definition:
-        parts = statement.children
-        if statement.data == "term":
-            return _Definition(parts[0], True, parts[-1], self.definitions)
-        _, name, params, _, tree = parts
-        listed = tuple(str(p) for p in params.children) if params is not None else ()
-        if len(set(listed)) < len(listed):
-            raise _FaultError(f"the template {name} has two parameters of one name: rename one", name)
-        return _Definition(name, False, tree, self.definitions, listed)
-
-    def _define(self, made: _Definition) -> None:
-        if made.name in self.definitions:
-            raise _FaultError(
-                f"{made.name} is defined more than once: rename one, or write %override or %extend", made.name
-            )
-        self.definitions[str(made.name)] = made
-
-    def _extend(self, made: _Definition) -> None:
-        name = str(made.name)
-        old = self.definitions.get(name)
-        if old is None or old.is_terminal != made.is_terminal or old.tree is None:
-            raise _FaultError(f"there is no {name} to extend: define it without %extend", made.name)
-        if old.params != made.params:
-            raise _FaultError(f"{name} is extended with other parameters than it has: give it {old.params}", made.name)
-        if old.is_terminal and old.home is not self.definitions:
-            # terminals of the library are shared, and those made of this one are extended with it
-            theirs: dict[str, _Definition] = {}
-            theirs.update({key: d.again(theirs) for key, d in old.home.items()})
-            for key, d in self.definitions.items():
-                if d.home is old.home and d.is_terminal:
-                    self.definitions[key] = theirs[str(d.name)]
-            old = self.definitions[name]
-        old.more.insert(0, (made.tree, self.definitions))
-
-    def _take(self, path: tuple[str, ...], names: dict[str, str], first: Token) -> None:
-        """Import names, and the rules that they need, under the names that lark gives them."""
-        theirs = _library(path)
-        if theirs is None:
-            raise _FaultError(
-                f"there is no grammar {'.'.join(path)} in lark's library: copy what it defines into this one", first
-            )
-        prefix = "__".join(path)
-
-        def renamed(name: str) -> str:
-            if name in names:
-                return names[name]
-            return f"_{prefix}__{name[1:]}" if name.startswith("_") else f"{prefix}__{name}"
-
-        todo = list(names)
-        taken = set()
-        while todo:
-            name = todo.pop()
-            if name in taken:
-                continue
-            taken.add(name)
-            d = theirs.get(name)
-            if d is None:
-                raise _FaultError(f"{'.'.join(path)} has no {name}", first)
-            if renamed(name) in self.definitions:
-                raise _FaultError(f"{renamed(name)} is imported more than once: rename one with ->", first)
-            self.definitions[renamed(name)] = d if d.is_terminal else d.again(self.definitions, renamed)
-            self.imported[renamed(name)] = first
-            if not d.is_terminal:
-                todo += [str(s.children[0]) for s in _symbols(d.tree) if s.children[0] not in d.params]
-
-
-def _import(statement: Any) -> tuple[tuple[str, ...], dict[str, str], Token]:
-    """Return (path, new name by name, first token) of an import."""
-    where, *more = statement.children
-    parts = where.children
-    if where.data == "import_rel":
-        raise _FaultError(
-            "an import relative to this grammar's file is not supported, because a grammar given as text is in no "
-            "file: copy what it defines into this one",
-            parts[0],
-        )
-    if more and isinstance(more[0], Tree):
-        return tuple(map(str, parts)), {str(name): str(name) for name in more[0].children}, parts[0]
-    if len(parts) < 2:
-        raise _FaultError(f"nothing is imported from {parts[0]}: write {parts[0]}.NAME", parts[0])
-    return tuple(map(str, parts[:-1])), {str(parts[-1]): str(more[0] if more else parts[-1])}, parts[0]
-
-
-def _symbols(tree: Any) -> Iterator[Any]:
-    """Yield the symbols of a definition; what an alias calls a part of it is none."""
-    todo = [tree]
-    while todo:
-        each = todo.pop()
-        if isinstance(each, Tree):
-            if each.data in ("terminal", "nonterminal"):
-                yield each
-            todo += each.children[:1] if each.data == "alias" else each.children
-
-
-@lru_cache(maxsize=64)
-def _library(path: tuple[str, ...]) -> dict[str, _Definition] | None:
-    """Return the definitions of a grammar in lark's library, or None if there is none of that name."""
-    try:
-        _, text = stdlib_loader(None, "/".join(path) + ".lark")
-    except OSError:
-        return None
-    return _Module(_parsed(text + "\n")).definitions
-
-
-# --------------------------------------------------------------------------------------------------------- reading
-
-
 class _Reader:
     def __init__(self, text: str, meter: Meter) -> None:
         self.text, self.meter = text, meter
@@ -342,7 +82,7 @@ class _Reader:
         self.terminals: dict[str, Node] = {}  # by name, and by what a literal says
         self.rules: dict[str, Node] = {}
         self.where: dict[str, int] = {}
-        self.templates: list[tuple[str, _Definition, dict[str, Any]]] = []  # uses to be written out
+        self.templates: list[tuple[str, Definition, dict[str, Any]]] = []  # uses to be written out
         self.ignoring = False
 
     def fail(self, message: str, token: Token | int | None) -> NoReturn:
@@ -351,7 +91,7 @@ class _Reader:
 
     def grammar(self, start: str) -> Grammar:
         try:
-            self.module = _Module(self._tree())
+            self.module = Module(self._tree())
             ignored = self._ignored()
             for name, d in self.module.definitions.items():
                 if not d.is_terminal:
@@ -362,7 +102,7 @@ class _Reader:
             while self.templates:
                 name, d, given = self.templates.pop()
                 self.rules[name] = self._rule(d, given)
-        except _FaultError as fault:
+        except FaultError as fault:
             self.fail(fault.message, fault.token)
         if start not in self.rules:
             hint = f"there is {', '.join(list(self.rules)[:5])}" if self.rules else "it has no rules"
@@ -373,7 +113,7 @@ class _Reader:
         """Return lark's tree of the text, special tokens in the place of terminals."""
         text = self._without_specials() if "<" in self.text else self.text
         try:
-            return _parsed(text + "\n")
+            return parsed(text + "\n")
         except UnexpectedCharacters as error:
             position = error.pos_in_stream or 0
             self._refuse_addition(position)
@@ -434,7 +174,7 @@ class _Reader:
 
     # ------------------------------------------------------------------------------------------------------ rules
 
-    def _rule(self, d: _Definition, given: dict[str, Any]) -> Node:
+    def _rule(self, d: Definition, given: dict[str, Any]) -> Node:
         own: list[Node] = [self._node(tree, given, str) for tree, _ in d.more]
         return _choice([*own, self._node(d.tree, given, d.renamed)])
 
@@ -535,7 +275,7 @@ class _Reader:
 
     # -------------------------------------------------------------------------------------------------- terminals
 
-    def _terminal(self, name: str, d: _Definition) -> Node:
+    def _terminal(self, name: str, d: Definition) -> Node:
         node = self.terminals.get(name)
         if node is None:
             if d.tree is None:
@@ -571,8 +311,7 @@ class _Reader:
         try:
             return words(pattern, self.meter)
         except RegexError as error:
-            message = str(error).split("\n")[0]
-            self.fail(message, self._blamed(pattern, error.position, trees, token))
+            self.fail(error.message, self._blamed(pattern, error.position, trees, token))
 
     def _blamed(self, pattern: str, position: int, trees: list[Any], token: Token | None) -> Token | int | None:
         """Return where in the text a place in a terminal's pattern comes from, or the terminal's name."""
@@ -587,11 +326,11 @@ class _Reader:
                     return (literal.start_pos or 0) + (1 + position - begin if same else 0)
         return token
 
-    def _made(self, d: _Definition, within: tuple[_Definition, ...]) -> tuple[Pattern, Literals]:
+    def _made(self, d: Definition, within: tuple[Definition, ...]) -> tuple[Pattern, Literals]:
         """Return the pattern of a terminal."""
         if d.made is None:
             if d in within:
-                raise _FaultError(f"the terminal {d.name} is made of itself: only rules can be", d.name)
+                raise FaultError(f"the terminal {d.name} is made of itself: only rules can be", d.name)
             alternatives = [self._pattern(tree, home, (*within, d)) for tree, home in d.more]
             alternatives += [self._pattern(child, d.home, (*within, d)) for child in d.tree.children]
             d.made = _alternatives(alternatives)
@@ -600,7 +339,7 @@ class _Reader:
         return d.made
 
     def _pattern(
-        self, tree: Any, home: dict[str, _Definition], within: tuple[_Definition, ...]
+        self, tree: Any, home: dict[str, Definition], within: tuple[Definition, ...]
     ) -> tuple[Pattern, Literals]:
         """Return a part of a terminal as lark writes it as a pattern, and as plain texts where it is that."""
         kind, children = tree.data, tree.children
@@ -611,22 +350,22 @@ class _Reader:
             try:
                 pattern = _read(str(token), token.type)
             except (LarkError, ValueError) as error:
-                raise _FaultError(f"{token} is no terminal: {error.args[0]}", token) from None
+                raise FaultError(f"{token} is no terminal: {error.args[0]}", token) from None
             if "l" in pattern.flags:
-                raise _FaultError("the flag l, for a locale's letters, is for patterns over bytes: leave it out", token)
+                raise FaultError("the flag l, for a locale's letters, is for patterns over bytes: leave it out", token)
             plain = isinstance(pattern, PatternStr) and _ANY_CASE.issuperset(pattern.flags)
             return pattern, ((pattern.value, bool(pattern.flags)),) if plain else None
         if kind == "range":
             low, high = children
             if low[-1] != '"' or high[-1] != '"' or not _evaluated(low) == 1 == _evaluated(high):
-                raise _FaultError("a range needs one character at either end, without flags", low)
+                raise FaultError("a range needs one character at either end, without flags", low)
             return PatternRE(f"[{low[1:-1]}-{high[1:-1]}]"), None
         if kind == "terminal":
             name = children[0]
             d = home.get(str(name))
             if d is None or d.tree is None:
                 special = str(name) in self.specials or d is not None
-                raise _FaultError(
+                raise FaultError(
                     "a special token cannot be part of a terminal: make this a rule"
                     if special
                     else f"there is no terminal {name}: define or import it",
@@ -652,8 +391,8 @@ class _Reader:
             return PatternRE(f"(?:{pattern.to_regexp()}){sign}", pattern.flags), None
         token = next(tree.scan_values(lambda v: isinstance(v, Token)))
         if kind == "alias":
-            raise _FaultError("an alias has no place in a terminal: remove it", token)
-        raise _FaultError("a rule has no place in a terminal: make this a rule as well", token)
+            raise FaultError("an alias has no place in a terminal: remove it", token)
+        raise FaultError("a rule has no place in a terminal: make this a rule as well", token)
 
 
 def _evaluated(token: Token) -> int:

@@ -8,48 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
+from ...automata.network import Network
 from .analysis import called, check_productive, embedding, in_order, least, may_read, nullable_rules, reachable
 from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Terminal, Text
 
-
-@dataclass(frozen=True)
-class Network:
-    """Arrays of a network; C classes of symbols, T states of terminals, Q positions within terminals, N nodes, R rules.
-
-    Symbols are the 256 bytes: special tokens are spelt by some of them. Rules are numbered so that one that is
-    called where another begins comes after it, or is in its group. Node 0 ends and does nothing else.
-    """
-
-    class_of: NDArray[np.int32]  # (256,)
-    transition: NDArray[np.int32]  # (T * C,) the state of the same terminal that a class leads to, or -1
-    ends: NDArray[np.uint8]  # (T,) 1 where a terminal may end, 2 where it may go on, 3 for both
-    position_state: NDArray[np.int32]  # (Q,) of the terminal
-    position_node: NDArray[np.int32]  # (Q,) where its end leads to
-    node_final: NDArray[np.uint8]  # (N,) 1 where a rule may end, 2 where it can do nothing else, too
-    terminal_start: NDArray[np.int32]  # (N + 1,)
-    terminal: NDArray[np.int32]  # the first positions of terminals that a node begins with
-    call_start: NDArray[np.int32]  # (N + 1,)
-    call_rule: NDArray[np.int32]
-    call_node: NDArray[np.int32]  # where a call returns to
-    rule_node: NDArray[np.int32]  # (R,) where a rule begins
-    rule_group: NDArray[np.int32]  # (R,) rules that are called where each other begin have the same
-    start: int  # the node where the whole begins
-    rules: tuple[str, ...]  # names
-    embeds: bool  # whether a rule stands within itself, with something before it and something after it
-    region_node: NDArray[np.int32]  # where what stands within each region begins
-    mark: NDArray[np.int32]  # (T,) 2 * region + 1 where one begins, and as much more where it ends; 0 of terminals
-
-    @property
-    def classes(self) -> int:
-        """The number of classes of symbols."""
-        return int(self.class_of.max()) + 1
+_NOTHING = Text(b"")  # stands where a region begins or ends: nothing is read from there
+_READING = "reading a grammar"
 
 
 @dataclass
@@ -64,12 +35,14 @@ class _Building:
     regions: dict[int, Region] = field(default_factory=dict)  # by identity, in order
 
     def node(self) -> int:
+        """Return a new node."""
         self.free.append([])
         self.atoms.append([])
         self.calls.append([])
         return len(self.free) - 1
 
     def piece(self, key: Any, what: Text | Dfa) -> int:
+        """Return the number of a terminal, which is the same for the same key."""
         found = self.automata.get(key)
         if found is None:
             found = self.automata[key] = len(self.pieces)
@@ -77,6 +50,7 @@ class _Building:
         return found
 
     def terminal(self, item: Text | Terminal) -> int:
+        """Return the number of an item of a grammar."""
         return self.piece(item.data, item) if isinstance(item, Text) else self.piece(id(item.dfa), item.dfa)
 
 
@@ -87,101 +61,123 @@ def build(grammar: Grammar, meter: Meter) -> Network:
     """
     check_productive(grammar)
     rules = reachable(grammar)
-    nullable = nullable_rules(rules)
     nonempty = least(rules, may_read)
-    inline = _inlined(rules, grammar.start)
-    made = _Building()
-    end = made.node()
-    ends, begins = {}, {}
-    spaces: dict[int, int] = {}
+    writer = _Writer(grammar, rules, nonempty, meter)
+    ends = writer.put_rules()
+    start, regions = writer.put_whole()
+    embeds = bool(embedding(rules, nonempty))
+    closures = _Closures(writer.made, ends, nullable_rules(rules))
+    return _arranged(writer.made, closures, writer.begins, start, embeds, regions, meter)
 
-    def space_before(node: int) -> int:
+
+class _Writer:
+    """Writes the rules of a grammar into nodes."""
+
+    def __init__(self, grammar: Grammar, rules: Mapping[str, Node], nonempty: set[str], meter: Meter) -> None:
+        self._grammar, self._rules, self._nonempty, self._meter = grammar, rules, nonempty, meter
+        self._inline = _inlined(rules, grammar.start)
+        self.made = _Building()
+        self._end = self.made.node()  # of the whole
+        self.begins: dict[str, int] = {}  # of rules that are called
+        self._spaces: dict[int, int] = {}  # see `_space_before`
+
+    def put_rules(self) -> set[int]:
+        """Write the rules that are called, and return the nodes where a rule, or the whole, ends."""
+        ends = {self._end}
+        for name, body in self._rules.items():
+            if name not in self._inline and name in self._nonempty:
+                self.begins[name], end = self.made.node(), self.made.node()
+                ends.add(end)
+                self._put(body, self.begins[name], end)
+        return ends
+
+    def put_whole(self) -> tuple[int, list[int]]:
+        """Write the whole and the regions in it, and return where it begins, and where each region's inside does."""
+        made = self.made
+        start = made.node()
+        self._put(Rule(self._grammar.start), start, self._end)
+        done: list[int] = []
+        while len(done) < len(made.regions):  # which may have others within
+            for key in list(made.regions)[len(done) :]:
+                inside, closing, closed = made.node(), made.node(), made.node()
+                self._put(made.regions[key].body, inside, closing)
+                made.atoms[closing].append((made.terminal(made.regions[key].closer), closed))
+                made.atoms[closed].append((made.piece(("closed", key), _NOTHING), self._end))
+                done.append(self._space_before(inside))
+        return self._space_before(start), done
+
+    def _space_before(self, node: int) -> int:
         """Return a node from which one comes to `node`, with what is ignored before it."""
-        if grammar.ignored is None:
+        ignored, made = self._grammar.ignored, self.made
+        if ignored is None:
             return node
-        found = spaces.get(node)
+        found = self._spaces.get(node)
         if found is None:
-            found = spaces[node] = made.node()
+            found = self._spaces[node] = made.node()
             made.free[found].append(node)
-            made.atoms[found].append((made.piece(id(grammar.ignored), grammar.ignored), found))
+            made.atoms[found].append((made.piece(id(ignored), ignored), found))
         return found
 
-    def put(item: Node, begin: int, to: int) -> None:
+    def _put(self, item: Node, begin: int, to: int) -> None:
         """Lead from one node to another by what an item derives."""
+        made = self.made
         if isinstance(item, (Text, Terminal)):
             if not item.data if isinstance(item, Text) else item.dfa.accepting[0]:
                 made.free[begin].append(to)
             if not isinstance(item, Text) or item.data:
-                made.atoms[begin].append((made.terminal(item), space_before(to)))
+                made.atoms[begin].append((made.terminal(item), self._space_before(to)))
         elif isinstance(item, Rule):
-            if item.name not in nonempty:
+            if item.name not in self._nonempty:
                 made.free[begin].append(to)
-            elif item.name in inline:
-                put(rules[item.name], begin, to)
+            elif item.name in self._inline:
+                self._put(self._rules[item.name], begin, to)
             else:
                 made.calls[begin].append((item.name, to))
         elif isinstance(item, Sequence):
             for part in item.items[:-1]:
                 between = made.node()
-                put(part, begin, between)
+                self._put(part, begin, between)
                 begin = between
             if item.items:
-                put(item.items[-1], begin, to)
+                self._put(item.items[-1], begin, to)
             else:
                 made.free[begin].append(to)
         elif isinstance(item, Choice):
             for part in item.items:
-                put(part, begin, to)
+                self._put(part, begin, to)
         elif isinstance(item, Region):
             if id(item) not in made.regions:
                 made.regions[id(item)] = item
             opened = made.node()
             made.atoms[begin].append((made.terminal(item.opener), opened))
-            made.atoms[opened].append((made.piece(("opened", id(item)), _NOTHING), space_before(to)))
+            made.atoms[opened].append((made.piece(("opened", id(item)), _NOTHING), self._space_before(to)))
         else:
             assert isinstance(item, Repeat), "special tokens are texts by now"
-            put_repeat(item, begin, to)
+            self._put_repeat(item, begin, to)
         if len(made.free) & 1023 == 0:
-            meter.check(states=len(made.free), doing="reading a grammar")
+            self._meter.check(states=len(made.free), doing=_READING)
 
-    def put_repeat(item: Repeat, begin: int, to: int) -> None:
-        meter.check(states=len(made.free) + max(item.low, item.high or 0), doing="reading a grammar")
+    def _put_repeat(self, item: Repeat, begin: int, to: int) -> None:
+        made, meter = self.made, self._meter
+        meter.check(states=len(made.free) + max(item.low, item.high or 0), doing=_READING)
         for _ in range(item.low):
             between = made.node()
-            put(item.item, begin, between)
+            self._put(item.item, begin, between)
             begin = between
-            meter.check(states=len(made.free), doing="reading a grammar")
+            meter.check(states=len(made.free), doing=_READING)
         if item.high is None:
             loop = made.node()
             made.free[begin].append(loop)
-            put(item.item, loop, loop)
+            self._put(item.item, loop, loop)
             made.free[loop].append(to)
             return
         for _ in range(item.high - item.low):
             made.free[begin].append(to)
             between = made.node()
-            put(item.item, begin, between)
+            self._put(item.item, begin, between)
             begin = between
-            meter.check(states=len(made.free), doing="reading a grammar")
+            meter.check(states=len(made.free), doing=_READING)
         made.free[begin].append(to)
-
-    for name, body in rules.items():
-        if name not in inline and name in nonempty:
-            begins[name], ends[name] = made.node(), made.node()
-            put(body, begins[name], ends[name])
-    start = made.node()
-    put(Rule(grammar.start), start, end)
-    done: list[int] = []
-    while len(done) < len(made.regions):  # which may have others within
-        for key in list(made.regions)[len(done) :]:
-            inside, closing, closed = made.node(), made.node(), made.node()
-            put(made.regions[key].body, inside, closing)
-            made.atoms[closing].append((made.terminal(made.regions[key].closer), closed))
-            made.atoms[closed].append((made.piece(("closed", key), _NOTHING), end))
-            done.append(space_before(inside))
-    start = space_before(start)
-    embeds = bool(embedding(rules, nonempty))
-    return _arranged(made, begins, {end, *ends.values()}, nullable, start, embeds, done, meter)
 
 
 def _inlined(rules: Mapping[str, Node], start: str) -> set[str]:
@@ -215,43 +211,65 @@ _MOST_INLINED = 16  # rules in place of each other's calls
 # ---------------------------------------------------------------------------------------------------- arrays
 
 
-def _arranged(
-    made: _Building, begins: Mapping[str, int], finals: set[int], nullable: set[str], start: int,
-    embeds: bool, regions: list[int], meter: Meter,
-) -> Network:  # fmt: skip
-    """Return the arrays of a network: of nodes that can be reached, without edges that read nothing."""
-    closed: dict[int, tuple[list[tuple[int, int]], list[tuple[str, int]], bool]] = {}
+class _Closure(NamedTuple):
+    """What a node leads to, without reading and through rules that derive the empty text as well."""
 
-    def close(node: int) -> tuple[list[tuple[int, int]], list[tuple[str, int]], bool]:
-        found = closed.get(node)
-        if found is not None:
-            return found
+    atoms: list[tuple[int, int]]  # (terminal, node)
+    calls: list[tuple[str, int]]  # (rule, node)
+    final: bool  # whether a rule, or the whole, may end
+
+
+class _Closures:
+    """The closures of nodes, each made once."""
+
+    def __init__(self, made: _Building, ends: set[int], nullable: set[str]) -> None:
+        self._made, self._ends, self._nullable = made, ends, nullable
+        self._known: dict[int, _Closure] = {}
+
+    def of(self, node: int) -> _Closure:
+        """Return the closure of a node."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = self._close(node)
+        return found
+
+    def end_at(self, node: int) -> None:
+        """Let a node end and do nothing else."""
+        self._known[node] = _Closure([], [], True)
+
+    def _close(self, node: int) -> _Closure:
+        made = self._made
         seen, todo, final = {node}, [node], False
         atoms: list[tuple[int, int]] = []
         calls: list[tuple[str, int]] = []
         while todo:
             here = todo.pop()
-            final |= here in finals
+            final |= here in self._ends
             atoms += made.atoms[here]
             further = made.free[here]
             if made.calls[here]:
                 calls += made.calls[here]
-                further = further + [to for name, to in made.calls[here] if name in nullable]
+                further = further + [to for name, to in made.calls[here] if name in self._nullable]
             for to in further:
                 if to not in seen:
                     seen.add(to)
                     todo.append(to)
-        found = closed[node] = sorted(set(atoms)), sorted(set(calls)), final
-        return found
+        return _Closure(sorted(set(atoms)), sorted(set(calls)), final)
 
-    number: dict[int, int] = {}  # of nodes that can be reached; those that read alike have the same
+
+def _reached(closures: _Closures, roots: list[int]) -> tuple[list[int], dict[int, int]]:
+    """Return the nodes that can be reached, and their numbers; those that read alike have the same.
+
+    Node 0 is the end of the whole, which does nothing else.
+    """
+    number: dict[int, int] = {}
     alike: dict[Any, int] = {((), (), True): 0}
-    order: list[int] = [0]  # node 0 is the end of the whole
-    todo = [start, *begins.values(), *regions]
+    order: list[int] = [0]
+    todo = list(roots)
     for node in todo:
         if node in number:
             continue
-        atoms, calls, final = close(node)
+        atoms, calls, final = closures.of(node)
         key = (tuple(atoms), tuple(calls), final)
         known = alike.get(key)
         if known is None:
@@ -260,56 +278,77 @@ def _arranged(
             todo += [to for _, to in atoms]
             todo += [to for _, to in calls]
         number[node] = known
-    closed[0] = [], [], True
-    meter.check(states=len(order), doing="reading a grammar")
+    closures.end_at(0)
+    return order, number
 
-    names, groups = in_order({name: {other for other, _ in close(begins[name])[1]} for name in begins})
+
+class _Positions:
+    """Places within terminals: each terminal before each node is there once."""
+
+    def __init__(self, sizes: NDArray[np.int64]) -> None:
+        self._sizes = sizes  # states of each terminal
+        self._at: dict[tuple[int, int], int] = {}
+        self.count = 0
+
+    def of(self, piece: int, node: int) -> int:
+        """Return the first position of a terminal before a node."""
+        found = self._at.get((piece, node))
+        if found is None:
+            found = self._at[piece, node] = self.count
+            self.count += int(self._sizes[piece])
+        return found
+
+    def arrays(self, first: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return the state and the node of each position. first: the first state of each terminal."""
+        pieces = np.array([piece for piece, _ in self._at], np.int64)
+        lengths = self._sizes[pieces] if pieces.size else np.zeros(0, np.int64)
+        begin = np.cumsum(lengths) - lengths
+        state = np.zeros(0, np.int32)
+        if self.count:
+            offset = np.repeat(first[pieces], lengths) - np.repeat(begin, lengths)
+            state = (np.arange(self.count) + offset).astype(np.int32)
+        return state, np.repeat(np.array([node for _, node in self._at], np.int32), lengths)
+
+
+def _arranged(
+    made: _Building, closures: _Closures, begins: Mapping[str, int], start: int, embeds: bool, regions: list[int],
+    meter: Meter,
+) -> Network:  # fmt: skip
+    """Return the arrays of a network: of nodes that can be reached, without edges that read nothing."""
+    order, number = _reached(closures, [start, *begins.values(), *regions])
+    meter.check(states=len(order), doing=_READING)
+    names, groups = in_order({name: {other for other, _ in closures.of(begins[name]).calls} for name in begins})
     number_of = {name: i for i, name in enumerate(names)}
     class_of, first, transition, ends = _terminals(made.pieces)
     sizes = np.diff(first)
-    at: dict[tuple[int, int], int] = {}  # the first position of each terminal before each node
-    used: list[tuple[int, int]] = []
-    count = 0
+    positions = _Positions(sizes)
     terminal_start, call_start = [0], [0]
     terminal: list[int] = []
-    call_rule: list[int] = []
-    call_node: list[int] = []
+    calls: list[tuple[int, int]] = []
     node_final = np.zeros(len(order), np.uint8)
     for n, node in enumerate(order):
-        atoms, calls, is_final = close(node)
-        for piece, to in dict.fromkeys((piece, number[to]) for piece, to in atoms):
-            position = at.get((piece, to))
-            if position is None:
-                position = at[piece, to] = count
-                used.append((piece, to))
-                count += int(sizes[piece])
-            terminal.append(position)
-        for rule, to in sorted({(number_of[name], number[to]) for name, to in calls}):
-            call_rule.append(rule)
-            call_node.append(to)
+        found = closures.of(node)
+        terminal += [
+            positions.of(piece, to) for piece, to in dict.fromkeys((piece, number[to]) for piece, to in found.atoms)
+        ]
+        calls += sorted({(number_of[name], number[to]) for name, to in found.calls})
         terminal_start.append(len(terminal))
-        call_start.append(len(call_rule))
-        node_final[n] = is_final + (is_final and not atoms and not calls) * 2
-    pieces = np.array([piece for piece, _ in used], np.int64)
-    lengths = sizes[pieces] if len(used) else np.zeros(0, np.int64)
-    begin = np.cumsum(lengths) - lengths
-    meter.check(states=count, doing="reading a grammar")
+        call_start.append(len(calls))
+        node_final[n] = found.final + (found.final and not found.atoms and not found.calls) * 2
+    meter.check(states=positions.count, doing=_READING)
+    position_state, position_node = positions.arrays(first)
     return Network(
         class_of=class_of,
         transition=transition,
         ends=ends,
-        position_state=(np.arange(count) - np.repeat(begin, lengths) + np.repeat(first[pieces], lengths)).astype(
-            np.int32
-        )
-        if count
-        else np.zeros(0, np.int32),
-        position_node=np.repeat(np.array([to for _, to in used], np.int32), lengths),
+        position_state=position_state,
+        position_node=position_node,
         node_final=node_final,
         terminal_start=np.array(terminal_start, np.int32),
         terminal=np.array(terminal, np.int32),
         call_start=np.array(call_start, np.int32),
-        call_rule=np.array(call_rule, np.int32),
-        call_node=np.array(call_node, np.int32),
+        call_rule=np.array([rule for rule, _ in calls], np.int32),
+        call_node=np.array([to for _, to in calls], np.int32),
         rule_node=np.array([number[begins[name]] for name in names], np.int32),
         rule_group=np.array(groups, np.int32),
         start=number[start],
@@ -318,9 +357,6 @@ def _arranged(
         region_node=np.array([number[node] for node in regions], np.int32),
         mark=_marks(made, sizes),
     )
-
-
-_NOTHING = Text(b"")  # stands where a region begins or ends: nothing is read from there
 
 
 def _marks(made: _Building, sizes: NDArray[np.int64]) -> NDArray[np.int32]:

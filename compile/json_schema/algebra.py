@@ -1,17 +1,17 @@
-"""What a schema says, as formulas over a few atoms: the one form that every keyword is brought into.
+"""Formulas over a few atoms: the one form into which every keyword is brought.
 
-A `Node` is a set of JSON values. Nodes are immutable, compared by content, and made with `all_of`, `any_of` and
-`negate`, which simplify as they go. An atom about one type (`Length`, `Required`, ..) holds for values of any other
-type, as its keyword does; `Types` alone says which types there are.
+A `Node` is a set of JSON values. Nodes are immutable, and nodes of the same content are one object. `all_of`, `any_of`
+and `negate` make them, and simplify. An atom about one type (`Length`, `Required`, ..) holds for values of all other
+types, as its keyword does; `Types` alone says which types there are.
 
-`restrict` is the formula that remains once a value's type is known. Members and items hold the nodes of what is inside
-them, so a formula is finite although a recursive schema is not: `Reference` stands for a schema that is compiled
-once, when it is first needed.
+`restrict` is the formula that remains once a value's type is known. Atoms about members and items hold the nodes of
+their values. A formula is finite although a recursive schema is not: `Reference` stands for a schema that is compiled
+when it is first needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Self
 from weakref import ref
@@ -22,25 +22,26 @@ EVERYTHING = (1 << 7) - 1
 
 
 class _Known(ref["Node"]):
-    """A reference to a node that is forgotten along with it."""
+    """A weak reference to a node, which is forgotten together with the node."""
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
 
 
 def _forget(known: _Known) -> None:
+    """Take a node out of `_nodes` when nothing refers to it."""
     if _nodes.get(known.key) is known:
-        _nodes.pop(known.key, None)  # which another thread may have been quicker to do
+        _nodes.pop(known.key, None)  # another thread may have been quicker
 
 
 _nodes: dict[tuple[Any, ...], _Known] = {}  # by class and arguments
 
 
 class Node:
-    """A set of JSON values; those of one form are one object.
+    """A set of JSON values. Nodes of the same class and arguments are one object.
 
-    So comparing and hashing them takes no time, however large they are. Nothing but time would be lost if threads that
-    make and forget a node at once ended up with two.
+    So it takes no time to compare and hash them, however large they are. If threads that make and forget a node at once
+    end up with two objects, only time is lost.
     """
 
     __slots__ = ("__weakref__", "args")
@@ -70,7 +71,7 @@ _new = object.__new__
 
 
 class AllOf(Node):
-    """The values in all of `parts`, two or more. Order has no meaning for the set, but it is that of the schema."""
+    """The values in all of `parts`, two or more, in the order of the schema, which has no meaning for the set."""
 
     __slots__ = ()
     parts: tuple[Node, ...] = property(lambda self: self.args)  # type: ignore[assignment]
@@ -98,7 +99,7 @@ class Types(Node):
 
 
 class Reference(Node):
-    """A schema that is compiled when it is first asked for: `force` does. Equal only to itself."""
+    """A schema that is compiled when its `node` is first asked for. Equal only to itself."""
 
     __slots__ = ("_made", "_make")
 
@@ -115,7 +116,7 @@ class Reference(Node):
 
     @property
     def node(self) -> Node:
-        """What it stands for, which is not a Reference."""
+        """The node of the schema, which is not a Reference."""
         if self._made is None:
             make, self._make = self._make, None
             if make is None:
@@ -128,7 +129,7 @@ class Reference(Node):
         return self._made
 
     def __repr__(self) -> str:
-        return "Later(..)"
+        return "Reference(..)"
 
 
 def force(node: Node) -> Node:
@@ -274,7 +275,7 @@ class MemberCount(Node):
     kind = OBJECT
     low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
     high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
-    path: tuple[Any, ...] | None = property(lambda self: self.args[2])  # type: ignore[assignment]
+    path: tuple[object, ...] | None = property(lambda self: self.args[2])  # type: ignore[assignment]
 
 
 class Names(Node):
@@ -300,7 +301,7 @@ def all_of(parts: Iterable[Node]) -> Node:
         shape = type(part)
         if shape is Types:
             mask &= part.args[0]
-        elif shape is AllOf:  # which has none of its own kind inside
+        elif shape is AllOf:  # which has none of its own class inside
             for inner in part.args:
                 if type(inner) is Types:
                     mask &= inner.args[0]
@@ -314,7 +315,8 @@ def all_of(parts: Iterable[Node]) -> Node:
         if type(part) is Not and part.args[0] in kept:
             return NEVER
     if mask != EVERYTHING:
-        found = [part for part in kept if not part.kind or part.kind & mask]  # an atom about no type left says nothing
+        # an atom about a type that is gone says nothing
+        found = [part for part in kept if not part.kind or part.kind & mask]
         if not found:
             return Types(mask)
         return AllOf(Types(mask), *found)
@@ -333,7 +335,7 @@ def any_of(parts: Iterable[Node]) -> Node:
         shape = type(part)
         if shape is Types:
             mask |= part.args[0]
-        elif shape is AnyOf:  # which has none of its own kind inside
+        elif shape is AnyOf:  # which has none of its own class inside
             for inner in part.args:
                 if type(inner) is Types:
                     mask |= inner.args[0]
@@ -370,7 +372,7 @@ def negate(node: Node) -> Node:
 def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> Node:
     """Return what a node says of values of one type: ANY, NEVER, or a formula of atoms about that type alone.
 
-    known: what was found for this type, by node, so that what a formula says several times is gone through once.
+    known: the results for this type by node, so that a part that occurs several times is restricted once.
     """
     shape = type(node)
     if shape is Types:
@@ -389,18 +391,18 @@ def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> No
     return node if node.kind == kind else ANY
 
 
-def replaced(nodes: Iterable[Node], by: Any, known: dict[Node, Node] | None = None) -> tuple[Node, ...]:
-    """Return formulas in which some atoms are replaced: by `by.get(atom)`, where that is not None.
+def replaced(nodes: Iterable[Node], by: Mapping[Node, Node], known: dict[Node, Node] | None = None) -> tuple[Node, ...]:
+    """Return formulas in which each atom becomes `by.get(atom)`, if that is not None.
 
-    A negated atom becomes the negation of that, or `by.get(Not(atom))`.
+    A negated atom becomes `by.get(Not(atom))` if that is not None, and else the negation of what the atom becomes.
 
-    known: what became of formulas by the same replacement, for what they have in common.
+    known: the results of the same replacement, by node, for parts that formulas have in common.
     """
     known = {} if known is None else known
     return tuple([_replaced(node, by, known) for node in nodes])
 
 
-def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
+def _replaced(node: Node, by: Mapping[Node, Node], known: dict[Node, Node]) -> Node:
     shape = type(node)
     if shape is AllOf or shape is AnyOf:
         found = known.get(node)
@@ -424,7 +426,7 @@ def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
     if shape is Not:
         part = by.get(node)
         if part is not None:
-            return part  # type: ignore[no-any-return]
+            return part
         part = by.get(node.args[0])
         return node if part is None else negate(part)
     part = by.get(node)
@@ -432,9 +434,9 @@ def _replaced(node: Node, by: Any, known: dict[Node, Node]) -> Node:
 
 
 def atoms(*nodes: Node) -> list[Node]:
-    """Return the atoms of some formulas, each once, from left to right, of `Reference` parts too; `Types` is none."""
+    """Return the atoms of formulas, each once, from left to right, those of `Reference` parts too; `Types` is none."""
     found: dict[Node, None] = {}
-    seen: set[Node] = set()  # what alternatives have in common is gone through once
+    seen: set[Node] = set()  # so that parts that alternatives have in common are visited once
     stack = list(nodes)
     stack.reverse()
     while stack:
@@ -451,3 +453,43 @@ def atoms(*nodes: Node) -> list[Node]:
         elif shape is not Types:
             found[node] = None
     return list(found)
+
+
+# ---------------------------------------------------------------------------------------------- what is left
+
+
+def is_any(node: Node) -> bool:
+    """Return whether a formula is ANY."""
+    return type(node) is Types and node.args[0] == EVERYTHING
+
+
+def is_never(node: Node) -> bool:
+    """Return whether a formula is NEVER. Other formulas may be empty too."""
+    return type(node) is Types and not node.args[0]
+
+
+def counted(node: Node) -> Node:
+    """Return what is left of an ItemCount or MemberCount after one more item or member."""
+    low, high, *path = node.args
+    low, high = max(low - 1, 0), None if high is None else high - 1
+    if high is not None and high < low:
+        return NEVER
+    return type(node)(low, high, *path) if low or high is not None else ANY
+
+
+def closes(node: Node) -> bool:
+    """Return whether an array or object may end when this is left of its formula."""
+    shape = type(node)
+    if shape is Types:
+        return bool(node.args[0])
+    if shape is AllOf:
+        return all(map(closes, node.args))
+    if shape is AnyOf:
+        return any(map(closes, node.args))
+    if shape is Not:
+        return not closes(node.args[0])
+    if shape is ItemCount or shape is MemberCount:
+        return bool(node.args[0] == 0)
+    if shape is Contains:
+        return bool(node.args[1] == 0)
+    return shape is not Required

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
-from ...automata.pushdown import DEAD, RETURN
+from ...automata.codes import DEAD, RETURN
 from ...kernels.compiled import kernel
-from .fragments import Fragment
+from ...table.groups import Bases, Exits, TokenClasses
+from ..bind.arrays import KILL, TrieArrays
+from ..bind.fragment import Fragment, exits_of_rows
+from ..bind.wide_rows import starts
 
 _FEW = 256  # tokens of a row that are listed rather than kept as a mask
-_KILL = -(2**31)
 
 
 @dataclass(eq=False)
@@ -145,7 +147,7 @@ class Lengths:
                 if needed.size - allowed <= _FEW and needed.size > _FEW:
                     bases.append(self.base(q, None, 0))
                     chosen = np.flatnonzero(~fits)
-                    step = np.full(chosen.size, _KILL, np.int32)
+                    step = np.full(chosen.size, KILL, np.int32)
                 elif allowed <= _FEW:
                     bases.append(-1)
                     chosen = np.flatnonzero(fits)
@@ -217,24 +219,38 @@ class Lengths:
             dropped = int(counts[:skipped].sum())
             token, step = tokens[dropped:], steps[dropped:]
         at_state = np.repeat(np.arange(count, dtype=np.int32), row_count)
-        target = np.where(step == _KILL, count, at_state + step).astype(np.int32)
-        row_exit, exit_start, exit_token, exit_symbol = self._exits(low, high, count)
-        nothing = np.zeros(0, np.int32)
+        target = np.where(step == KILL, count, at_state + step).astype(np.int32)
+        none, no_lists = np.zeros(0, np.int32), np.zeros(1, np.int32)
+        no_tokens: NDArray[Any] = none
         found = Fragment(
-            row_count, token, target, base_row, np.zeros((0, 0), np.uint32), nothing, nothing, np.zeros(1, np.int32),
-            nothing, np.zeros(1, np.int32), nothing, nothing, row_exit, exit_start, exit_token, exit_symbol,
+            row_count, token, target, base_row, Bases(np.zeros((0, 0), np.uint32), none, none, no_lists, none),
+            TokenClasses(no_lists, no_tokens, none), self._exits(low, high, count),
         )  # fmt: skip
         if count < 20_000:
             self.made[(low, high)] = found
         return found
 
-    def _exits(
-        self, low: int, high: int | None, count: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-        """Return (row_exit, exit_start, exit_token, exit_symbol)."""
+    def shared_bases(self) -> tuple[Bases, TokenClasses]:
+        """Return the bases of all fragments that were made so far, and a class list for each state of a string."""
+        codes = [codes for _, _, codes in self.bases]
+        bases = Bases(
+            masks=np.array(self.masks),
+            mask=np.array([mask for mask, _, _ in self.bases], np.int32),
+            class_list=np.array([q for _, q, _ in self.bases], np.int32),
+            target_start=starts(codes),
+            target=np.concatenate(codes),
+        )
+        listed: list[NDArray[Any]] = [token for token, _, _, _ in self.classes]
+        numbers = np.concatenate([number for _, number, _, _ in self.classes])
+        tokens: NDArray[Any] = np.concatenate(listed)
+        return bases, TokenClasses(starts(listed), tokens, numbers)
+
+    def _exits(self, low: int, high: int | None, count: int) -> Exits:
+        """Return the exit lists of such a string."""
         states = self.states
         row_exit = np.full(count, -1, np.int32)
-        starts, tokens, symbols = [0], [], []
+        tokens: list[NDArray[np.int32]] = []
+        symbols: list[NDArray[np.int32]] = []
         lists: dict[bytes, int] = {}
         for q in range(states):
             part = slice(self.exit_start[q], self.exit_start[q + 1])
@@ -259,24 +275,24 @@ class Lengths:
                     known = lists[name] = len(lists)
                     tokens.append(token)
                     symbols.append(symbol)
-                    starts.append(starts[-1] + token.size)
                 ids[i] = known
             row_exit[q::states] = ids[which]
         empty = np.zeros(0, np.int32)
-        return (
-            row_exit, np.array(starts, np.int32), np.concatenate([empty, *tokens]), np.concatenate([empty, *symbols])
-        )  # fmt: skip
+        return exits_of_rows(
+            row_exit, starts(tokens), np.concatenate([empty, *tokens]), np.concatenate([empty, *symbols]), 0
+        )
 
 
 @kernel
 def follow_string(
-    rows: Any, byte: Any, skip: Any, depth: Any, token_start: Any, token: Any, root_start: Any, q: int, out: Any,
-    exits: Any,
-) -> Any:  # fmt: skip
+    rows: NDArray[np.int32], trie: TrieArrays, q: int, out: NDArray[np.int32], exits: NDArray[np.int32]
+) -> tuple[int, int]:
     """Walk all tokens from state q of a string; return how many stay in it and how many end it.
 
     out (n, 3): token, state, characters completed; exits (n, 3): token, bytes read at the end, characters.
     """
+    byte, skip, depth, token_start = trie.byte, trie.skip, trie.depth, trie.token_start
+    token, root_start = trie.token, trie.root_start
     levels = 2
     for i in range(depth.size):
         if depth[i] + 2 > levels:

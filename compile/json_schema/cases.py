@@ -1,33 +1,25 @@
-"""Disjoint cases: which of several tests a member's or an item's value passes, and what remains to be met in each.
+"""Disjoint cases: which of several tests the value of a member or item passes, and what is left of formulas in each.
 
 The derivative of a formula by a member or an item is a formula of *tests*, each of which says that the value is in some
-node, and of what remains. `Cases.expand` splits one or several such formulas by their tests (Shannon's expansion) until
-only remainders are left. Splits that are plainly empty are not made: where the types, the words and numbers listed, or
-the constant members of objects exclude each other. What is empty but not plainly so is found later, by trimming.
+node, and of remainders. `Cases.expand` splits one or several such formulas by their tests (Shannon's expansion) until
+only remainders are left. It makes no case that is plainly empty: where types, listed words and numbers, or constant
+members of objects exclude each other. Trimming finds the other empty cases later.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from decimal import Decimal
+from collections.abc import Iterable
 from operator import is_not
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...automata.budget import Meter
 from .algebra import (
-    ANY,
-    ARRAY,
     EVERYTHING,
-    NEVER,
     NUMBER,
     OBJECT,
     STRING,
     AllOf,
     AnyOf,
-    Contains,
-    ItemCount,
-    MemberCount,
     Members,
     Node,
     Not,
@@ -39,76 +31,25 @@ from .algebra import (
     Words,
     all_of,
     any_of,
+    is_any,
+    is_never,
     negate,
     restrict,
 )
-
-_MANY = 4  # as many tests for listed values are told apart by their values, not one by one
-
-
-def is_any(node: Node) -> bool:
-    """Return whether a formula is ANY."""
-    return type(node) is Types and node.args[0] == EVERYTHING
+from .sketches import ALL, Listed, Sketch, node_of, spelled
+from .value_tests import MANY, Case, Formulas, Test, bits_of, by_conjunction, by_only_test
 
 
-def is_never(node: Node) -> bool:
-    """Return whether a formula is NEVER; others may be empty too."""
-    return type(node) is Types and not node.args[0]
-
-
-def counted(node: Node) -> Node:
-    """Return what is left of an ItemCount or MemberCount after one more."""
-    low, high, *path = node.args
-    low, high = max(low - 1, 0), None if high is None else high - 1
-    if high is not None and high < low:
-        return NEVER
-    return type(node)(low, high, *path) if low or high is not None else ANY
-
-
-def closes(node: Node) -> bool:
-    """Return whether an array or object may end with this left of its formula."""
-    shape = type(node)
-    if shape is Types:
-        return bool(node.args[0])
-    if shape is AllOf:
-        return all(map(closes, node.args))
-    if shape is AnyOf:
-        return any(map(closes, node.args))
-    if shape is Not:
-        return not closes(node.args[0])
-    if shape is ItemCount or shape is MemberCount:
-        return bool(node.args[0] == 0)
-    if shape is Contains:
-        return bool(node.args[1] == 0)
-    return shape is not Required
-
-
-class Test(Node):
-    """The value of the member or item at hand is in a node, which has no `Reference` in place."""
-
-    __slots__ = ()
-    node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
-
-
-class Sketch(NamedTuple):
-    """A set of values that is easily computed with: some types, and of strings and numbers perhaps only some."""
-
-    mask: int
-    words: frozenset[str] | None  # None for all; only meaningful, and then not empty, where mask has STRING
-    numbers: frozenset[Decimal] | None
-    exact: bool  # the node sketched is this set, not just part of it
-
-
-class _Facts(NamedTuple):
-    """What is plain about the objects of a node."""
+class _ObjectFacts(NamedTuple):
+    """What a node plainly says about objects."""
 
     constant: dict[str, frozenset[str]]  # required members whose values are strings out of a list
     required: frozenset[str]
     allowed: frozenset[str] | None  # the only keys there may be; None for no bound
 
 
-class _Branch(NamedTuple):
-    """Formulas under some tests passed and some failed, and the values that can still be."""
+class Branch(NamedTuple):
+    """Formulas after some tests are passed and some failed, and the values that are still possible."""
 
     vector: tuple[Node, ...]
     values: Sketch
@@ -116,10 +57,7 @@ class _Branch(NamedTuple):
     failed: tuple[Node, ...]
 
 
-Case = tuple[Node, tuple[Node, ...]]  # a condition on the value, and what remains of each formula under it
-
-_ALL = Sketch(EVERYTHING, None, None, True)
-_NO_FACTS = _Facts({}, frozenset(), None)
+_NO_FACTS = _ObjectFacts({}, frozenset(), None)
 
 
 class Cases:
@@ -129,14 +67,14 @@ class Cases:
         self._meter = meter
         self._flat: dict[Node, Node] = {}
         self._sketches: dict[Node, Sketch] = {}
-        self._listed: dict[Node, tuple[Any, ...] | None] = {}
-        self._facts: dict[Node, _Facts] = {}
+        self._listed: dict[Node, tuple[Listed, ...] | None] = {}
+        self._facts: dict[Node, _ObjectFacts] = {}
         self._apart: dict[Node, dict[Node, bool]] = {}
         self._groups: dict[Node, set[int]] = {}
         self._num_groups = 0
 
     def flat(self, node: Node) -> Node:
-        """Return the formula with every `Reference` in place (not inside members and items) replaced by what it is."""
+        """Return the formula with each `Reference` in place, not inside members and items, replaced by its node."""
         shape = type(node)
         if shape is Reference or shape is AllOf or shape is AnyOf:
             found = self._flat.get(node)
@@ -167,20 +105,20 @@ class Cases:
         self._apart.clear()
 
     def expand(self, vector: tuple[Node, ...], formulas: Formulas | None = None) -> list[Case]:
-        """Return pairwise disjoint cases with distinct remainders; values in none of them leave NEVER everywhere.
+        """Return pairwise disjoint cases with distinct remainders; a value in no case leaves NEVER of every formula.
 
-        formulas: where this is found of several vectors that have much in common.
+        formulas: shared by several vectors that have much in common.
         """
         if len(vector) == 1:
-            quick = _only(vector[0])
+            quick = by_conjunction(vector[0])
             if quick is not None:
                 return quick
         formulas = formulas or Formulas()
         found = formulas.tests(vector)
         if found and found & (found - 1) == 0:
-            return _by_only_test(formulas, vector, found)
-        leaves: dict[tuple[Node, ...], list[_Branch]] = {}
-        pending = [_Branch(vector, _ALL, (), ())]
+            return by_only_test(formulas, vector, found)
+        leaves: dict[tuple[Node, ...], list[Branch]] = {}
+        pending = [Branch(vector, ALL, (), ())]
         rounds = 0
         while pending:
             branch = pending.pop()
@@ -193,12 +131,12 @@ class Cases:
             if not tests:
                 leaves.setdefault(branch.vector, []).append(branch)
                 continue
-            branches = self._by_listed_values(branch, formulas, tests) if tests.bit_count() >= _MANY else None
+            branches = self._by_listed_values(branch, formulas, tests) if tests.bit_count() >= MANY else None
             pending.extend(reversed(self._by_first_test(branch, formulas, tests) if branches is None else branches))
-        return [(_either(branches), rest) for rest, branches in leaves.items()]
+        return [(either(branches), rest) for rest, branches in leaves.items()]
 
-    def _by_first_test(self, branch: _Branch, formulas: Formulas, tests: int) -> list[_Branch]:
-        """Return the branches in which the first test is passed and failed, those that are not plainly empty."""
+    def _by_first_test(self, branch: Branch, formulas: Formulas, tests: int) -> list[Branch]:
+        """Return the branches that pass and fail the first test, without those that are plainly empty."""
         bit = tests & -tests
         others, node = tests ^ bit, formulas.node(bit)
         found = []
@@ -216,73 +154,73 @@ class Cases:
             return [found[0]._replace(passed=branch.passed, failed=branch.failed)]
         return found
 
-    def _by_listed_values(self, branch: _Branch, formulas: Formulas, tests: int) -> list[_Branch] | None:
-        """Return a branch per set of tests that listed values pass, and one for all other values.
+    def _by_listed_values(self, branch: Branch, formulas: Formulas, tests: int) -> list[Branch] | None:
+        """Return a branch for each set of tests that some listed value passes, and one for all other values.
 
-        None where there are not enough tests that list the strings and numbers they allow.
+        None if too few tests list the strings and numbers that they allow.
         """
-        listed: dict[int, tuple[Any, ...]] = {}
-        for bit in _bits(tests):
+        listed: dict[int, tuple[Listed, ...]] = {}
+        for bit in bits_of(tests):
             values = self._listed_by(formulas.node(bit))
             if values is not None:
                 listed[bit] = values
-        if len(listed) < _MANY:
+        if len(listed) < MANY:
             return None
         every = sum(listed)
-        passing: dict[Any, int] = {}
+        passing: dict[Listed, int] = {}
         for bit, values in listed.items():
-            if branch.values is not _ALL:
-                values = tuple(_values(_meet(branch.values, self.sketch(formulas.node(bit)))))
+            if branch.values is not ALL:
+                values = tuple(branch.values.meet(self.sketch(formulas.node(bit))).values())
             for value in values:
                 passing[value] = passing.get(value, 0) | bit
-        together: dict[int, list[Any]] = {}
+        together: dict[int, list[Listed]] = {}
         for value, inside in passing.items():
             together.setdefault(inside, []).append(value)
         found = []
-        for inside, group in sorted(together.items(), key=lambda item: list(_bits(item[0]))):
-            # one as the schema has it, so that it is seen to be the same elsewhere
-            literal = formulas.node(inside) if len(group) == len(listed.get(inside, ())) else _node(group)
+        for inside, group in sorted(together.items(), key=lambda item: list(bits_of(item[0]))):
+            # the schema's own node if there is one, so that it is seen to be the same elsewhere
+            literal = formulas.node(inside) if len(group) == len(listed.get(inside, ())) else node_of(group)
             passed = self._pass(branch, literal)
             if passed is not None:
                 sure, out = self._decided(formulas, tests & ~every, passed)
                 found.append(
                     passed._replace(vector=formulas.under(passed.vector, sure | inside, out | every & ~inside))
                 )
-        failed = self._fail(branch, _node(passing))
+        failed = self._fail(branch, node_of(passing))
         if failed is not None:
             sure, out = self._decided(formulas, tests & ~every, failed)
             found.append(failed._replace(vector=formulas.under(failed.vector, sure, out | every)))
         return found
 
-    def _listed_by(self, node: Node) -> tuple[Any, ...] | None:
+    def _listed_by(self, node: Node) -> tuple[Listed, ...] | None:
         """Return the strings, numbers and other values that a node lists; None where it does not, or says more."""
         if node not in self._listed:
             sketch = self.sketch(node)
-            self._listed[node] = tuple(_values(sketch)) if sketch.exact and _is_finite(sketch) else None
+            self._listed[node] = tuple(sketch.values()) if sketch.exact and sketch.is_finite() else None
         return self._listed[node]
 
-    def _pass(self, branch: _Branch, node: Node) -> _Branch | None:
-        """Return the branch where the value is in a node too; None where that is plainly impossible."""
-        values = _meet(branch.values, self.sketch(node))
+    def _pass(self, branch: Branch, node: Node) -> Branch | None:
+        """Return the branch in which the value is in a node too; None if that is plainly impossible."""
+        values = branch.values.meet(self.sketch(node))
         if not values.mask:
             return None
         failed = tuple([other for other in branch.failed if not self.apart(node, other)])
-        return _Branch(branch.vector, values, (*branch.passed, node), failed)
+        return Branch(branch.vector, values, (*branch.passed, node), failed)
 
-    def _fail(self, branch: _Branch, node: Node) -> _Branch | None:
-        """Return the branch where the value is not in a node; None where that is plainly impossible."""
-        values = _less(branch.values, self.sketch(node))
-        return _Branch(branch.vector, values, branch.passed, (*branch.failed, node)) if values.mask else None
+    def _fail(self, branch: Branch, node: Node) -> Branch | None:
+        """Return the branch in which the value is not in a node; None if that is plainly impossible."""
+        values = branch.values.minus(self.sketch(node))
+        return Branch(branch.vector, values, branch.passed, (*branch.failed, node)) if values.mask else None
 
-    def _decided(self, formulas: Formulas, tests: int, branch: _Branch) -> tuple[int, int]:
-        """Return the tests whose outcome is plain for the values of a branch: those passed, and those failed."""
+    def _decided(self, formulas: Formulas, tests: int, branch: Branch) -> tuple[int, int]:
+        """Return the tests that all values of a branch plainly pass, and those that they plainly fail."""
         passed = failed = 0
-        for bit in _bits(tests):
+        for bit in bits_of(tests):
             node = formulas.node(bit)
             sketch = self.sketch(node)
-            if not _meet(branch.values, sketch).mask:
+            if not branch.values.meet(sketch).mask:
                 failed |= bit
-            elif sketch.exact and not _less(branch.values, sketch).mask:
+            elif sketch.exact and not branch.values.minus(sketch).mask:
                 passed |= bit
             elif branch.passed and any(self.apart(node, other) for other in branch.passed):
                 failed |= bit
@@ -291,7 +229,7 @@ class Cases:
     def within(self, one: Node, other: Node) -> bool:
         """Return whether a node is plainly part of another."""
         sketch = self.sketch(other)
-        return sketch.exact and not _less(self.sketch(one), sketch).mask
+        return sketch.exact and not self.sketch(one).minus(sketch).mask
 
     def apart(self, one: Node, other: Node) -> bool:
         """Return whether two nodes are plainly disjoint."""
@@ -304,7 +242,7 @@ class Cases:
         return found
 
     def _are_apart(self, one: Node, other: Node) -> bool:
-        mask = _meet(self.sketch(one), self.sketch(other)).mask
+        mask = self.sketch(one).meet(self.sketch(other)).mask
         if not mask:
             return True
         if self._groups and one != other:
@@ -341,29 +279,29 @@ class Cases:
                 Sketch(EVERYTHING, None, numbers, True) if numbers else Sketch(EVERYTHING & ~NUMBER, None, None, True)
             )
         if shape is Pattern:
-            words = _spelled(node.args[0])
+            words = spelled(node.args[0])
             return Sketch(EVERYTHING, words, None, words is not None)
         if shape is AllOf:
-            found = _ALL
+            found = ALL
             for part in node.args:
-                found = _meet(found, self.sketch(part))
+                found = found.meet(self.sketch(part))
             return found
         if shape is AnyOf:
             found = Sketch(0, None, None, True)
             for part in node.args:
-                found = _join(found, self.sketch(part))
+                found = found.join(self.sketch(part))
             return found
         if shape is Not:
             return Sketch(node.args[0].kind or EVERYTHING, None, None, False)
         return Sketch(EVERYTHING, None, None, False)
 
-    def _facts_of(self, node: Node) -> _Facts:
+    def _facts_of(self, node: Node) -> _ObjectFacts:
         found = self._facts.get(node)
         if found is None:
             found = self._facts[node] = self._find_facts(restrict(node, OBJECT))
         return found
 
-    def _find_facts(self, node: Node) -> _Facts:
+    def _find_facts(self, node: Node) -> _ObjectFacts:
         parts = node.args if type(node) is AllOf else (node,)
         required = frozenset(key for part in parts if type(part) is Required for key in part.keys)
         constant: dict[str, frozenset[str]] = {}
@@ -381,17 +319,14 @@ class Cases:
                 allowed = keys if allowed is None else allowed & keys
         if not required and allowed is None:
             return _NO_FACTS
-        return _Facts(constant, required, allowed)
+        return _ObjectFacts(constant, required, allowed)
 
 
-# ---------------------------------------------------------------------------------------------------------- formulas
-
-
-def _either(branches: list[_Branch]) -> Node:
+def either(branches: list[Branch]) -> Node:
     """Return the condition that a value is in one of some branches.
 
-    One branch fails the tests that another passes. Where both are meant that need not be said: "a, or b and not a" is
-    "a or b".
+    A branch fails tests that another passes. If both branches are meant, the failure need not be said: "a, or b and
+    not a" is "a or b".
     """
     if len(branches) == 1:
         return all_of([*branches[0].passed, *map(negate, branches[0].failed)])
@@ -419,265 +354,3 @@ def _either(branches: list[_Branch]) -> Node:
             all_of([*branch.passed, *[negate(node) for node in branch.failed if failed[i] >> place[node] & 1]])
         )
     return any_of(conditions)
-
-
-class Formulas:
-    """Formulas of tests, which are numbered as they are met, and what becomes of formulas by the outcomes of tests.
-
-    A set of tests is the bits of an int. What is found of a formula is kept by the outcomes of its own tests, so that
-    what many assignments have in common is gone through once.
-    """
-
-    def __init__(self) -> None:
-        self._nodes: list[Node] = []  # by test
-        self._bit: dict[Node, int] = {}  # of a test
-        self._within: dict[Node, tuple[int, int, int]] = {}  # see `_tests`
-        self._found: dict[tuple[Node, int, int], Node] = {}
-        self._by_guard: dict[Node, tuple[int, dict[int, list[int]], list[int]]] = {}  # see `_alive`
-
-    def node(self, bit: int) -> Node:
-        """Return the node that a value is tested for."""
-        return self._nodes[bit.bit_length() - 1]
-
-    def tests(self, vector: Iterable[Node]) -> int:
-        """Return the tests in some formulas."""
-        found = 0
-        for node in vector:
-            found |= self._tests(node)[0]
-        return found
-
-    def under(self, vector: tuple[Node, ...], passed: int, failed: int) -> tuple[Node, ...]:
-        """Return formulas in which some tests are passed, and some failed."""
-        return tuple([self._under(node, passed, failed) for node in vector])
-
-    def _tests(self, node: Any) -> tuple[int, int, int]:
-        """Return the tests in a formula; and those that are themselves one of its parts, or the negation of one is."""
-        shape = type(node)
-        if shape is AllOf or shape is AnyOf:
-            found = self._within.get(node)
-            if found is None:
-                every = plain = negated = 0
-                for part in node.args:
-                    within, own, against = self._tests(part)
-                    every |= within
-                    if type(part) is Test or type(part) is Not:
-                        plain |= own
-                        negated |= against
-                found = self._within[node] = every, plain, negated
-            return found
-        if shape is Not:
-            bit = self._tests(node.args[0])[0]
-            return bit, 0, bit
-        if shape is not Test:
-            return 0, 0, 0
-        bit = self._bit.get(node, 0)
-        if not bit:
-            bit = self._bit[node] = 1 << len(self._nodes)
-            self._nodes.append(node.args[0])
-        return bit, bit, 0
-
-    def _under(self, node: Any, passed: int, failed: int) -> Node:
-        shape = type(node)
-        if shape is Test:
-            bit = self._bit[node]
-            return ANY if passed & bit else NEVER if failed & bit else node
-        if shape is Not:
-            bit = self._bit.get(node.args[0], 0)
-            return NEVER if passed & bit else ANY if failed & bit else node
-        if shape is not AllOf and shape is not AnyOf:
-            return node  # type: ignore[no-any-return]
-        within, plain, negated = self._within.get(node) or self._tests(node)
-        passed &= within
-        failed &= within
-        if not passed | failed:
-            return node  # type: ignore[no-any-return]
-        if shape is AllOf:
-            if plain & failed or negated & passed:
-                return NEVER
-        elif plain & passed or negated & failed:
-            return ANY
-        key = (node, passed, failed)
-        found = self._found.get(key)
-        if found is None:
-            absorbing = NEVER if shape is AllOf else ANY
-            parts = []
-            for part in node.args if shape is AllOf else self._alive(node, failed):
-                parts.append(self._under(part, passed, failed))
-                if parts[-1] is absorbing:
-                    found = absorbing
-                    break
-            else:
-                found = all_of(parts) if shape is AllOf else any_of(parts)
-            self._found[key] = found
-        return found
-
-    def _alive(self, node: Node, failed: int) -> list[Node]:
-        """Return the alternatives of a formula that do not plainly need one of the tests that are failed.
-
-        So many alternatives, a `oneOf` told apart by constants, say, take time proportional to their number.
-        """
-        parts: tuple[Node, ...] = node.args
-        if len(parts) < _MANY:
-            return list(parts)
-        guards = self._by_guard.get(node)
-        if guards is None:
-            every = 0
-            guarded: dict[int, list[int]] = {}
-            unguarded: list[int] = []
-            for position, part in enumerate(parts):
-                bit = self._tests(part)[1] if type(part) is AllOf or type(part) is Test else 0
-                bit &= -bit
-                every |= bit
-                (guarded.setdefault(bit, []) if bit else unguarded).append(position)
-            guards = self._by_guard[node] = every, guarded, unguarded
-        every, guarded, unguarded = guards
-        positions = [*unguarded, *(p for bit in _bits(every & ~failed) for p in guarded[bit])]
-        return [parts[position] for position in sorted(positions)]
-
-
-def _bits(tests: int) -> Iterator[int]:
-    """Yield each test of a set, in the order of their numbers."""
-    while tests:
-        bit = tests & -tests
-        yield bit
-        tests ^= bit
-
-
-def _by_only_test(formulas: Formulas, vector: tuple[Node, ...], bit: int) -> list[Case]:
-    """Return the cases of formulas of one test."""
-    passed, failed = formulas.under(vector, bit, 0), formulas.under(vector, 0, bit)
-    if passed == failed:
-        return [(ANY, passed)]
-    cases = [(formulas.node(bit), passed), (negate(formulas.node(bit)), failed)]
-    return [case for case in cases if not all(map(is_never, case[1]))]
-
-
-def _only(node: Node) -> list[Case] | None:
-    """Return the cases of a formula that is a conjunction of tests and remainders; None for any other."""
-    shape = type(node)
-    if shape is Types:
-        return [(ANY, (ANY,))] if node.args[0] else []
-    if shape is Test:
-        return [(node.args[0], (ANY,))]
-    if shape is not AllOf:
-        return None if shape in (AnyOf, Not) else [(ANY, (node,))]
-    conditions, rest = [], []
-    for part in node.args:
-        if type(part) is Test:
-            conditions.append(part.args[0])
-        elif type(part) is Not and type(part.args[0]) is Test:
-            conditions.append(negate(part.args[0].args[0]))
-        elif type(part) is AnyOf and _has_test(part):
-            return None
-        else:
-            rest.append(part)
-    condition = conditions[0] if len(conditions) == 1 else all_of(conditions)
-    if is_never(condition):
-        return []
-    return [(condition, (rest[0] if len(rest) == 1 else AllOf(*rest) if rest else ANY,))]
-
-
-def _has_test(node: Node) -> bool:
-    shape = type(node)
-    return shape is Test or (shape in (AllOf, AnyOf, Not) and any(map(_has_test, node.args)))
-
-
-# ---------------------------------------------------------------------------------------------------------- sketches
-
-
-def _meet(one: Sketch, other: Sketch) -> Sketch:
-    """Return the intersection."""
-    mask = one.mask & other.mask
-    words = one.words if other.words is None else other.words if one.words is None else one.words & other.words
-    numbers = (
-        one.numbers if other.numbers is None else other.numbers if one.numbers is None else one.numbers & other.numbers
-    )
-    if words is not None and not words:
-        mask &= ~STRING
-    if numbers is not None and not numbers:
-        mask &= ~NUMBER
-    return Sketch(mask, words if mask & STRING else None, numbers if mask & NUMBER else None, one.exact and other.exact)
-
-
-def _join(one: Sketch, other: Sketch) -> Sketch:
-    """Return the union."""
-    words: frozenset[str] | None = frozenset()
-    numbers: frozenset[Decimal] | None = frozenset()
-    for part in (one, other):
-        if part.mask & STRING:
-            words = None if words is None or part.words is None else words | part.words
-        if part.mask & NUMBER:
-            numbers = None if numbers is None or part.numbers is None else numbers | part.numbers
-    mask = one.mask | other.mask
-    return Sketch(mask, words if mask & STRING else None, numbers if mask & NUMBER else None, one.exact and other.exact)
-
-
-def _less(one: Sketch, other: Sketch) -> Sketch:
-    """Return a set that has all of `one` but what is in `other`; `one` itself where nothing is plainly gone."""
-    if not other.exact:
-        return one
-    gone = other.mask
-    words, numbers = one.words, one.numbers
-    if gone & STRING and other.words is not None:
-        words = None if words is None else words - other.words
-        gone = gone & ~STRING if words is None or words else gone
-    if gone & NUMBER and other.numbers is not None:
-        numbers = None if numbers is None else numbers - other.numbers
-        gone = gone & ~NUMBER if numbers is None or numbers else gone
-    mask = one.mask & ~gone
-    if mask == one.mask and words == one.words and numbers == one.numbers:
-        return one
-    return Sketch(mask, words if mask & STRING else None, numbers if mask & NUMBER else None, False)
-
-
-_PLAIN = re.compile(r"\^(?:([\w -]+)|\((?:\?:)?([\w -]+(?:\|[\w -]+)*)\))\$", re.ASCII)
-
-
-def _spelled(pattern: str) -> frozenset[str] | None:
-    """Return the strings that a pattern spells out, None where it is not just that.
-
-    >>> sorted(_spelled("^(a|bc)$")), _spelled("^a|b$"), _spelled("^a+$")
-    (['a', 'bc'], None, None)
-    """
-    found = _PLAIN.fullmatch(pattern)
-    return None if found is None else frozenset((found[1] or found[2]).split("|"))
-
-
-def _is_finite(sketch: Sketch) -> bool:
-    return not (
-        sketch.mask & (ARRAY | OBJECT)
-        or (sketch.mask & STRING and sketch.words is None)
-        or (sketch.mask & NUMBER and sketch.numbers is None)
-    )
-
-
-def _values(sketch: Sketch) -> Iterable[Any]:
-    """Yield the values of a finite sketch in a fixed order: str, Decimal, a 1-tuple of a type's bit for literals."""
-    for k in range(7):
-        kind = 1 << k
-        if not sketch.mask & kind:
-            continue
-        if kind == STRING:
-            yield from sorted(sketch.words or ())
-        elif kind == NUMBER:
-            yield from sorted(sketch.numbers or ())
-        else:
-            yield (kind,)
-
-
-def _node(values: Iterable[Any]) -> Node:
-    """Return the node of some values of finite sketches."""
-    words, numbers, mask = [], [], 0
-    for value in values:
-        if isinstance(value, str):
-            words.append(value)
-        elif isinstance(value, Decimal):
-            numbers.append(value)
-        else:
-            mask |= value[0]
-    parts: list[Node] = [Types(mask)] if mask else []
-    if words:
-        parts.append(all_of([Types(STRING), Words(tuple(words))]))
-    if numbers:
-        parts.append(all_of([Types(NUMBER), OneOfValues(frozenset(numbers))]))
-    return any_of(parts)

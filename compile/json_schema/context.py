@@ -1,10 +1,11 @@
-"""A schema being compiled: what has been made of which part, and how keywords see the schema that they stand in."""
+"""A schema that is being compiled: the formulas made of its parts so far, and what a keyword sees of its schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from ...automata.budget import Meter
 from ...errors import SchemaError
@@ -18,29 +19,30 @@ from .algebra import (
     NUMBER,
     OBJECT,
     STRING,
-    AllOf,
-    AnyOf,
     Node,
-    Not,
     Reference,
-    Types,
     all_of,
-    any_of,
-    negate,
 )
+from .branches import Branches
 from .dialects import DIALECTS, Dialect
-from .disjoint import Disjoint
 from .documents import Documents, Scope, Target
-from .literals import number
-from .source import Path, inexact, pointer, shown
+from .evaluated import Evaluated
+from .literals import check_text, number
+from .source import Json, Key, Path, inexact, pointer, shown
 
 HUGEST = 10**18  # the largest count with a meaning
-_DEEPEST = 24  # levels of members and items that are compiled at once
+_DEEPEST = 24  # levels of members and items; deeper ones become a `Reference`
 _DEEPEST_IN_PLACE = 100  # levels of subschemas in one formula
 _MOST_STEPS = 16  # references in a row that are followed to see what an item is
 
-ABSENT: Any = object()
-"""The value of a keyword that is not there."""
+
+class Absent(Enum):
+    """The value of a keyword that is not there."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
 UNIVERSAL = frozenset({"", "^", "$", ".*", "^.*", ".*$", "(.*)", ".{0,}"})
 """Patterns that match somewhere in every text."""
 WHOLE = frozenset({"unevaluatedItems", "unevaluatedProperties"})
@@ -50,13 +52,17 @@ KINDS = {
     "object": OBJECT,
 }  # fmt: skip
 
-Handler = Callable[["Site", Any], Node | None]
-"""What a keyword says, given where it stands and its value; None if nothing."""
-Handlers = dict[str, Handler]
+Handler: TypeAlias = "Callable[[KeywordContext, Json], Node | None]"
+"""A function that says what a keyword means, given where it stands and its value; None if nothing."""
+Handlers: TypeAlias = dict[str, Handler]
+Located: TypeAlias = tuple[Json, tuple[Key, ...]]
+"""A subschema, and the keys that lead to it."""
+Place: TypeAlias = tuple[int, Scope]
+"""A schema where it stands: its identity, and its scope."""
 
 
 class Compiler:
-    """One compilation: the documents, and what was made of their parts so far."""
+    """One compilation: the documents, and the formulas made of their parts so far."""
 
     def __init__(
         self, documents: Documents, allow: frozenset[str], meter: Meter, handlers: Mapping[Dialect, Handlers]
@@ -64,22 +70,19 @@ class Compiler:
         self.documents = documents
         self.allow = allow
         self.meter = meter
-        self.disjoint = Disjoint()
-        self.evaluated: dict[Any, Any] = {}  # by place and kind, for `unevaluated`
-        self.active: dict[Any, None] = {}  # places that are being compiled in place, outermost first
-        self._made: dict[Any, Node] = {}  # by place: (id of the schema, scope)
-        self._later: dict[Any, Reference] = {}  # by place
+        self.branches = Branches(meter)
+        self.evaluated: dict[tuple[int, Scope, int], Evaluated] = {}  # by place and type of the value
+        self.active: dict[Hashable, None] = {}  # places that are being compiled for the value at hand, outermost first
+        self._made: dict[Place, Node] = {}
+        self._later: dict[Place, Reference] = {}
         self._handlers = dict(handlers)
-        self._negated: dict[Node, Node] = {}
-        self._exactly_one: dict[tuple[Node, ...], list[Node]] = {}
-        self._size: dict[Node, int] = {}
         self._depth = 0  # of members and items
         self._in_place = 0
 
     # ------------------------------------------------------------------------------------------------ schemas
 
     def begin(self, make: Callable[[], Node]) -> Node:
-        """Return what `make` compiles, from outside of all other schemas."""
+        """Return what `make` compiles, as if no other schema were being compiled."""
         before = self.active, self._depth, self._in_place
         self.active, self._depth, self._in_place = {}, 0, 0
         try:
@@ -90,7 +93,7 @@ class Compiler:
         finally:
             self.active, self._depth, self._in_place = before
 
-    def nested(self, schema: Any, scope: Scope, path: Path) -> Node:
+    def nested(self, schema: Json, scope: Scope, path: Path) -> Node:
         """Return the node of a member's or an item's schema."""
         if not isinstance(schema, dict):
             return self.schema(schema, scope, path)
@@ -115,14 +118,15 @@ class Compiler:
         return node
 
     def _reference_later(self, reference: str, scope: Scope, path: Path) -> Reference:
-        """Return the one Later for all members and items that are this reference."""
+        """Return the one Reference for all members and items that consist of the same `$ref`."""
         later = scope.later.get(reference)
         if later is None:
             make = partial(self.reference, "$ref", reference, scope, (path, "$ref"))
             later = scope.later[reference] = Reference(partial(self.begin, make))
         return later
 
-    def _place_later(self, schema: dict[str, Any], scope: Scope, path: Path) -> Reference:
+    def _place_later(self, schema: dict[str, Json], scope: Scope, path: Path) -> Reference:
+        """Return the one Reference to a schema where it stands."""
         key = (id(schema), scope)
         later = self._later.get(key)
         if later is None:
@@ -130,8 +134,8 @@ class Compiler:
             later = self._later[key] = Reference(partial(self.begin, make))
         return later
 
-    def peek(self, node: Node, schema: Any, scope: Scope, path: Path) -> Node:
-        """Return the node of an item's schema: what a reference leads to, if that is plainly a list of scalars."""
+    def peek(self, node: Node, schema: Json, scope: Scope, path: Path) -> Node:
+        """Return an item's node; for a `Reference` the node of its target, if that plainly lists scalars."""
         if type(node) is not Reference:
             return node
         for _ in range(_MOST_STEPS):
@@ -145,7 +149,7 @@ class Compiler:
             return self.nested(schema, scope, path)
         return node
 
-    def reference(self, keyword: str, reference: Any, scope: Scope, path: Path) -> Node:
+    def reference(self, keyword: str, reference: Json, scope: Scope, path: Path) -> Node:
         """Return the node of what a reference leads to."""
         return self.enter(self.documents.resolve(scope, keyword, reference, path), path)
 
@@ -162,7 +166,7 @@ class Compiler:
             self._made[key] = node
         return node
 
-    def guard(self, key: Any, path: Path) -> None:
+    def guard(self, key: Hashable, path: Path) -> None:
         """Note that a place is being compiled, until it is deleted from `active`. Raises SchemaError for a loop."""
         if key in self.active:
             raise SchemaError(
@@ -172,7 +176,7 @@ class Compiler:
             )
         self.active[key] = None
 
-    def in_place(self, schema: Any, scope: Scope, path: Path) -> Node:
+    def in_place(self, schema: Json, scope: Scope, path: Path) -> Node:
         """Return the node of a subschema that applies to the same value."""
         if not isinstance(schema, dict):
             return self.schema(schema, scope, path)
@@ -186,7 +190,7 @@ class Compiler:
                 self._in_place -= 1
         return node
 
-    def schema(self, schema: Any, scope: Scope, path: Path) -> Node:
+    def schema(self, schema: Json, scope: Scope, path: Path) -> Node:
         """Return the node of a schema."""
         if type(schema) is not dict:
             if schema is True:
@@ -203,17 +207,17 @@ class Compiler:
         if scope.id in schema:
             scope = scope.enter(schema, path)
         handlers = self.handlers(scope.dialect)
-        site = Site(self, schema, scope, path)
+        context = KeywordContext(self, schema, scope, path)
         if scope.ref_alone and "$ref" in schema:
             handler = handlers.get("$ref")
-            return ANY if handler is None else handler(site, schema["$ref"]) or ANY
+            return ANY if handler is None else handler(context, schema["$ref"]) or ANY
         parts = []
         for keyword, value in schema.items():
             handler = handlers.get(keyword)
             if handler is not None:
                 if keyword in WHOLE:
-                    return handler(site, value) or ANY
-                part = handler(site, value)
+                    return handler(context, value) or ANY
+                part = handler(context, value)
                 if part is not None:
                     parts.append(part)
         if len(parts) == 1:
@@ -223,118 +227,42 @@ class Compiler:
     def handlers(self, dialect: Dialect) -> Handlers:
         """Return the functions of a dialect's keywords."""
         found = self._handlers.get(dialect)
-        if found is None:  # a dialect of the caller's: the functions of the draft it builds on, less some keywords
+        if found is None:  # a caller's dialect has the functions of the draft it builds on, without some keywords
             drafts = self._handlers[DIALECTS[dialect.version]]
             found = self._handlers[dialect] = {word: drafts[word] for word in drafts if word in dialect.keywords}
         return found
 
-    # ----------------------------------------------------------------------------------------------- formulas
 
-    def negate(self, node: Node) -> Node:
-        """Return the complement of a node, each part of it made once."""
-        if type(node) is Types:
-            return ANY if not node.mask else NEVER if node.mask == EVERYTHING else negate(node)
-        if type(node) is not AllOf and type(node) is not AnyOf:
-            return negate(node)
-        found = self._negated.get(node)
-        if found is None:
-            parts = [self.negate(part) for part in node.args]
-            found = any_of(parts) if type(node) is AllOf else all_of(parts)
-            self._negated[node] = found
-        return found
-
-    def size(self, node: Node) -> int:
-        """Return the number of atoms that a formula has when written out."""
-        if type(node) is not AllOf and type(node) is not AnyOf:
-            return 1
-        found = self._size.get(node)
-        if found is None:
-            found = self._size[node] = sum(map(self.size, node.args))
-        return found
-
-    def check(self, atoms: int, doing: str) -> None:
-        """Raise BudgetError where a formula of this many atoms is over budget; ask before making it."""
-        self.meter.check(states=atoms, doing=doing)
-
-    def exactly_one(self, nodes: list[Node]) -> list[Node]:
-        """Return for each of several nodes its values that are in no other."""
-        if len(nodes) == 1:
-            return nodes
-        key = tuple(nodes)
-        found = self._exactly_one.get(key)
-        if found is None:
-            found = self._exactly_one[key] = self._told_apart(nodes)
-        return found
-
-    def _told_apart(self, nodes: list[Node]) -> list[Node]:
-        kind = _only_about(nodes)
-        if kind:  # values of other types are in none of them, or in several
-            nodes = [all_of([Types(kind), node]) for node in nodes]
-        if self.disjoint.all(nodes):
-            return nodes
-        sizes = [self.size(node) for node in nodes]
-        rivals: list[list[Node]] = [[] for _ in nodes]
-        total = 0
-        for i, earlier in self.disjoint.overlapping(nodes):
-            for j in earlier:
-                rivals[i].append(nodes[j])
-                rivals[j].append(nodes[i])
-                total += sizes[i] + sizes[j]
-            self.check(total, "telling the branches of oneOf apart")
-        return [
-            (NEVER if node in others else all_of([node, *map(self.negate, others)])) if others else node
-            for node, others in zip(nodes, rivals, strict=True)
-        ]
-
-
-def _only_about(nodes: list[Node]) -> int:
-    """Return the one type that all atoms of some conjunctions are about, 0 if there is none.
-
-    Also 0 if values of other types are in exactly one of them: they are in all atoms, and in no atom's complement.
-    """
-    kinds: set[int] = set()
-    others = 0
-    for node in nodes:
-        parts = node.args if type(node) is AllOf else (node,)
-        for part in parts:
-            kinds.add(part.args[0].kind if type(part) is Not else part.kind)
-            if len(kinds) > 1:
-                return 0
-        others += all(type(part) is not Not for part in parts)
-    return 0 if others == 1 else int(kinds.pop())
-
-
-class Site:
-    """A schema where it stands, as the functions of keywords see it."""
+class KeywordContext:
+    """Where a keyword stands in a schema, and what its function asks about the keywords beside it."""
 
     __slots__ = ("compiler", "path", "schema", "scope")
 
-    def __init__(self, compiler: Compiler, schema: dict[str, Any], scope: Scope, path: Path) -> None:
+    def __init__(self, compiler: Compiler, schema: dict[str, Json], scope: Scope, path: Path) -> None:
         self.compiler = compiler
         self.schema = schema
         self.scope = scope
         self.path = path
 
-    def get(self, keyword: str) -> Any:
+    def get(self, keyword: str) -> Json | Absent:
         """Return a keyword's value; `ABSENT` if it is not there, or no keyword of this dialect."""
         if keyword in self.schema and keyword in self.scope.dialect.keywords:
             return self.schema[keyword]
         return ABSENT
 
-    def nested(self, schema: Any, *keys: Any) -> Node:
+    def nested(self, schema: Json, *keys: Key) -> Node:
         """Return the node of a member's or an item's schema."""
         return self.compiler.nested(schema, self.scope, (self.path, *keys))
 
-    def in_place(self, schema: Any, *keys: Any) -> Node:
+    def in_place(self, schema: Json, *keys: Key) -> Node:
         """Return the node of a subschema that applies to the same value."""
         return self.compiler.in_place(schema, self.scope, (self.path, *keys))
 
     def kinds(self) -> int:
         """Return the types that `type` leaves."""
         kinds = self.get("type")
-        names = kinds if isinstance(kinds, list) else [kinds]
         mask = 0
-        for name in names:
+        for name in kinds if isinstance(kinds, list) else [kinds]:
             mask |= KINDS.get(name, EVERYTHING) if isinstance(name, str) else EVERYTHING
         return mask
 
@@ -362,14 +290,41 @@ class Site:
         """Return the nodes of a keyword's list of schemas, which apply to the same value."""
         return [self.in_place(schema, keyword, i) for i, schema in enumerate(self.schemas(keyword))]
 
-    def schemas(self, keyword: str) -> list[Any]:
+    def schemas(self, keyword: str) -> list[Json]:
         """Return a keyword's list of schemas."""
         value = self.schema[keyword]
         if not isinstance(value, (list, tuple)) or not value:
             raise self.wrong("an array of one or more schemas", keyword)
         return list(value)
 
-    def item_schemas(self) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+    def by_name(self, keyword: str, expected: str) -> dict[str, Json]:
+        """Return a keyword's value, an object with something by names that can be written."""
+        value = self.schema[keyword]
+        if not isinstance(value, dict):
+            raise self.wrong(f"an object with {expected}", keyword)
+        self._check_names(keyword, value)
+        return value
+
+    def names(self, keyword: str, names: Sequence[Json]) -> list[str]:
+        """Return the names that a keyword lists. Raises SchemaError if one cannot be written."""
+        found = [name for name in names if isinstance(name, str)]
+        if len(found) < len(names):
+            raise self._wrong_name(keyword, "that is no string")
+        self._check_names(keyword, found)
+        return found
+
+    def _check_names(self, keyword: str, names: Iterable[str]) -> None:
+        try:
+            check_text("".join(names))
+        except TypeError:  # the keys of a dict may be anything
+            raise self._wrong_name(keyword, "that is no string") from None
+        except ValueError as error:
+            raise self._wrong_name(keyword, f"that is no text: {error}") from None
+
+    def _wrong_name(self, keyword: str, why: str) -> SchemaError:
+        return SchemaError(f'"{keyword}" has a name {why}', pointer((self.path, keyword)))
+
+    def item_schemas(self) -> tuple[list[Located], Located]:
         """Return the schemas of the first items, and that of all others, each with the keys that lead to it."""
         first, rest = self.get("prefixItems"), self.get("items")
         names = "prefixItems", "items"
@@ -382,24 +337,23 @@ class Site:
             first = ()
         elif not isinstance(first, (list, tuple)):
             raise self.wrong("an array of schemas", names[0])
-        prefix = [(schema, names[0], i) for i, schema in enumerate(first)]
-        return prefix, (True if rest is ABSENT else rest, names[1])
+        prefix: list[Located] = [(schema, (names[0], i)) for i, schema in enumerate(first)]
+        return prefix, (True if rest is ABSENT else rest, (names[1],))
 
-    def wrong(self, expected: str, *keys: Any, value: Any = ABSENT) -> SchemaError:
-        """Return the error for a value of the wrong kind, of a keyword or within it."""
-        if value is ABSENT:
-            value = self.schema
-            for key in keys:
-                value = value[key]
+    def wrong(self, expected: str, *keys: Key) -> SchemaError:
+        """Return the error for a value of the wrong kind: of a keyword, or of an entry within its value."""
+        value: Any = self.schema
+        for key in keys:
+            value = value[key]
         what = f'"{keys[0]}" must be' if len(keys) == 1 else f'an entry of "{keys[0]}" must be'
         return SchemaError(f"{what} {expected}, not {shown(value)}", pointer((self.path, *keys)))
 
     def refused(self, keyword: str, why: str, approximation: str) -> SchemaError:
-        """Return the error for what cannot be enforced exactly."""
+        """Return the error for a keyword that cannot be enforced exactly."""
         return inexact((self.path, keyword), why, approximation)
 
 
-def _is_reference(schema: dict[str, Any], scope: Scope) -> bool:
+def _is_reference(schema: dict[str, Json], scope: Scope) -> bool:
     """Whether a schema says no more than its `$ref`."""
     if type(schema.get("$ref")) is not str:
         return False
@@ -417,7 +371,7 @@ _BY_KEY = ("dependentSchemas", "dependencies")
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef", *_LISTS, *_SINGLES, *_BY_KEY})
 
 
-def _refers(schema: Any) -> bool:
+def _refers(schema: Json) -> bool:
     """Whether a reference applies in place somewhere in a schema, or may."""
     if not isinstance(schema, dict) or _REFERRING.isdisjoint(schema):
         return False

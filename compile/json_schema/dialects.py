@@ -8,14 +8,14 @@ from functools import lru_cache
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """What a schema's keywords mean: those of a draft, less those of vocabularies left out by a meta-schema."""
+    """The keywords of a draft, without those of vocabularies that a meta-schema leaves out."""
 
     version: int  # 4, 6, 7, 2019 or 2020
-    keywords: frozenset[str]  # that assert something or lead on; all others are annotations
+    keywords: frozenset[str]  # those that are no annotations
 
     @property
     def id(self) -> str:
-        """The keyword that names a resource."""
+        """The keyword that gives a resource its identifier."""
         return "id" if self.version == 4 else "$id"
 
     @property
@@ -24,7 +24,7 @@ class Dialect:
         return self.version <= 7
 
 
-# what each draft adds. Older spellings stay understood in later drafts, where they cannot mean anything else.
+# What each draft adds. Later drafts still understand older spellings where these cannot mean anything else.
 _ADDED = {
     4: """$ref type enum properties patternProperties additionalProperties required dependencies items additionalItems
         minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern format minItems
@@ -68,7 +68,7 @@ _BY_URI = {
 
 @lru_cache(maxsize=64)
 def by_uri(uri: str) -> Dialect | None:
-    """Return the dialect of an official `$schema`; None for any other. Raises ValueError for drafts before 4."""
+    """Return the dialect of an official `$schema`; None for any other. Raises ValueError for a draft before 4."""
     bare = uri.partition("://")[2].rstrip("#").rstrip("/")
     if bare in {f"json-schema.org/draft-0{v}/{name}" for v in range(4) for name in ("schema", "hyper-schema")}:
         raise ValueError

@@ -1,14 +1,13 @@
-"""Whether two formulas plainly have no value in common: what makes a `oneOf` an `anyOf`.
+"""Whether two formulas plainly have no value in common, so that a `oneOf` is an `anyOf`.
 
-Sound, not complete: True is a proof, by types, by finite sets of values and ranges, and for objects by a key that one
-of them requires and whose values differ. Nothing is compiled for it: a `Reference` may be anything.
+The test is sound, not complete: True is a proof. It goes by types, by finite sets of values and ranges, and for
+objects by a key that one of them requires and whose values differ. It compiles nothing: a `Reference` may be anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any
 
 from .algebra import (
     ARRAY,
@@ -34,6 +33,7 @@ from .algebra import (
     Types,
     Words,
 )
+from .sketches import Listed
 
 _DEEPEST = 4  # levels of members looked into
 _MOST = 64  # alternatives of a union looked at
@@ -41,7 +41,7 @@ _MANY = 8  # nodes from which it pays to sort them by constants
 
 
 class Facts:
-    """What a conjunction says, as far as it is plain."""
+    """What a conjunction plainly says."""
 
     __slots__ = ("mask", "members", "negated", "node", "numbers", "parts", "ranges", "required", "sizes", "words")
 
@@ -76,12 +76,12 @@ class Facts:
             elif isinstance(atom, (Length, ItemCount, MemberCount)):
                 self.sizes += (atom,)
 
-    def scalars(self) -> frozenset[Any] | None:
-        """Return all values, or more, if they are scalars and listed: strings, Decimals, and types for literals."""
+    def scalars(self) -> frozenset[Listed] | None:
+        """Return all values, or more, if they are scalars and listed."""
         mask = self.mask
         if mask & (ARRAY | OBJECT) or (mask & STRING and not self.words) or (mask & NUMBER and not self.numbers):
             return None
-        found: frozenset[Any] = self.words[0] if mask & STRING else frozenset()
+        found: frozenset[Listed] = frozenset(self.words[0]) if mask & STRING else frozenset()
         if mask & NUMBER:
             found |= self.numbers[0]
         literals = [(bit,) for bit in (NULL, FALSE, TRUE) if mask & bit]
@@ -120,10 +120,10 @@ def kinds(node: Node) -> int:
 
 
 class Disjoint:
-    """The test, which keeps what it found out about formulas."""
+    """The test whether nodes are disjoint, which keeps what it found out about formulas."""
 
     def __init__(self) -> None:
-        self._facts: dict[int, Facts] = {}  # by id: nodes that are large are dear to compare
+        self._facts: dict[int, Facts] = {}  # by id
 
     def facts(self, node: Node) -> Facts:
         """Return the facts of a node."""
@@ -155,7 +155,7 @@ class Disjoint:
         return not common & OBJECT or _sizes_differ(a, b, OBJECT) or self._members_differ(a, b, depth)
 
     def _members_differ(self, a: Facts, b: Facts, depth: int) -> bool:
-        """Whether a key that one requires has values in one that it cannot have in the other."""
+        """Whether one requires a key that the other excludes, or whose values have nothing in common in both."""
         if depth == 0:
             return False
         if any(
@@ -173,7 +173,7 @@ class Disjoint:
 
     def all(self, nodes: Sequence[Node]) -> bool:
         """Whether nodes are pairwise disjoint, where that can be seen without comparing all pairs."""
-        scalars: list[frozenset[Any]] = []
+        scalars: list[frozenset[Listed]] = []
         objects: list[Facts] = []
         for node in nodes:
             facts = self.facts(node)
@@ -187,9 +187,9 @@ class Disjoint:
         return _apart(scalars) and (len(objects) < 2 or self._told_apart(objects))
 
     def _told_apart(self, objects: Sequence[Facts]) -> bool:
-        """Whether a key that all require has scalars for values, other ones in each."""
+        """Whether all require a key whose values are listed, and differ from one to the other."""
         for key in objects[0].required:
-            found: list[frozenset[Any]] = []
+            found: list[frozenset[Listed]] = []
             for facts in objects:
                 values = self._constants(facts, key)
                 if values is None:
@@ -199,19 +199,19 @@ class Disjoint:
                 return True
         return False
 
-    def _constants(self, facts: Facts, key: str) -> frozenset[Any] | None:
-        """Return the values of a member that is required, if these are scalars and listed."""
+    def _constants(self, facts: Facts, key: str) -> frozenset[Listed] | None:
+        """Return the values of a required member, if they are scalars and listed."""
         sets = (self.facts(value).scalars() for value in facts.values(key)) if key in facts.required else ()
         return next((values for values in sets if values is not None), None)
 
     def overlapping(self, nodes: Sequence[Node]) -> Iterator[tuple[int, list[int]]]:
         """Yield for each node but the first the earlier ones from which it is not plainly disjoint."""
         constants = self._telling(nodes) if len(nodes) >= _MANY else None
-        together: dict[Any, list[int]] = {}
+        together: dict[Listed, list[int]] = {}
         unknown: list[int] = []
         for i, node in enumerate(nodes):
             earlier: Iterable[int] = range(i)
-            if constants is not None:  # others that have the same constants are found without comparing all pairs
+            if constants is not None:  # find those of the same constants without comparing all pairs
                 values = constants[i]
                 if values is not None:
                     earlier = sorted({*unknown, *(j for value in values for j in together.get(value, ()))})
@@ -222,7 +222,7 @@ class Disjoint:
             if i:
                 yield i, [j for j in earlier if not self(node, nodes[j])]
 
-    def _telling(self, nodes: Sequence[Node]) -> list[frozenset[Any] | None] | None:
+    def _telling(self, nodes: Sequence[Node]) -> list[frozenset[Listed] | None] | None:
         """Return the listed values of a key that most nodes require, None for those that have none."""
         objects = [self.facts(node) for node in nodes]
         if any(facts.mask != OBJECT for facts in objects):
@@ -234,7 +234,8 @@ class Disjoint:
         return None
 
 
-def _apart(sets: Sequence[frozenset[Any]]) -> bool:
+def _apart(sets: Sequence[frozenset[Listed]]) -> bool:
+    """Whether sets are pairwise disjoint."""
     return len(frozenset().union(*sets)) == sum(map(len, sets))
 
 
@@ -244,6 +245,7 @@ def _contradicts(a: Facts, b: Facts) -> bool:
 
 
 def _words_differ(a: Facts, b: Facts) -> bool:
+    """Whether listed words exclude each other."""
     return any(not mine & yours for mine in a.words for yours in b.words) or any(
         type(atom) is Words and mine <= set(atom.words)
         for have, other in ((a, b), (b, a))
@@ -253,6 +255,7 @@ def _words_differ(a: Facts, b: Facts) -> bool:
 
 
 def _numbers_differ(a: Facts, b: Facts) -> bool:
+    """Whether listed numbers and ranges exclude each other."""
     if any(not mine & yours for mine in a.numbers for yours in b.numbers):
         return True
     if any(_before(x, y) or _before(y, x) for x in a.ranges for y in b.ranges):
@@ -273,6 +276,7 @@ def _before(a: Range, b: Range) -> bool:
 
 
 def _within(value: Decimal, bound: Range) -> bool:
+    """Whether a number is in a range."""
     low, high, low_open, high_open = bound.args
     if low is not None and (value < low or (low_open and value == low)):
         return False

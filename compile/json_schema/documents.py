@@ -1,8 +1,8 @@
-"""Schemas as documents: resources, the dialect of each, and what references lead to.
+"""Schemas as documents: resources, the dialect of each, and the targets of references.
 
-Nothing is fetched. A reference within one document is followed here, key by key; for all others the `referencing`
-library indexes the identifiers and anchors of the schema, of the official meta-schemas, and of the caller's documents:
-of those that references name, and of all once a reference names none of them.
+Nothing is fetched. References within one document are followed here, key by key. For all others, the `referencing`
+library indexes the identifiers and anchors of the schema, of the official meta-schemas, and of those of the caller's
+documents that references name; of all of them, once a reference names none.
 """
 
 from __future__ import annotations
@@ -12,42 +12,51 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
-from ...errors import SchemaError
+from ...errors import AddDocument, Advice, SchemaError
 from .algebra import Reference
 from .dialects import DIALECTS, VOCABULARIES, Dialect, by_uri
-from .source import Path, pointer, quoted, read, shown
+from .source import Json, Path, Schema, SchemaSource, pointer, quoted, read, shown
 
 if TYPE_CHECKING:
     from referencing import Registry, Resource
 
+DynamicAnchors: TypeAlias = "frozenset[tuple[str, _Resource]]"
+"""The dynamic anchors of the resources that were entered: a name, and the outermost resource that has it."""
+
 
 class Scope:
-    """A resource, that is a document or a part of it with an identifier, as references in it see it.
+    """A resource, which is a document or a part of one with an identifier, as references in it see it.
 
-    One object for each resource and dynamic scope, so that it serves as a key.
+    There is one object for each resource and set of dynamic anchors, so that it serves as a key.
     """
 
     __slots__ = ("dialect", "documents", "dynamic", "id", "later", "path", "ref_alone", "root", "targets", "uri")
 
     def __init__(
-        self, documents: Documents, root: Any, uri: str, path: Path, dialect: Dialect, dynamic: frozenset[Any]
+        self,
+        documents: Documents,
+        root: Json,
+        uri: str,
+        path: Path,
+        dialect: Dialect,
+        dynamic: DynamicAnchors,
     ) -> None:
         self.documents = documents
         self.root = root
-        self.uri = uri  # absolute, or as good as it gets, without a fragment
+        self.uri = uri  # without a fragment; absolute if possible
         self.path = path
         self.dialect = dialect
-        self.dynamic = dynamic  # (name, resource) for each dynamic anchor, of its outermost resource below the root
+        self.dynamic = dynamic  # those below the root
         self.id = dialect.id
         self.ref_alone = dialect.ref_alone
         self.targets: dict[tuple[str, str], Target] = {}  # by keyword and reference
         self.later: dict[str, Reference] = {}  # by reference
 
-    def enter(self, contents: dict[str, Any], path: Path) -> Scope:
-        """Return the scope of a subschema of this resource: another if it has an identifier."""
+    def enter(self, contents: dict[str, Json], path: Path) -> Scope:
+        """Return the scope of a subschema of this resource: another one if the subschema has an identifier."""
         name = contents.get(self.id)
         if not isinstance(name, str) or contents is self.root:
             return self
@@ -58,33 +67,33 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What a reference leads to."""
+    """The schema that a reference leads to."""
 
-    contents: Any
+    contents: Json
     scope: Scope
     path: Path
 
 
 class _Resource:
-    """A resource that has dynamic anchors, by the names of these; "" stands for `$recursiveAnchor`."""
+    """A resource with its dynamic anchors by name; "" stands for `$recursiveAnchor`."""
 
     __slots__ = ("anchors", "dialect", "path", "root", "uri")
 
-    def __init__(self, root: Any, uri: str, path: Path, dialect: Dialect, anchors: dict[str, Any]) -> None:
+    def __init__(self, root: Json, uri: str, path: Path, dialect: Dialect, anchors: dict[str, Json]) -> None:
         self.root, self.uri, self.path, self.dialect, self.anchors = root, uri, path, dialect, anchors
 
 
 class Documents:
     """The schema to compile and the documents that it may refer to."""
 
-    def __init__(self, root: Any, given: Mapping[str, Any] | None) -> None:
+    def __init__(self, root: Schema, given: Mapping[str, SchemaSource] | None) -> None:
         self._given = given or {}
         self._unread = dict.fromkeys(self._given)  # those that are not in the registry
-        self._unreadable: list[str] = []  # what is wrong with those of them that no reference names
-        self._scopes: dict[Any, Scope] = {}
-        self._resources: dict[Any, _Resource] = {}
+        self._unreadable: list[str] = []  # messages about those of them that no reference names
+        self._scopes: dict[tuple[int, str, DynamicAnchors], Scope] = {}
+        self._resources: dict[tuple[int, str], _Resource] = {}
         self._customs: dict[str, Dialect] = {}  # by `$schema`
-        self._registry: Registry[Any] | None = None
+        self._registry: Registry[Json] | None = None
         dialect = self._dialect(root, DIALECTS[2020], "")
         uri = ""
         if isinstance(root, dict):
@@ -98,8 +107,8 @@ class Documents:
 
     # ---------------------------------------------------------------------------------------------- resources
 
-    def scope(self, outer: Scope, root: Any, uri: str, path: Path, dynamic: frozenset[Any] | None = None) -> Scope:
-        """Return the scope of a resource that is entered from another, or from one that has these dynamic anchors."""
+    def scope(self, outer: Scope, root: Json, uri: str, path: Path, dynamic: DynamicAnchors | None = None) -> Scope:
+        """Return the scope of a resource entered from another; dynamic: its anchors, None for those of the other."""
         dialect = self._dialect(root, outer.dialect, path)
         dynamic = outer.dynamic if dynamic is None else dynamic
         if dialect.version >= 2019:
@@ -115,12 +124,12 @@ class Documents:
             scope = self._scopes[key] = Scope(self, root, uri, path, dialect, dynamic)
         return scope
 
-    def _resource(self, root: Any, uri: str, path: Path, dialect: Dialect) -> _Resource:
+    def _resource(self, root: Json, uri: str, path: Path, dialect: Dialect) -> _Resource:
         """Return a resource with its dynamic anchors."""
         key = (id(root), uri)
         found = self._resources.get(key)
         if found is None:
-            anchors: dict[str, Any] = {}
+            anchors: dict[str, Json] = {}
             if isinstance(root, dict) and dialect.version >= 2019:
                 if root.get("$recursiveAnchor") is True:
                     anchors[""] = root
@@ -135,7 +144,7 @@ class Documents:
             found = self._resources[key] = _Resource(root, uri, path, dialect, anchors)
         return found
 
-    def _dialect(self, contents: Any, default: Dialect, path: Path) -> Dialect:
+    def _dialect(self, contents: Json, default: Dialect, path: Path) -> Dialect:
         """Return the dialect that a resource names, or else the default."""
         uri = contents.get("$schema") if isinstance(contents, dict) else None
         if uri is None:
@@ -154,12 +163,12 @@ class Documents:
             return official
         custom = self._customs.get(uri)
         if custom is None:
-            self._customs[uri] = DIALECTS[2020]  # for a meta-schema that leads back to itself
+            self._customs[uri] = DIALECTS[2020]  # a meta-schema may lead back to itself
             custom = self._customs[uri] = self._custom(uri, path)
         return custom
 
     def _custom(self, uri: str, path: Path) -> Dialect:
-        """Return the dialect of a meta-schema of the caller's: 2020-12 less the vocabularies that it leaves out."""
+        """Return the dialect of a caller's meta-schema: its draft, without the vocabularies that it leaves out."""
         bare = uri.rstrip("#")
         given = next((self._given[name] for name in (uri, bare, bare + "#") if name in self._given), None)
         meta = read(given, bare + "#") if given is not None else None
@@ -185,16 +194,13 @@ class Documents:
 
     # --------------------------------------------------------------------------------------------- references
 
-    def resolve(self, scope: Scope, keyword: str, reference: Any, path: Path) -> Target:
-        """Return what a reference in a scope leads to. Raises SchemaError, with the path, if there is no such thing."""
+    def resolve(self, scope: Scope, keyword: str, reference: Json, path: Path) -> Target:
+        """Return the target of a reference in a scope. Raises SchemaError, with the path, if it has none."""
+        if not isinstance(reference, str):
+            raise SchemaError(f'"{keyword}" must be a URI reference, not {shown(reference)}', pointer(path))
         key = (keyword, reference)
-        try:
-            found = scope.targets.get(key)
-        except TypeError:
-            found = None
+        found = scope.targets.get(key)
         if found is None:
-            if not isinstance(reference, str):
-                raise SchemaError(f'"{keyword}" must be a URI reference, not {shown(reference)}', pointer(path))
             found = self._static(scope, reference, path)
             if keyword == "$dynamicRef":
                 found = self._dynamic(scope, found, unquote(urldefrag(reference).fragment))
@@ -208,6 +214,7 @@ class Documents:
         return found
 
     def _static(self, scope: Scope, reference: str, path: Path) -> Target:
+        """Return where a reference leads as a `$ref`."""
         if reference.startswith("#"):
             uri, fragment = scope.uri, reference[1:]
         else:
@@ -236,7 +243,7 @@ class Documents:
             at = (at, key)
             if isinstance(contents, dict) and scope.id in contents:
                 scope = scope.enter(contents, at)
-        if scope is not named:  # resources that the pointer passes through are not entered
+        if scope is not named:  # the pointer does not enter the resources that it passes through
             scope = self.scope(scope, scope.root, scope.uri, scope.path, dynamic)
         return Target(contents, scope, at)
 
@@ -247,14 +254,14 @@ class Documents:
         resource = self._indexed(uri)
         if resource is None:
             raise SchemaError(
-                f"{quoted(reference)} leads to {uri or 'the document itself'}, which is not known and is not fetched: "
-                f"pass it, documents={{{json.dumps(uri)}: ...}}"
-                + "".join(f"; unless it is in this one: {error}" for error in self._unreadable[:1]),
+                f"{quoted(reference)} leads to {uri or 'the document itself'}, which is not known and is not fetched",
                 pointer(path),
+                remedies=[AddDocument(uri), *(Advice(f"Unless it is in this one: {e}") for e in self._unreadable[:1])],
             )
         return self.scope(scope, resource.contents, uri, uri + "#")
 
     def _anchor(self, scope: Scope, name: str, reference: str, path: Path) -> Target:
+        """Return the target of a reference to an anchor of a resource."""
         from referencing.exceptions import Unresolvable
 
         try:
@@ -292,15 +299,15 @@ class Documents:
                 return Target(resource.anchors[name], inner, at)
         return None
 
-    def _indexed(self, uri: str) -> Resource[Any] | None:
-        """Return the resource of an identifier, that of a document or of something in one.
+    def _indexed(self, uri: str) -> Resource[Json] | None:
+        """Return the resource of an identifier: a document, or a part of one.
 
-        What the schema holds itself comes before the caller's document of that name, this before the official
-        meta-schemas, and these before what is somewhere in the caller's documents.
+        The schema's own resources come first, then the caller's document of that name, then the official meta-schemas,
+        then parts of the caller's documents.
         """
         from jsonschema_specifications import REGISTRY
 
-        found: Resource[Any] | None = self._index().get(uri)
+        found: Resource[Json] | None = self._index().get(uri)
         if found is REGISTRY.get(uri):
             for name in (uri, uri + "#"):
                 if name in self._unread:
@@ -314,8 +321,8 @@ class Documents:
             found = self._index().get(uri)
         return found
 
-    def _index(self) -> Registry[Any]:
-        """Return the registry of all that is known by an identifier or an anchor."""
+    def _index(self) -> Registry[Json]:
+        """Return the registry of all resources by identifier and anchor."""
         if self._registry is None:
             from jsonschema_specifications import REGISTRY
 
@@ -325,7 +332,7 @@ class Documents:
         return self._registry
 
     def _add(self, name: str) -> None:
-        """Put a document of the caller's into the registry."""
+        """Put a document of the caller into the registry."""
         del self._unread[name]
         path = name.rstrip("#") + "#"
         contents = read(self._given[name], path)
@@ -334,13 +341,15 @@ class Documents:
             self._registry = self._index().with_resource(name, resource).crawl()
 
 
-def _resource_of(contents: Any, dialect: Dialect) -> Resource[Any]:
-    resource: Resource[Any] = _specification(dialect.version).create_resource(contents)
+def _resource_of(contents: Json, dialect: Dialect) -> Resource[Json]:
+    """Return a schema as `referencing` has it."""
+    resource: Resource[Json] = _specification(dialect.version).create_resource(contents)
     return resource
 
 
 @cache
 def _specification(version: int) -> Any:
+    """Return a draft as `referencing` has it."""
     from referencing import jsonschema
 
     specifications = {
@@ -352,7 +361,7 @@ def _specification(version: int) -> Any:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what `referencing` makes of a malformed document into an error about it."""
+    """Turn the errors of `referencing` for a malformed document into a SchemaError about it."""
     try:
         yield
     except (AttributeError, TypeError, ValueError, KeyError) as error:

@@ -1,27 +1,23 @@
-"""Why a schema matches no value, in words."""
+"""Why a schema matches no value, for an error message."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from .algebra import ARRAY, NUMBER, OBJECT, STRING, Node
-from .members import Record, record_of
+from .records import Record, record_of
 from .trim import trim
+from .value_builder import ValueBuilder
 
-if TYPE_CHECKING:
-    from .build import Builder
-
-_LEVELS = 5  # of members and items that an explanation goes down
+_LEVELS = 5  # levels of members that an explanation goes down
 _TYPES = {NUMBER: "number", STRING: "string", ARRAY: "array", OBJECT: "object"}
 
 
-def explain(builder: Builder, node: Node) -> str:
-    """Return why no value is in a formula that was found to have none."""
+def explain(builder: ValueBuilder, node: Node) -> str:
+    """Return why a formula has no value, when it is known to have none."""
     return _Reasons(builder).of(node, _LEVELS)
 
 
 class _Reasons:
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: ValueBuilder) -> None:
         self._builder = builder
 
     def _is_empty(self, node: Node) -> bool:
@@ -30,13 +26,13 @@ class _Reasons:
         return not trim(self._builder.values, self._builder.sound)[value] & 1
 
     def of(self, node: Node, levels: int) -> str:
-        """Return the reason, going down at most so many members and items."""
+        """Return why a formula has no value, going down at most so many levels of members."""
         kinds = self._builder.by_kind(self._builder.cases.flat(node))
         if not kinds:
             return "no value is left of any type (false, or types, values, bounds and not that exclude each other)"
         return "; ".join([self._of_kind(kind, formula, levels) for kind, formula in kinds.items()])
 
-    def _of_kind(self, kind: int, formula: Any, levels: int) -> str:
+    def _of_kind(self, kind: int, formula: Node, levels: int) -> str:
         if levels and kind == OBJECT:
             record = record_of(formula) or Record([], {}, {}, [])
             for key in record.required:

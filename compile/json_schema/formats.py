@@ -1,8 +1,8 @@
 """The languages of the formats, each after its RFC, as DFAs over UTF-8; made when first asked for.
 
-A few are known only between two bounds: `language` holds nothing but valid strings, `superset` all that are valid, and
-`INEXACT` says what lies between. Whoever negates a format negates the superset, so that nothing is accepted wrongly.
-Formats that no regular language comes near are `UNSUPPORTED`, with the reason.
+A few are known only between two bounds: `language` has only valid strings, `superset` has all valid ones, and `INEXACT`
+says which strings lie between. The negation of a format is that of its superset, so that nothing is accepted wrongly.
+`UNSUPPORTED` has formats that no regular language comes near, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ...automata import ops, utf8
 from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
-from ...automata.nfa import Nfa, determinize
+from ...automata.nfa import Nfa
+from ...automata.subsets import determinize
 from .. import store
 from ..regex.lower import to_dfa
 
@@ -47,12 +48,12 @@ INEXACT: Mapping[str, str] = {
 
 
 def language(name: str, meter: Meter) -> Dfa:
-    """Return the strings that are valid for a format of `KNOWN`; all of them, unless it is in `INEXACT`."""
+    """Return strings that are valid for a format of `KNOWN`: all of them, unless it is in `INEXACT`."""
     return _language(name)
 
 
 def superset(name: str, meter: Meter) -> Dfa:
-    """Return all strings that may be valid for a format of `KNOWN`; only valid ones, unless it is in `INEXACT`."""
+    """Return all strings that may be valid for a format of `KNOWN`: only valid ones, unless it is in `INEXACT`."""
     return _superset(name) if name in INEXACT else _language(name)
 
 
@@ -77,7 +78,7 @@ def _superset(name: str) -> Dfa:
 
 
 def _kept(name: str, make: Callable[[], Dfa]) -> Dfa:
-    """Return an automaton that depends on nothing but its name, made once on a machine: some take 0.1 s."""
+    """Return the automaton of a name, from disk if this machine made it before: some take 0.1 s to make."""
     key = store.name_of("format", name, store.code())
     arrays: dict[str, NDArray[Any]] | None = store.load(key)
     if arrays is None:

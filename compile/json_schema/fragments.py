@@ -1,53 +1,25 @@
-"""String fragments: a text automaton, bound to the vocabulary on its own, and used by call."""
+"""String fragments: text automata that are bound to the vocabulary on their own, and used by call."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.budget import Meter
 from ...automata.labelled import Labelled
 from ...kernels.compiled import kernel
 from ...vocabulary.vocabulary import Vocabulary
-from ..bind import bind
-from ..bind.link_kernels import Symbols, more_symbols, walk_exits
-from .strings import quoted
-
-
-class Fragment(NamedTuple):
-    """The rows of some states that follow one another, numbered from 0; a table puts them at their place."""
-
-    row_count: NDArray[np.int32]  # (n,) own edges
-    edge_token: NDArray[Any]
-    edge_target: NDArray[np.int32]  # from 0; n for the dead state
-    base_row: NDArray[np.int32]  # (n,)
-    masks: NDArray[np.uint32]
-    base_mask: NDArray[np.int32]
-    base_classes: NDArray[np.int32]
-    base_start: NDArray[np.int32]
-    base_target: NDArray[np.int32]
-    class_start: NDArray[np.int32]
-    class_token: NDArray[Any]
-    class_id: NDArray[np.int32]
-    row_exit: NDArray[np.int32]  # (n,) list
-    exit_start: NDArray[np.int32]
-    exit_token: NDArray[np.int32]
-    exit_symbol: NDArray[np.int32]
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the arrays in bytes."""
-        return sum(array.nbytes for array in self)
+from ..bind.similar_states import FEW_STATES, number_along
+from .escapes import quoted
 
 
 def numbered(class_of: NDArray[Any], codes: NDArray[Any], vocabulary: Vocabulary) -> NDArray[np.int32]:
     """Return a text automaton's codes with its states numbered along what repeats, as binding wants them."""
-    if len(codes) <= bind._FEW_STATES:
+    if len(codes) <= FEW_STATES:
         return np.ascontiguousarray(codes, np.int32)
     transition = np.where(codes >= 0, codes, -1).astype(np.int32)
-    number = bind._number_along(class_of.astype(np.int32), transition, vocabulary.trie.root_start)
+    number = number_along(class_of.astype(np.int32), transition, vocabulary.trie.root_start)
     number = np.where(number < 0, 0, number)
     out = np.empty(codes.shape, np.int32)
     out[number] = np.where(codes >= 0, number[np.maximum(codes, 0)], codes)
@@ -234,52 +206,3 @@ def _ends_only_in(transition: Any, free: Any, before: Any) -> bool:
                     count += 1
         at += 1
     return count == total
-
-
-def bound(
-    class_of: NDArray[Any], codes: NDArray[np.int32], vocabulary: Vocabulary, closes: NDArray[np.bool_],
-    text: NDArray[np.uint8], text_start: NDArray[np.int32], symbols: Symbols, counters: NDArray[np.int64],
-    meter: Meter,
-) -> tuple[Fragment, Symbols]:  # fmt: skip
-    """Bind a text automaton; its exits are of `symbols`, which may grow."""
-    trie = vocabulary.trie
-    states = len(codes)
-    classes = np.ascontiguousarray(class_of, np.int32)
-    transition = np.where(codes >= 0, codes, -1).astype(np.int32)
-    rows = bind._walk_all(classes, transition, np.ones(states, np.bool_), trie, vocabulary, meter)
-    number = np.arange(states, dtype=np.int32)
-    arrays = bind._arrays(rows, np.zeros(states, np.bool_), number, vocabulary.size)
-    row_exit = np.empty(states, np.int32)
-    room, most = trie.token.size + 65_536, 1024
-    list_start, list_hash = np.zeros(most + 1, np.int32), np.empty(most, np.uint64)
-    out_token, out_symbol = np.empty(room, np.int32), np.empty(room, np.int32)
-    done, lists = 0, 0
-    while done < states:
-        done, lists = walk_exits(
-            classes, codes, trie.byte, trie.skip, trie.depth, trie.token_start, trie.token, trie.root_start, closes,
-            text, text_start, counters, *symbols, row_exit, list_start, list_hash, out_token, out_symbol, done, lists,
-        )  # fmt: skip
-        if done < 0:
-            done, symbols = -1 - done, more_symbols(symbols, text, text_start, counters)
-        elif done < states:
-            meter.check(bytes=16 * out_token.size, doing="binding a string")
-            out_token, out_symbol = _doubled(out_token), _doubled(out_symbol)
-            list_start, list_hash = _doubled(list_start), _doubled(list_hash)
-    used = int(list_start[lists])
-    fragment = Fragment(
-        row_count=np.diff(arrays["row_start"]).astype(np.int32),
-        edge_token=arrays["edge_token"][:-2],
-        edge_target=np.where(arrays["edge_target"] == states + 1, states, arrays["edge_target"]).astype(np.int32),
-        row_exit=row_exit,
-        exit_start=list_start[: lists + 1].copy(),
-        exit_token=out_token[:used].copy(),
-        exit_symbol=out_symbol[:used].copy(),
-        **{name: arrays[name] for name in Fragment._fields if name in arrays and not name.startswith("edge_")},
-    )
-    return fragment, symbols
-
-
-def _doubled(array: NDArray[Any]) -> NDArray[Any]:
-    out = np.zeros(2 * len(array), array.dtype)
-    out[: len(array)] = array
-    return out

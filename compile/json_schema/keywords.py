@@ -1,16 +1,15 @@
 """What each keyword of JSON Schema says, as a formula: one function per keyword, or per group that acts together.
 
-`formula` compiles a schema. A subschema of a member or an item is compiled along with the schema around it, unless it
-is a reference or lies deep: then it becomes a `Reference`, one for each place that references lead to: recursion ends
-there. Subschemas that apply in place (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
+`formula` compiles a schema. The schema of a member or an item is compiled along with the schema around it, unless it is
+a reference or lies deep. Then it becomes a `Reference`, one for each place that references lead to, so that recursion
+ends there. Subschemas for the same value (`allOf`, `$ref` beside other keywords, ..) become part of one formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from functools import partial
-from typing import Any
 
 from ...automata.budget import Budget, Meter
 from ...errors import SchemaError
@@ -47,15 +46,16 @@ from .algebra import (
     any_of,
     restrict,
 )
-from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, Site
+from .branches import Branches
+from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, KeywordContext
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Target
 from .formats import KNOWN, UNSUPPORTED
-from .literals import check_text, number, one_of, values_of
-from .source import pointer, quoted, read
+from .literals import number, one_of, values_of
+from .source import Json, KeywordPath, SchemaSource, pointer, quoted, read
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
-"""Keywords that can be accepted by name as approximations: where not exact, they are then not enforced."""
+"""Keywords that a caller may accept as approximations: where they are not exact, they are not enforced then."""
 
 NARROWER = {
     "not": "where an undeclared member must fail a test (by not, oneOf or if, over additionalProperties, "
@@ -63,16 +63,16 @@ NARROWER = {
     "passes comes after it: the key of the failing member might be written again, and a reader keeps the last value. "
     "Write the failing member last, or declare its key in properties",
 }
-"""Keywords under which some valid texts are refused, so that nothing invalid is accepted: what is refused, and why."""
+"""Keywords under which some valid texts are refused, so that nothing invalid is accepted; and which texts, and why."""
 
-_MOST_VALUES = 12  # values that items may have for uniqueItems to be exact: automata remember which were seen
+_MOST_VALUES = 12  # of items with uniqueItems: the automaton remembers which of them came
 
 
 def formula(
-    schema: Any,
+    schema: SchemaSource,
     *,
     allow: frozenset[str] = frozenset(),
-    documents: Mapping[str, Any] | None = None,
+    documents: Mapping[str, SchemaSource] | None = None,
     meter: Meter | None = None,
 ) -> Node:
     """Return the JSON values that a schema describes, as a formula.
@@ -80,8 +80,8 @@ def formula(
     schema: a dict, a bool, JSON text or a pydantic model class, of a draft from 4 to 2020-12 as `$schema` says, else
     2020-12. allow: keywords out of `ALLOWED`. documents: schemas that references may lead to, by URI.
 
-    Raises SchemaError, with the JSON Pointer, for what is malformed or cannot be enforced exactly; some of that only
-    when the part at fault is asked for. BudgetError where the meter runs out.
+    Raises SchemaError, with the JSON Pointer, if a part is malformed or cannot be enforced exactly; for some parts only
+    when their formula is asked for. Raises BudgetError if the meter runs out.
     """
     unknown = sorted(set(allow) - ALLOWED)
     if unknown:
@@ -99,50 +99,50 @@ _TYPES["integer"] = AllOf(Types(NUMBER), _INTEGER)
 _TYPE_NAMES = ", ".join(f'"{name}"' for name in KINDS)
 
 
-def type_(site: Site, value: Any) -> Node:
+def type_(context: KeywordContext, value: Json) -> Node:
     """Values of a type, or of one of several."""
     if type(value) is str:
         node = _TYPES.get(value)
         if node is not None:
             return node
-        raise site.wrong(f"one of {_TYPE_NAMES}, or a list of them", "type")
+        raise context.wrong(f"one of {_TYPE_NAMES}, or a list of them", "type")
     if not isinstance(value, (list, tuple)) or not value:
-        raise site.wrong(f"one of {_TYPE_NAMES}, or a list of them", "type")
+        raise context.wrong(f"one of {_TYPE_NAMES}, or a list of them", "type")
     mask = 0
     for i, name in enumerate(value):
         if not isinstance(name, str) or name not in KINDS:
-            raise site.wrong(f"one of {_TYPE_NAMES}", "type", i)
+            raise context.wrong(f"one of {_TYPE_NAMES}", "type", i)
         mask |= KINDS[name]
     kinds = Types(mask) if mask != EVERYTHING else ANY
     return all_of([kinds, _INTEGER]) if "integer" in value and "number" not in value else kinds
 
 
-def enum(site: Site, value: Any) -> Node:
+def enum(context: KeywordContext, value: Json) -> Node:
     """Values equal to one of a list."""
     if not isinstance(value, (list, tuple)):
-        raise site.wrong("an array of the values allowed", "enum")
-    return _values(site, "enum", value)
+        raise context.wrong("an array of the values allowed", "enum")
+    return _values(context, "enum", value)
 
 
-def const(site: Site, value: Any) -> Node:
+def const(context: KeywordContext, value: Json) -> Node:
     """Values equal to one."""
-    return _values(site, "const", [value])
+    return _values(context, "const", [value])
 
 
-def _values(site: Site, keyword: str, values: Any) -> Node:
+def _values(context: KeywordContext, keyword: str, values: Iterable[Json]) -> Node:
     try:
         return one_of(values)
     except ValueError as error:
-        raise SchemaError(f'"{keyword}" has what is no JSON value: {error}', pointer((site.path, keyword))) from None
+        raise SchemaError(f'"{keyword}" has what is no JSON value: {error}', pointer((context.path, keyword))) from None
 
 
 # -------------------------------------------------------------------------------------------------------- numbers
 
 
-def bounds(site: Site, _: Any) -> Node | None:
-    """Numbers between `minimum` and `maximum`; `exclusive..` is a bound of its own, or, as in draft 4, true."""
-    low, low_open = _bound(site, "minimum", "exclusiveMinimum", 1)
-    high, high_open = _bound(site, "maximum", "exclusiveMaximum", -1)
+def bounds(context: KeywordContext, _: Json) -> Node | None:
+    """Numbers between `minimum` and `maximum`; `exclusive..` is a bound of its own, or true, as in draft 4."""
+    low, low_open = _bound(context, "minimum", "exclusiveMinimum", 1)
+    high, high_open = _bound(context, "maximum", "exclusiveMaximum", -1)
     if low is None and high is None:
         return None
     if low is not None and high is not None and (low > high or (low == high and (low_open or high_open))):
@@ -150,49 +150,49 @@ def bounds(site: Site, _: Any) -> Node | None:
     return Range(low, high, low_open, high_open)
 
 
-def _bound(site: Site, plain: str, exclusive: str, sign: int) -> tuple[Decimal | None, bool]:
+def _bound(context: KeywordContext, plain: str, exclusive: str, sign: int) -> tuple[Decimal | None, bool]:
     """Return the stricter of two bounds, and whether it is exclusive."""
-    bound, edge = site.get(plain), site.get(exclusive)
+    bound, edge = context.get(plain), context.get(exclusive)
     limit: Decimal | None = None
     if bound is not ABSENT:
         limit = number(bound)
         if limit is None:
-            raise site.wrong("a number", plain)
+            raise context.wrong("a number", plain)
     if edge is ABSENT or edge is False:
         return limit, False
     if edge is True:
         return limit, limit is not None
     other = number(edge)
     if other is None:
-        raise site.wrong("a number", exclusive)
+        raise context.wrong("a number", exclusive)
     if limit is None or (other - limit) * sign >= 0:
         return other, True
     return limit, False
 
 
-def multiple_of(site: Site, value: Any) -> Node:
+def multiple_of(context: KeywordContext, value: Json) -> Node:
     """Multiples of a number."""
     of = number(value)
     if of is None or of <= 0:
-        raise site.wrong("a number above 0", "multipleOf")
+        raise context.wrong("a number above 0", "multipleOf")
     return Multiple(of)
 
 
 # -------------------------------------------------------------------------------------------------------- strings
 
 
-def length(site: Site, _: Any) -> Node | None:
+def length(context: KeywordContext, _: Json) -> Node | None:
     """Strings of a number of characters."""
-    low, high = site.counts("minLength", "maxLength")
+    low, high = context.counts("minLength", "maxLength")
     if high is not None and low > high:
         return Types(EVERYTHING & ~STRING)
     return Length(low, high) if low or high is not None else None
 
 
-def pattern(site: Site, value: Any) -> Node | None:
+def pattern(context: KeywordContext, value: Json) -> Node | None:
     """Strings in which a pattern matches somewhere."""
     if not isinstance(value, str):
-        raise site.wrong("a string with a regular expression", "pattern")
+        raise context.wrong("a string with a regular expression", "pattern")
     return None if value in UNIVERSAL else Pattern(value)
 
 
@@ -208,28 +208,28 @@ _NUMERIC = {
 }
 
 
-def format_(site: Site, value: Any) -> Node | None:
-    """Strings of a format; numbers of one, for `int32` and its like. Formats that are not known are annotations."""
+def format_(context: KeywordContext, value: Json) -> Node | None:
+    """Strings of a format, or numbers of one such as `int32`. Unknown formats are annotations."""
     if not isinstance(value, str):
-        raise site.wrong("a string", "format")
+        raise context.wrong("a string", "format")
     node = _NUMERIC.get(value)
     if node is not None:
         return node
     if value in UNSUPPORTED:
-        if "format" in site.compiler.allow or not site.kinds() & STRING:
+        if "format" in context.compiler.allow or not context.kinds() & STRING:
             return None
-        raise site.refused("format", f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
+        raise context.refused("format", f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
     return Format(value) if value in KNOWN else None
 
 
 # --------------------------------------------------------------------------------------------------------- arrays
 
 
-def items(site: Site, _: Any) -> Node | None:
+def items(context: KeywordContext, _: Json) -> Node | None:
     """Arrays by their items: `prefixItems` and `items`, or `items` as an array and `additionalItems`."""
-    first, others = site.item_schemas()
-    prefix = [site.nested(*entry) for entry in first]
-    rest = site.nested(*others)
+    first, others = context.item_schemas()
+    prefix = [context.nested(schema, *keys) for schema, keys in first]
+    rest = context.nested(others[0], *others[1])
     if rest is ANY:
         while prefix and prefix[-1] is ANY:
             prefix.pop()
@@ -238,19 +238,19 @@ def items(site: Site, _: Any) -> Node | None:
     return Items(tuple(prefix), rest)
 
 
-def item_count(site: Site, _: Any) -> Node | None:
+def item_count(context: KeywordContext, _: Json) -> Node | None:
     """Arrays of a number of items."""
-    low, high = site.counts("minItems", "maxItems")
+    low, high = context.counts("minItems", "maxItems")
     if high is not None and low > high:
         return Types(EVERYTHING & ~ARRAY)
     return ItemCount(low, high) if low or high is not None else None
 
 
-def contains(site: Site, value: Any) -> Node | None:
+def contains(context: KeywordContext, value: Json) -> Node | None:
     """Arrays of which a number of items, at least one by default, are in a schema."""
-    low = site.count("minContains")
-    low, high = 1 if low is None else low, site.count("maxContains")
-    node = site.nested(value, "contains")
+    low = context.count("minContains")
+    low, high = 1 if low is None else low, context.count("maxContains")
+    node = context.nested(value, "contains")
     if (high is not None and low > high) or (low and node is NEVER):
         return Types(EVERYTHING & ~ARRAY)
     if not low and (high is None or node is NEVER):
@@ -258,163 +258,154 @@ def contains(site: Site, value: Any) -> Node | None:
     return ItemCount(low, high) if node is ANY else Contains(node, low, high)
 
 
-def unique_items(site: Site, value: Any) -> Node | None:
-    """Arrays without equal items, where these are of few values."""
-    if value is False or not site.kinds() & ARRAY:
+def unique_items(context: KeywordContext, value: Json) -> Node | None:
+    """Arrays without equal items, if items have few values."""
+    if value is False or not context.kinds() & ARRAY:
         return None
     if value is not True:
-        raise site.wrong("true or false", "uniqueItems")
-    if "uniqueItems" in site.compiler.allow:
+        raise context.wrong("true or false", "uniqueItems")
+    if "uniqueItems" in context.compiler.allow:
         return None
-    most = site.count("maxItems")
-    prefix, others = site.item_schemas()
+    most = context.count("maxItems")
+    prefix, others = context.item_schemas()
     entries = [*prefix, others] if most is None or most > len(prefix) else prefix[:most]
-    nodes = [site.nested(*entry) for entry in entries]
+    nodes = [context.nested(schema, *keys) for schema, keys in entries]
     if len(entries) > len(prefix) and nodes[-1] is NEVER:
         entries, nodes = entries[:-1], nodes[:-1]
-    ends = len(entries) <= len(prefix)  # no item stands for several
-    if (most is not None and most <= 1) or (ends and _pairwise(site, nodes)):
+    ends = len(entries) <= len(prefix)  # each entry is one item
+    if (most is not None and most <= 1) or (ends and _pairwise(context, nodes)):
         return None
     nodes = [
-        site.compiler.peek(node, entry[0], site.scope, (site.path, *entry[1:]))
-        for node, entry in zip(nodes, entries, strict=True)
+        context.compiler.peek(node, schema, context.scope, (context.path, *keys))
+        for node, (schema, keys) in zip(nodes, entries, strict=True)
     ]
     values = values_of(any_of(nodes), _MOST_VALUES)
     if values is None:
-        raise site.refused("uniqueItems", f"its items may have more than {_MOST_VALUES} values", "equal items")
+        raise context.refused("uniqueItems", f"its items may have more than {_MOST_VALUES} values", "equal items")
     return Unique(values)
 
 
-def _pairwise(site: Site, nodes: list[Node]) -> bool:
+def _pairwise(context: KeywordContext, nodes: list[Node]) -> bool:
     """Whether nodes are plainly disjoint, each from each."""
-    disjoint = site.compiler.disjoint
+    disjoint = context.compiler.branches.disjoint
     return len(nodes) <= 32 and all(disjoint(nodes[i], nodes[j]) for i in range(len(nodes)) for j in range(i))
 
 
 # -------------------------------------------------------------------------------------------------------- objects
 
 
-def members(site: Site, _: Any) -> Node | None:
+def members(context: KeywordContext, _: Json) -> Node | None:
     """Objects by their members: `properties`, `patternProperties` and `additionalProperties`."""
-    schema = site.schema
-    properties, patterns, rest = site.get("properties"), site.get("patternProperties"), site.get("additionalProperties")
-    compiler, scope, path = site.compiler, site.scope, site.path
-    named: list[tuple[str, Node]] = []
-    if properties is not ABSENT:
-        _keys(site, "properties", "schemas by the names of members")
-        nested = compiler.nested
-        named = [(key, nested(value, scope, (path, "properties", key))) for key, value in properties.items()]
-    matched: list[tuple[str, Node]] = []
-    always: list[Node] = []
-    if patterns is not ABSENT:
-        _keys(site, "patternProperties", "schemas by regular expressions")
-        for source, value in schema["patternProperties"].items():
-            node = site.nested(value, "patternProperties", source)
-            if source in UNIVERSAL:
-                always.append(node)
-            else:
-                matched.append((source, node))
-    other = ANY if rest is ABSENT else site.nested(rest, "additionalProperties")
-    if not always:
+    named = _properties(context)
+    matched, in_every_key = _by_pattern(context)
+    rest = context.get("additionalProperties")
+    other = ANY if rest is ABSENT else context.nested(rest, "additionalProperties")
+    if not in_every_key:
         if not named and not matched and other is ANY:
             return None
-        return Members(tuple(named), tuple(matched), other)
-    every = all_of(Members((), (), node) for node in always if node is not ANY)  # a pattern that is in every key
-    return all_of([Members(tuple(named), tuple(matched), ANY), every]) if named or matched else every
+        return Members(named, matched, other)
+    every = all_of(Members((), (), node) for node in in_every_key if node is not ANY)
+    return all_of([Members(named, matched, ANY), every]) if named or matched else every
 
 
-def _keys(site: Site, keyword: str, expected: str) -> None:
-    """Raise SchemaError unless a keyword's value is an object, whose keys can be written."""
-    value = site.schema[keyword]
-    if not isinstance(value, dict):
-        raise site.wrong(f"an object with {expected}", keyword)
-    _names(site, keyword, value)
+def _properties(context: KeywordContext) -> tuple[tuple[str, Node], ...]:
+    """Return the nodes of `properties` by key."""
+    if context.get("properties") is ABSENT:
+        return ()
+    properties = context.by_name("properties", "schemas by the names of members")
+    nested, scope, path = context.compiler.nested, context.scope, context.path
+    return tuple([(key, nested(value, scope, (path, "properties", key))) for key, value in properties.items()])
 
 
-def _names(site: Site, keyword: str, names: Any) -> None:
-    try:
-        check_text("".join(names))
-    except TypeError:
-        raise SchemaError(f'"{keyword}" has a name that is no string', pointer((site.path, keyword))) from None
-    except ValueError as error:
-        raise SchemaError(f'"{keyword}" has a name that is no text: {error}', pointer((site.path, keyword))) from None
+def _by_pattern(context: KeywordContext) -> tuple[tuple[tuple[str, Node], ...], list[Node]]:
+    """Return the nodes of `patternProperties` by pattern, and apart those of patterns that match in every key."""
+    matched: list[tuple[str, Node]] = []
+    in_every_key: list[Node] = []
+    if context.get("patternProperties") is not ABSENT:
+        for source, value in context.by_name("patternProperties", "schemas by regular expressions").items():
+            node = context.nested(value, "patternProperties", source)
+            if source in UNIVERSAL:
+                in_every_key.append(node)
+            else:
+                matched.append((source, node))
+    return tuple(matched), in_every_key
 
 
-def required(site: Site, value: Any) -> Node | None:
+def required(context: KeywordContext, value: Json) -> Node | None:
     """Objects that have some members."""
     if not isinstance(value, (list, tuple)):
-        raise site.wrong(
+        raise context.wrong(
             "an array of names (a member's own schema cannot ask for it: the object's \"required\" lists it)",
             "required",
         )
     if not value:
         return None
-    _names(site, "required", value)
-    return Required(tuple(dict.fromkeys(value)))
+    return Required(tuple(dict.fromkeys(context.names("required", value))))
 
 
-def member_count(site: Site, _: Any) -> Node | None:
+def member_count(context: KeywordContext, _: Json) -> Node | None:
     """Objects of a number of members."""
-    low, high = site.counts("minProperties", "maxProperties")
+    low, high = context.counts("minProperties", "maxProperties")
     if high is not None and low > high:
         return Types(EVERYTHING & ~OBJECT)
     counts: list[Node] = []
     if low:
-        counts.append(MemberCount(low, None, _counting(site, "minProperties", low)))
+        counts.append(MemberCount(low, None, _counting(context, "minProperties", low)))
     if high is not None:
-        counts.append(MemberCount(0, high, _counting(site, "maxProperties", high + 1)))
+        counts.append(MemberCount(0, high, _counting(context, "maxProperties", high + 1)))
     return all_of(counts) if counts else None
 
 
-def _counting(site: Site, keyword: str, least: int) -> tuple[Any, ...] | None:
-    """Return the path of a keyword that may ask for so many members at least; None where they can be counted."""
-    return None if least < 2 or keyword in site.compiler.allow else (site.path, keyword)
+def _counting(context: KeywordContext, keyword: str, least: int) -> KeywordPath | None:
+    """Return the path of a keyword that asks for so many members; None if the count is not to be refused."""
+    return None if least < 2 or keyword in context.compiler.allow else (context.path, keyword)
 
 
-def property_names(site: Site, value: Any) -> Node | None:
+def property_names(context: KeywordContext, value: Json) -> Node | None:
     """Objects whose keys, as strings, are in a schema."""
-    node = site.nested(value, "propertyNames")
-    if not _has_later(node):
+    node = context.nested(value, "propertyNames")
+    if not _has_reference(node):
         node = restrict(node, STRING)
     return None if node is ANY else Names(node)
 
 
-def _has_later(node: Node) -> bool:
+def _has_reference(node: Node) -> bool:
+    """Return whether a formula has a `Reference` in place."""
     return type(node) is Reference or (
-        type(node) in (AllOf, AnyOf, Not) and any(_has_later(part) for part in node.args)
+        type(node) in (AllOf, AnyOf, Not) and any(_has_reference(part) for part in node.args)
     )
 
 
-def dependent_required(site: Site, value: Any) -> Node | None:
+def dependent_required(context: KeywordContext, _: Json) -> Node | None:
     """Objects that have some members if they have another."""
-    _keys(site, "dependentRequired", "arrays of names by the names of members")
-    return all_of([_needs(site, "dependentRequired", key, names) for key, names in value.items()])
+    needed = context.by_name("dependentRequired", "arrays of names by the names of members")
+    return all_of([_needs(context, "dependentRequired", key, names) for key, names in needed.items()])
 
 
-def dependent_schemas(site: Site, value: Any) -> Node | None:
+def dependent_schemas(context: KeywordContext, _: Json) -> Node | None:
     """Objects that are in a schema if they have a member."""
-    _keys(site, "dependentSchemas", "schemas by the names of members")
-    return all_of([without(key, site.in_place(schema, "dependentSchemas", key)) for key, schema in value.items()])
+    schemas = context.by_name("dependentSchemas", "schemas by the names of members")
+    return all_of([without(key, context.in_place(schema, "dependentSchemas", key)) for key, schema in schemas.items()])
 
 
-def dependencies(site: Site, value: Any) -> Node | None:
-    """Both of the above, in one keyword, as up to draft 7."""
-    _keys(site, "dependencies", "arrays of names, or schemas, by the names of members")
+def dependencies(context: KeywordContext, _: Json) -> Node | None:
+    """`dependentRequired` and `dependentSchemas` in one keyword, as up to draft 7."""
+    needed = context.by_name("dependencies", "arrays of names, or schemas, by the names of members")
     return all_of(
         [
-            _needs(site, "dependencies", key, entry)
+            _needs(context, "dependencies", key, entry)
             if isinstance(entry, (list, tuple))
-            else without(key, site.in_place(entry, "dependencies", key))
-            for key, entry in value.items()
+            else without(key, context.in_place(entry, "dependencies", key))
+            for key, entry in needed.items()
         ]
     )
 
 
-def _needs(site: Site, keyword: str, key: str, names: Any) -> Node:
+def _needs(context: KeywordContext, keyword: str, key: str, names: Json) -> Node:
+    """Objects that have some members if they have a key."""
     if not isinstance(names, (list, tuple)):
-        raise site.wrong("an array of the names of members", keyword, key)
-    _names(site, keyword, names)
-    others = tuple(name for name in dict.fromkeys(names) if name != key)
+        raise context.wrong("an array of the names of members", keyword, key)
+    others = tuple(name for name in dict.fromkeys(context.names(keyword, names)) if name != key)
     return any_of([Not(Required((key,))), Required(others)]) if others else ANY
 
 
@@ -426,52 +417,52 @@ def without(key: str, node: Node) -> Node:
 # ---------------------------------------------------------------------------------------------------- in place
 
 
-def all_of_(site: Site, _: Any) -> Node:
+def all_of_(context: KeywordContext, _: Json) -> Node:
     """Values in all of several schemas."""
-    return all_of(site.branches("allOf"))
+    return all_of(context.branches("allOf"))
 
 
-def any_of_(site: Site, _: Any) -> Node:
+def any_of_(context: KeywordContext, _: Json) -> Node:
     """Values in at least one of several schemas."""
-    return any_of(site.branches("anyOf"))
+    return any_of(context.branches("anyOf"))
 
 
-def one_of_(site: Site, _: Any) -> Node:
+def one_of_(context: KeywordContext, _: Json) -> Node:
     """Values in exactly one of several schemas."""
-    return any_of(site.compiler.exactly_one(site.branches("oneOf")))
+    return any_of(context.compiler.branches.exactly_one(context.branches("oneOf")))
 
 
-def not_(site: Site, value: Any) -> Node:
+def not_(context: KeywordContext, value: Json) -> Node:
     """Values that are not in a schema."""
-    return site.compiler.negate(site.in_place(value, "not"))
+    return context.compiler.branches.negate(context.in_place(value, "not"))
 
 
-def if_(site: Site, value: Any) -> Node | None:
+def if_(context: KeywordContext, value: Json) -> Node | None:
     """Values that are in `then` if they are in a schema, and in `else` if not."""
-    then, other = site.get("then"), site.get("else")
+    then, other = context.get("then"), context.get("else")
     if then is ABSENT and other is ABSENT:
         return None
-    condition = site.in_place(value, "if")
-    yes = ANY if then is ABSENT else site.in_place(then, "then")
-    no = ANY if other is ABSENT else site.in_place(other, "else")
-    return either(site.compiler, condition, yes, no)
+    condition = context.in_place(value, "if")
+    yes = ANY if then is ABSENT else context.in_place(then, "then")
+    no = ANY if other is ABSENT else context.in_place(other, "else")
+    return either(context.compiler.branches, condition, yes, no)
 
 
-def either(compiler: Compiler, condition: Node, yes: Node, no: Node) -> Node:
+def either(branches: Branches, condition: Node, yes: Node, no: Node) -> Node:
     """Return the values that are in `yes` if they are in a condition, and in `no` if not."""
     if yes is ANY:
         return ANY if no is ANY else any_of([condition, no])
-    opposite = compiler.negate(condition)
+    opposite = branches.negate(condition)
     if no is ANY:
         return any_of([opposite, yes])
     return any_of([all_of([condition, yes]), all_of([opposite, no])])
 
 
 def reference(keyword: str) -> Handler:
-    """Return the function of `$ref` or one of its dynamic kin: the values in what it leads to."""
+    """Return the function of `$ref`, `$dynamicRef` or `$recursiveRef`: the values in the schema that it leads to."""
 
-    def follow(site: Site, value: Any) -> Node:
-        return site.compiler.reference(keyword, value, site.scope, (site.path, keyword))
+    def follow(context: KeywordContext, value: Json) -> Node:
+        return context.compiler.reference(keyword, value, context.scope, (context.path, keyword))
 
     return follow
 
@@ -480,15 +471,15 @@ def reference(keyword: str) -> Handler:
 
 
 def group(handler: Handler, *keywords: str) -> dict[str, Handler]:
-    """Return a function for each keyword of a group: the first that is there stands for all."""
+    """Return a function for each keyword of a group: that of the first one that is there speaks for all."""
 
     def after(first: tuple[str, ...]) -> Handler:
-        def handle(site: Site, value: Any) -> Node | None:
-            schema = site.schema
+        def handle(context: KeywordContext, value: Json) -> Node | None:
+            schema = context.schema
             for keyword in first:
-                if keyword in schema and site.get(keyword) is not ABSENT:
+                if keyword in schema and context.get(keyword) is not ABSENT:
                     return None
-            return handler(site, value)
+            return handler(context, value)
 
         return handle
 

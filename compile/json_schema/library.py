@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
+from ...automata.codes import RETURN
 from ...automata.labelled import Labelled
-from ...automata.pushdown import RETURN, PushdownMachine, needs
+from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError
+from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
-from ...lazy.pushdown import Base, Counted, LazyPushdown, StringMaskCache
-from ...table.transition_table import MOST_DEPTH, LazyTable, TransitionTable
-from ...vocabulary.vocabulary import TokenTrie, Vocabulary
+from ...lazy.pushdown.bases import Base
+from ...lazy.pushdown.string_mask_cache import Counted, StringMaskCache
+from ...vocabulary.token_trie import TokenTrie
+from ...vocabulary.vocabulary import Vocabulary
 from .. import store
-from ..bind.link import LinkedLibrary, bind_rows, bound_parts, text_of, too_deep
-from ..bind.link_kernels import ADMIT_ANY, ADMIT_JSON, Symbols
+from ..bind.arrays import TrieArrays
+from ..bind.fragment import Fragment, bind_fragment
+from ..bind.library import LinkedLibrary, LinkedRows, bind_rows, linked_fields
+from ..bind.stored import by_name, from_names
+from ..bind.symbols import ADMIT_ANY, ADMIT_JSON, Symbols
 from .algebra import ANY, Integer
 from .bounded import Lengths, follow_string
-from .fragments import Fragment, bound
-from .layout import QUOTE, Layout, Places, leaves, nested
+from .layout import QUOTE, Layout
+from .library_machine import leaves, nested
+from .numbers import numbers
+from .writer import Places
 
 _KEPT_BYTES = 64 << 20  # of bound string fragments kept for further schemas
 _MOST_KEPT = 16  # libraries of one vocabulary: one for each layout, and for each set of bytes that may follow a value
@@ -66,7 +72,7 @@ class Library(LinkedLibrary):
 
     def _followed(self, rows: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
         """Return where each token leads within a string, and over how many characters, as `Lengths` has it."""
-        trie = self.vocabulary.trie
+        trie = TrieArrays.of(self.vocabulary.trie)
         out, exits = np.empty((trie.token.size, 3), np.int32), np.empty((trie.token.size, 3), np.int32)
         symbols = self.symbols
         symbol_of = {}
@@ -76,9 +82,7 @@ class Library(LinkedLibrary):
         start, exit_start = [0], [0]
         stays, leaves = [], []
         for q in range(len(rows)):
-            stay, leave = follow_string(
-                rows, trie.byte, trie.skip, trie.depth, trie.token_start, trie.token, trie.root_start, q, out, exits
-            )
+            stay, leave = follow_string(rows, trie, q, out, exits)
             stays.append(out[:stay][np.argsort(out[:stay, 0], kind="stable")])
             chosen = [
                 (v, symbol_of.get(self.text[self.text_start[v] + n : self.text_start[v + 1]].tobytes(), -1), c)
@@ -97,19 +101,19 @@ class Library(LinkedLibrary):
     @cached_property
     def bases(self) -> dict[int, Base]:
         """What the wide states of the library allow, by state."""
-        arrays, found = self.arrays, {}
-        for state in np.flatnonzero(self.wide >= 0).tolist():
-            base = int(self.wide[state])
-            listed = int(arrays["base_exit"][base])
-            part = slice(*arrays["exit_start"][listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
-            token, symbol = (arrays[name][part].astype(np.int32) for name in ("exit_token", "exit_symbol"))
-            mask = arrays["masks"][arrays["base_mask"][base]]
-            found[state] = Base.of(mask, token, symbol, token[:0], sheets=MaskBuffers(mask.size))
+        bases, exits, found = self.rows.bases, self.rows.exits, {}
+        for state in np.flatnonzero(self.rows.base >= 0).tolist():
+            base = int(self.rows.base[state])
+            listed = int(exits.of_base[base])
+            part = slice(*exits.start[listed : listed + 2].tolist()) if listed >= 0 else slice(0, 0)
+            token, symbol = exits.token[part].astype(np.int32), exits.symbol[part].astype(np.int32)
+            mask = bases.masks[bases.mask[base]]
+            found[state] = Base.of(mask, token, symbol, token[:0], buffers=MaskBuffers(mask.size))
         return found
 
     @cached_property
-    def known(self) -> StringMaskCache:
-        """What all tables know of the vocabulary, and of what strings have in them."""
+    def string_masks(self) -> StringMaskCache:
+        """Masks of strings that all lazy machines share."""
         return StringMaskCache(self.vocabulary, self.bases[self.places.body])
 
     @cached_property
@@ -130,6 +134,22 @@ class Library(LinkedLibrary):
         for left in range(1, lengths.most_needed):
             base(0, left)
         return Counted(lengths.rows, lengths.most_needed, base)
+
+    def like_string(self, rows: NDArray[np.int32], state: int) -> dict[int, int]:
+        """Return the library's state that reads as a state does, for that and for those in a character on its way back.
+
+        rows: (N, 256) codes of the JSON text of a string's content. state: one that reads any string.
+        """
+        like = {state: self.places.body}
+        todo = [state]
+        while todo:
+            here = todo.pop()
+            for byte in range(0x80, 0x100):
+                target = int(rows[here, byte])
+                if target >= 0 and target not in like:
+                    like[target] = int(self.machine.rows[like[here], byte])
+                    todo.append(target)
+        return like
 
     @cached_property
     def most_opened(self) -> int:
@@ -155,10 +175,9 @@ class Library(LinkedLibrary):
     ) -> tuple[Fragment, Symbols]:  # fmt: skip
         """Bind a string fragment, or find it where an earlier schema left it; the symbols may grow."""
         if codes.min() < RETURN:  # symbols of several labels are this schema's own
-            return bound(
-                class_of, codes, self.vocabulary, self.closes, self.text, self.text_start, symbols, counters,
-                meter,
-            )  # fmt: skip
+            return bind_fragment(
+                class_of, codes, self.vocabulary, self.closes, self.token_text, symbols, counters, meter
+            )
         key = (class_of.tobytes(), codes.tobytes())
         with _KEEPING:
             found = self.fragments.get(key)
@@ -168,14 +187,13 @@ class Library(LinkedLibrary):
         name = store.name_of("text", self.name, *key) if common else ""
         arrays = store.load(name) if common else None
         if arrays is not None:
-            found = Fragment(**arrays)
+            found = from_names(Fragment, arrays)
         else:
-            found, symbols = bound(
-                class_of, codes, self.vocabulary, self.closes, self.text, self.text_start, symbols, counters,
-                meter,
-            )  # fmt: skip
+            found, symbols = bind_fragment(
+                class_of, codes, self.vocabulary, self.closes, self.token_text, symbols, counters, meter
+            )
             if common:
-                store.save(name, dict(found._asdict()))
+                store.save(name, by_name(found))
         with _KEEPING:
             kept = self.fragments
             kept[key] = found
@@ -189,13 +207,23 @@ class Library(LinkedLibrary):
 
         meter: of who asks, where the library is not one that all share.
         """
-        known: OrderedDict[Layout, Library] = vocabulary.__dict__.setdefault("_json_libraries", OrderedDict())
-        found = known.get(layout) or _build(vocabulary, layout, meter)
+        return vocabulary.derived.of(_Libraries).of(vocabulary, layout, meter)
+
+
+class _Libraries:
+    """The libraries of one vocabulary by layout, those asked for last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Layout, Library] = OrderedDict()
+
+    def of(self, vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Library:
+        """Return the library of a layout, built if it is not kept."""
+        found = self._kept.get(layout) or _build(vocabulary, layout, meter)
         with _KEEPING:
-            known[layout] = found
-            known.move_to_end(layout)
-            while len(known) > _MOST_KEPT:
-                known.popitem(last=False)
+            self._kept[layout] = found
+            self._kept.move_to_end(layout)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
         return found
 
 
@@ -210,7 +238,6 @@ def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Libra
         )
     leaf, places = leaves(layout)
     machine, places = nested(leaf, places, layout)
-    text, text_start = text_of(vocabulary)
     masked = (places.quote, places.spaced, places.body, places.number_start, places.integer_start)  # twins
     name = store.name_of(
         "json", vocabulary.spelling, repr((layout, masked)), machine.rows.tobytes(), machine.calls.tobytes(),
@@ -219,11 +246,13 @@ def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Libra
     arrays = store.load(name)
     if arrays is None:
         admit = ADMIT_ANY if set(layout.after) & set(b"tfn") else ADMIT_JSON
-        arrays = bind_rows(machine, vocabulary, text, text_start, masked, admit=admit, meter=meter)
-        store.save(name, arrays)
+        rows = bind_rows(machine, vocabulary, masked, admit=admit, meter=meter)
+        store.save(name, by_name(rows))
+    else:
+        rows = from_names(LinkedRows, arrays)
     return Library(
-        **bound_parts(machine, vocabulary, text, text_start, arrays), layout=layout, places=places,
-        numbers=_numbers(places), closes=_closing(vocabulary.trie), name=name,
+        **linked_fields(machine, vocabulary, rows), layout=layout, places=places, numbers=_numbers(places),
+        closes=_closing(vocabulary.trie), name=name,
     )  # fmt: skip
 
 
@@ -236,8 +265,6 @@ def _closing(trie: TokenTrie) -> NDArray[np.bool_]:
 
 def _numbers(places: Places) -> tuple[tuple[Labelled, int, tuple[int, int]], ...]:
     """Return the numbers that have a fragment in the library."""
-    from .numbers import numbers
-
     found = []
     for node, start, fragment in (
         (ANY, places.number_start, places.number),
@@ -253,79 +280,3 @@ def frames(machine: PushdownMachine, depth: int) -> int:
     """Return how many frames may be open: of a schema that does not recurse, all that it opens beside `depth`."""
     height = machine.height
     return depth if height is None or height <= depth else min(depth + height, MOST_DEPTH)
-
-
-def lazily(
-    library: Library, emitted: Callable[[Meter], Any], make: Callable[[], TransitionTable], vocabulary: Vocabulary, *,
-    source: str, depth: int, renews: bool, meter: Meter,
-) -> LazyTable:  # fmt: skip
-    """Return the lazy table of what is emitted under a meter, which `make` works out.
-
-    meter: of what is written now; nobody waits for what is never reached. renews: whether texts lead to ever more of
-    it, so that it is emitted anew once much of the budget is spent. Raises ConstraintError where the depth is enough
-    for no text.
-    """
-    patient = replace(meter.budget, seconds=math.inf)
-
-    def read(meter: Meter) -> LazyPushdown:
-        emitter = emitted(meter)
-        emitter.begin(patient.begin())
-        reader = _reader(library, emitter, frames(emitter.machine, depth), patient.begin())
-        if reader.most_need > reader.depth and not reader.mask(0, b"", 0)[0].any():
-            raise too_deep(reader.need(0), reader.depth)
-        return reader
-
-    def renewed(reader: LazyPushdown) -> LazyPushdown:
-        return read(patient.begin()) if reader.is_large else reader
-
-    _load_loops()
-    reader = read(meter)
-    return LazyTable(
-        reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=reader.depth, renewed=renewed if renews else None,
-    )  # fmt: skip
-
-
-_OF_ALL_KINDS = {
-    "properties": {
-        "listed": {"enum": ["a", "ab"]},
-        "bounded": {"maxLength": 9},
-        "patterns": {"pattern": "^(?:[a-cé]{2,40}|x.*y)$", "allOf": [{"pattern": "^a"}], "maxLength": 30},
-        "prefix": {"pattern": "^a"},
-        "again": {"$ref": "#"},
-    },
-    "patternProperties": {"^x": True, "y$": {"type": "null"}},
-}
-
-
-@cache
-def _load_loops() -> None:
-    """Load the loops with which states are written, 3 to 15 ms each, before somebody waits for the mask of one."""
-    from .build import build
-    from .emit import Emitter
-    from .keywords import formula
-
-    vocabulary = Vocabulary.from_bytes([bytes([byte]) for byte in range(256)])
-    for layout in (Layout(), Layout(ascii=True)):
-        library, meter = Library.of(vocabulary, layout), Budget(seconds=math.inf).begin()
-        emitter = Emitter((build(formula(_OF_ALL_KINDS, meter=meter), meter),), library, meter, 1)
-        emitter.finish()
-        _reader(library, emitter, 1, meter).need(0)
-
-
-def _reader(library: Library, emitter: Any, depth: int, meter: Meter) -> LazyPushdown:
-    """Return what reads the machine of an emitter that is lazy, as it is."""
-    machine = emitter.machine
-    bound = emitter.frames_bound()
-
-    def limits() -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-        if bound == 0:
-            return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.bool_)
-        emitter.finish()
-        return needs(machine, MOST_DEPTH)
-
-    return LazyPushdown(
-        machine, library.vocabulary, library.bases, library.remainders, library.places.body,
-        library.counted, limits, library.known, depth,
-        None if bound is None else bound + library.most_opened, meter, emitter.release,
-    )  # fmt: skip

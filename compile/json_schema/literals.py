@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from math import isfinite
-from typing import Any
 
 from .algebra import (
     ARRAY,
@@ -33,26 +32,25 @@ from .algebra import (
 )
 from .disjoint import kinds
 
-_LITERALS: dict[Any, Node] = {None: Types(NULL), False: Types(FALSE), True: Types(TRUE)}
+_LITERALS: dict[bool | None, Node] = {None: Types(NULL), False: Types(FALSE), True: Types(TRUE)}
 _STRING, _NUMBER, _ARRAY, _OBJECT = Types(STRING), Types(NUMBER), Types(ARRAY), Types(OBJECT)
 
 
-def number(value: Any) -> Decimal | None:
-    """Return an int, float or Decimal exactly as it is written; None for anything that is no JSON number."""
-    kind = type(value)
-    if kind is int:
+def number(value: object) -> Decimal | None:
+    """Return an int, float or Decimal exactly as it is written; None if the value is no JSON number."""
+    if type(value) is int:
         return Decimal(value)
-    if kind is float:
+    if type(value) is float:
         return Decimal(repr(value)) if isfinite(value) else None
-    if kind is Decimal:
+    if type(value) is Decimal:
         return value if value.is_finite() else None
-    if isinstance(value, (int, float)) and kind is not bool:  # of a subclass
+    if isinstance(value, (int, float)) and type(value) is not bool:  # of a subclass
         return number(int(value) if isinstance(value, int) else float(value))
     return None
 
 
-def one_of(values: Iterable[Any]) -> Node:
-    """Return the node of the values equal to one of `values`. Raises ValueError for what is no JSON value."""
+def one_of(values: Iterable[object]) -> Node:
+    """Return the node of the values equal to one of `values`. Raises ValueError if one is no JSON value."""
     words: dict[str, None] = {}
     numbers: list[Decimal] = []
     mask = 0
@@ -78,9 +76,8 @@ def one_of(values: Iterable[Any]) -> Node:
     if numbers:
         mask |= NUMBER
         parts.append(OneOfValues(frozenset(numbers)))
-    scalars = (
-        AllOf(Types(mask), *parts) if parts else Types(mask) if mask else NEVER
-    )  # an atom says nothing of values of other types
+    # an atom says nothing about values of other types
+    scalars = AllOf(Types(mask), *parts) if parts else Types(mask) if mask else NEVER
     return any_of([scalars, *others]) if others else scalars
 
 
@@ -95,7 +92,8 @@ def check_text(text: str) -> None:
             ) from None
 
 
-def _compound(value: Any) -> Node:
+def _compound(value: object) -> Node:
+    """Return the node of one object, array or other value."""
     if isinstance(value, dict):
         members = []
         for key, member in value.items():
@@ -118,9 +116,9 @@ def _compound(value: Any) -> Node:
 
 
 def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
-    """Return one node for each of finitely many values that contain all of a node's; None if more than `most`.
+    """Return a node for each of finitely many values, which include all values of a node; None if more than `most`.
 
-    The nodes are pairwise disjoint. Values of arrays and objects are not counted out, nor those of a `Reference`.
+    The nodes are pairwise disjoint. None too if arrays, objects or the values of a `Reference` are in the node.
     """
     found: dict[Node, None] = {}
     for part in node.parts if type(node) is AnyOf else (node,):
@@ -147,7 +145,7 @@ def values_of(node: Node, most: int) -> tuple[Node, ...] | None:
 
 
 def _numbers(atoms: tuple[Node, ...], most: int) -> list[Decimal] | None:
-    """Return the numbers that a conjunction leaves, if its atoms show that they are few."""
+    """Return the numbers of a conjunction, if its atoms show that they are few; else None."""
     low: Decimal | None = None
     high: Decimal | None = None
     integer = False

@@ -13,11 +13,11 @@ _MISSING: Any = object()
 
 
 def remembered(memo: dict[Any, T], key: Hashable, make: Callable[[], T]) -> T:
-    """Return what was made for this key, or make it now; the oldest of many are forgotten, large ones not kept."""
+    """Return the result for a key, or make it now. The memo forgets the oldest of many, and keeps no large ones."""
     found: T = memo.get(key, _MISSING)
     if found is _MISSING:
         found = make()
-        # an automaton, something with one as its content, or a tuple that begins with one
+        # a result is an automaton, has one as its content, or is a tuple that begins with one
         automaton: Any = (
             found[0] if isinstance(found, tuple) and type(found) is tuple else getattr(found, "content", found)
         )

@@ -3,45 +3,44 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...automata.budget import Budget, Meter
-from ...errors import BudgetError, RegexError, SchemaError
+from ...errors import BudgetError, KeepOrder, RegexError, SchemaError
+from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from ..text import begin_budget, check_vocabulary, checked_depth
+from ..arguments import begin_budget, check_vocabulary, checked_depth
+from .schema_hash import hash_of
 
 if TYPE_CHECKING:
     from .layout import Layout
-    from .source import Path
+    from .source import Json, Path, Schema, SchemaSource
 
 
 def compile_json_schema(
-    schema: Any,
+    schema: SchemaSource,
     vocabulary: Vocabulary,
     *,
     whitespace: str | tuple[str, str] = "flexible",
     ascii: bool = False,
     allow: Iterable[str] = (),
-    documents: Mapping[str, Any] | None = None,
+    documents: Mapping[str, SchemaSource] | None = None,
     any_order: bool = False,
     depth: int = 64,
     lazy: bool = True,
     budget: Budget | None = None,
-) -> TransitionTable:
+) -> Compiled:
     """Compile a JSON Schema into a table that allows exactly the JSON texts, in one form, of the values that fit it.
 
     schema: a dict or bool, JSON text, or a pydantic model class; of any draft from 4 to 2020-12, by its "$schema",
     else 2020-12. Every assertion is enforced exactly or refused with its JSON Pointer; formats are assertions.
-    Members are written in the order of the schema, each declared key at most once, other keys after them; of these one
-    may come again, and its last value counts.
-    any_order: members may come in any order instead, declared keys still at most once and all that are required. Which
-    keys there were is part of a state, so that a `LazyTable` has what texts reach, and its arrays up to 2^n for n keys.
+    Members are written in the order of the schema, each declared key at most once. Other keys come after them; such a
+    key may come again, and its last value counts.
+    any_order: members may come in any order instead; declared keys still come at most once, and required ones must.
+    Which keys came is part of a state: a `LazyTable` has the states that texts reach, its arrays up to 2^n for n keys.
 
     whitespace: "flexible" for what json.dumps writes in any indentation, "compact" for none, or the two separators
     that stand between items and after keys, such as (", ", ": ").
@@ -49,11 +48,11 @@ def compile_json_schema(
     allow: keywords that may be approximated, by name, such as "uniqueItems".
     documents: schemas by URI that "$ref" may name; nothing is ever fetched.
     depth: how many recursive schemas may be open inside one another.
-    lazy: whether to return a `LazyTable`, whose arrays are worked out when something asks for them. A `Matcher` does
-    not: it finds what it needs as it goes. None for schemas whose table takes long, more than some ten milliseconds.
+    lazy: whether to return a `LazyTable`, whose arrays are only made if something asks for them. A `Matcher` does not:
+    it finds the states that it needs as it goes.
 
-    Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; ConstraintError where `depth` is
-    enough for no text; TypeError and ValueError for arguments of another kind.
+    Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; ConstraintError if no text fits into
+    `depth`; TypeError and ValueError for wrong arguments.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'{"'], eos=0)
     >>> table = compile_json_schema({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, vocab)
@@ -68,10 +67,13 @@ def compile_json_schema(
 
 
 class Request(NamedTuple):
-    """A schema to be compiled, and how: read and checked, with a hash of all that its table follows from."""
+    """A schema to be compiled, and how: read and checked.
 
-    contents: Any
-    documents: Mapping[str, Any] | None
+    source: a hash of all that the table follows from.
+    """
+
+    contents: Schema
+    documents: Mapping[str, SchemaSource] | None
     layout: Layout
     allowed: frozenset[str]
     any_order: bool
@@ -80,16 +82,16 @@ class Request(NamedTuple):
 
 
 def request(
-    schema: Any,
+    schema: SchemaSource,
     *,
     whitespace: str | tuple[str, str] = "flexible",
     ascii: bool = False,
     allow: Iterable[str] = (),
-    documents: Mapping[str, Any] | None = None,
+    documents: Mapping[str, SchemaSource] | None = None,
     any_order: bool = False,
     depth: int = 64,
 ) -> Request:
-    """Return what `compile_json_schema` is asked for; the same errors for arguments that are none."""
+    """Return the request that the arguments of `compile_json_schema` make. Raises the same errors for wrong ones."""
     from .source import read
 
     layout = _layout(whitespace, ascii)
@@ -102,7 +104,7 @@ def request(
     ):
         raise TypeError('documents must be a dict of schemas by URI, such as {"https://example.org/a": {...}}')
     contents = read(schema)
-    if documents is not None:  # a class says nothing by itself
+    if documents is not None:  # the hash needs what a class describes
         documents = {uri: read(each) if isinstance(each, type) else each for uri, each in documents.items()}
     source = hash_of(contents, documents, layout, sorted(allowed), any_order, depth)
     return Request(contents, documents, layout, allowed, any_order, depth, source)
@@ -110,14 +112,15 @@ def request(
 
 def compile_request(
     asked: Request, vocabulary: Vocabulary, *, lazy: bool = True, budget: Budget | None = None
-) -> TransitionTable:
+) -> Compiled:
     """Return the table of a request, as `compile_json_schema` does."""
-    # a third of what importing the package takes, for those who have no schemas
+    # imported here, as they take a third of the time of importing the package, which may have no schemas to compile
     from ..bind.link import link
     from .build import build
     from .emit import Emitter, emit
     from .keywords import formula
-    from .library import Library, frames, lazily
+    from .lazily import lazily
+    from .library import Library, frames
 
     contents, documents, layout, allowed, any_order, depth, source = asked
     if not isinstance(lazy, bool):
@@ -148,7 +151,7 @@ def compile_request(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Put off garbage collection: what compiling makes is kept, and to walk all objects of a process takes longer."""
+    """Put off garbage collection. Compiling keeps what it makes, and a walk over all objects takes longer than it."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -160,18 +163,16 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def blaming_order(any_order: bool) -> Iterator[None]:
-    """Say of a budget that ended that members in any order may be why."""
+    """Add to a BudgetError that members in any order may be the reason."""
     try:
         yield
     except BudgetError as error:
         if not any_order:
             raise
-        raise BudgetError(
-            f"{error}; any_order=True takes far more than any_order=False, where members come in the schema's order"
-        ) from None
+        raise error.also(KeepOrder()) from None
 
 
-def _layout(whitespace: Any, ascii: Any) -> Layout:
+def _layout(whitespace: object, ascii: object) -> Layout:
     from .layout import Layout
 
     if not isinstance(ascii, bool):
@@ -198,92 +199,27 @@ def _allowed(allow: Iterable[str]) -> frozenset[str]:
     return frozenset(words)
 
 
-def wrong_pattern(error: RegexError, contents: Any) -> SchemaError:
-    """Return what is wrong with a pattern of a schema, with where it stands."""
+def wrong_pattern(error: RegexError, contents: Json) -> SchemaError:
+    """Return the error for a wrong pattern of a schema, with the place where it stands."""
     where = _find_pattern(contents, error.pattern)
-    return SchemaError(f"the pattern cannot be compiled: {error}", where, "pattern")
+    message = f"the pattern cannot be compiled: {error.message}"
+    return SchemaError(message, where, "pattern", position=error.position, excerpt=error.excerpt)
 
 
-def _find_pattern(contents: Any, pattern: str) -> str:
-    """Return the JSON Pointer of the first keyword that has a pattern, "" if it is in another document."""
+def _find_pattern(contents: Json, pattern: str) -> str:
+    """Return the JSON Pointer of the first keyword that has a pattern; "" if it is in another document."""
     from .source import pointer
 
-    todo: list[tuple[Any, Path]] = [(contents, "")]
+    todo: list[tuple[Json, Path]] = [(contents, "")]
     while todo:
         here, path = todo.pop()
         if isinstance(here, dict):
             if here.get("pattern") == pattern:
                 return pointer((path, "pattern"))
-            if isinstance(here.get("patternProperties"), dict) and pattern in here["patternProperties"]:
+            patterns = here.get("patternProperties")
+            if isinstance(patterns, dict) and pattern in patterns:
                 return pointer(((path, "patternProperties"), pattern))
             todo.extend((value, (path, key)) for key, value in reversed(here.items()))
         elif isinstance(here, list):
             todo.extend((value, (path, str(i))) for i, value in reversed(list(enumerate(here))))
     return ""
-
-
-def hash_of(contents: Any, documents: Mapping[str, Any] | None, *options: object) -> str:
-    """Return the SHA-256 of what is compiled: a schema's order has a meaning, its spacing has none."""
-    others = "" if documents is None else _text(dict(documents))
-    return hashlib.sha256(f"json schema\0{options!r}\0{others}\0{_text(contents)}".encode()).hexdigest()
-
-
-_MOST_LEVELS, _MOST_PARTS = 200, 1_000_000
-_BEGUN = "begun"
-
-
-def _text(contents: Any) -> str:
-    """Return the JSON text of a schema; a hash where it is too deep, too large written out, or has more than JSON."""
-    level, levels, parts = _inside([[contents]]), 0, 0
-    while level:
-        levels, parts = levels + 1, parts + len(level)
-        if levels > _MOST_LEVELS or parts > _MOST_PARTS:
-            return _digest(contents)
-        if not all(_has_names(whole) for whole in level if isinstance(whole, dict)):
-            return _digest(contents)  # JSON would write 1 as "1"
-        level = _inside(level)
-    try:
-        return json.dumps(contents)
-    except TypeError:  # a Decimal of a text, which no string must be taken for
-        return _digest(contents)
-
-
-def _has_names(whole: Mapping[Any, Any]) -> bool:
-    """Return whether all keys are strings."""
-    return {str}.issuperset(map(type, whole)) or all(isinstance(key, str) for key in whole)
-
-
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-
-def _inside(wholes: Iterable[Any]) -> list[Any]:
-    """Return the objects and arrays in some others."""
-    return [
-        part
-        for whole in wholes
-        for part in (whole.values() if isinstance(whole, dict) else whole)
-        if type(part) not in _SCALARS and isinstance(part, (dict, list, tuple))
-    ]
-
-
-def _digest(contents: Any) -> str:
-    """Return a hash made from the inside out, that of each part, however often it is used, once.
-
-    What contains itself is equal to nothing else.
-    """
-    known: dict[int, str] = {}
-    todo = [contents]
-    while todo:
-        whole = todo[-1]
-        if id(whole) not in known:
-            known[id(whole)] = _BEGUN
-            todo.extend(part for part in _inside([whole]) if id(part) not in known)
-            continue
-        todo.pop()
-        if known[id(whole)] == _BEGUN:
-            parts = list(whole.items() if isinstance(whole, dict) else enumerate(whole))
-            if any(known.get(id(part)) == _BEGUN for _, part in parts):
-                return uuid.uuid4().hex
-            said = [f"{key!r}:{known.get(id(part)) or type(part).__name__ + repr(part)}" for key, part in parts]
-            known[id(whole)] = hashlib.sha256("\0".join((type(whole).__name__, *said)).encode()).hexdigest()
-    return known[id(contents)]

@@ -1,12 +1,12 @@
 """The skeleton of a schema: automata whose letters are members and items, deterministic down to each value.
 
-At every place where a value stands, a `Value` says what may stand there. Several disjoint sets of values may lead on in
-different ways: they are *labels* 0 .. labels - 1, and the end of the value's text tells which it was in.
+A `Value` says which values may stand at a place. Several disjoint sets of them may lead on in different ways. These are
+the *labels* 0 .. labels - 1 of the value: the end of a text tells the label of the value that it writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -40,19 +40,20 @@ class Finite:
 class Regular:
     """Strings by a labelled DFA over the UTF-8 bytes of their content, without quotes and escapes.
 
-    most: the code points that they have at most, None for no bound; where it is not, all words have one label.
+    most: the most code points that they have, None for no bound. If there is a bound, all words have one label.
     """
 
     content: Labelled
     most: int | None = None
 
 
-Text = Free | Bounded | Finite | Regular
+StringSet = Free | Bounded | Finite | Regular
+"""The strings that may stand at a value."""
 
 
 @dataclass(eq=False, slots=True)
 class Step:
-    """A value, then on: in state following[label], which is -1 where a value of that label may not stand here."""
+    """A value, and the state that it leads to by its label: following[label], -1 where such a value may not stand."""
 
     value: Value
     following: tuple[int, ...]
@@ -83,8 +84,8 @@ class ObjectState:
     by all states that have its key in their range), and only their ranges differ: keys are written in order, so that
     `first` goes up, and `last` is behind the next required key. Entries outside the range mean nothing here.
 
-    Where an alternative is out, keys that only it declares mean nothing any more. They are then read as undeclared keys
-    are, after all others: for such a key steps[j] is others[0], that very step, in all states that have others[0].
+    Once an alternative is out, keys that only it declares mean nothing any more. They are then read as undeclared keys
+    are, after all others: for such a key, steps[j] is the same object as others[0], in all states that have others[0].
     """
 
     close: int
@@ -102,8 +103,8 @@ class ObjectAutomaton:
     `language` they are all of one class, 0. With it, its words are keys as UTF-8: label j < len(keys) is the key j, and
     label len(keys) + c is an undeclared key of class c.
 
-    Where members may come in any order, `states` say whether there is such an object, and with which labels; members
-    are read by `AnyOrder`, from `required`, the places of the keys that the usual object must have, or `unordered`.
+    Where members may come in any order, `states` only say whether there is such an object, and with which labels.
+    `AnyOrder` reads the members, by `required`, the places of the keys that the usual object must have, or `unordered`.
     """
 
     free: int = -1
@@ -127,23 +128,23 @@ class ObjectAutomaton:
 
 @dataclass(eq=False, slots=True)
 class Unordered:
-    """What is left of formulas about an object after some members, whatever their order and which keys there were.
+    """What is left of formulas about an object after some members, whatever their order and their keys.
 
-    ends: by state, each way to end: a label, and the places of keys that must have been there, a bit each. There is an
-    object for what is left in states[i] if `inhabited[i]` has a text; and only then where that is `exact`.
+    ends: the ways to end in each state: a label, and the places of keys that must have come, a bit each. An object is
+    left in states[i] if `inhabited[i]` has a text; if this is `exact`, only then.
     """
 
     exact: bool
-    states: list[ObjectState] = field(default_factory=list)  # whose steps are by all keys, and `close` says nothing
+    states: list[ObjectState] = field(default_factory=list)  # their steps are for all keys, and `close` says nothing
     ends: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     inhabited: list[Value] = field(default_factory=list)
 
 
 class AnyOrder(Sequence[ObjectState]):
-    """The states of an object whose members come in any order, made as they are asked for; 0 is the start.
+    """The states of an object whose members come in any order, made when they are asked for; 0 is the start.
 
-    Each is what is left with the set of declared keys that there were, and has steps of its own. There are as many as
-    have been heard of.
+    A state is what is left, with the set of declared keys that came, and has steps of its own. The length is the number
+    of states that some step leads to so far.
     """
 
     def __init__(self, automaton: ObjectAutomaton) -> None:
@@ -195,11 +196,30 @@ class AnyOrder(Sequence[ObjectState]):
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """What may stand at a place, by type; None and missing literals where a type may not stand."""
+    """The values that may stand at a place, by type; None, or a missing literal, where a type may not stand."""
 
     labels: int
     literals: dict[str, int] = field(default_factory=dict)  # "null", "true", "false" -> label
     number: Labelled | None = None  # over the number's text
-    string: Text | None = None
+    string: StringSet | None = None
     array: ArrayAutomaton | None = None
     object: ObjectAutomaton | None = None
+
+
+ContainerAutomaton = ArrayAutomaton | ObjectAutomaton
+
+
+def all_steps(automaton: ContainerAutomaton) -> Iterable[Step]:
+    """Return the steps of an object or array, each once, also those that its states share but do not take."""
+    if isinstance(automaton, ArrayAutomaton):
+        return {state.item: None for state in automaton.states if state.item is not None}
+    found: dict[Step | None, None] = {}
+    seen: set[int] = set()  # identities of lists and mappings of steps, which states share
+    for state in automaton.states if automaton.unordered is None else automaton.unordered.states + automaton.states:
+        if id(state.steps) not in seen:
+            seen.add(id(state.steps))
+            found.update(dict.fromkeys(state.steps))
+        if id(state.others) not in seen:
+            seen.add(id(state.others))
+            found.update(dict.fromkeys(state.others.values()))
+    return [step for step in found if step is not None]

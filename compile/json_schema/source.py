@@ -1,16 +1,26 @@
-"""A schema as it is given: JSON text, a class, or a dict; and how messages name a part of it."""
+"""A schema as a caller gives it: JSON text, a class, or a dict; and how messages name a part of it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from decimal import Decimal, DecimalException
-from typing import Any
+from typing import Any, TypeAlias
 
-from ...errors import SchemaError
+from ...errors import AllowKeyword, SchemaError
 
-Path = str | tuple[Any, ...]
+Json: TypeAlias = "dict[str, Json] | list[Json] | tuple[Json, ...] | str | int | float | Decimal | bool | None"
+"""A JSON value. Fractions that are read from text are Decimal."""
+Schema: TypeAlias = bool | dict[str, Json]
+"""A schema that was read. The parts of it are only checked when they are compiled."""
+SchemaSource: TypeAlias = bool | dict[str, Any] | str | bytes | bytearray | type[Any]
+"""A schema as a caller gives it: a dict or a bool, JSON text, or a pydantic model class."""
+Key: TypeAlias = str | int
+"""A step of a JSON Pointer: the key of a member, or the place of an item."""
+Path: TypeAlias = "str | tuple[Path, *tuple[Key, ...]]"
 """Where a subschema stands: (path of the schema around it, keys..), or the beginning of a pointer."""
+KeywordPath: TypeAlias = tuple[Path, str]
+"""Where a keyword stands: (path of its schema, keyword)."""
 
 
 def pointer(path: Path) -> str:
@@ -19,31 +29,31 @@ def pointer(path: Path) -> str:
     >>> pointer((("", "properties", "a/b"), "minLength"))
     '/properties/a~1b/minLength'
     """
-    keys: list[Any] = []
+    keys: list[Key] = []
     while not isinstance(path, str):
         keys.extend(reversed(path[1:]))
         path = path[0]
     return path + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
-def inexact(path: tuple[Any, ...], why: str, approximation: str) -> SchemaError:
+def inexact(path: KeywordPath, why: str, approximation: str) -> SchemaError:
     """Return the error for a keyword, by its path, that cannot be enforced exactly."""
     keyword = path[1]
     return SchemaError(
-        f'"{keyword}" cannot be enforced exactly here: {why}. '
-        f'Pass allow=["{keyword}"] to accept {approximation}, or take it out',
+        f'"{keyword}" cannot be enforced exactly here: {why}',
         pointer(path),
         keyword,
+        remedies=[AllowKeyword(keyword, approximation)],
     )
 
 
 # -------------------------------------------------------------------------------------------------------- reading
 
 
-def read(source: Any, path: Path = "") -> Any:
-    """Return a schema, a dict or a bool, of a dict, a bool, JSON text or a pydantic model class.
+def read(source: SchemaSource, path: Path = "") -> Schema:
+    """Return the schema of a dict, a bool, JSON text or a pydantic model class.
 
-    Fractions in text become Decimal. Raises SchemaError for malformed text, TypeError for any other type.
+    path: where the source stands, for messages. Raises SchemaError for malformed text, TypeError for any other type.
     """
     if isinstance(source, (dict, bool)):
         return source
@@ -54,13 +64,14 @@ def read(source: Any, path: Path = "") -> Any:
         raise SchemaError(f"a schema is an object, true or false, not {shown(schema)}", pointer(path))
     make = getattr(source, "model_json_schema", None)
     if callable(make):
-        return make()
+        made: Schema = make()
+        return made
     raise TypeError(
         f"a JSON Schema must be a dict, a bool, JSON text or a pydantic model class, not {type(source).__name__}"
     )
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value in a few words, for messages."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -80,7 +91,7 @@ def quoted(text: str) -> str:
     return json.dumps(text if len(text) <= 80 else text[:77] + "...", ensure_ascii=False)
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, (dict, list, tuple)) and len(value) > 20:
         return f"of {len(value):,} entries"
     try:
@@ -89,11 +100,13 @@ def _text_of(value: Any) -> str:
         return "..."
 
 
-def parsed(source: str | bytes | bytearray, path: Path) -> Any:
+def parsed(source: str | bytes | bytearray, path: Path) -> Json:
+    """Return the JSON value of a text. Raises SchemaError where it is malformed."""
+
     def refuse(name: str) -> None:
         raise SchemaError(f"{name} is no JSON: write a number, or leave it out", pointer(path))
 
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def distinct(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         members = dict(pairs)
         if len(members) != len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -102,9 +115,10 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Any:
 
     try:
         text = source if isinstance(source, str) else bytes(source).decode("utf-8-sig")
-        return json.loads(
+        value: Json = json.loads(
             text, parse_float=Decimal, parse_int=_integer, parse_constant=refuse, object_pairs_hook=distinct
         )
+        return value
     except UnicodeDecodeError as error:
         raise SchemaError(f"the text is not UTF-8: byte {error.start} is not", pointer(path)) from None
     except json.JSONDecodeError as error:
@@ -112,9 +126,10 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Any:
         low = max(0, error.colno - 41)
         excerpt = "".join(c if c.isprintable() else " " for c in line[low : error.colno + 39])
         raise SchemaError(
-            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}\n"
-            f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
+            f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}",
             pointer(path),
+            position=error.pos,
+            excerpt=f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
         ) from None
     except DecimalException:
         raise SchemaError("a number's exponent is beyond any use: write a smaller one", pointer(path)) from None

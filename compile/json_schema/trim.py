@@ -1,31 +1,41 @@
-"""Trimming: which labels some text has, and nothing left in the skeleton that could not be ended.
+"""Trimming: find which labels have a text, and take out of the skeleton every step that leads to no end.
 
-That a label is inhabited is a least fixpoint over the values (a list whose items must be such lists has no finite
-text). It is found by events, in time linear in the skeleton: a state is reached over a step when the step's value gets
-the label that leads there. Mostly every value has all its labels, which a few states of each automaton show: then all
-states are reached, as none is made but behind a step.
+Which labels have a text is a least fixpoint over the values: a list whose items must be such lists has no finite text.
+The search takes time linear in the skeleton. It goes by events: a step reaches a state once the step's value has the
+label that leads there. In most skeletons every value has all its labels, and a few states of each automaton show it.
+All states are reached then, as no state is made but behind a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Set
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-from .skeleton import ArrayAutomaton, ArrayState, Bounded, Finite, Free, ObjectAutomaton, Step, Unordered, Value
+from .skeleton import (
+    ArrayAutomaton,
+    ArrayState,
+    Bounded,
+    ContainerAutomaton,
+    Finite,
+    Free,
+    ObjectAutomaton,
+    ObjectState,
+    Step,
+    Unordered,
+    Value,
+    all_steps,
+)
 
-LazyMachine = ArrayAutomaton | ObjectAutomaton
 
+def trim(values: Iterable[Value], sound: Set[ContainerAutomaton]) -> dict[Value, int]:
+    """Return the labels of each value that some text has, as a bit mask; take out the steps that lead to no text.
 
-def trim(values: Iterable[Value], sound: Set[LazyMachine]) -> dict[Value, int]:
-    """Return the labels of every value that some text has, as a bit mask; take out what leads to no such text.
-
-    values: all whose automata are to be trimmed, and all below them. sound: automata from each of whose states the end
-    is reached if all steps can be taken. From the start of each automaton all its states are reached then.
+    values: all whose automata are to be trimmed, and all below them. sound: automata in which every state reaches the
+    end if all steps can be taken. The start of such an automaton reaches all its states then.
     """
     alive, searches = _fixpoint(values)
     short = {value for value, labels in alive.items() if labels + 1 != 1 << value.labels}
     for automaton, search in searches.items():
-        whole = not short or short.isdisjoint([step.value for step in _all_steps(automaton)])
+        whole = not short or short.isdisjoint([step.value for step in all_steps(automaton)])
         if whole and automaton in sound:
             continue
         reached = range(len(automaton.states)) if whole else search.finished(alive)
@@ -44,7 +54,7 @@ def trim(values: Iterable[Value], sound: Set[LazyMachine]) -> dict[Value, int]:
 def steps_below(root: Value) -> list[Step]:
     """Return all steps that a value leads to, each once."""
     found: list[Step] = []
-    seen: set[Value | LazyMachine] = {root}
+    seen: set[Value | ContainerAutomaton] = {root}
     pending = [root]
     while pending:
         value = pending.pop()
@@ -52,7 +62,7 @@ def steps_below(root: Value) -> list[Step]:
             if automaton is None or automaton in seen:
                 continue
             seen.add(automaton)
-            for step in _all_steps(automaton):
+            for step in all_steps(automaton):
                 found.append(step)
                 if step.value not in seen:
                     seen.add(step.value)
@@ -60,35 +70,18 @@ def steps_below(root: Value) -> list[Step]:
     return found
 
 
-def _all_steps(automaton: LazyMachine) -> dict[Step, None]:
-    """Return the steps of an automaton, each once, those that its states share but do not take among them."""
-    if isinstance(automaton, ArrayAutomaton):
-        return {state.item: None for state in automaton.states if state.item is not None}
-    found: dict[Any, None] = {}
-    seen: set[int] = set()  # ids of shared lists and mappings of steps
-    for state in automaton.states if automaton.unordered is None else automaton.unordered.states + automaton.states:
-        if id(state.steps) not in seen:
-            seen.add(id(state.steps))
-            found.update(dict.fromkeys(state.steps))
-        if id(state.others) not in seen:
-            seen.add(id(state.others))
-            found.update(dict.fromkeys(state.others.values()))
-    found.pop(None, None)
-    return found
-
-
 class _Search:
-    """The states of an automaton that are reached from its start, as far as it was gone through."""
+    """The states of an automaton that its start is known to reach so far."""
 
     __slots__ = ("_covered", "_states", "_taken", "owners", "pending", "reached")
 
-    def __init__(self, automaton: LazyMachine) -> None:
-        self._states: list[Any] = automaton.states
+    def __init__(self, automaton: ContainerAutomaton) -> None:
+        self._states: Sequence[ArrayState | ObjectState] = automaton.states
         self._taken: set[Step] = set()
-        self._covered: dict[int, tuple[int, int]] = {}  # of shared lists of steps, by id: the range gone over
+        self._covered: dict[int, tuple[int, int]] = {}  # the range of each shared list of steps that was taken, by id
         self.owners: list[Value] = []  # the values that have the automaton
         self.reached = {0}
-        self.pending = [0]  # states that are reached, and their steps not taken
+        self.pending = [0]  # states that are reached, and whose steps were not taken yet
 
     def reach(self, target: int) -> None:
         """Note that a state is reached."""
@@ -97,7 +90,7 @@ class _Search:
             self.pending.append(target)
 
     def take(self, alive: dict[Value, int]) -> tuple[int, list[tuple[Value, int, int]]]:
-        """Take a pending state's steps; return its label, and those that wait for one: a value, a label, a target."""
+        """Take a pending state's steps; return its label, and the steps that wait: a value, its label, and a target."""
         state = self._states[self.pending.pop()]
         waiting = []
         for step in self._new_steps(state):
@@ -111,21 +104,21 @@ class _Search:
         return state.close, waiting
 
     def finished(self, alive: dict[Value, int]) -> set[int]:
-        """Return all states that are reached, once it is known which labels are alive."""
+        """Return all states that the start reaches, once it is known which labels are alive."""
         while self.pending:
             self.take(alive)
         return self.reached
 
-    def _new_steps(self, state: Any) -> list[Step]:
-        """Return the steps of a state that were not yet gone over."""
+    def _new_steps(self, state: ArrayState | ObjectState) -> list[Step]:
+        """Return the steps of a state that were not taken yet."""
         found: list[Step | None]
-        if type(state) is ArrayState:
+        if isinstance(state, ArrayState):
             found = [state.item]
         else:
             found = [*state.others.values()]
             first, last, steps = state.first, state.last, state.steps
             if first < last:
-                # shared lists would else take quadratic time
+                # without this, shared lists would take quadratic time
                 low, high = self._covered.get(id(steps), (first, first))
                 if first > high or last < low:
                     found += steps[first:last]
@@ -139,10 +132,10 @@ class _Search:
         return new
 
 
-def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[LazyMachine, _Search]]:
-    """Return the labels of values that some text has; and how far each automaton was gone through to find them."""
+def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[ContainerAutomaton, _Search]]:
+    """Return the labels of each value that some text has, and the searches of automata that found them."""
     alive: dict[Value, int] = {}
-    searches: dict[LazyMachine, _Search] = {}
+    searches: dict[ContainerAutomaton, _Search] = {}
     for value in values:
         alive[value] = _inhabited(value)
         for automaton in (value.array, value.object):
@@ -172,7 +165,7 @@ def _fixpoint(values: Iterable[Value]) -> tuple[dict[Value, int], dict[LazyMachi
 
 
 def _inhabited(value: Value) -> int:
-    """Return the labels that some scalar or free array or object of a value has."""
+    """Return the labels that a scalar, or a free array or object, of a value has."""
     mask = 0
     for label in value.literals.values():
         mask |= 1 << label
@@ -196,19 +189,19 @@ def _inhabited(value: Value) -> int:
     return mask
 
 
-def _clean(automaton: LazyMachine, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
-    """Take out of an automaton what leads nowhere; return whether anything is left.
+def _clean(automaton: ContainerAutomaton, reached: Collection[int], alive: dict[Value, int], whole: bool) -> bool:
+    """Take the steps out of an automaton that lead nowhere; return whether any state is left.
 
     whole: every state is reached, and every step can be taken in all its ways.
     """
-    states: list[Any] = automaton.states
+    states: Sequence[ArrayState | ObjectState] = automaton.states
     good: set[int] = set()
 
     def leads_on(step: Step) -> bool:
         mask = alive[step.value]
         return any(mask >> label & 1 and target in good for label, target in enumerate(step.following) if target >= 0)
 
-    order = sorted(reached, reverse=True)  # targets are mostly later, so that one round is mostly enough
+    order = sorted(reached, reverse=True)  # most targets are later states, so that one round is usually enough
     grows = True
     while grows:
         grows = False
@@ -223,7 +216,9 @@ def _clean(automaton: LazyMachine, reached: Collection[int], alive: dict[Value, 
     kept = sorted(good)
     number = {index: place for place, index in enumerate(kept)}
     done: dict[int, Step | None] = {}
-    seen: dict[int, Any] = {}  # what became of shared lists and mappings of steps, by id; they stay shared
+    # what became of lists and mappings of steps, by id, with the old one, which keeps the id its own; they stay shared
+    lists: dict[int, tuple[Sequence[Step | None], list[Step | None]]] = {}
+    mappings: dict[int, tuple[Mapping[int, Step], dict[int, Step]]] = {}
 
     def clean(step: Step | None) -> Step | None:
         if step is None:
@@ -245,17 +240,21 @@ def _clean(automaton: LazyMachine, reached: Collection[int], alive: dict[Value, 
             state.item = clean(state.item)
         else:
             steps, others = state.steps, state.others
-            if id(steps) not in seen:
-                seen[id(steps)] = steps, [clean(step) for step in steps]
-            if id(others) not in seen:
-                seen[id(others)] = others, {c: step for c, old in others.items() if (step := clean(old)) is not None}
-            state.steps, state.others = seen[id(steps)][1], seen[id(others)][1]
-    automaton.states = [states[index] for index in kept]
+            if id(steps) not in lists:
+                lists[id(steps)] = steps, [clean(step) for step in steps]
+            if id(others) not in mappings:
+                left = {c: step for c, old in others.items() if (step := clean(old)) is not None}
+                mappings[id(others)] = others, left
+            state.steps, state.others = lists[id(steps)][1], mappings[id(others)][1]
+    if isinstance(automaton, ArrayAutomaton):
+        automaton.states = [automaton.states[index] for index in kept]
+    else:
+        automaton.states = [automaton.states[index] for index in kept]
     return True
 
 
 def _clean_unordered(unordered: Unordered, alive: dict[Value, int]) -> None:
-    """Take out the steps to what no object is left of."""
+    """Take out the steps to states of which no object is left."""
     good = [alive[value] > 0 for value in unordered.inhabited]
 
     def clean(step: Step | None) -> Step | None:
@@ -271,12 +270,14 @@ def _clean_unordered(unordered: Unordered, alive: dict[Value, int]) -> None:
         state.others = {c: step for c, old in state.others.items() if (step := clean(old)) is not None}
 
 
-def _steps(state: Any) -> Iterator[Step]:
+def _steps(state: ArrayState | ObjectState) -> Iterator[Step]:
+    """Yield the steps that may be taken in a state."""
     if isinstance(state, ArrayState):
         if state.item is not None:
             yield state.item
         return
     for place in range(state.first, state.last):
-        if state.steps[place] is not None:
-            yield state.steps[place]
+        step = state.steps[place]
+        if step is not None:
+            yield step
     yield from state.others.values()

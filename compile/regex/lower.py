@@ -26,10 +26,12 @@ from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
-from ...automata.nfa import Fragment, Nfa, determinize
+from ...automata.nfa import Fragment, Nfa
+from ...automata.subsets import determinize
 from ...automata.utf8 import ANY, Ranges, char_class
 from ...errors import RegexError
-from .parse import Dialect, parse
+from .characters import Dialect
+from .parse import parse
 from .tree import EMPTY, Anchor, Anything, Assertion, Boundary, Chars, Concat, Look, Marker, Node, Repeat, Text, Union
 from .unicode import NEWLINE, complement, union
 

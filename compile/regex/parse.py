@@ -11,36 +11,36 @@ some 20 us.
 from __future__ import annotations
 
 import re
-import unicodedata
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ...automata.utf8 import ANY, Ranges
-from ...errors import ConstraintError, RegexError
-from .tree import EMPTY, Anchor, Assertion, Boundary, Chars, Concat, Look, Node, Repeat, Text, Union
+from ...errors import ConstraintError
+from .characters import (
+    ASCII,
+    DOT_ALL,
+    IGNORE_CASE,
+    LAST_BACKSLASH,
+    MULTILINE,
+    NO_BACK_REFERENCES,
+    UNICODE,
+    VERBOSE,
+    CharacterReader,
+    Dialect,
+)
+from .tree import EMPTY, Assertion, Chars, Concat, Look, Node, Repeat, Text, Union
 from .unicode import (
-    ASCII_DIGIT,
-    ASCII_WORD,
     ECMA_LINE_ENDS,
-    ECMA_SPACE,
     NEWLINE,
     complement,
-    ecma_ignoring_case,
-    ignoring_case,
-    property_of,
-    shorthand,
-    union,
 )
-
-Dialect = Literal["python", "ecma"]
 
 MOST_NESTING = 250  # groups in groups
 MOST_LOOKS = 40  # lookarounds in lookarounds: each is an automaton inside another
 _MOST_REPEATS = 2**32 - 1  # as `re` has it
 
-_I, _M, _S, _X, _A, _U = 1, 2, 4, 8, 16, 32
 _FLAGS = {
-    "python": {"i": _I, "m": _M, "s": _S, "x": _X, "a": _A, "u": _U},
-    "ecma": {"i": _I, "m": _M, "s": _S},
+    "python": {"i": IGNORE_CASE, "m": MULTILINE, "s": DOT_ALL, "x": VERBOSE, "a": ASCII, "u": UNICODE},
+    "ecma": {"i": IGNORE_CASE, "m": MULTILINE, "s": DOT_ALL},
 }
 
 _ORDINARY = re.compile(r"[^\\.\[{()*+?^$|]+")
@@ -48,16 +48,6 @@ _ORDINARY_VERBOSE = re.compile(r"[^\\.\[{()*+?^$|\s#]+", re.ASCII)
 _IGNORED_VERBOSE = re.compile(r"(?:[ \t\n\r\v\f]|#(?:\\.|[^\\\n])*(?:\n|\Z))+", re.DOTALL)
 _COMMENT = re.compile(r"\(\?#(?:\\.|[^\\)])*\)", re.DOTALL)
 _BRACES = re.compile(r"\{([0-9]*)(,([0-9]*))?\}")
-_CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_HEX = {"x": re.compile("[0-9a-fA-F]{2}"), "u": re.compile("[0-9a-fA-F]{4}"), "U": re.compile("[0-9a-fA-F]{8}")}
-_OCTAL = re.compile("[0-7]{1,3}")
-_LETTERS_AND_DIGITS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
-
-_NO_BOUNDARY_IN_EMPTY = re.fullmatch(r"\B", "") is not None  # `re` changed its mind in 3.14
-
-_NO_BACK_REFERENCES = "is not supported: to repeat what a group matched is not regular in general; write it out"
-
-_LAST_BACKSLASH = r"the pattern ends in a backslash: write \\ if one is meant"
 
 # what stands before a quantifier
 _NOTHING, _ATOM, _ANCHOR, _REPEAT = range(4)
@@ -87,7 +77,9 @@ class _Group:
         self.last = _NOTHING
 
 
-class _Parser:
+class _Parser(CharacterReader):
+    """Reads the structure of a pattern: branches, groups and quantifiers."""
+
     def __init__(self, pattern: str, flags: str, dialect: Dialect) -> None:
         if not isinstance(pattern, str):
             raise ConstraintError(
@@ -95,26 +87,21 @@ class _Parser:
             )
         if dialect not in _FLAGS:
             raise ConstraintError(f'dialect must be "python" or "ecma", not {dialect!r}')
-        self.pattern: Final = pattern
-        self.ecma: Final = dialect == "ecma"
+        super().__init__(pattern, dialect)
         self.known: Final = _FLAGS[dialect]
-        self.at = 0
         self.looks = 0
         self.names: set[str] = set()
-        self.assertions: dict[Any, Assertion] = {}
         self.flags = 0
         for letter in flags:
             if letter not in self.known and not (self.ecma and letter == "u"):
-                raise ConstraintError(f'flags must be letters out of "{self._letters()}", not {flags!r}')
+                said = f'must be letters out of "{self._letters()}", not {flags!r}'
+                raise ConstraintError(said, argument="flags")
             self.flags |= self.known.get(letter, 0)
-        if self.flags & _A and self.flags & _U:
+        if self.flags & ASCII and self.flags & UNICODE:
             raise ConstraintError('the flags "a" and "u" exclude each other: give one of them')
 
     def _letters(self) -> str:
         return "ims" if self.ecma else "aimsx"
-
-    def error(self, message: str, position: int) -> RegexError:
-        return RegexError(message, self.pattern, position)
 
     # ------------------------------------------------------------------------------------------------- structure
 
@@ -122,7 +109,7 @@ class _Parser:
         pattern, stack = self.pattern, [_Group(0, self.flags, None)]
         group = stack[0]
         while self.at < len(pattern):
-            if group.flags & _X:
+            if group.flags & VERBOSE:
                 ignored = _IGNORED_VERBOSE.match(pattern, self.at)
                 if ignored:
                     self.at = ignored.end()
@@ -135,9 +122,9 @@ class _Parser:
                 continue
             start, c = self.at, pattern[self.at]
             if c == "\\":
-                self._add(group, self._escape(group.flags, inside=False))
+                self._add(group, self.escape(group.flags, inside=False))
             elif c == "[":
-                group.items.append(self._set(group.flags))
+                group.items.append(self.character_set(group.flags))
                 group.last = _ATOM
             elif c == "(":
                 opened = self._open(group, first=len(stack) == 1 and not group.branches and group.last == _NOTHING)
@@ -161,14 +148,14 @@ class _Parser:
             elif c == ".":
                 self.at += 1
                 ends = ECMA_LINE_ENDS if self.ecma else NEWLINE
-                self._add(group, ANY if group.flags & _S else complement(ends))
+                self._add(group, ANY if group.flags & DOT_ALL else complement(ends))
             elif c in "^$":
                 self.at += 1
                 self._add(group, self._anchor(c, group.flags))
             elif c in "*+?{":
                 self._quantify(group)
             else:  # a comment, which goes on to the end
-                raise self.error(_LAST_BACKSLASH, len(pattern) - 1)
+                raise self.error(LAST_BACKSLASH, len(pattern) - 1)
         if len(stack) > 1:
             raise self.error("this group is never closed: add )", group.start)
         return self._close(group)
@@ -178,7 +165,7 @@ class _Parser:
             if "\ud800" <= c <= "\udfff":
                 raise self._surrogate(self.at + i)
         self.at += len(run)
-        if group.flags & _I:
+        if group.flags & IGNORE_CASE:
             for c in run:
                 self._add(group, c)
         else:
@@ -188,7 +175,7 @@ class _Parser:
     def _add(self, group: _Group, atom: str | Ranges | Assertion) -> None:
         """Append one character, a set of characters, or an assertion."""
         if isinstance(atom, str):
-            if group.flags & _I:
+            if group.flags & IGNORE_CASE:
                 ranges = self._ignoring_case(((ord(atom), ord(atom)),), group.flags)
                 group.items.append(atom if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else Chars(ranges))
             else:
@@ -214,15 +201,12 @@ class _Parser:
         return self.assertions.setdefault(key, Look(node, behind, negated))
 
     def _anchor(self, c: str, flags: int) -> Assertion:
-        if flags & _M:
+        if flags & MULTILINE:
             kind: Any = "line start" if c == "^" else "line end"
-            return self._assertion(kind, ECMA_LINE_ENDS if self.ecma else NEWLINE)
+            return self.assertion(kind, ECMA_LINE_ENDS if self.ecma else NEWLINE)
         if c == "^":
-            return self._assertion("start")
-        return self._assertion("end" if self.ecma else "last newline")
-
-    def _assertion(self, kind: Any, terminators: Ranges = ()) -> Assertion:
-        return self.assertions.setdefault(kind, Anchor(kind, terminators))
+            return self.assertion("start")
+        return self.assertion("end" if self.ecma else "last newline")
 
     # ---------------------------------------------------------------------------------------------------- groups
 
@@ -282,7 +266,7 @@ class _Parser:
         c = self.pattern[self.at : self.at + 1]
         self.at += 1
         if c == "=":
-            raise self.error(f"a back-reference, (?P=...), {_NO_BACK_REFERENCES}", start)
+            raise self.error(f"a back-reference, (?P=...), {NO_BACK_REFERENCES}", start)
         if c != "<":
             raise self.error(f"there is no group that begins with (?P{c}: name a group with (?P<name>...)", start)
         self._name(self.at)
@@ -311,9 +295,9 @@ class _Parser:
                 turned_off = True
             elif c in self.known and c:
                 flag = self.known[c]
-                if flag & (_A | _U) and turned_off:
+                if flag & (ASCII | UNICODE) and turned_off:
                     raise self.error(f'the flag "{c}" cannot be turned off: turn on the other of a and u', at)
-                if flag & (_A | _U) and on & (_A | _U) & ~flag:
+                if flag & (ASCII | UNICODE) and on & (ASCII | UNICODE) & ~flag:
                     raise self.error('the flags "a" and "u" exclude each other: give one of them', at)
                 if turned_off:
                     off |= flag
@@ -341,11 +325,11 @@ class _Parser:
             return None
         if on & off:
             raise self.error("a flag is turned on and off at once: decide", at)
-        flags = group.flags & ~(_A | _U) if on & (_A | _U) else group.flags
+        flags = group.flags & ~(ASCII | UNICODE) if on & (ASCII | UNICODE) else group.flags
         return _Group(start, (flags | on) & ~off, None)
 
     def _with_flags(self, flags: int, on: int, start: int) -> int:
-        if (flags | on) & _A and (flags | on) & _U:
+        if (flags | on) & ASCII and (flags | on) & UNICODE:
             raise self.error('the flags "a" and "u" exclude each other: give one of them', start)
         return flags | on
 
@@ -408,218 +392,6 @@ class _Parser:
         if len(digits.lstrip("0")) > 10 or int(digits) >= _MOST_REPEATS:
             raise self.error(f"this repeats more often than {_MOST_REPEATS - 1:,} times: lower the number", start)
         return int(digits)
-
-    # ---------------------------------------------------------------------------------------------------- escapes
-
-    def _escape(self, flags: int, inside: bool) -> str | Ranges | Assertion:
-        """Read what a backslash begins: a character, a set of characters, or, outside brackets, an assertion."""
-        pattern, start = self.pattern, self.at
-        c = pattern[start + 1 : start + 2]
-        self.at += 2
-        if not c:
-            raise self.error(_LAST_BACKSLASH, start)
-        if c in "dDsSwW":
-            return self._shorthand(c, flags)
-        if c in "pP":
-            return self._property(flags, start, c == "P")
-        if c == "b" and inside:
-            return "\b"
-        if c in "bB" and not inside:
-            word = self._shorthand("w", flags)
-            return self.assertions.setdefault((c, word), Boundary(word, c == "B", self.ecma or _NO_BOUNDARY_IN_EMPTY))
-        if c in _CONTROLS and not (self.ecma and c == "a"):
-            return _CONTROLS[c]
-        if c not in _LETTERS_AND_DIGITS:
-            if not inside and "\ud800" <= c <= "\udfff":
-                raise self._surrogate(start + 1)
-            return c
-        if c in "xu" or (c == "U" and not self.ecma):
-            return self._hex(c, start, inside)
-        if c.isdigit():
-            return self._number(start, inside)
-        if self.ecma:
-            return self._ecma_escape(c, start)
-        if c == "N":
-            return self._named(start)
-        if c in "AZ" and not inside:
-            return self._assertion("start" if c == "A" else "end")
-        raise self.error(
-            f"there is no escape \\{c}{' inside brackets' if inside else ''}: write {c} if that is meant", start
-        )
-
-    def _shorthand(self, letter: str, flags: int) -> Ranges:
-        if not self.ecma:
-            return shorthand(letter, bool(flags & _A))
-        ranges = {"d": ASCII_DIGIT, "s": ECMA_SPACE, "w": ASCII_WORD}[letter.lower()]
-        if flags & _I:
-            ranges = ecma_ignoring_case(ranges)
-        return complement(ranges) if letter.isupper() else ranges
-
-    def _property(self, flags: int, start: int, negated: bool) -> Ranges:
-        pattern = self.pattern
-        if pattern[self.at : self.at + 1] == "{":
-            end = pattern.find("}", self.at)
-            if end < 0:
-                raise self.error("this property is never closed: add }", start)
-            name = pattern[self.at + 1 : end]
-            self.at = end + 1
-        else:
-            name = pattern[self.at : self.at + 1]
-            if self.ecma or not name.isalpha():
-                raise self.error("a property needs braces: write it as \\p{L}", start)
-            self.at += 1
-        if name.startswith("^") and not self.ecma:
-            name, negated = name[1:], not negated
-        try:
-            ranges = property_of(name, self.ecma)
-        except LookupError as error:
-            raise self.error(f"there is no property {name!r}: {error.args[0]}", start) from None
-        if self.ecma:  # as ECMA 262 has it, case is ignored last, so that \P{Lu} ignoring case is everything
-            ranges = complement(ranges) if negated else ranges
-            return ecma_ignoring_case(ranges) if flags & _I else ranges
-        if flags & _I:
-            ranges = ignoring_case(ranges, bool(flags & _A))
-        return complement(ranges) if negated else ranges
-
-    def _character(self, point: int, start: int) -> str:
-        if point > 0x10FFFF:
-            raise self.error("there is no such character: Unicode ends at 10FFFF", start)
-        return chr(point)
-
-    def _surrogate(self, start: int) -> RegexError:
-        how = r"write the pair as \u{...}" if self.ecma else r"write the character itself, or \U and eight digits"
-        return self.error(f"half a surrogate pair is no character, and UTF-8 cannot hold it: {how}", start)
-
-    def _hex(self, c: str, start: int, inside: bool) -> str:
-        pattern = self.pattern
-        if self.ecma and c == "u" and pattern[self.at : self.at + 1] == "{":
-            end = pattern.find("}", self.at)
-            digits = pattern[self.at + 1 : end] if end >= 0 else ""
-            if not digits or not re.fullmatch("[0-9a-fA-F]+", digits):
-                raise self.error(r"\u{ needs hexadecimal digits and } after it", start)
-            self.at = end + 1
-            point = int(digits, 16) if len(digits.lstrip("0")) <= 6 else 0x110000
-        else:
-            match = _HEX[c].match(pattern, self.at)
-            if not match:
-                raise self.error(f"\\{c} needs {_HEX[c].pattern[-2]} hexadecimal digits", start)
-            self.at = match.end()
-            point = int(match.group(), 16)
-            if self.ecma and 0xD800 <= point < 0xDC00 and pattern.startswith("\\u", self.at):
-                low = _HEX["u"].match(pattern, self.at + 2)
-                if low and 0xDC00 <= int(low.group(), 16) < 0xE000:
-                    self.at = low.end()
-                    point = 0x10000 + ((point & 0x3FF) << 10) + (int(low.group(), 16) & 0x3FF)
-        if not inside and 0xD800 <= point <= 0xDFFF:
-            raise self._surrogate(start)
-        return self._character(point, start)
-
-    def _number(self, start: int, inside: bool) -> str:
-        """Read a character given in octal; anything else with digits is a back-reference."""
-        pattern = self.pattern
-        octal = _OCTAL.match(pattern, start + 1)
-        digits = octal.group() if octal else ""
-        if self.ecma:
-            if pattern[start + 1] == "0" and not pattern[start + 2 : start + 3].isdigit():
-                return "\0"
-            if inside or pattern[start + 1] == "0":
-                raise self.error(
-                    r"characters are not written in octal here: write \x and two hexadecimal digits", start
-                )
-        elif digits and (inside or digits[0] == "0" or len(digits) == 3):
-            if int(digits, 8) > 0o377:
-                raise self.error(
-                    f"\\{digits} is more than \\377, the last character in octal: write \\u and four digits", start
-                )
-            self.at = start + 1 + len(digits)
-            return chr(int(digits, 8))
-        elif inside:
-            raise self.error("a back-reference inside brackets means nothing: remove it", start)
-        raise self.error(f"a back-reference, \\{pattern[start + 1]}, {_NO_BACK_REFERENCES}", start)
-
-    def _named(self, start: int) -> str:
-        end = self.pattern.find("}", self.at)
-        if self.pattern[self.at : self.at + 1] != "{" or end < 0:
-            raise self.error(r"a character's name needs braces: write \N{...}", start)
-        name = self.pattern[self.at + 1 : end]
-        try:
-            character = unicodedata.lookup(name)
-        except KeyError:
-            character = ""
-        if len(character) != 1:
-            raise self.error(f"there is no character named {name!r}: see the names in unicodedata", start)
-        self.at = end + 1
-        return character
-
-    def _ecma_escape(self, c: str, start: int) -> str:
-        letter = self.pattern[self.at : self.at + 1]
-        if c == "c" and letter.isascii() and letter.isalpha():
-            self.at += 1
-            return chr(ord(letter) & 31)
-        if c == "k":
-            raise self.error(f"a back-reference, \\k, {_NO_BACK_REFERENCES}", start)
-        hint = {"A": "write ^", "Z": "write $", "z": "write $", "c": "a letter follows it"}.get(
-            c, f"write {c} if that is meant"
-        )
-        raise self.error(f"there is no escape \\{c} in ECMA 262: {hint}", start)
-
-    # --------------------------------------------------------------------------------------------------- brackets
-
-    def _set(self, flags: int) -> Chars:
-        """Read a set in brackets."""
-        pattern, start = self.pattern, self.at
-        self.at += 1
-        negated = pattern.startswith("^", self.at)
-        self.at += negated
-        first, singles, parts = self.at, [], []
-        while True:
-            here = self.at
-            if pattern.startswith("]", here) and (here > first or self.ecma):
-                self.at += 1
-                break
-            low = self._member(flags, start)
-            if pattern.startswith("-", self.at) and not pattern.startswith("-]", self.at):
-                dash = self.at
-                self.at += 1
-                high = self._member(flags, start)
-                if isinstance(low, str) and isinstance(high, str):
-                    if high < low:
-                        raise self.error(
-                            f"this range runs backwards, from {low!r} to {high!r}: exchange its ends", here
-                        )
-                    singles.append((ord(low), ord(high)))
-                    continue
-                if not self.ecma:
-                    raise self.error(r"a range needs a character at either end: write \- if a hyphen is meant", dash)
-                for member in (low, "-", high):
-                    if isinstance(member, str):
-                        singles.append((ord(member), ord(member)))
-                    else:
-                        parts.append(member)
-            elif isinstance(low, str):
-                singles.append((ord(low), ord(low)))
-            else:
-                parts.append(low)
-        ranges = union(tuple(singles))
-        if flags & _I:
-            ranges = self._ignoring_case(ranges, flags)
-        if parts:
-            ranges = union(ranges, *parts)
-        return Chars(complement(ranges) if negated else ranges)
-
-    def _member(self, flags: int, start: int) -> str | Ranges:
-        c = self.pattern[self.at : self.at + 1]
-        if not c:
-            raise self.error("this set is never closed: add ]", start)
-        if c != "\\":
-            self.at += 1
-            return c
-        member = self._escape(flags, inside=True)
-        assert isinstance(member, (str, tuple))  # no assertions inside brackets
-        return member
-
-    def _ignoring_case(self, ranges: Ranges, flags: int) -> Ranges:
-        return ecma_ignoring_case(ranges) if self.ecma else ignoring_case(ranges, bool(flags & _A))
 
 
 def _joined(items: list[Node | str]) -> Node:

@@ -7,13 +7,15 @@ from typing import Any
 
 from ...automata.budget import Budget
 from ...errors import ConstraintError
-from ...table.transition_table import TransitionTable
+from ...lazy.lazy_table import Compiled
 from ...vocabulary.vocabulary import Vocabulary
+from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
 from ..grammar.special_tokens import checked_token, spelt
-from ..json_schema.request import Request, hash_of, request
-from ..text import begin_budget, check_vocabulary
-from .reading import TaggedText, plain, read_tags
+from ..json_schema.request import Request, request
+from ..json_schema.schema_hash import hash_of
+from .reading import read_tags
+from .tagged_text import TaggedText, plain
 
 
 def compile_structural_tag(
@@ -27,7 +29,7 @@ def compile_structural_tag(
     any_order: bool = False,
     depth: int = 64,
     budget: Budget | None = None,
-) -> TransitionTable:
+) -> Compiled:
     r"""Compile free text in which triggers open tags, and what stands in these, into a table of exactly such texts.
 
     tag: a `TaggedText`, or a structural tag as serving engines take it, a dict or JSON text: {"type": "structural_tag",
@@ -63,7 +65,7 @@ def compile_structural_tag(
         try:
             checked_token(name, vocabulary)
         except ConstraintError as error:
-            raise ConstraintError(f"{where}: {error}") from None
+            raise error.at(where) from None
     if not reading.schemas:
         return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
     from .values import compile_values  # as for schemas: not for those who have none

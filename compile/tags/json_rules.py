@@ -15,15 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import RETURN
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.minimize import canonical
-from ...automata.pushdown import RETURN
 from ..grammar import form
 from ..grammar.form import EMPTY, Choice, Node, Repeat, Rule, Terminal, Text
+from ..json_schema.escapes import escaped, has_spellings, quoted
 from ..json_schema.fragments import ending_freely
-from ..json_schema.layout import MOST_SPACES, MOST_TABS, QUOTE, Layout, leaves
-from ..json_schema.numbers import any_number
+from ..json_schema.key_classes import partition
+from ..json_schema.layout import MOST_SPACES, MOST_TABS, QUOTE, Layout
+from ..json_schema.library_machine import leaves
+from ..json_schema.number_texts import any_number
 from ..json_schema.skeleton import (
     AnyOrder,
     ArrayAutomaton,
@@ -36,7 +39,7 @@ from ..json_schema.skeleton import (
     Step,
     Value,
 )
-from ..json_schema.strings import cut, escaped, has_spellings, partition, quoted
+from ..json_schema.strings import cut
 from ..regex.lower import to_dfa
 
 _DOING = "writing a schema as rules"

@@ -2,7 +2,7 @@
 
 The forms are those that serving engines take as structural tags: `{"structures": .., "triggers": ..}`, and the newer
 one of formats in each other. What a format derives becomes part of a `form.Grammar`. A JSON value stands in it as a
-special token of its own, `VALUE` and the number of its schema, since only `compile/tags.py` knows what it derives.
+special token of its own, `VALUE` and the number of its schema, since only `tags/values.py` knows what it derives.
 
 Text has one reading. Free text ends with the first trigger that occurs in it, or with the end of the tag that it stands
 in, whichever comes first; of two that end at the same byte the longer one counts. A content of plain text ends where
@@ -13,74 +13,29 @@ text begins with a tag, as in XGrammar; with `at_least`, which is ours, there ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NoReturn, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, cast
 
 from ...automata import ops
 from ...automata.budget import Budget, Meter
-from ...automata.dfa import BYTES, Dfa
-from ...automata.minimize import canonical
-from ...automata.nfa import Fragment, Nfa, determinize
-from ...errors import ConstraintError, GrammarError, RegexError
+from ...automata.dfa import Dfa
+from ...errors import GrammarError, RegexError
 from ..grammar import form
 from ..grammar.analysis import check_productive
 from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, Terminal, Text
+from ..grammar.notations import STARTS, Syntax, reader_of
+from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import TOKEN, VALUE
-from ..json_schema.request import hash_of
-from ..json_schema.source import parsed, read, shown
+from ..json_schema.schema_hash import hash_of
+from ..json_schema.source import read, shown
 from ..regex.lower import to_dfa
+from .checks import count_at, fields_of, flag_at, list_at, refuse, text_at, texts_at
+from .occurrences import Ends, Occurrences
+from .tagged_text import parts_of
 
-PARTS = ("format", "content", "elements", "tags")
-"""Where formats stand in a format, one or a list of them."""
-SCHEMAS = ("schema", "json_schema")
-"""Where a JSON Schema stands."""
 _START = "\0text"
-_EACH = 1500  # bytes of a state of what looks for texts: a row, and a dict while it is made
-_LOOKING = "making what looks for triggers and ends"
-
-
-@dataclass(frozen=True)
-class SpecialToken:
-    """A token by its name in the tokenizer, such as "<|tool_call|>", where a tag begins or ends."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A region of text from `begin` to `end`, by what stands in between: one of the other fields.
-
-    schema: a JSON Schema, as `compile_json_schema` takes it. regex: a pattern, as `compile_regex` does. grammar: in
-    Lark's notation. content: another `TaggedText`, or a format as in a structural tag, such as {"type": "any_text"}.
-    """
-
-    begin: str | SpecialToken
-    end: str | SpecialToken | Sequence[str] = ""
-    schema: Any = None
-    regex: str | None = None
-    grammar: str | None = None
-    content: TaggedText | Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class TaggedText:
-    """Free text with tags in it, at least and at most so many; None for any number.
-
-    triggers: texts with which a tag begins wherever they occur; None for the whole begins of all tags. stop: whether
-    the text ends with the first tag. excludes: texts that do not occur between tags.
-    """
-
-    tags: Sequence[Tag]
-    triggers: Sequence[str] | None = None
-    at_least: int = 0
-    at_most: int | None = None
-    stop: bool = False
-    excludes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,75 +50,6 @@ class Reading:
     tokens: Mapping[str, str] = field(default_factory=dict)  # the JSON Pointer of each special token, by its name
 
 
-def plain(source: Any) -> Mapping[str, Any]:
-    """Return text with tags, in whatever way it is given, as the dict of a structural tag.
-
-    Raises TypeError, and ConstraintError for JSON text that is malformed.
-    """
-    if isinstance(source, TaggedText):
-        return {"type": "structural_tag", "format": _format_of(source)}
-    if isinstance(source, (str, bytes, bytearray)):
-        source = parsed(source, "")
-        if not isinstance(source, Mapping):
-            _wrong("", f"a structural tag is an object, not {shown(source)}")
-    if not isinstance(source, Mapping):
-        raise TypeError(f"a structural tag is a TaggedText, a dict or JSON text, not {type(source).__name__}")
-    level: list[Any] = [source]
-    deep = 0
-    while level:
-        deep += 1
-        if deep > _MOST_LEVELS:
-            _wrong("", f"formats stand within each other more than {_MOST_LEVELS} deep, or one within itself")
-        level = list({id(part): part for each in level for part in _parts_of(each)}.values())
-    return source
-
-
-def _parts_of(value: Any) -> list[Any]:
-    """Return the formats that stand in one."""
-    if not isinstance(value, Mapping):
-        return []
-    parts = [value[key] for key in PARTS if key in value]
-    return [each for part in parts for each in (part if isinstance(part, (list, tuple)) else [part])]
-
-
-def _format_of(text: TaggedText) -> dict[str, Any]:
-    """Return text with tags as a format."""
-    tags: list[dict[str, Any]] = []
-    for tag in text.tags:
-        if not isinstance(tag, Tag):
-            raise TypeError(f"the tags of a TaggedText are of the class Tag, not {type(tag).__name__}")
-        contents: dict[str, Any] = {
-            "schema": {"type": "json_schema", "json_schema": tag.schema},
-            "regex": {"type": "regex", "pattern": tag.regex},
-            "grammar": {"type": "grammar", "grammar": tag.grammar, "syntax": "lark"},
-            "content": _format_of(tag.content) if isinstance(tag.content, TaggedText) else tag.content,
-        }
-        given = [name for name in contents if getattr(tag, name) is not None]
-        if len(given) != 1:
-            raise ConstraintError(
-                f"the tag that begins with {tag.begin!r} has {' and '.join(given) or 'no content'}: give one of "
-                "schema, regex, grammar and content"
-            )
-        begin, end = (
-            {"type": "token", "token": each.name} if isinstance(each, SpecialToken) else each
-            for each in (tag.begin, tag.end)
-        )
-        tags.append({"type": "tag", "begin": begin, "content": contents[given[0]], "end": end})
-    return {
-        "type": "triggered_tags", "tags": tags,
-        "triggers": [tag["begin"] for tag in tags if isinstance(tag["begin"], str)]
-        if text.triggers is None
-        else _listed(text.triggers),
-        "at_least": text.at_least, "at_most": text.at_most, "stop_after_first": text.stop,
-        "excludes": _listed(text.excludes),
-    }  # fmt: skip
-
-
-def _listed(texts: Any) -> Any:
-    """Return some texts as a list; whatever is no such thing stays, to be refused where it stands."""
-    return list(texts) if isinstance(texts, Iterable) and not isinstance(texts, (str, bytes)) else texts
-
-
 def read_tags(source: Mapping[str, Any], meter: Meter) -> Reading:
     """Return what a structural tag derives.
 
@@ -175,7 +61,7 @@ def read_tags(source: Mapping[str, Any], meter: Meter) -> Reading:
     if kind == "structural_tag" and "structures" in source:
         node = reader.older(source)
     elif kind == "structural_tag":
-        _fields(source, "", {"type", "format"})
+        fields_of(source, "", {"type", "format"})
         node = reader.format(source["format"], "/format")
     else:
         node = reader.format(source, "")
@@ -188,7 +74,7 @@ _KINDS = (
     "const_string", "json_schema", "regex", "grammar", "any_text", "token", "sequence", "or", "optional", "plus",
     "star", "repeat", "tag", "triggered_tags", "token_triggered_tags", "tags_with_separator",
 )  # fmt: skip
-_MOST_LEVELS, _MOST_CHARS = 64, 10**9
+_MOST_CHARS = 10**9
 _PLAIN = ("const_string", "regex", "any_text", "sequence", "or", "optional", "plus", "star", "repeat")
 _REFUSED = {
     "qwen_xml_parameter": "parameters written as XML are not supported: take json_schema, or a regex of the parameters",
@@ -197,61 +83,6 @@ _REFUSED = {
     "exclude_token": "which token a text is written in is not constrained: say which texts may stand here",
     "any_tokens": "which tokens a text is written in is not constrained: take any_text",
 }
-
-Ends = tuple[bytes, ...]
-
-
-def _wrong(where: str, message: str) -> NoReturn:
-    raise ConstraintError(f"{where or '/'}: {message}")
-
-
-def _fields(value: Any, where: str, required: set[str], optional: Iterable[str] = ()) -> Mapping[str, Any]:
-    """Return an object that has all keys that it must have, and no unknown ones."""
-    if not isinstance(value, Mapping):
-        _wrong(where, f"an object is needed, not {shown(value)}")
-    missing = sorted(required - set(value))
-    if missing:
-        _wrong(where, f"{missing[0]!r} is missing")
-    unknown = sorted(str(key) for key in set(value) - required - set(optional))
-    if unknown:
-        _wrong(where, f"{unknown[0]!r} is not known here: it may have {', '.join(sorted({*required, *optional}))}")
-    return value
-
-
-def _text(value: Any, where: str, empty: bool = True) -> bytes:
-    if not isinstance(value, str):
-        _wrong(where, f"a text is needed, not {shown(value)}")
-    if not value and not empty:
-        _wrong(where, "the text is empty: it would begin or end everywhere")
-    try:
-        return value.encode()
-    except UnicodeEncodeError as error:
-        _wrong(where, f"the text has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it")
-
-
-def _list(value: Any, where: str, empty: bool = True) -> Sequence[Any]:
-    if not isinstance(value, (list, tuple)):
-        _wrong(where, f"a list is needed, not {shown(value)}")
-    if not value and not empty:
-        _wrong(where, "the list is empty")
-    return value
-
-
-def _texts(value: Any, where: str) -> list[bytes]:
-    return [_text(each, f"{where}/{i}", empty=False) for i, each in enumerate(_list(value, where))]
-
-
-def _flag(value: Mapping[str, Any], key: str, where: str) -> bool:
-    found = value.get(key, False)
-    if not isinstance(found, bool):
-        _wrong(f"{where}/{key}", f"true or false is needed, not {shown(found)}")
-    return found
-
-
-def _count(value: Any, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        _wrong(where, f"a count, 0 or more, is needed, not {shown(value)}")
-    return value
 
 
 @dataclass
@@ -269,58 +100,57 @@ class _Reader:
         """Return what a format derives, before one of `ends` if there are any."""
         self.meter.check(doing="reading a structural tag")
         if not isinstance(value, Mapping):
-            _wrong(where, f"a format is an object, not {shown(value)}")
+            refuse(where, f"a format is an object, not {shown(value)}")
         kind = value.get("type")
         if isinstance(kind, str) and kind in _REFUSED:
-            _wrong(where, f"the format {kind!r} is not supported: {_REFUSED[kind]}")
+            refuse(where, f"the format {kind!r} is not supported: {_REFUSED[kind]}")
         if kind not in _KINDS:
-            _wrong(where, f"the format {shown(kind)} is not known: it is one of {', '.join(_KINDS)}")
+            refuse(where, f"the format {shown(kind)} is not known: it is one of {', '.join(_KINDS)}")
         read_one: Callable[[Mapping[str, Any], str, Ends], Node] = getattr(self, f"_{kind}")
         return read_one(value, where, ends)
 
     def older(self, source: Mapping[str, Any]) -> Node:
         """Return what the older form derives, in which all tags have schemas."""
-        _fields(source, "", {"type", "structures", "triggers"})
+        fields_of(source, "", {"type", "structures", "triggers"})
         tags = []
-        for i, each in enumerate(_list(source["structures"], "/structures", empty=False)):
+        for i, each in enumerate(list_at(source["structures"], "/structures", empty=False)):
             where = f"/structures/{i}"
-            _fields(each, where, {"begin", "schema", "end"})
-            begin = _text(each["begin"], f"{where}/begin", empty=False)
+            fields_of(each, where, {"begin", "schema", "end"})
+            begin = text_at(each["begin"], f"{where}/begin", empty=False)
             value = self._value(each["schema"], f"{where}/schema")
-            tags.append((begin, _followed(value, (_text(each["end"], f"{where}/end"),)), f"{where}/begin"))
-        return self._free(tags, _texts(source["triggers"], "/triggers"), 0, None, False, [], "/triggers", ())
+            tags.append((begin, _followed(value, (text_at(each["end"], f"{where}/end"),)), f"{where}/begin"))
+        return self._free(tags, texts_at(source["triggers"], "/triggers"), 0, None, False, [], "/triggers", ())
 
     # -------------------------------------------------------------------------------------------- plain contents
 
     def _const_string(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type", "value"})
-        return self._ended(Text(_text(value["value"], f"{where}/value")), where, ends)
+        fields_of(value, where, {"type", "value"})
+        return self._ended(Text(text_at(value["value"], f"{where}/value")), where, ends)
 
     def _regex(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type", "pattern"})
+        fields_of(value, where, {"type", "pattern"})
         pattern = value["pattern"]
         if not isinstance(pattern, str):
-            _wrong(f"{where}/pattern", f"a text is needed, not {shown(pattern)}")
+            refuse(f"{where}/pattern", f"a text is needed, not {shown(pattern)}")
         try:
             dfa = to_dfa(pattern, meter=self.meter)
         except RegexError as error:
-            first = str(error).split("\n")[0]
-            raise RegexError(f"in {where}/pattern: {first}", pattern, error.position) from None
+            raise error.at(f"{where}/pattern") from None
         if dfa.is_empty:
-            _wrong(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
+            refuse(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
         return self._ended(Terminal(f"the pattern at {where}", dfa), where, ends)
 
     def _any_text(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type"}, ("excludes", "max_tokens", "max_chars"))
+        fields_of(value, where, {"type"}, ("excludes", "max_tokens", "max_chars"))
         if value.get("max_tokens") is not None:
-            _wrong(
+            refuse(
                 f"{where}/max_tokens", "tokens within a text are not counted: take max_chars, or Matcher(max_tokens=)"
             )
-        dfa = self._without(_texts(value.get("excludes", []), f"{where}/excludes"))
+        dfa = self._without(texts_at(value.get("excludes", []), f"{where}/excludes"))
         most = value.get("max_chars")
         if most is not None:
-            if _count(most, f"{where}/max_chars") > _MOST_CHARS:
-                _wrong(f"{where}/max_chars", f"the most is {_MOST_CHARS:,}: leave it out for text of any length")
+            if count_at(most, f"{where}/max_chars") > _MOST_CHARS:
+                refuse(f"{where}/max_chars", f"the most is {_MOST_CHARS:,}: leave it out for text of any length")
             bound = to_dfa(f"(?s:.{{0,{most}}})", meter=self.meter)
             dfa = ops.intersection(dfa, bound, self.meter)
         return self._ended(Terminal(f"the text at {where}", dfa), where, ends)
@@ -329,19 +159,19 @@ class _Reader:
         return _followed(self._special(value, where), ends)
 
     def _json_schema(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type", "json_schema"}, ("style", "any_order", "max_whitespace_cnt", "excludes"))
+        fields_of(value, where, {"type", "json_schema"}, ("style", "any_order", "max_whitespace_cnt", "excludes"))
         if value.get("style", "json") != "json":
-            _wrong(f"{where}/style", f"values are written as JSON, not as {shown(value['style'])}")
-        any_order = _flag(value, "any_order", where)
+            refuse(f"{where}/style", f"values are written as JSON, not as {shown(value['style'])}")
+        any_order = flag_at(value, "any_order", where)
         if value.get("max_whitespace_cnt") is not None:
-            _wrong(f"{where}/max_whitespace_cnt", "where white space may stand is said for all: whitespace='compact'")
-        if value.get("excludes") is not None and _texts(value["excludes"], f"{where}/excludes"):
-            _wrong(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
+            refuse(f"{where}/max_whitespace_cnt", "where white space may stand is said for all: whitespace='compact'")
+        if value.get("excludes") is not None and texts_at(value["excludes"], f"{where}/excludes"):
+            refuse(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
         return _followed(self._value(value["json_schema"], f"{where}/json_schema", any_order), ends)
 
     def _value(self, schema: Any, where: str, any_order: bool = False) -> Node:
         if not isinstance(schema, (Mapping, bool, str, bytes, bytearray, type)):
-            _wrong(where, f"a schema is an object, true or false, not {shown(schema)}")
+            refuse(where, f"a schema is an object, true or false, not {shown(schema)}")
         try:
             contents = read(dict(schema) if isinstance(schema, Mapping) else schema, where)
         except TypeError as error:
@@ -352,22 +182,20 @@ class _Reader:
         return Special(f"{VALUE}{number}")
 
     def _grammar(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        from ..grammar.build import STARTS, reader_of
-
-        _fields(value, where, {"type", "grammar"}, ("syntax", "start"))
+        fields_of(value, where, {"type", "grammar"}, ("syntax", "start"))
         text, syntax = value["grammar"], value.get("syntax", "ebnf")
         if not isinstance(text, str):
-            _wrong(f"{where}/grammar", f"a text is needed, not {shown(text)}")
+            refuse(f"{where}/grammar", f"a text is needed, not {shown(text)}")
         if not isinstance(syntax, str) or syntax not in STARTS:
-            _wrong(f"{where}/syntax", f"the syntax is one of {', '.join(STARTS)}, not {shown(syntax)}")
+            refuse(f"{where}/syntax", f"the syntax is one of {', '.join(STARTS)}, not {shown(syntax)}")
         start = value.get("start", STARTS[syntax])
         if not isinstance(start, str):
-            _wrong(f"{where}/start", f"the name of a rule is needed, not {shown(start)}")
+            refuse(f"{where}/start", f"the name of a rule is needed, not {shown(start)}")
         try:
-            read_one = reader_of(cast(Any, syntax))(text, start=start, meter=self.meter)
+            read_one = reader_of(cast(Syntax, syntax))(text, start=start, meter=self.meter)
             check_productive(read_one)
         except GrammarError as error:
-            raise GrammarError(f"in {where}/grammar: {_first_line(error)}", text, error.position) from None
+            raise error.at(f"{where}/grammar") from None
         prefix = f"{self.grammars}\0"
         self.grammars += 1
         spaces = (
@@ -380,16 +208,16 @@ class _Reader:
     # ------------------------------------------------------------------------------------------- put together
 
     def _sequence(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type", "elements"})
-        elements = list(enumerate(_list(value["elements"], f"{where}/elements", empty=False)))
+        fields_of(value, where, {"type", "elements"})
+        elements = list(enumerate(list_at(value["elements"], f"{where}/elements", empty=False)))
         apart = len(elements) - (bool(ends) and not _is_plain(value))  # otherwise the last ends where the tag does
         nodes = [self.format(each, f"{where}/elements/{i}", () if i < apart else ends) for i, each in elements]
         whole = form.Sequence(tuple(nodes))
         return whole if apart < len(elements) else self._ended(whole, where, ends)
 
     def _or(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type", "elements"})
-        elements = _list(value["elements"], f"{where}/elements", empty=False)
+        fields_of(value, where, {"type", "elements"})
+        elements = list_at(value["elements"], f"{where}/elements", empty=False)
         return Choice(tuple(self.format(each, f"{where}/elements/{i}", ends) for i, each in enumerate(elements)))
 
     def _repeated(self, value: Mapping[str, Any], where: str, ends: Ends, low: int, high: int | None) -> Node:
@@ -397,20 +225,20 @@ class _Reader:
         return self._ended(node, where, ends) if _is_plain(value) else _followed(node, ends)
 
     def _optional(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return self._repeated(_fields(value, where, {"type", "content"}), where, ends, 0, 1)
+        return self._repeated(fields_of(value, where, {"type", "content"}), where, ends, 0, 1)
 
     def _plus(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return self._repeated(_fields(value, where, {"type", "content"}), where, ends, 1, None)
+        return self._repeated(fields_of(value, where, {"type", "content"}), where, ends, 1, None)
 
     def _star(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return self._repeated(_fields(value, where, {"type", "content"}), where, ends, 0, None)
+        return self._repeated(fields_of(value, where, {"type", "content"}), where, ends, 0, None)
 
     def _repeat(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        _fields(value, where, {"type", "content", "min", "max"})
-        low = _count(value["min"], f"{where}/min")
-        high = None if type(value["max"]) is int and value["max"] == -1 else _count(value["max"], f"{where}/max")
+        fields_of(value, where, {"type", "content", "min", "max"})
+        low = count_at(value["min"], f"{where}/min")
+        high = None if type(value["max"]) is int and value["max"] == -1 else count_at(value["max"], f"{where}/max")
         if high is not None and high < low:
-            _wrong(f"{where}/max", f"at most {high} times is less than at least {low}")
+            refuse(f"{where}/max", f"at most {high} times is less than at least {low}")
         return self._repeated(value, where, ends, low, high)
 
     # --------------------------------------------------------------------------------------------------- tags
@@ -421,48 +249,48 @@ class _Reader:
 
     def _parts(self, value: Mapping[str, Any], where: str) -> tuple[bytes | Special, Node]:
         """Return the begin of a tag, and what it derives after that."""
-        _fields(value, where, {"begin", "content", "end"}, ("type",))
+        fields_of(value, where, {"begin", "content", "end"}, ("type",))
         if value.get("type", "tag") != "tag":
-            _wrong(f"{where}/type", f"a tag is needed here, not {shown(value['type'])}")
+            refuse(f"{where}/type", f"a tag is needed here, not {shown(value['type'])}")
         begin, end = value["begin"], value["end"]
         first: bytes | Special = (
-            self._special(begin, f"{where}/begin") if isinstance(begin, Mapping) else _text(begin, f"{where}/begin")
+            self._special(begin, f"{where}/begin") if isinstance(begin, Mapping) else text_at(begin, f"{where}/begin")
         )
         content, inside = value["content"], f"{where}/content"
         if isinstance(end, Mapping):
             return first, form.Sequence((self.format(content, inside), self._special(end, f"{where}/end")))
-        several = [end] if isinstance(end, str) else _list(end, f"{where}/end", empty=False)
-        ends = tuple(_text(each, f"{where}/end") for each in several)
+        several = [end] if isinstance(end, str) else list_at(end, f"{where}/end", empty=False)
+        ends = tuple(text_at(each, f"{where}/end") for each in several)
         if b"" in ends:  # nothing says where it ends but the content itself
             return first, _followed(self.format(content, inside), ends)
         return first, self.format(content, inside, ends)
 
     def _triggered_tags(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
         more = ("at_least_one", "stop_after_first", "excludes", "at_least", "at_most")
-        _fields(value, where, {"type", "triggers", "tags"}, more)
-        triggers = _texts(value["triggers"], f"{where}/triggers")
-        return self._triggered(value, where, ends, triggers, _texts(value.get("excludes", []), f"{where}/excludes"))
+        fields_of(value, where, {"type", "triggers", "tags"}, more)
+        triggers = texts_at(value["triggers"], f"{where}/triggers")
+        return self._triggered(value, where, ends, triggers, texts_at(value.get("excludes", []), f"{where}/excludes"))
 
     def _token_triggered_tags(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
         more = ("at_least_one", "stop_after_first", "exclude_tokens", "at_least", "at_most")
-        _fields(value, where, {"type", "trigger_tokens", "tags"}, more)
+        fields_of(value, where, {"type", "trigger_tokens", "tags"}, more)
         if value.get("exclude_tokens"):
-            _wrong(
+            refuse(
                 f"{where}/exclude_tokens", "free text has no special tokens, and no others are excluded: leave it out"
             )
         given = value["trigger_tokens"]
         triggers = {
             self._special({"token": each}, f"{where}/trigger_tokens/{i}").name
-            for i, each in enumerate(_list(given, f"{where}/trigger_tokens"))
+            for i, each in enumerate(list_at(given, f"{where}/trigger_tokens"))
         }
         begins = set()
-        for i, tag in enumerate(_list(value["tags"], f"{where}/tags", empty=False)):
+        for i, tag in enumerate(list_at(value["tags"], f"{where}/tags", empty=False)):
             begin = tag.get("begin") if isinstance(tag, Mapping) else None
             if not isinstance(begin, Mapping):
-                _wrong(f"{where}/tags/{i}", 'its begin must be a token, {"type": "token", "token": ..}')
+                refuse(f"{where}/tags/{i}", 'its begin must be a token, {"type": "token", "token": ..}')
             begins.add(self._special(begin, f"{where}/tags/{i}/begin").name)
         for name in sorted(begins ^ triggers):
-            _wrong(
+            refuse(
                 f"{where}/trigger_tokens", f"{_called(name)} must be a trigger and the begin of a tag: it is only one"
             )
         return self._triggered(value, where, ends, [], [])
@@ -471,23 +299,23 @@ class _Reader:
         self, value: Mapping[str, Any], where: str, ends: Ends, triggers: list[bytes], excludes: list[bytes]
     ) -> Node:
         tags = []
-        for i, tag in enumerate(_list(value["tags"], f"{where}/tags", empty=False)):
+        for i, tag in enumerate(list_at(value["tags"], f"{where}/tags", empty=False)):
             at = f"{where}/tags/{i}"
             tags.append((*self._parts(tag, at), f"{at}/begin"))
         low, high, stop = self._counts(value, where)
-        begun = _flag(value, "at_least_one", where)
+        begun = flag_at(value, "at_least_one", where)
         return self._free(tags, triggers, low, high, stop, excludes, f"{where}/triggers", ends, begun)
 
     def _counts(self, value: Mapping[str, Any], where: str) -> tuple[int, int | None, bool]:
         """Return how many tags there are at least and at most, and whether the first is the last."""
-        low = _count(value.get("at_least", 0), f"{where}/at_least")
-        low = max(low, int(_flag(value, "at_least_one", where)))
+        low = count_at(value.get("at_least", 0), f"{where}/at_least")
+        low = max(low, int(flag_at(value, "at_least_one", where)))
         high = value.get("at_most")
-        if high is not None and _count(high, f"{where}/at_most") < low:
-            _wrong(f"{where}/at_most", f"at most {high} tags are fewer than at least {low}")
-        stop = _flag(value, "stop_after_first", where)
+        if high is not None and count_at(high, f"{where}/at_most") < low:
+            refuse(f"{where}/at_most", f"at most {high} tags are fewer than at least {low}")
+        stop = flag_at(value, "stop_after_first", where)
         if stop and low > 1:
-            _wrong(f"{where}/stop_after_first", f"the first tag cannot be the last of at least {low}")
+            refuse(f"{where}/stop_after_first", f"the first tag cannot be the last of at least {low}")
         return low, high, stop
 
     def _free(
@@ -498,12 +326,12 @@ class _Reader:
 
         begun: the first tag comes before any free text.
         """
-        found = _Occurrences([*triggers, *ends, *excludes], self.meter)
+        found = Occurrences([*triggers, *ends, *excludes], self.meter)
         wins = [found.first(text) == text for text in triggers]
         live = list(dict.fromkeys(text for text, wins_it in zip(triggers, wins, strict=True) if wins_it))
         for text in live:
             if text in ends or text in excludes:
-                _wrong(
+                refuse(
                     where, f"{_shown(text)} cannot be a trigger and {'an end' if text in ends else 'excluded'} as well"
                 )
         behind: dict[bytes, list[Node]] = {text: [] for text in live}
@@ -518,21 +346,21 @@ class _Reader:
             if trigger is None:
                 lost = next((text for text in triggers if begin.startswith(text)), None)
                 if lost is None:
-                    _wrong(at, f"no trigger is the beginning of {_shown(begin)}, so that this tag could never begin")
-                _wrong(
+                    refuse(at, f"no trigger is the beginning of {_shown(begin)}, so that this tag could never begin")
+                refuse(
                     at, f"its trigger {_shown(lost)} never occurs: {_shown(found.first(lost))} occurs within it first"
                 )
             behind[trigger].append(form.Sequence((Text(begin[len(trigger) :]), inside)))
         for text, nodes in behind.items():
             if not nodes:
-                _wrong(where, f"no tag begins with the trigger {_shown(text)}, so that it could never be written")
+                refuse(where, f"no tag begins with the trigger {_shown(text)}, so that it could never be written")
             up_to = Terminal(f"free text up to {_shown(text)}", self._occurring(found, (text,)))
             rounds.append(form.Sequence((up_to, Choice(tuple(nodes)))))
         last: Node = quiet
         if ends:
             last = Terminal(f"free text up to an end ({where})", self._occurring(found, ends))
             if last.dfa.is_empty:
-                _wrong(
+                refuse(
                     where,
                     f"the end of the tag around, {_shown(ends[0])}, never occurs: a trigger, or a text that is "
                     "excluded, occurs within it first",
@@ -549,12 +377,12 @@ class _Reader:
 
     def _tags_with_separator(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
         more = ("at_least_one", "stop_after_first", "at_least", "at_most")
-        _fields(value, where, {"type", "tags", "separator"}, more)
+        fields_of(value, where, {"type", "tags", "separator"}, more)
         tags: list[Node] = []
-        for i, tag in enumerate(_list(value["tags"], f"{where}/tags", empty=False)):
+        for i, tag in enumerate(list_at(value["tags"], f"{where}/tags", empty=False)):
             begin, inside = self._parts(tag, f"{where}/tags/{i}")
             tags.append(form.Sequence((_spelt(begin), inside)))
-        separator, one = Text(_text(value["separator"], f"{where}/separator")), Choice(tuple(tags))
+        separator, one = Text(text_at(value["separator"], f"{where}/separator")), Choice(tuple(tags))
         low, high, stop = self._counts(value, where)
         high = 1 if stop and high != 0 else high
         if high == 0:
@@ -569,37 +397,37 @@ class _Reader:
         """Return the node of a plain format and one of the ends after it, the first that occurs."""
         if not ends:
             return node
-        found = _Occurrences(ends, self.meter)
+        found = Occurrences(ends, self.meter)
         each = []
         for end in ends:  # whichever occurs first says what the content is
             both = dfa_of(_followed(node, (end,)), self.meter)
             each.append(ops.intersection(both, found.dfa((end,), self.meter), self.meter))
         dfa = ops.unions(each, self.meter)
         if dfa.is_empty:
-            _wrong(
+            refuse(
                 where,
                 f"whatever this is, an end of its tag, {_shown(ends[0])}, occurs within it first: take another end",
             )
         return Terminal(f"what {where} says, and its end", dfa)
 
-    def _occurring(self, found: _Occurrences, which: Ends | None) -> Dfa:
+    def _occurring(self, found: Occurrences, which: Ends | None) -> Dfa:
         return ops.intersection(found.dfa(which, self.meter), _any_text(), self.meter)
 
     def _without(self, texts: list[bytes]) -> Dfa:
-        return self._occurring(_Occurrences(texts, self.meter), None) if texts else _any_text()
+        return self._occurring(Occurrences(texts, self.meter), None) if texts else _any_text()
 
     def _special(self, value: Mapping[str, Any], where: str) -> Special:
         """Return the token that a format names, by text or id."""
-        _fields(value, where, {"token"}, ("type",))
+        fields_of(value, where, {"token"}, ("type",))
         if value.get("type", "token") != "token":
-            _wrong(where, f'a token is needed, {{"type": "token", "token": ..}}, not {shown(value["type"])}')
+            refuse(where, f'a token is needed, {{"type": "token", "token": ..}}, not {shown(value["type"])}')
         token = value["token"]
         if isinstance(token, str) and token and "\0" not in token:
             name = token
         elif isinstance(token, int) and not isinstance(token, bool):
             name = f"{TOKEN}{token}"
         else:
-            _wrong(f"{where}/token", f"a token is given by its name or its id, not by {shown(token)}")
+            refuse(f"{where}/token", f"a token is given by its name or its id, not by {shown(token)}")
         self.tokens.setdefault(name, f"{where}/token")
         return Special(name)
 
@@ -614,10 +442,6 @@ def _called(name: str) -> str:
 
 def _shown(text: bytes) -> str:
     return repr(text.decode(errors="backslashreplace"))
-
-
-def _first_line(error: GrammarError) -> str:
-    return str(error).split("\n")[0].split(": ", 1)[-1]
 
 
 def _followed(node: Node, ends: Ends) -> Node:
@@ -638,89 +462,9 @@ def _renamed(node: Node, prefix: str, spaces: Node) -> Node:
 
 def _is_plain(value: Any) -> bool:
     """Whether a format is put together from texts and patterns alone, without tags."""
-    return isinstance(value, Mapping) and value.get("type") in _PLAIN and all(map(_is_plain, _parts_of(value)))
-
-
-def dfa_of(
-    node: Node, meter: Meter, symbols: Mapping[str, int] | None = None, rule: Callable[[str], Dfa] | None = None
-) -> Dfa:
-    """Return the minimal DFA of what a node derives, over bytes and the symbols of special tokens by their names.
-
-    rule: the DFA of a rule over bytes.
-    """
-    symbols = symbols or {}
-    nfa = Nfa(BYTES + len(symbols), meter)
-
-    def fragment(node: Node) -> Fragment:
-        if isinstance(node, Text):
-            return nfa.literal(node.data)
-        if isinstance(node, Terminal):
-            return nfa.embed(node.dfa)
-        if isinstance(node, Special):
-            return nfa.symbols([(symbols[node.name], symbols[node.name])])
-        if isinstance(node, Repeat):
-            return nfa.repeat(fragment(node.item), node.low, node.high)
-        if isinstance(node, Rule):
-            assert rule is not None
-            return nfa.embed(rule(node.name))
-        assert isinstance(node, (form.Sequence, Choice))
-        parts = [fragment(item) for item in node.items]
-        return nfa.concat(parts) if isinstance(node, form.Sequence) else nfa.union(parts)
-
-    return determinize(nfa, fragment(node))
+    return isinstance(value, Mapping) and value.get("type") in _PLAIN and all(map(_is_plain, parts_of(value)))
 
 
 @lru_cache(1)
 def _any_text() -> Dfa:
     return to_dfa("(?s:.*)", meter=Budget().begin())
-
-
-class _Occurrences:
-    """The states of texts by what they end with, of some patterns: the automaton of Aho and Corasick (1975)."""
-
-    def __init__(self, patterns: Sequence[bytes], meter: Meter) -> None:
-        most = 1 + sum(map(len, patterns))
-        meter.check(states=most, bytes=_EACH * most, doing=_LOOKING)
-        children: list[dict[int, int]] = [{}]
-        ends: list[bytes | None] = [None]  # the longest pattern that a text ends with
-        self.patterns = patterns
-        for pattern in patterns:
-            at = 0
-            for byte in pattern:
-                if byte not in children[at]:
-                    children[at][byte] = len(children)
-                    children.append({})
-                    ends.append(None)
-                at = children[at][byte]
-            ends[at] = pattern
-        rows = np.zeros((len(children), BYTES), np.int32)
-        back = [0] * len(children)
-        todo = [0]
-        for node in todo:
-            if node:
-                rows[node] = rows[back[node]]
-                ends[node] = ends[node] or ends[back[node]]
-            for byte, child in children[node].items():
-                back[child] = int(rows[node, byte]) if node else 0
-                rows[node, byte] = child
-                todo.append(child)
-        self.rows: NDArray[np.int32] = rows
-        self.ends = ends
-
-    def first(self, text: bytes) -> bytes:
-        """Return the pattern that occurs first in a text: the one that ends first, of these the longest."""
-        at = 0
-        for byte in text:
-            at = int(self.rows[at, byte])
-            found = self.ends[at]
-            if found is not None:
-                return found
-        raise ValueError(f"no pattern occurs in {text!r}")
-
-    def dfa(self, which: Ends | None, meter: Meter) -> Dfa:
-        """Return the texts in which one of some patterns occurs, and only at the end; None: in which none does."""
-        ended = np.array([end is not None for end in self.ends], np.bool_)
-        meter.check(states=len(self.rows), bytes=2 * self.rows.nbytes, doing=_LOOKING)
-        rows = np.where(ended[:, None], np.int32(-1), self.rows)
-        accepting = ~ended if which is None else np.array([end is not None and end in which for end in self.ends])
-        return canonical(np.arange(BYTES, dtype=np.uint16), rows, accepting, meter=meter)

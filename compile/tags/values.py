@@ -14,33 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.codes import DEAD, KEEP
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
-from ...automata.pushdown import DEAD, KEEP
+from ...automata.network import Network
 from ...errors import ConstraintError, RegexError, SchemaError
+from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import MARKS, Vocabulary
 from ..bind.link import link
 from ..grammar.analysis import called
 from ..grammar.build import automaton, compile_form
 from ..grammar.form import Grammar
-from ..grammar.network import Network
 from ..grammar.network import build as network_of
+from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import VALUE, replaced
 from ..json_schema.build import build
 from ..json_schema.emit import Emitter
 from ..json_schema.keywords import formula
 from ..json_schema.layout import OPEN_ARRAY, OPEN_OBJECT, QUOTE
-from ..json_schema.library import Library, frames, lazily
+from ..json_schema.lazily import lazily
+from ..json_schema.library import Library, frames
 from ..json_schema.request import Request, blaming_order, uncollected, wrong_pattern
 from ..json_schema.skeleton import Value
 from .json_rules import Rules
-from .reading import dfa_of
 
 
 def compile_values(
     grammar: Grammar, schemas: Sequence[tuple[Any, str, bool]], vocabulary: Vocabulary, asked: Request, meter: Meter
-) -> TransitionTable:
+) -> Compiled:
     """Return the table of a grammar without special tokens, but with the JSON values of some schemas.
 
     schemas: contents, where they stand, and whether members come in any order though that is not asked for of all.
@@ -77,14 +79,11 @@ def value_of(contents: Any, where: str, asked: Request, meter: Meter, any_order:
         node = formula(contents, allow=asked.allowed, documents=asked.documents, meter=meter)
         return build(node, meter, any_order or asked.any_order)
     except SchemaError as error:
-        message = str(error).removeprefix(f"{error.pointer or '/'}: ")
         # a document of the caller's is named by its URI
-        at = error.pointer if "#" in error.pointer else where + error.pointer
-        raise SchemaError(message, at, error.keyword) from error
+        raise error.at(error.pointer if "#" in error.pointer else where + error.pointer) from error
     except RegexError as error:
         wrong = wrong_pattern(error, contents)
-        message = str(wrong).removeprefix(f"{wrong.pointer or '/'}: ")
-        raise SchemaError(message, where + wrong.pointer, wrong.keyword) from error
+        raise wrong.at(where + wrong.pointer) from error
 
 
 def _joined(grammar: Grammar, values: int, meter: Meter) -> Dfa | None:
@@ -164,7 +163,7 @@ class _Emitter(Emitter):
     def _number_here(self, state: int, number: Labelled, after: NDArray[Any], ends: bool) -> None:
         """Read a number, which ends where a byte comes that it does not go on with; after: codes of what may follow."""
         m = self.machine
-        rows = self._number_rows(number)
+        rows = self.scalars.number_rows(number)
         rows[rows <= KEEP] = DEAD
         first = m.dfa(_BYTES, rows)
         for end in np.flatnonzero(number.label >= 0).tolist():
@@ -197,7 +196,7 @@ class _Emitter(Emitter):
             value = self.values[place.value]
             if value.number is None:
                 continue
-            number = self._number_rows(value.number)
+            number = self.scalars.number_rows(value.number)
             ends = value.number.label >= 0
             both = (number[ends] >= 0) & (rows[place.after] >= 0)
             beside = begins.get(place.after)
@@ -218,7 +217,7 @@ class _Emitter(Emitter):
         if value.object is not None:
             found.add(OPEN_OBJECT)
         if value.number is not None:
-            found.update(np.flatnonzero(self._number_rows(value.number)[0] >= 0).tolist())
+            found.update(np.flatnonzero(self.scalars.number_rows(value.number)[0] >= 0).tolist())
         return found
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..device.backend import Array, Cache, Operations, Placed
 from ..device.device_table import State
 
 Step = Callable[[Any, Any, int], tuple[Any, Any]]
@@ -15,28 +15,28 @@ Step = Callable[[Any, Any, int], tuple[Any, Any]]
 class Beams(NamedTuple):
     """What a beam search found, best first; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, M, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B, M), EOS not counted
-    scores: Any  # (B, M), -inf where not valid
-    valid: Any  # bool (B, M)
-    states: Any  # (B, M) final state of each sequence, for `TransitionTable.input_rows`
+    tokens: Array  # (B, M, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B, M), EOS not counted
+    scores: Array  # (B, M), -inf where not valid
+    valid: Array  # bool (B, M)
+    states: Array  # (B, M) final state of each sequence, for `TransitionTable.input_rows`
 
 
 class _Finished(NamedTuple):
     """The best sequences that have ended: where their back pointers start, and what they score."""
 
-    scores: Any  # (B, M) by which they are ranked
-    lengths: Any  # (B, M)
-    beams: Any  # (B, M) beam that held the last token, at step length - 1
-    states: Any  # (B, M)
+    scores: Array  # (B, M) by which they are ranked
+    lengths: Array  # (B, M)
+    beams: Array  # (B, M) beam that held the last token, at step length - 1
+    states: Array  # (B, M)
 
 
 def beam_search(
     step: Step,
-    cache: Any,
-    dev: Any,
+    cache: Cache,
+    dev: Placed,
     *,
-    ops: ModuleType,
+    ops: Operations,
     batch: int,
     beams: int,
     max_length: int,
@@ -96,7 +96,7 @@ def beam_search(
     finished: _Finished | None = None
     history: list[tuple[Any, Any]] = []  # (parents or None, tokens) of each step
 
-    def finish(totals: Any, length: int) -> _Finished:
+    def finish(totals: Array, length: int) -> _Finished:
         counted = max(1, length + (1 if count_eos and scores_end else 0))
         return _merge(ops, finished, totals, length, state.node.reshape(batch, beams), counted**length_penalty)
 
@@ -129,7 +129,9 @@ def beam_search(
     return _read_back(ops, finished, history, fixed)
 
 
-def _merge(ops: Any, finished: _Finished | None, totals: Any, length: int, states: Any, divisor: float) -> _Finished:
+def _merge(
+    ops: Operations, finished: _Finished | None, totals: Array, length: int, states: Array, divisor: float
+) -> _Finished:
     """Put the beams that end now, with totals and states (B, M), among the best that have ended before."""
     beams = states.shape[1]
     pool = _Finished(
@@ -144,7 +146,7 @@ def _merge(ops: Any, finished: _Finished | None, totals: Any, length: int, state
     return _Finished(best, *(ops.take(x, at) for x in pool[1:]))
 
 
-def _read_back(ops: Any, finished: _Finished, history: list[tuple[Any, Any]], fixed: bool) -> Beams:
+def _read_back(ops: Operations, finished: _Finished, history: list[tuple[Any, Any]], fixed: bool) -> Beams:
     """Follow the back pointers of each finished sequence from its last token to its first; fixed: all are as long."""
     valid = finished.scores > -float("inf")
     lengths = ops.where(valid, finished.lengths, 0)

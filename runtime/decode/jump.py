@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConstraintError
-from ...table.sorted_matrix import Constraint
+from ...table.constraint import Constraint
+from ..device.backend import Array, Cache, Operations, Random
 from ..device.device_table import check_logits
 from ..device.on_demand import has_lengths
 from ..host.matcher import Matcher, Spelling
 from .reader import Reader, check_prompts, padded
-from .sampling import _choose, _filters, _finite, _split
+from .sampling import FilterOptions, _choose, _filters, _finite, _split
 
 
 class Jumped(NamedTuple):
     """Sequences sampled with jumps; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B,), EOS not counted
-    log_probs: Any  # (B,) of what was drawn, under the distribution it was drawn from; forced tokens add nothing
-    valid: Any  # bool (B,)
+    tokens: Array  # (B, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B,), EOS not counted
+    log_probs: Array  # (B,) of what was drawn, under the distribution it was drawn from; forced tokens add nothing
+    valid: Array  # bool (B,)
     matchers: tuple[Matcher, ...]  # (B,) at the end of each sequence; `state` is for the constraint's `input_rows`
     forced: NDArray[np.int64]  # (B,) tokens that were not drawn
     calls: int  # of the model
@@ -133,18 +133,15 @@ def count_forced(matcher: Matcher, text: bytes) -> Forced:
 def sample_jumping(
     model: Reader,
     table: Constraint | Sequence[Constraint],
-    random: Any,
+    random: Random,
     *,
-    ops: ModuleType,
+    ops: Operations,
     prompts: Sequence[Sequence[int]],
     max_length: int,
     vocabulary: Spelling | None = None,
     budgets: bool = True,
     retokenise: bool = False,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
+    **options: Unpack[FilterOptions],
 ) -> Jumped:
     """Return a sequence of the table for each prompt, each choice drawn as `sample` does; the rest is not drawn.
 
@@ -160,12 +157,12 @@ def sample_jumping(
     yet, is written anew together with the forced text (`rejoin`): the same text, without any more to read.
     Tokens before that stay as they were drawn either way.
 
-    random: as in `sample`; of uniform numbers, (calls, B, 2); not needed at temperature 0. One read on the host for
-    each call: what was drawn.
+    options: see `FilterOptions`. random: as in `sample`; of uniform numbers, (calls, B, 2); not needed at temperature
+    0. One read on the host for each call: what was drawn.
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
-    filters = _filters(temperature, top_k, top_p, min_p)
+    filters = _filters(**options)
     written = check_prompts(prompts, max_length, model)
     matchers = row_matchers(table, vocabulary, len(written), max_length if budgets else None)
     if retokenise and vocabulary is None:
@@ -175,9 +172,8 @@ def sample_jumping(
     lengths = np.zeros(len(written), np.int64)  # what the model has read
     forced, calls, fed = np.zeros_like(lengths), 0, 0
     done, live = np.zeros(len(written), bool), np.ones(len(written), bool)
-    cache: Any = None
+    cache: Cache = None
     log_probs = None
-    size = max(matcher.table.vocab_size for matcher in matchers)
 
     def follow(row: int, tokens: list[int], free: int) -> None:
         """Append tokens, the last `free` of them forced, and see whether the sequence is complete."""
@@ -197,12 +193,7 @@ def sample_jumping(
         calls, fed = calls + 1, fed + int(counts.sum())
         lengths += counts
         now, random = _split(ops, random) if filters.temperature else (None, random)
-        x = logits[:, 0]
-        check_logits(size, x.shape)
-        zero = ops.zeros((1, 1), like=x)
-        x = x / (zero + (filters.temperature or 1.0))
-        sound = _finite(ops.logsumexp(x))
-        x = ops.where(ops.to_device(allowed(matchers, live, x.shape[1]), x), x, -float("inf"))
+        x, sound = _tempered(ops, logits[:, 0], matchers, live, filters.temperature)
         at, drawn, _, valid = _choose(ops, x, now, filters, sound)
         log_probs = ops.zeros((len(written),), like=drawn) if log_probs is None else log_probs
         log_probs = log_probs + ops.where(valid & ops.to_device(live, drawn), drawn, 0.0)
@@ -237,6 +228,16 @@ def sample_jumping(
     )
 
 
+def _tempered(
+    ops: Operations, logits: Array, matchers: list[Matcher], live: NDArray[np.bool_], temperature: float
+) -> tuple[Any, Any]:
+    """Return logits (B, V) by temperature, -inf where not allowed, and which rows (B,) have a distribution."""
+    check_logits(max(matcher.table.vocab_size for matcher in matchers), logits.shape)
+    x = logits / (ops.zeros((1, 1), like=logits) + (temperature or 1.0))
+    sound = _finite(ops.logsumexp(x))
+    return ops.where(ops.to_device(allowed(matchers, live, x.shape[1]), x), x, -float("inf")), sound
+
+
 def row_matchers(
     table: Constraint | Sequence[Constraint], vocabulary: Spelling | None, batch: int, budget: int | None
 ) -> list[Matcher]:
@@ -266,7 +267,7 @@ def row_matchers(
     return [Matcher(one, vocabulary, max_tokens=budget) for one in tables]
 
 
-def allowed(matchers: Sequence[Matcher | None], live: Any, width: int) -> NDArray[np.bool_]:
+def allowed(matchers: Sequence[Matcher | None], live: Array, width: int) -> NDArray[np.bool_]:
     """Return which of `width` tokens each matcher allows, (B, width): none where there is none, or it is not live."""
     out = np.zeros((len(matchers), width), bool)
     for row, matcher, going in zip(out, matchers, live, strict=True):

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..device.backend import Array, Cache
+
 
 class Reader(Protocol):
     """A model with a cache of one entry a token, of which each row of a batch says how many count.
@@ -27,8 +29,8 @@ class Reader(Protocol):
 
     def extend(
         self,
-        tokens: Any,
-        cache: Any,
+        tokens: Array,
+        cache: Cache,
         lengths: NDArray[np.int64],
         at: NDArray[np.int64],
         sees: NDArray[np.bool_] | None = None,
@@ -43,7 +45,7 @@ class Reader(Protocol):
         besides itself.
         """
 
-    def keep(self, cache: Any, lengths: NDArray[np.int64], entries: NDArray[np.int64]) -> Any:
+    def keep(self, cache: Cache, lengths: NDArray[np.int64], entries: NDArray[np.int64]) -> Any:
         """Return the cache with entry lengths + entries[:, i] moved to lengths + i; entries (B, m), only for trees."""
 
 

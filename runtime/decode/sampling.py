@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from ...errors import VocabularyMismatchError
+from ..device.backend import Array, Cache, Operations, Placed, Random
 from ..device.device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
 from ..device.on_demand import counts_tokens
 from .beam import Step
@@ -27,21 +27,34 @@ _COLDEST = 1e-6  # logits of 10,000 divided by this are still far from infinite 
 class Sample(NamedTuple):
     """One token for each row; rows that are not `valid` have no distribution: token -1 and -inf."""
 
-    tokens: Any  # (N,) -1 where not valid, which `advance` takes to the dead state
-    log_probs: Any  # (N,) under the distribution they were drawn from, after all filters
-    log_mass: Any  # (N,) log P(allowed) under the model's softmax; None if only allowed logits were given, or not asked
-    valid: Any  # bool (N,)
+    tokens: Array  # (N,) -1 where not valid, which `advance` takes to the dead state
+    log_probs: Array  # (N,) under the distribution they were drawn from, after all filters
+    log_mass: (
+        Array  # (N,) log P(allowed) under the model's softmax; None if only allowed logits were given, or not asked
+    )
+    valid: Array  # bool (N,)
 
 
 class Sequences(NamedTuple):
     """Sampled sequences; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, S, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B, S), EOS not counted
-    log_probs: Any  # (B, S) under the distribution they were drawn from, EOS included; -inf where not valid
-    log_mass: Any  # (B, S) sum over all steps of log P(allowed): the log of the importance score; -inf where not valid
-    valid: Any  # bool (B, S)
-    states: Any  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+    tokens: Array  # (B, S, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B, S), EOS not counted
+    log_probs: Array  # (B, S) under the distribution they were drawn from, EOS included; -inf where not valid
+    log_mass: (
+        Array  # (B, S) sum over all steps of log P(allowed): the log of the importance score; -inf where not valid
+    )
+    valid: Array  # bool (B, S)
+    states: Array  # (B, S) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+
+
+class FilterOptions(TypedDict, total=False):
+    """Options of a draw, as `sample` has them."""
+
+    temperature: float  # 1.0 if left out; 0 takes the best token
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
 
 
 class _Filters(NamedTuple):
@@ -54,17 +67,17 @@ class _Filters(NamedTuple):
 
 
 def sample(
-    dev: Any,
-    logits: Any,
+    dev: Placed,
+    logits: Array,
     state: AnyState,
-    random: Any,
+    random: Random,
     *,
-    ops: ModuleType,
+    ops: Operations,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    remaining: Any = None,
+    remaining: Array | None = None,
     level: int | None = None,
     log_mass: bool = True,
 ) -> Sample:
@@ -120,7 +133,7 @@ def sample(
     return Sample(ops.where(valid, found, -1), log_probs, share if log_mass else None, valid)
 
 
-def static_width(dev: Any, level: int | None = None) -> int | None:
+def static_width(dev: Placed, level: int | None = None) -> int | None:
     """Return the most tokens that states at a depth allow, EOS among them; None if that is not less than all.
 
     level None: any state. Known of tries, and of graphs in which no row has a mask and nothing is called.
@@ -131,24 +144,24 @@ def static_width(dev: Any, level: int | None = None) -> int | None:
     if dev.is_trie:
         levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
         width = max([1, *(one.width for one in levels)])  # beyond the longest all are final
-    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.masks.shape[0]:
+    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.bases.masks.shape[0]:
         return None
     else:
-        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.row_start).max()))
+        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.rows.edge_start).max()))
     width += dev.eos is not None
     return width if width < dev.vocab_size else None
 
 
 def allowed_logits(
-    hidden: Any,
-    weight: Any,
-    dev: Any,
+    hidden: Array,
+    weight: Array,
+    dev: Placed,
     state: AnyState,
     level: int | None = None,
     *,
-    ops: ModuleType,
-    bias: Any = None,
-    remaining: Any = None,
+    ops: Operations,
+    bias: Array | None = None,
+    remaining: Array | None = None,
 ) -> tuple[Any, Any]:
     """Return the tokens that each state allows (N, W) and their logits, from those rows of the output projection alone.
 
@@ -184,11 +197,11 @@ def allowed_logits(
 
 
 def sample_allowed(
-    tokens: Any,
-    logits: Any,
-    random: Any,
+    tokens: Array,
+    logits: Array,
+    random: Random,
     *,
-    ops: ModuleType,
+    ops: Operations,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -210,19 +223,16 @@ def sample_allowed(
 
 def sample_sequences(
     step: Step,
-    cache: Any,
-    dev: Any,
-    random: Any,
+    cache: Cache,
+    dev: Placed,
+    random: Random,
     *,
-    ops: ModuleType,
+    ops: Operations,
     batch: int,
     max_length: int,
     samples: int = 1,
     start_token: int = 0,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
+    **options: Unpack[FilterOptions],
 ) -> Sequences:
     """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
 
@@ -232,13 +242,13 @@ def sample_sequences(
     one without, all sequences must have one length. Where the table was put with budgets, what could not be complete
     by then is not allowed, and of nested tables some of what could, since their distances are upper bounds; else what
     is not complete is flagged in `valid`, as are rows whose model has no distribution.
-    random: as in `sample`; of uniform numbers, (steps, B * S, 2).
+    random: as in `sample`; of uniform numbers, (steps, B * S, 2). options: see `FilterOptions`.
 
     Without filters log_probs + log_mass is the log-probability of a sequence under the model.
 
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """
-    filters = _filters(temperature, top_k, top_p, min_p)
+    filters = _filters(**options)
     _check_run(dev, batch, samples, max_length)
     steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
     shortened = dev.max_length is None or steps < dev.max_length
@@ -289,7 +299,9 @@ def sample_sequences(
 # ------------------------------------------------------------------------------------------------ one draw
 
 
-def _choose(ops: Any, x: Any, random: Any, filters: _Filters, sound: Any = None) -> tuple[Any, Any, Any, Any]:
+def _choose(
+    ops: Operations, x: Array, random: Random, filters: _Filters, sound: Array | None = None
+) -> tuple[Any, Any, Any, Any]:
     """Return where each row of tempered logits (N, W) was drawn, its log-probability, their log-sum and which hold.
 
     -inf is what is not allowed. sound: (N,) rows that may be drawn from.
@@ -312,7 +324,7 @@ def _choose(ops: Any, x: Any, random: Any, filters: _Filters, sound: Any = None)
     return at, ops.where(valid, log_probs, -float("inf")), total, valid
 
 
-def _floor(ops: Any, x: Any, total: Any, filters: _Filters) -> Any:
+def _floor(ops: Operations, x: Array, total: Array, filters: _Filters) -> Any:
     """Return the least of x (N, W) that the filters keep, (N, 1), or None without filters; total (N, 1): log-sum."""
     top_p = None if filters.top_p == 1 else filters.top_p
     min_p = None if filters.min_p == 0 else filters.min_p
@@ -340,7 +352,7 @@ def _floor(ops: Any, x: Any, total: Any, filters: _Filters) -> Any:
     return floor
 
 
-def _draw(ops: Any, weights: Any, uniforms: Any) -> Any:
+def _draw(ops: Operations, weights: Array, uniforms: Array) -> Any:
     """Return where each row of weights (N, W) is drawn, given two uniform numbers (N, 2).
 
     Wide rows are drawn from in two goes, a block and one of its weights: a running sum over 100,000 weights in 32 bits
@@ -358,7 +370,7 @@ def _draw(ops: Any, weights: Any, uniforms: Any) -> Any:
     return block * _BLOCK + _draw_one(ops, inside, uniforms[:, 1])
 
 
-def _draw_one(ops: Any, weights: Any, uniform: Any) -> Any:
+def _draw_one(ops: Operations, weights: Array, uniform: Array) -> Any:
     """Return the first place in each row (N, W) at which the running sum is above a share (N,) of all.
 
     Never one of weight 0, whichever way a device rounds its sums.
@@ -368,7 +380,7 @@ def _draw_one(ops: Any, weights: Any, uniform: Any) -> Any:
     return ops.where(above.any(-1), ops.where(above, 1, 0).argmax(-1), weights.argmax(-1))
 
 
-def _finite(x: Any) -> Any:
+def _finite(x: Array) -> Any:
     """Return where x is neither infinite nor NaN."""
     return (x > -float("inf")) & (x < float("inf"))
 
@@ -376,11 +388,11 @@ def _finite(x: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- random numbers
 
 
-def _are_uniforms(random: Any) -> bool:
+def _are_uniforms(random: Random) -> bool:
     return "float" in str(getattr(random, "dtype", ""))
 
 
-def _uniform(ops: Any, random: Any, shape: tuple[int, ...], like: Any) -> Any:
+def _uniform(ops: Operations, random: Random, shape: tuple[int, ...], like: Array) -> Any:
     """Return uniform numbers of a shape: drawn, or those that were given."""
     if not _are_uniforms(random):
         return ops.uniform(random, shape, like)
@@ -389,7 +401,7 @@ def _uniform(ops: Any, random: Any, shape: tuple[int, ...], like: Any) -> Any:
     return random
 
 
-def _split(ops: Any, random: Any) -> tuple[Any, Any]:
+def _split(ops: Operations, random: Random) -> tuple[Any, Any]:
     """Return what to draw from now and what to draw from later; of numbers, or a tuple, the first and the rest."""
     if isinstance(random, tuple) or _are_uniforms(random):
         if len(random) == 0:
@@ -402,7 +414,7 @@ def _split(ops: Any, random: Any) -> tuple[Any, Any]:
 # ------------------------------------------------------------------------------------------------------ checks
 
 
-def _edges(dev: Any, width: int) -> int:
+def _edges(dev: Placed, width: int) -> int:
     """Return how many of a static width are none of EOS."""
     return width - (dev.eos is not None)
 
@@ -412,7 +424,9 @@ def _number(name: str, value: Any, kind: Any, what: str) -> None:
         raise TypeError(f"{name} must be {what}, known when a step is traced, not a {type(value).__name__}")
 
 
-def _filters(temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> _Filters:
+def _filters(
+    temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
+) -> _Filters:
     """Return checked options; TypeError, ValueError."""
     _number("temperature", temperature, Real, "a number")
     if not 0 <= temperature < math.inf:
@@ -436,12 +450,12 @@ def _filters(temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> _Filters:
     )
 
 
-def _check_dev(dev: Any) -> None:
+def _check_dev(dev: Placed) -> None:
     if not hasattr(dev, "min_length"):
         raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
 
 
-def _check_run(dev: Any, batch: int, samples: int, max_length: int) -> None:
+def _check_run(dev: Placed, batch: int, samples: int, max_length: int) -> None:
     """Raise unless sequences can be drawn: TypeError, ValueError."""
     if batch < 1 or samples < 1 or max_length < 1:
         raise ValueError(f"batch, samples and max_length must be positive, not {batch}, {samples} and {max_length}")

@@ -7,9 +7,9 @@ leads into a corner of the set is drawn too often. Here that is made up for.
 from __future__ import annotations
 
 from numbers import Integral
-from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..device.backend import Array, Cache, Operations, Placed, Random
 from .beam import Step
 from .sampling import _choose, _filters, _number, _split, _uniform, sample_sequences
 
@@ -17,23 +17,23 @@ from .sampling import _choose, _filters, _number, _split, _uniform, sample_seque
 class Unbiased(NamedTuple):
     """One sequence for each input; rows that are not `valid` hold nothing."""
 
-    tokens: Any  # (B, L), -1 past a sequence's end and where not valid
-    lengths: Any  # (B,), EOS not counted
-    log_probs: Any  # (B,) under constrained decoding; log_probs + log_mass is that under the model
-    log_mass: Any  # (B,) the log of the importance score
-    valid: Any  # bool (B,)
-    states: Any  # (B,) final state of each sequence, before EOS, for `TransitionTable.input_rows`
-    accepted: Any  # (B,) which of the first K candidates was accepted; -1 if none was
-    candidates: Any  # (B,) how many candidates it took one after the other: up to the accepted one, or 2 K
+    tokens: Array  # (B, L), -1 past a sequence's end and where not valid
+    lengths: Array  # (B,), EOS not counted
+    log_probs: Array  # (B,) under constrained decoding; log_probs + log_mass is that under the model
+    log_mass: Array  # (B,) the log of the importance score
+    valid: Array  # bool (B,)
+    states: Array  # (B,) final state of each sequence, before EOS, for `TransitionTable.input_rows`
+    accepted: Array  # (B,) which of the first K candidates was accepted; -1 if none was
+    candidates: Array  # (B,) how many candidates it took one after the other: up to the accepted one, or 2 K
 
 
 def sample_unbiased(
     step: Step,
-    cache: Any,
-    dev: Any,
-    random: Any,
+    cache: Cache,
+    dev: Placed,
+    random: Random,
     *,
-    ops: ModuleType,
+    ops: Operations,
     batch: int,
     candidates: int,
     max_length: int,
@@ -64,7 +64,7 @@ def sample_unbiased(
     if candidates < 1:
         raise ValueError(f"candidates={candidates} must be 1 or more")
 
-    def draw(random: Any) -> Any:
+    def draw(random: Random) -> Any:
         return sample_sequences(
             step, cache, dev, random, ops=ops, batch=batch, samples=candidates, max_length=max_length,
             temperature=temperature, start_token=start_token,
@@ -77,7 +77,7 @@ def sample_unbiased(
     accepted = drawn.valid & (_uniform(ops, now, (batch, candidates), score) < score)
     first, any_accepted = ops.where(accepted, 1, 0).argmax(-1), accepted.any(-1)
     chosen = _pick(ops, drawn, first)
-    if not ops.surely(any_accepted):
+    if not ops.all_known_true(any_accepted):
         now, random = _split(ops, random)
         again = draw(now)
         now, _ = _split(ops, random)
@@ -88,7 +88,7 @@ def sample_unbiased(
     return Unbiased(**chosen._asdict(), accepted=accepted_at, candidates=taken)
 
 
-def rerank(found: Any, log_scores: Any, random: Any, *, ops: ModuleType) -> Any:
+def rerank(found: Any, log_scores: Array, random: Random, *, ops: Operations) -> Any:
     """Return one of the candidates of each input, drawn with probability proportional to its score.
 
     found: `Sequences` or `Beams`, (B, M, ..); what comes back has no axis M. log_scores: (B, M). Of samples these are
@@ -120,12 +120,12 @@ def rerank(found: Any, log_scores: Any, random: Any, *, ops: ModuleType) -> Any:
     return chosen._replace(**blank, valid=valid)
 
 
-def _pick(ops: Any, found: Any, at: Any) -> Any:
+def _pick(ops: Operations, found: Any, at: Array) -> Any:
     """Return candidate at (B,) of each row of a tuple of arrays (B, M, ..)."""
     rows = ops.arange(at.shape[0], like=at)
     return type(found)(*(array[rows, at] for array in found))
 
 
-def _where(ops: Any, condition: Any, a: Any, b: Any) -> Any:
+def _where(ops: Operations, condition: Array, a: Array, b: Array) -> Any:
     """Return a (B, ..) where a condition (B,) holds, else b."""
     return ops.where(condition.reshape(-1, *(1 for _ in a.shape[1:])), a, b)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError, VocabularyMismatchError
-from ...table.transition_table import Level, NestedState, TransitionTable
+from ...table.constraint import Constraint
+from ...table.sorted_matrix import SortedMatrix
+from ...table.states import NestedState
+from ...table.transition_table import Level, TransitionTable
+from ..host.table_pointers import HostTable
+from .backend import Array, Placed
 
 _DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
 MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
@@ -20,7 +25,15 @@ _SPARSE = 4  # how many times as many as the sites' own are worth it besides
 class State(NamedTuple):
     """Where each sequence of a batch stands in its table: a tuple of integer arrays with the batch first."""
 
-    node: Any  # (B,)
+    node: Array  # (B,)
+
+
+class MatrixState(NamedTuple):
+    """Where each sequence of a batch stands: the rows that begin with it, and how many tokens it has."""
+
+    node: Array  # (B,) the first of these rows; Q in the dead state
+    high: Array  # (B,) the row after the last; Q in the dead state
+    depth: Array  # (B,) L in the dead state
 
 
 AnyState = State | NestedState
@@ -30,9 +43,9 @@ AnyState = State | NestedState
 class Candidates(NamedTuple):
     """The best allowed continuations of each row, best first; unused slots score -inf."""
 
-    scores: Any  # (B, width) log-probabilities under the full softmax
-    tokens: Any  # (B, width)
-    states: AnyState  # (B, width)
+    scores: Array  # (B, width) log-probabilities under the full softmax
+    tokens: Array  # (B, width)
+    states: AnyState | MatrixState  # (B, width)
 
 
 class Selection(NamedTuple):
@@ -42,10 +55,10 @@ class Selection(NamedTuple):
     model's cache can stay as it is.
     """
 
-    scores: Any  # (B, M) totals
-    parents: Any  # (B, M) which beam each continues, 0 .. m - 1; None for itself
-    tokens: Any  # (B, M); 0 in unused slots, so that a model can always be fed
-    state: AnyState  # (B * M,); the dead state in unused slots
+    scores: Array  # (B, M) totals
+    parents: Array  # (B, M) which beam each continues, 0 .. m - 1; None for itself
+    tokens: Array  # (B, M); 0 in unused slots, so that a model can always be fed
+    state: AnyState | MatrixState  # (B * M,); the dead state in unused slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,26 +70,26 @@ class DeviceCalls:
     no such symbol; where that would take too much memory, it is as of a table, and `site_symbol` is searched.
     """
 
-    row_exit: Any  # (S + 1,); (0,) where no row has exits of its own
-    base_exit: Any  # (R + 1,); (0,) where no base has exits
-    exit_start: Any  # (L + 2,)
-    exit_token: Any  # (N + exit_width + 1,)
-    exit_symbol: Any  # (N + exit_width + 1,)
-    base_push: Any  # (S + 1,) a site or -1; (0,) where no row has one
-    site_start: Any  # (K + 2,)
-    site_symbol: Any  # (M + 1,); (0,) where targets are by site and symbol
-    site_target: Any  # (K + 1, Y), or (M + 1,)
-    site_frames: Any  # (K + 1,) int32: 0 of a leaf, else 1
-    site_room: Any  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
-    site_distance: Any  # (K + 1,), or (0,) if distances were not put, or where ends are told apart
-    end_distance: Any  # (C, F, K + 1) the same by ends; (0,)
-    distance_room: Any  # (C, S + 2 + A) how many more frames must fit for a distance; (0,) where nothing need be asked
-    site_distance_room: Any  # (C, F, K + 1); (0,)
-    action_state: Any  # (A + 1,)
-    action_start: Any  # (A + 2,)
-    action_push: Any  # (max(P, 1),)
-    action_room: Any  # (A + 1,) how many more frames must fit for an action to be followed
-    state_room: Any  # (S + 2,) the same of states; (0,) where it is 0 of all
+    row_exit: Array  # (S + 1,); (0,) where no row has exits of its own
+    base_exit: Array  # (R + 1,); (0,) where no base has exits
+    exit_start: Array  # (L + 2,)
+    exit_token: Array  # (N + exit_width + 1,)
+    exit_symbol: Array  # (N + exit_width + 1,)
+    base_push: Array  # (S + 1,) a site or -1; (0,) where no row has one
+    site_start: Array  # (K + 2,)
+    site_symbol: Array  # (M + 1,); (0,) where targets are by site and symbol
+    site_target: Array  # (K + 1, Y), or (M + 1,)
+    site_frames: Array  # (K + 1,) int32: 0 of a leaf, else 1
+    site_room: Array  # (K + 1,) how many more frames must fit for the site to be pushed, its own among them
+    site_distance: Array  # (K + 1,), or (0,) if distances were not put, or where ends are told apart
+    end_distance: Array  # (C, F, K + 1) the same by ends; (0,)
+    distance_room: Array  # (C, S + 2 + A) more frames that must fit for a distance; (0,) where all fit
+    site_distance_room: Array  # (C, F, K + 1); (0,)
+    action_state: Array  # (A + 1,)
+    action_start: Array  # (A + 2,)
+    action_push: Array  # (max(P, 1),)
+    action_room: Array  # (A + 1,) how many more frames must fit for an action to be followed
+    state_room: Array  # (S + 2,) the same of states; (0,) where it is 0 of all
     depth: int
     slots: int
     symbols: int  # Y
@@ -93,23 +106,23 @@ class DeviceTable:
     bytes here, K of them a row, with 8 K a multiple of 64. Of a trie, `rank` counts the bits set before each byte.
     """
 
-    row_start: Any  # (S + 1,)
-    edge_token: Any  # (E + T + 2 + width,)
-    edge_target: Any  # (max(E, 1),)
-    accepting: Any  # (S,)
-    base_row: Any  # (H + 1,)
-    masks: Any  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
-    rank: Any  # (U + 1, K); (1, 1) of a graph
-    base_mask: Any  # (R + 1,)
-    base_classes: Any  # (R + 1,)
-    base_start: Any  # (R + 1,)
-    base_target: Any  # (X + 1,)
-    class_start: Any  # (lists + 2,): one more list, which is empty, for the base that allows nothing
-    class_token: Any  # (Z + class_width + 1,)
-    class_id: Any  # (Z + class_width + 1,)
-    distance: Any  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
+    row_start: Array  # (S + 1,)
+    edge_token: Array  # (E + T + 2 + width,)
+    edge_target: Array  # (max(E, 1),)
+    accepting: Array  # (S,)
+    base_row: Array  # (H + 1,)
+    masks: Array  # (U + 1, K) uint8: bit i of byte k is token 8 * k + i
+    rank: Array  # (U + 1, K); (1, 1) of a graph
+    base_mask: Array  # (R + 1,)
+    base_classes: Array  # (R + 1,)
+    base_start: Array  # (R + 1,)
+    base_target: Array  # (X + 1,)
+    class_start: Array  # (lists + 2,): one more list, which is empty, for the base that allows nothing
+    class_token: Array  # (Z + class_width + 1,)
+    class_id: Array  # (Z + class_width + 1,)
+    distance: Array  # (num_states,), of a nested table (num_states + A,) by code, or (C, num_states + A) where C > 1
     # ends are told apart; (0,) if it was not put
-    starts: Any  # (1,), or (B,) of an arena where it is said: the states in which sequences start; (0,) where it is not
+    starts: Array  # the states in which sequences start: (1,), of an arena (B,) after `at`, else (0,)
     calls: DeviceCalls | None  # of a nested table
     vocab_size: int
     num_rows: int
@@ -125,7 +138,7 @@ class DeviceTable:
     has_masks: bool
     is_trie: bool
     start_accepting: bool
-    host: TransitionTable | None  # the table itself, for operations that run on the host
+    host: HostTable | None  # the table itself, for operations that run on the host
     arena: int  # the number of the arena whose tables these are, 0 of one table
 
     @property
@@ -145,21 +158,31 @@ class DeviceTable:
         return self.levels[depth] if depth < len(self.levels) else Level(1, False, False, True)
 
 
-ARRAYS = (
-    "row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "rank", "base_mask", "base_classes",
-    "base_start", "base_target", "class_start", "class_token", "class_id", "distance",
-    "starts",
-)  # fmt: skip
-CALL_ARRAYS = (
-    "row_exit", "base_exit", "exit_start", "exit_token", "exit_symbol", "base_push", "site_start", "site_symbol",
-    "site_target", "site_frames", "site_room", "site_distance", "end_distance", "distance_room", "site_distance_room",
-    "action_state", "action_start", "action_push", "action_room", "state_room",
-)  # fmt: skip
-CALL_STATICS = ("depth", "slots", "symbols", "exit_width", "site_width", "pops")
-STATICS = (
-    "vocab_size", "num_rows", "num_edges", "num_states", "eos", "fixed_length", "min_length", "max_length",
-    "levels", "sparse_width", "class_width", "has_masks", "is_trie", "start_accepting", "host", "arena",
-)  # fmt: skip
+def arrays_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that hold arrays: those of type `Array`, or of a tuple of them."""
+    return tuple(field.name for field in fields(kind) if field.type in ("Array", "tuple[Array, ...]"))
+
+
+def statics_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the other fields of a dataclass, but `calls`, which has arrays of its own."""
+    arrays = arrays_of(kind)
+    return tuple(field.name for field in fields(kind) if field.name not in arrays and field.name != "calls")
+
+
+CALL_ARRAYS = arrays_of(DeviceCalls)
+
+DEVICE_NAMES = {
+    "rows.edge_start": "row_start", "rows.accepting": "accepting", "rows.base": "base_row",
+    "edges.token": "edge_token", "edges.target": "edge_target", "bases.masks": "masks", "bases.mask": "base_mask",
+    "bases.class_list": "base_classes", "bases.target_start": "base_start", "bases.target": "base_target",
+    "classes.start": "class_start", "classes.token": "class_token", "classes.number": "class_id",
+    "actions.state": "action_state", "actions.push_start": "action_start", "actions.push": "action_push",
+    "exits.of_row": "row_exit", "exits.of_base": "base_exit", "exits.start": "exit_start",
+    "exits.token": "exit_token", "exits.symbol": "exit_symbol", "sites.start": "site_start",
+    "sites.symbol": "site_symbol", "sites.target": "site_target", "sites.is_leaf": "site_frames",
+    "sites.frames_required": "site_room", "sites.of_row": "base_push",
+}  # fmt: skip
+"""The field of a device table that an array of the declaration in `table/groups.py` becomes."""
 
 
 Made = TypeVar("Made", bound=DeviceTable)
@@ -179,40 +202,40 @@ def device_table(
     """
     check_table(table)
     size = table.vocab_size
-    words = table.masks.astype("<u4").view(np.uint8)
-    masks = np.zeros((table.masks.shape[0] + 1, 8 * -(-size // 64)), np.uint8)
+    words = table.bases.masks.astype("<u4").view(np.uint8)
+    masks = np.zeros((table.bases.masks.shape[0] + 1, 8 * -(-size // 64)), np.uint8)
     masks[:-1, : words.shape[1]] = words[:, : masks.shape[1]]
     rank = np.zeros((1, 1), np.int32)
     if table.is_trie:
         bits = np.bitwise_count(masks).astype(np.int32)
         rank = np.cumsum(bits, axis=1, dtype=np.int32) - bits
-    none = table.base_mask.size
-    base_row = np.append(np.where(table.base_row < 0, none, table.base_row), none).astype(np.int32)
+    none = table.bases.mask.size
+    base_row = np.append(np.where(table.rows.base < 0, none, table.rows.base), none).astype(np.int32)
     levels = table.levels
-    edges = np.diff(table.row_start)
+    edges = np.diff(table.rows.edge_start)
     if table.is_trie:
         sparse_width = max((level.width for level in levels if not level.dense), default=1)
         width = max(sparse_width, *(level.width for level in levels))
     else:
         width = sparse_width = max(1, int(edges.max()))
-    class_width = max(1, int(np.diff(table.class_start).max(initial=0)))
-    end = np.full(width, size, table.edge_token.dtype)
+    class_width = max(1, int(np.diff(table.classes.start).max(initial=0)))
+    end = np.full(width, size, table.edges.token.dtype)
     no_class = np.zeros(class_width + 1, np.int32)
     arrays = {
-        "row_start": table.row_start,
-        "edge_token": np.concatenate([table.edge_token, end]),
-        "edge_target": table.edge_target if table.num_edges else np.zeros(1, table.edge_target.dtype),
-        "accepting": table.accepting,
+        "row_start": table.rows.edge_start,
+        "edge_token": np.concatenate([table.edges.token, end]),
+        "edge_target": table.edges.target if table.num_edges else np.zeros(1, table.edges.target.dtype),
+        "accepting": table.rows.accepting,
         "base_row": base_row,
         "masks": masks,
         "rank": rank.astype(np.uint16) if size < 2**16 else rank,
-        "base_mask": np.append(table.base_mask, len(table.masks)).astype(np.int32),
-        "base_classes": np.append(table.base_classes, table.class_start.size - 1).astype(np.int32),
-        "base_start": table.base_start,
-        "base_target": np.append(table.base_target, 0).astype(np.int32),
-        "class_start": np.append(table.class_start, table.class_start[-1:]).astype(np.int32),
-        "class_token": np.concatenate([table.class_token, np.full(no_class.size, size, table.class_token.dtype)]),
-        "class_id": np.concatenate([table.class_id, no_class]),
+        "base_mask": np.append(table.bases.mask, len(table.bases.masks)).astype(np.int32),
+        "base_classes": np.append(table.bases.class_list, table.classes.start.size - 1).astype(np.int32),
+        "base_start": table.bases.target_start,
+        "base_target": np.append(table.bases.target, 0).astype(np.int32),
+        "class_start": np.append(table.classes.start, table.classes.start[-1:]).astype(np.int32),
+        "class_token": np.concatenate([table.classes.token, np.full(no_class.size, size, table.classes.token.dtype)]),
+        "class_id": np.concatenate([table.classes.number, no_class]),
         "distance": _distance(table) if budgets else np.zeros(0, np.int32),
         "starts": np.zeros(1, np.int32),
         **more,
@@ -231,9 +254,9 @@ def device_table(
         levels=levels,
         sparse_width=sparse_width,
         class_width=class_width,
-        has_masks=bool(table.masks.shape[0]),
+        has_masks=bool(table.bases.masks.shape[0]),
         is_trie=table.is_trie,
-        start_accepting=bool(table.accepting[0]),
+        start_accepting=bool(table.rows.accepting[0]),
         host=host,
         arena=0,
     )
@@ -249,10 +272,10 @@ def _distance(table: TransitionTable) -> NDArray[np.int32]:
 
 def _rooms(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return how many more frames must fit for the distances of codes and sites, (0,) where nothing need be asked."""
-    if not budgets or not table.distances.code_room.size:
+    if not budgets or not table.distances.code_frames.size:
         return (np.zeros(0, np.int32),) * 2
-    by_code = np.ascontiguousarray(table.distances.code_room.T.clip(max=MOST_FRAMES).astype(np.int32))
-    by_site = table.distances.site_room.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
+    by_code = np.ascontiguousarray(table.distances.code_frames.T.clip(max=MOST_FRAMES).astype(np.int32))
+    by_site = table.distances.site_frames.transpose(1, 2, 0).clip(max=MOST_FRAMES).astype(np.int32)
     return by_code, np.concatenate([by_site, np.zeros((*by_site.shape[:2], 1), np.int32)], axis=2)
 
 
@@ -269,21 +292,21 @@ def _site_distances(table: TransitionTable, budgets: bool) -> tuple[NDArray[np.i
 def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any], budgets: bool) -> DeviceCalls:
     """Lay out what a nested table has beside a graph; each array goes through `convert`."""
     rows, sites, symbols, dead = table.num_rows, table.num_sites, table.num_symbols, table.dead
-    none = table.exit_start.size - 1
-    exit_width = int(np.diff(table.exit_start).max(initial=0))
+    none = table.exits.start.size - 1
+    exit_width = int(np.diff(table.exits.start).max(initial=0))
     no_exit = np.zeros(exit_width + 1, np.int32)
-    counts = np.diff(table.site_start)
-    need = table.site_need if table.site_need.size else np.zeros(sites, np.int32)
-    dense = (sites + 1) * symbols <= max(_DENSE, _SPARSE * table.site_symbol.size)
+    counts = np.diff(table.sites.start)
+    need = table.sites.frames_required if table.sites.frames_required.size else np.zeros(sites, np.int32)
+    dense = (sites + 1) * symbols <= max(_DENSE, _SPARSE * table.sites.symbol.size)
     if dense:
-        site_symbol = table.site_symbol[:0]
+        site_symbol = table.sites.symbol[:0]
         site_target = np.full((sites + 1, symbols), dead, np.int32)
-        site_target[np.repeat(np.arange(sites), counts), table.site_symbol] = table.site_target
+        site_target[np.repeat(np.arange(sites), counts), table.sites.symbol] = table.sites.target
     else:
-        site_symbol = np.append(table.site_symbol, 0).astype(np.int32)
-        site_target = np.append(table.site_target, dead).astype(np.int32)
+        site_symbol = np.append(table.sites.symbol, 0).astype(np.int32)
+        site_target = np.append(table.sites.target, dead).astype(np.int32)
     by_site, rooms = _site_distances(table, budgets), _rooms(table, budgets)
-    any_need = table.state_need.size and table.state_need.any()
+    any_need = table.rows.frames_required.size and table.rows.frames_required.any()
     nothing = np.zeros(1, np.int32)
 
     def or_none(lists: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -291,26 +314,26 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
         return found if (found < none).any() else found[:0]
 
     arrays = {
-        "row_exit": or_none(table.row_exit),
-        "base_exit": or_none(table.base_exit),
-        "exit_start": np.append(table.exit_start, table.exit_start[-1:]),
-        "exit_token": np.concatenate([table.exit_token, no_exit.astype(table.exit_token.dtype)]),
-        "exit_symbol": np.concatenate([table.exit_symbol, no_exit]),
-        "base_push": np.append(table.base_push, np.int32(-1)) if (table.base_push >= 0).any() else nothing[:0],
-        "site_start": np.append(table.site_start, table.site_start[-1:]),
+        "row_exit": or_none(table.exits.of_row),
+        "base_exit": or_none(table.exits.of_base),
+        "exit_start": np.append(table.exits.start, table.exits.start[-1:]),
+        "exit_token": np.concatenate([table.exits.token, no_exit.astype(table.exits.token.dtype)]),
+        "exit_symbol": np.concatenate([table.exits.symbol, no_exit]),
+        "base_push": np.append(table.sites.of_row, np.int32(-1)) if (table.sites.of_row >= 0).any() else nothing[:0],
+        "site_start": np.append(table.sites.start, table.sites.start[-1:]),
         "site_symbol": site_symbol,
         "site_target": site_target,
-        "site_frames": np.append(~table.site_leaf, False).astype(np.int32),
-        "site_room": np.append(np.maximum(~table.site_leaf, need), 0).astype(np.int32),
+        "site_frames": np.append(~table.sites.is_leaf, False).astype(np.int32),
+        "site_room": np.append(np.maximum(~table.sites.is_leaf, need), 0).astype(np.int32),
         "site_distance": by_site[0],
         "end_distance": by_site[1],
         "distance_room": rooms[0],
         "site_distance_room": rooms[1],
-        "action_state": np.concatenate([nothing, table.action_state]),
-        "action_start": np.concatenate([nothing, table.action_start]),
-        "action_push": table.action_push if table.action_push.size else nothing,
-        "action_room": np.concatenate([nothing, table.code_need[rows + 2 :]]).astype(np.int32),
-        "state_room": table.code_need[: rows + 2].astype(np.int32) if any_need else nothing[:0],
+        "action_state": np.concatenate([nothing, table.actions.state]),
+        "action_start": np.concatenate([nothing, table.actions.push_start]),
+        "action_push": table.actions.push if table.actions.push.size else nothing,
+        "action_room": np.concatenate([nothing, table.code_frames_required[rows + 2 :]]).astype(np.int32),
+        "state_room": table.code_frames_required[: rows + 2].astype(np.int32) if any_need else nothing[:0],
     }
     return DeviceCalls(
         **{name: convert(array) for name, array in arrays.items()},
@@ -325,8 +348,8 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
 
 def most_pops(table: TransitionTable) -> int:
     """Return the most frames that one token can leave: one, and one more for each symbol that leaves with another."""
-    leaves = table.site_target < 0
-    pairs = np.unique(np.stack([table.site_symbol[leaves], -1 - table.site_target[leaves]]), axis=1)
+    leaves = table.sites.target < 0
+    pairs = np.unique(np.stack([table.sites.symbol[leaves], -1 - table.sites.target[leaves]]), axis=1)
     longest = np.zeros(table.num_symbols, np.int64)  # by the symbol that leaves first
     for _ in range(table.slots):
         before = longest.copy()
@@ -351,14 +374,26 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
+def whole(table: Any) -> TransitionTable | SortedMatrix:
+    """Return a constraint as it is put on a device, a lazy table with its arrays. Raises TypeError for others."""
+    if not isinstance(table, Constraint):
+        raise not_a_table(table)
+    return table.to_table()
+
+
+def not_a_table(found: object) -> TypeError:
+    """Return the error for what `put` does not take."""
+    return TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(found).__name__}")
+
+
 def check_table(table: TransitionTable) -> None:
     """Raise TypeError unless this is a table."""
     if not isinstance(table, TransitionTable):
-        raise TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(table).__name__}")
+        raise not_a_table(table)
 
 
 def check_top(top: Any) -> None:
-    """Raise ValueError unless `top`, which a table has no use for, is None."""
+    """Raise ValueError if `top`, which is for sorted matrices alone, is given."""
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
 
@@ -440,16 +475,21 @@ def check_sids(shape: tuple[int, ...]) -> None:
         raise ValueError(f"sids must have shape (N, L), not {tuple(shape)}")
 
 
-def check_put(dev: Any) -> None:
+def check_put(dev: Placed) -> None:
     """Raise TypeError unless a table has been through `put`."""
     if not isinstance(dev, DeviceTable):
-        raise TypeError(f"a table from put is needed, not a {type(dev).__name__}: pass it through put once, first")
+        raise not_put(dev)
+
+
+def not_put(found: object) -> TypeError:
+    """Return the error for what has not been through `put`."""
+    return TypeError(f"a table from put is needed, not a {type(found).__name__}: pass it through put once, first")
 
 
 def refuse_wide(table: TransitionTable) -> None:
     """Raise TableError where indices of 64 bits would be needed."""
     check_table(table)
-    if table.row_start.dtype.itemsize > 4:
+    if table.rows.edge_start.dtype.itemsize > 4:
         raise TableError(
             "this table has more than 2^31 entries, so JAX needs 64-bit indices for it: "
             "set jax.config.update('jax_enable_x64', True)"

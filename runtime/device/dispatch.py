@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from . import matrix_ops, on_demand
+from . import matrix_ops, on_demand_ops
+from .backend import Backend, Placed
+from .on_demand import OnDemandTable
 
-Operation = TypeVar("Operation", bound=Callable[..., Any])
+Own = TypeVar("Own")  # a table as one library holds it
+Result = TypeVar("Result")
+P = ParamSpec("P")
 
 
-def by_kind(operation: Operation) -> Operation:
-    """Return an operation on tables that takes a constraint of another kind as well, and then is that of its module."""
-    ops, name = sys.modules[operation.__module__], operation.__name__
-    others: dict[type, Callable[..., Any]] = {
-        matrix_ops.DeviceMatrix: getattr(matrix_ops, name),
-        on_demand.OnDemandTable: getattr(on_demand, name),
-    }
+def by_kind(
+    ops: Backend,
+) -> Callable[
+    [Callable[Concatenate[Own, P], Result]],
+    Callable[Concatenate[Own | matrix_ops.DeviceMatrix | OnDemandTable, P], Result],
+]:
+    """Return a decorator of operations on tables, after which they take matrices and tables read on demand as well.
 
-    @functools.wraps(operation)
-    def either(dev: Any, *args: Any, **options: Any) -> Any:
-        other = others.get(type(dev))
-        if other is not None:
-            return other(ops, dev, *args, **options)
-        return operation(dev, *args, **options)
+    For those the operation of the same name in `matrix_ops` or `on_demand_ops` runs, on the arrays of `ops`.
+    """
 
-    return cast(Operation, either)
+    def decorate(
+        operation: Callable[Concatenate[Own, P], Result],
+    ) -> Callable[Concatenate[Own | matrix_ops.DeviceMatrix | OnDemandTable, P], Result]:
+        name = operation.__name__
+        others: dict[type, Callable[..., Result]] = {
+            matrix_ops.DeviceMatrix: getattr(matrix_ops, name),
+            OnDemandTable: getattr(on_demand_ops, name),
+        }
+
+        @functools.wraps(operation)
+        def either(dev: Placed, *args: P.args, **options: P.kwargs) -> Result:
+            other = others.get(type(dev))
+            if other is not None:
+                return other(ops, dev, *args, **options)
+            return operation(dev, *args, **options)
+
+        return cast(Callable[..., Result], either)
+
+    return decorate

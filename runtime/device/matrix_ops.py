@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError
+from ...kernels.limits import UNREACHABLE
 from ...table.sorted_matrix import SortedMatrix
-from ...table.transition_table import NEVER, Level
+from ...table.transition_table import Level
+from .backend import Array, Backend, Cache
 from .device_table import (
     Candidates,
+    MatrixState,
     Selection,
     check_floating,
     check_logits,
@@ -37,14 +40,6 @@ _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
 
-class MatrixState(NamedTuple):
-    """Where each sequence of a batch stands: the rows that begin with it, and how many tokens it has."""
-
-    node: Any  # (B,) the first of these rows; Q in the dead state
-    high: Any  # (B,) the row after the last; Q in the dead state
-    depth: Any  # (B,) L in the dead state
-
-
 @dataclass(frozen=True, eq=False)
 class DeviceMatrix:
     """A `SortedMatrix` in device arrays: Q rows of L tokens, `bits` bits a token, `per_word` tokens a word.
@@ -52,11 +47,11 @@ class DeviceMatrix:
     A word holds tokens most significant first, so that words sort as the tokens do; the last one ends with zeros.
     """
 
-    words: tuple[Any, ...]  # of (Q,)
-    masks: Any  # (R, K) uint8: the first of what may come first, the last of nothing, else of what may come second
-    mask_after: Any  # (V,) int32 the mask after a first token, where `masked` is 2
-    byte_bits: Any  # (256, 8) int32: -1 where the bit of a byte is set
-    steps: Any  # (L,) 0 .. L - 1, of the type of positions
+    words: tuple[Array, ...]  # of (Q,)
+    masks: Array  # (R, K) uint8: the first of what may come first, the last of nothing, else of what may come second
+    mask_after: Array  # (V,) int32 the mask after a first token, where `masked` is 2
+    byte_bits: Array  # (256, 8) int32: -1 where the bit of a byte is set
+    steps: Array  # (L,) 0 .. L - 1, of the type of positions
     vocab_size: int
     length: int
     count: int  # Q
@@ -96,10 +91,6 @@ class DeviceMatrix:
         most = self.vocab_size
         widths = (most if self.top is not None else min(width, most) for width in self.widths)
         return tuple(Level(width, depth < self.masked, True, False) for depth, width in enumerate(widths))
-
-
-ARRAYS = ("words", "masks", "mask_after", "byte_bits", "steps")
-STATICS = ("vocab_size", "length", "count", "bits", "per_word", "masked", "widths", "branches", "top")
 
 
 def place(
@@ -182,7 +173,7 @@ def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
 # ------------------------------------------------------------------------------------------------ intervals
 
 
-def _read(ops: Any, dev: DeviceMatrix, row: Any, at: Any) -> Any:
+def _read(ops: Backend, dev: DeviceMatrix, row: Array, at: Array) -> Array:
     """Return a word of rows (n, k): word number `at`, one for all or (n, 1)."""
     row = ops.where(row < dev.count, row, dev.count - 1)
     if isinstance(at, int):
@@ -193,20 +184,20 @@ def _read(ops: Any, dev: DeviceMatrix, row: Any, at: Any) -> Any:
     return found
 
 
-def _place_of(dev: DeviceMatrix, depth: Any) -> tuple[Any, Any]:
+def _place_of(dev: DeviceMatrix, depth: Array) -> tuple[Array, Array]:
     """Return in which word the token at a depth is, and by how many bits it is shifted."""
     at = depth // dev.per_word
     return at, (dev.per_word - 1 - (depth - at * dev.per_word)) * dev.bits
 
 
-def _tokens_at(ops: Any, dev: DeviceMatrix, row: Any, depth: Any) -> Any:
+def _tokens_at(ops: Backend, dev: DeviceMatrix, row: Array, depth: Array) -> Array:
     """Return the token of rows (n, k) at a depth below L, one for all or (n, 1)."""
     at, shift = _place_of(dev, depth)
     token = (_read(ops, dev, row, at) >> shift) & ((1 << dev.bits) - 1)
     return ops.integers(token, row)
 
 
-def _halve(ops: Any, dev: DeviceMatrix, at: Any, low: Any, high: Any, query: Any, width: int) -> Any:
+def _halve(ops: Backend, dev: DeviceMatrix, at: Array, low: Array, high: Array, query: Array, width: int) -> Array:
     """Return the first row in low .. high (n, 1) whose word is not below a query (n, k); intervals up to `width`."""
     found = low + ops.zeros(query.shape, like=low)
     for step in reversed(range(width.bit_length())):
@@ -216,7 +207,9 @@ def _halve(ops: Any, dev: DeviceMatrix, at: Any, low: Any, high: Any, query: Any
     return found
 
 
-def _follow(ops: Any, dev: DeviceMatrix, low: Any, high: Any, depth: Any, token: Any) -> tuple[Any, Any]:
+def _follow(
+    ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, token: Array
+) -> tuple[Array, Array]:
     """Return the rows of low .. high (n, 1) that have a token (n, k) at a depth: their low, high (n, k).
 
     depth: one for all, or (n, 1), below L. Tokens lie in 0 .. V - 1. Where no row has it, both are the same.
@@ -240,7 +233,7 @@ def _follow(ops: Any, dev: DeviceMatrix, low: Any, high: Any, depth: Any, token:
     return lower, ops.where(low < high, upper, lower)
 
 
-def _search(ops: Any, dev: DeviceMatrix, query: Any, like: Any) -> Any:
+def _search(ops: Backend, dev: DeviceMatrix, query: Array, like: Array) -> Array:
     """Return the first of all rows whose first word is not below a query (n, k)."""
     return ops.integers(ops.search(dev.words[0], query), like)
 
@@ -248,39 +241,39 @@ def _search(ops: Any, dev: DeviceMatrix, query: Any, like: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ what is allowed
 
 
-def _all_tokens(ops: Any, dev: DeviceMatrix, low: Any) -> Any:
+def _all_tokens(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
     """Return all tokens for each row: (n, V)."""
     return low * 0 + ops.arange(dev.vocab_size, like=dev.steps)
 
 
-def _rows(ops: Any, dev: DeviceMatrix, low: Any, width: int) -> Any:
+def _rows(ops: Backend, dev: DeviceMatrix, low: Array, width: int) -> Array:
     """Return the first `width` rows of each interval (n, width), whether they are in it or not."""
     return low + ops.arange(width, like=dev.steps)
 
 
-def _first(ops: Any, token: Any) -> Any:
+def _first(ops: Backend, token: Array) -> Array:
     """Return which of the ascending tokens (n, k) are unlike the one before."""
     return ops.concatenate([token[:, :1] == token[:, :1], token[:, 1:] != token[:, :-1]], 1)
 
 
-def _unfold(ops: Any, dev: DeviceMatrix, number: Any) -> Any:
+def _unfold(ops: Backend, dev: DeviceMatrix, number: Array) -> Array:
     """Return masks (n, 8 K) by their numbers (n, 1): int32, -1 where a token is allowed, else 0."""
     packed = ops.integers(ops.gather(dev.masks, number[:, 0]), dev.steps)
     return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], -1)
 
 
-def _mask_after(ops: Any, dev: DeviceMatrix, low: Any) -> Any:
+def _mask_after(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
     """Return the number of the mask of what may follow the first token of rows (n, 1)."""
     return ops.integers(ops.lookup(dev.mask_after, _tokens_at(ops, dev, low, 0)), low)
 
 
-def _fits(ops: Any, dev: DeviceMatrix, state: MatrixState, remaining: Any) -> Any:
+def _fits(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array) -> Array:
     """Return whether so many tokens (n,) are enough for what each sequence lacks: (n, 1)."""
     check_remaining(state.node.shape[0], remaining.shape, _is(remaining, "int"), remaining.dtype, True)
     return (ops.integers(remaining, state.depth) >= dev.length - state.depth)[:, None]
 
 
-def _allowed(ops: Any, dev: DeviceMatrix, state: MatrixState, remaining: Any) -> Any:
+def _allowed(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array) -> Array:
     """Return int32 (n, V or more): -1 for tokens that are allowed from states at any depths, else 0."""
     low, high, depth = (array[:, None] for array in state)
     live = (low < high) & (depth < dev.length)
@@ -302,12 +295,14 @@ def _allowed(ops: Any, dev: DeviceMatrix, state: MatrixState, remaining: Any) ->
     return mask[:, : dev.vocab_size] | found
 
 
-def _write(ops: Any, mask: Any, token: Any, inside: Any) -> Any:
+def _write(ops: Backend, mask: Array, token: Array, inside: Array) -> Array:
     """Return a mask (n, 8 K) in which tokens (n, k) are allowed where `inside`; the last column is no token."""
     return ops.scatter(mask, ops.where(inside, token, mask.shape[1] - 1), -1)
 
 
-def _verified(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, level: int | None) -> tuple[Any, Any, Any]:
+def _verified(
+    ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level: int | None
+) -> tuple[Array, Array, Array]:
     """Return the M best of x (n, V'), their tokens, and which of them are allowed: (n, M) each.
 
     level: the depth of all states; None where they have their own.
@@ -322,7 +317,7 @@ def _verified(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, level: in
     return best, token, live & (lower < upper)
 
 
-def _masked(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, remaining: Any = None) -> Any:
+def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remaining: Array | None = None) -> Array:
     """Return x (n, V') with -inf where a token is not allowed from states at any depths."""
     if dev.top is None:
         mask = _allowed(ops, dev, state, remaining)
@@ -334,7 +329,7 @@ def _masked(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, remaining: 
     return ops.keep(x, mask, dev.vocab_size)
 
 
-def _scored(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, level: int) -> tuple[Any, Any]:
+def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level: int) -> tuple[Array, Array]:
     """Return x (n, V') of what states at one depth allow (n, w), else -inf, and the tokens; None: all of V.
 
     A state of another depth allows nothing.
@@ -363,18 +358,18 @@ def _scored(ops: Any, dev: DeviceMatrix, x: Any, state: MatrixState, level: int)
     return ops.where(lower < upper, x[:, : dev.vocab_size], -float("inf")), None
 
 
-def _is(x: Any, kind: str) -> bool:
+def _is(x: Array, kind: str) -> bool:
     """Return whether an array is of a kind, "int" or "float", whatever library it is of."""
     return kind in str(x.dtype)
 
 
-def _check(dev: DeviceMatrix, logits: Any, state: MatrixState) -> None:
+def _check(dev: DeviceMatrix, logits: Array, state: MatrixState) -> None:
     check_floating(_is(logits, "float"), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
 
 
-def _reached(ops: Any, dev: DeviceMatrix, low: Any, high: Any, depth: Any, alive: Any) -> Any:
+def _reached(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, alive: Array) -> MatrixState:
     """Return the state of these rows and this many tokens where it is alive, else the dead state."""
     return MatrixState(
         ops.where(alive, low, dev.count), ops.where(alive, high, dev.count), ops.where(alive, depth, dev.length)
@@ -384,47 +379,51 @@ def _reached(ops: Any, dev: DeviceMatrix, low: Any, high: Any, depth: Any, alive
 # ------------------------------------------------------------------------------------------------ operations
 
 
-def start(ops: Any, dev: DeviceMatrix, batch: int) -> MatrixState:
+def start(ops: Backend, dev: DeviceMatrix, batch: int) -> MatrixState:
     """Return the state of `batch` sequences with nothing written yet."""
     zero = ops.zeros((batch,), like=dev.steps)
     return MatrixState(zero, zero + dev.count, zero)
 
 
-def first_tokens(ops: Any, dev: DeviceMatrix, cache: Any, count: int, token: int) -> Any:
+def first_tokens(ops: Backend, dev: DeviceMatrix, cache: Cache, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with, where the matrix is."""
     return ops.zeros((count,), like=dev.steps) + token
 
 
-def accepting(ops: Any, dev: DeviceMatrix, state: MatrixState) -> Any:
+def accepting(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
     """Return whether each sequence is complete: bool (B,)."""
     return (state.depth == dev.length) & (state.node < state.high)
 
 
-def distance(ops: Any, dev: DeviceMatrix, state: MatrixState) -> Any:
+def distance(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
     """Return the tokens (B,) that each sequence lacks."""
-    return ops.where(state.node < state.high, dev.length - state.depth, NEVER)
+    return ops.where(state.node < state.high, dev.length - state.depth, UNREACHABLE)
 
 
-def bitmask(ops: Any, dev: DeviceMatrix, state: MatrixState, remaining: Any = None) -> Any:
+def bitmask(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed, as of a table; ValueError where top= is set."""
     _need_all(dev, "bitmask")
     return ops.pack(_allowed(ops, dev, state, remaining)[:, : dev.vocab_size])
 
 
-def mask_logits(ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState, remaining: Any = None) -> Any:
+def mask_logits(
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, remaining: Array | None = None
+) -> Array:
     """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched."""
     _check(dev, logits, state)
     return _masked(ops, dev, logits, state, remaining)
 
 
-def mask_logits_(ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState, remaining: Any = None) -> Any:
+def mask_logits_(
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, remaining: Array | None = None
+) -> Array:
     """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(ops, dev, logits, state, remaining)
     return logits
 
 
 def candidates(
-    ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState, width: int, level: int | None = None
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, width: int, level: int | None = None
 ) -> Candidates:
     """Return the `width` best allowed continuations of each row, best first.
 
@@ -448,11 +447,11 @@ def candidates(
 
 
 def select(
-    ops: Any,
+    ops: Backend,
     dev: DeviceMatrix,
-    logits: Any,
+    logits: Array,
     state: MatrixState,
-    scores: Any,
+    scores: Array,
     beams: int,
     level: int,
     renormalise: bool = False,
@@ -490,12 +489,12 @@ def select(
     return Selection(best, parents, tokens, reached)
 
 
-def end_scores(ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState, renormalise: bool = False) -> Any:
+def end_scores(ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, renormalise: bool = False) -> Array:
     """Raise ValueError: there is no EOS."""
     raise ValueError("a sorted matrix has no EOS, its sequences end by themselves: compile_sids(.., eos=) has one")
 
 
-def advance(ops: Any, dev: DeviceMatrix, state: MatrixState, tokens: Any) -> Any:
+def advance(ops: Backend, dev: DeviceMatrix, state: MatrixState, tokens: Array) -> MatrixState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, _is(tokens, "int"), tokens.dtype)
     low, high, depth = (array[:, None] for array in state)
@@ -506,13 +505,13 @@ def advance(ops: Any, dev: DeviceMatrix, state: MatrixState, tokens: Any) -> Any
     return _reached(ops, dev, lower[:, 0], upper[:, 0], state.depth + 1, alive)
 
 
-def log_mass(ops: Any, dev: DeviceMatrix, logits: Any, state: MatrixState) -> Any:
+def log_mass(ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold, of those verified."""
     _check(dev, logits, state)
     return ops.logsumexp(_masked(ops, dev, ops.log_softmax(logits), state))
 
 
-def contains(ops: Any, dev: DeviceMatrix, sids: Any) -> Any:
+def contains(ops: Backend, dev: DeviceMatrix, sids: Array) -> Array:
     """Return whether each row of sids (N, L) is in the set: bool (N,).
 
     One search of the first words; only where rows share those, one of the next within what was found.
@@ -544,8 +543,8 @@ def contains(ops: Any, dev: DeviceMatrix, sids: Any) -> Any:
 
 
 def allowed_tokens(
-    ops: Any, dev: DeviceMatrix, state: MatrixState, width: int, remaining: Any = None
-) -> tuple[Any, Any]:
+    ops: Backend, dev: DeviceMatrix, state: MatrixState, width: int, remaining: Array | None = None
+) -> tuple[Array, Array]:
     """Return tokens (B, width) of the first `width` rows of each state, and which are allowed: each once.
 
     Tokens ascend, 0 where there is none. They are all that are allowed where no interval has more rows than `width`:

@@ -1,10 +1,8 @@
-"""Operations on a table that is read as texts come to its states, written once against an operations module.
+"""Tables that are read as texts come to their states, on a device.
 
-Of a grammar whose nesting the text does not delimit there is no finite table, and of others none within their budget.
-A `Matcher` reads them as they are; here its places get numbers. On the device lie the masks of those that have been
-reached, each once, and which of them every number has, so that whatever only asks what is allowed needs no host.
-`advance` and `select` read states and tokens on the host, follow them there as a matcher does, and write what is new in
-one go before they return.
+A grammar whose nesting the text does not delimit has no finite table, and others have none within their budget. A
+`Matcher` reads them without one. This module numbers the places that matchers reach. The device holds each distinct
+mask once, and for each number which mask it has. `on_demand_ops` has the operations.
 """
 
 from __future__ import annotations
@@ -18,22 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import BudgetError, ConstraintError
-from ...table.transition_table import LazyTable, TransitionTable
-from ..host.matcher import Matcher, _Host
-from .device_table import (
-    Candidates,
-    DeviceTable,
-    Selection,
-    State,
-    check_floating,
-    check_logits,
-    check_rows,
-    check_sids,
-    check_tokens,
-)
+from ...errors import Advice, BudgetError, ConstraintError
+from ...lazy.lazy_table import LazyTable
+from ...table.transition_table import TransitionTable
+from ..host.host_reader import HostReader
+from ..host.matcher import Matcher
+from .backend import Array, Backend, Placed
+from .device_table import DeviceTable, State
 
-DEAD = 0  # the row that allows nothing
+DEAD_ROW = 0  # allows nothing
 MOST_BYTES = 1 << 30  # of masks on a device, and of rows
 _ROW_BYTES = 512  # that a row may take, nearly all of it on the host: 200 are measured, and 8 for each open call
 _ROWS = 1024  # that there is room for at first
@@ -41,13 +32,13 @@ _MASKS_BYTES = 1 << 24  # of masks that there is room for at first, if these are
 _LEAST, _MOST = 64, 1024
 
 
-class Arrays(NamedTuple):
+class ReachedArrays(NamedTuple):
     """What is on a device of R rows and U masks, of which the first are in use."""
 
-    masks: Any  # (U, ceil(V / 32)) in the type of a `bitmask`; the first is of nothing
-    mask_of: Any  # (R,) which mask each row has
-    may_end: Any  # bool (R,) whether a sequence may end there
-    but_eos: Any  # (1, ceil(V / 32)) a mask of all tokens but EOS
+    masks: Array  # (U, ceil(V / 32)) in the type of a `bitmask`; the first is of nothing
+    mask_of: Array  # (R,) which mask each row has
+    may_end: Array  # bool (R,) whether a sequence may end there
+    but_eos: Array  # (1, ceil(V / 32)) a mask of all tokens but EOS
 
 
 class Stored(NamedTuple):
@@ -59,7 +50,7 @@ class Stored(NamedTuple):
     taken: int  # bytes of rows and masks, of which there may be `most_bytes`
 
 
-class Rows:
+class ReachedRows:
     """Places that sequences have come to, by number, and their masks on a device.
 
     Threads may share one, except in JAX, where what is written takes the place of what another thread may be reading.
@@ -68,11 +59,13 @@ class Rows:
     tables of one vocabulary may have their places among the same rows.
     """
 
-    def __init__(self, ops: Any, convert: Callable[[NDArray[Any]], Any], size: int, eos: int | None, most: int) -> None:
+    def __init__(
+        self, ops: Backend, convert: Callable[[NDArray[Any]], Array], size: int, eos: int | None, most: int
+    ) -> None:
         self.ops, self.vocab_size, self.eos, self.most_bytes = ops, size, eos, most
         self.words = -(-size // 32)
         self._lock = threading.RLock()
-        self._places: list[tuple[_Host, Any] | None] = [None]  # by row; None where there is none
+        self._places: list[tuple[HostReader[Any], Any] | None] = [None]  # by row; None where there is none
         self._keys: list[Any] = [None]
         self._rows: dict[Any, int] = {}  # the row of each place, by what tells it from others
         self._masks: list[bytes | None] = [bytes(4 * self.words)]  # None where there is none
@@ -87,7 +80,7 @@ class Rows:
         if eos is not None:
             but_eos[0, eos >> 5] ^= np.uint32(1 << (eos & 31))
         masks = max(_LEAST, min(_MOST, _MASKS_BYTES // (4 * self.words)))
-        self.arrays = Arrays(
+        self.arrays = ReachedArrays(
             convert(np.zeros((masks, self.words), np.uint32)),
             convert(np.zeros(_ROWS, np.int64)),
             convert(np.zeros(_ROWS, np.bool_)),
@@ -107,9 +100,9 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to `keep`: more than half of the room on the device is taken, or of all there may be.
+        """Whether to call `keep`: more than half of the room on the device, or of `most_bytes`, is taken.
 
-        What the last time had to stay does not count, so that nobody asks again at every step.
+        Rows that the last `keep` left in place do not count; otherwise this would hold at every step.
         """
         stored, kept, (masks, mask_of, _, _) = self.stored, self._kept, self.arrays
         return bool(
@@ -120,12 +113,12 @@ class Rows:
 
     def of(self, matcher: Matcher) -> int:
         """Return the row of where a matcher stands; inside of `adding`. Raises BudgetError."""
-        return self._row(matcher._host, matcher._place)
+        return self._row(matcher._reader, matcher._place)
 
-    def place(self, row: int) -> tuple[_Host, Any] | None:
-        """Return what a row stands for; None for `DEAD`. Raises ValueError for a row that is none."""
+    def place(self, row: int) -> tuple[HostReader[Any], Any] | None:
+        """Return what a row stands for; None for `DEAD_ROW`. Raises ValueError for a row that is none."""
         found = self._places[row] if 0 <= row < len(self._places) else None
-        if found is None and row != DEAD:
+        if found is None and row != DEAD_ROW:
             raise ValueError(
                 f"state {row} is none of this table's, which has {len(self._places) - len(self._free_rows)} so far: it "
                 "comes from another one, or was not kept"
@@ -133,10 +126,10 @@ class Rows:
         return found
 
     def follow(self, nodes: NDArray[Any], tokens: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the rows (n,) that tokens (n,) lead to, once they are on the device; ValueError, BudgetError."""
-        wanted = (tokens >= 0) & (tokens < self.vocab_size) & (nodes != DEAD)
+        """Return the rows (n,) that tokens (n,) lead to, written to the device. Raises ValueError, BudgetError."""
+        wanted = (tokens >= 0) & (tokens < self.vocab_size) & (nodes != DEAD_ROW)
         keys, back = np.unique(nodes[wanted].astype(np.int64) * self.vocab_size + tokens[wanted], return_inverse=True)
-        found = np.full(len(keys), DEAD, np.int64)
+        found = np.full(len(keys), DEAD_ROW, np.int64)
         with self.adding():
             for i, key in enumerate(keys.tolist()):
                 place = self.place(key // self.vocab_size)
@@ -145,13 +138,13 @@ class Rows:
                 following = host.step(here, key % self.vocab_size)
                 if following != host.nowhere:
                     found[i] = self._row(host, following)
-        out = np.full(len(nodes), DEAD, np.int64)
+        out = np.full(len(nodes), DEAD_ROW, np.int64)
         out[wanted] = found[back]
         return out
 
     def keep(self, nodes: NDArray[Any]) -> None:
-        """Forget all rows but these, whose numbers stay; others allow nothing until they are given to what comes."""
-        kept = {DEAD, *nodes.reshape(-1).tolist()}
+        """Forget all rows but these, which keep their numbers; a freed number allows nothing until a new row has it."""
+        kept = {DEAD_ROW, *nodes.reshape(-1).tolist()}
         with self._lock:
             left = [row for row, place in enumerate(self._places) if place is not None and row not in kept]
             for row in left:
@@ -161,13 +154,13 @@ class Rows:
                 masks, mask_of, may_end, but_eos = self.arrays
                 rows, nothing = np.array(left, np.int64), np.zeros(len(left), np.int64)
                 mask_of = self.ops.put_rows(mask_of, rows, nothing)
-                self.arrays = Arrays(masks, mask_of, self.ops.put_rows(may_end, rows, nothing != 0), but_eos)
+                self.arrays = ReachedArrays(masks, mask_of, self.ops.put_rows(may_end, rows, nothing != 0), but_eos)
 
     # ------------------------------------------------------------------------------------------------ adding
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """Have what is added inside on the device afterwards, also where it ends in the middle; all or none of it."""
+        """Write the rows added inside to the device on leaving, even after an error; forget them all if that fails."""
         with self._lock:
             try:
                 yield
@@ -181,7 +174,7 @@ class Rows:
                 finally:
                     self._new_rows, self._new_masks = [], []
 
-    def _row(self, host: _Host, place: Any) -> int:
+    def _row(self, host: HostReader[Any], place: Any) -> int:
         """Return the row of a place, which is added if it has none."""
         key = (host, *host.configuration(place))
         row = self._rows.get(key)
@@ -193,9 +186,17 @@ class Rows:
         if self._bytes(rows + 1, masks + (number < 0)) > self.most_bytes:
             raise BudgetError(
                 f"the states that were reached and their masks, {rows:,} and {masks:,}, would take more than "
-                f"{self.most_bytes:,} bytes: forget those that are not needed any more, in a loop of your own with "
-                "dev.keep(state) between steps, otherwise with dev.keep() between calls, as a decoder keeps all that "
-                "it comes to; where one call is too much, give it fewer sequences or a smaller max_length"
+                f"{self.most_bytes:,} bytes",
+                limit="bytes",
+                allowed=self.most_bytes,
+                reached=self._bytes(rows + 1, masks + (number < 0)),
+                remedies=[
+                    Advice(
+                        "Forget those that are not needed any more, in a loop of your own with dev.keep(state) between "
+                        "steps, otherwise with dev.keep() between calls, as a decoder keeps all that it comes to; "
+                        "where one call is too much, give it fewer sequences or a smaller max_length"
+                    )
+                ],
             )
         if number < 0:
             if self._free_masks:
@@ -238,9 +239,9 @@ class Rows:
         ops = self.ops
         masks, mask_of, may_end, but_eos = self.arrays
         while masks.shape[0] < len(self._uses):
-            masks = ops.grown(masks)
+            masks = ops.doubled(masks)
         while mask_of.shape[0] < len(self._places):
-            mask_of, may_end = ops.grown(mask_of), ops.grown(may_end)
+            mask_of, may_end = ops.doubled(mask_of), ops.doubled(may_end)
         if self._new_masks:
             added = bytearray().join(self._masks[number] or b"" for number in self._new_masks)
             values = np.frombuffer(added, np.uint32).reshape(-1, self.words)
@@ -251,7 +252,7 @@ class Rows:
         for row in self._new_rows:
             host, place = self._places[row] or (None, None)
             ends.append(host is not None and host.ends(place))
-        self.arrays = Arrays(masks, mask_of, ops.put_rows(may_end, rows, np.array(ends, np.bool_)), but_eos)
+        self.arrays = ReachedArrays(masks, mask_of, ops.put_rows(may_end, rows, np.array(ends, np.bool_)), but_eos)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,19 +267,19 @@ class OnDemandTable:
     given: its arrays where they are traced, inside a compiled function that the table is an argument of.
     """
 
-    rows: Rows
+    rows: ReachedRows
     start_row: int
-    given: Arrays | None = None
+    given: ReachedArrays | None = None
 
     # what decoders ask of a table
     fixed_length = None
     max_length = None
     is_trie = False
     is_nested = True
-    dead = DEAD
+    dead = DEAD_ROW
 
     @property
-    def arrays(self) -> Arrays:
+    def arrays(self) -> ReachedArrays:
         """What is on the device now."""
         return self.rows.arrays if self.given is None else self.given
 
@@ -324,7 +325,7 @@ class OnDemandTable:
         return self  # rows do not change what they mean
 
 
-def counts_tokens(dev: Any) -> bool:
+def counts_tokens(dev: Placed) -> bool:
     """Return whether it is known of a table on a device how far its states are from an end, for `remaining`."""
     if isinstance(dev, OnDemandTable):
         return False
@@ -338,7 +339,7 @@ def is_read(table: Any, on_demand: bool | None) -> bool:
     """
     if on_demand is not None and not isinstance(on_demand, bool):
         raise TypeError(f"on_demand must be True, False or None, not {on_demand!r}")
-    if on_demand and not isinstance(table, TransitionTable):
+    if on_demand and not isinstance(table, TransitionTable | LazyTable):
         raise TypeError(f"on_demand=True is for tables, not for a {type(table).__name__}")
     return bool(on_demand) or (on_demand is None and not has_lengths(table))
 
@@ -352,7 +353,7 @@ def has_lengths(table: Any) -> bool:
 
 
 def check_budgets(table: TransitionTable, budgets: bool) -> None:
-    """Raise ConstraintError where distances are asked for that nobody knows."""
+    """Raise ConstraintError if budgets are asked for: an on-demand table does not know its distances to an end."""
     if budgets:
         raise ConstraintError(
             "how many tokens an end is away is not known of a table that is read on demand: put it without budgets, "
@@ -361,228 +362,16 @@ def check_budgets(table: TransitionTable, budgets: bool) -> None:
 
 
 def read(
-    ops: Any, convert: Callable[[NDArray[Any]], Any], table: TransitionTable, budgets: bool = False, top: Any = None
+    ops: Backend,
+    convert: Callable[[NDArray[Any]], Array],
+    table: TransitionTable,
+    budgets: bool = False,
+    top: Any = None,
 ) -> OnDemandTable:
     """Return a table that is read on demand, with its start on the device; each array goes through `convert`."""
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
     check_budgets(table, budgets)
-    rows = Rows(ops, convert, table.vocab_size, table.eos, MOST_BYTES)
+    rows = ReachedRows(ops, convert, table.vocab_size, table.eos, MOST_BYTES)
     with rows.adding():
         return OnDemandTable(rows, rows.of(Matcher(table)))
-
-
-# ------------------------------------------------------------------------------------------------------ checks
-
-
-def _is(x: Any, kind: str) -> bool:
-    """Return whether an array is of a kind, "int" or "float", whatever library it is of."""
-    return kind in str(x.dtype)
-
-
-def _current(ops: Any, dev: OnDemandTable, *given: Any) -> Arrays:
-    """Return what is on the device. Raises TypeError where a compiled function would keep it as it is now."""
-    arrays = dev.arrays
-    if dev.given is None and ops.baked(*given):
-        raise TypeError(
-            "a table that is read on demand grows from step to step, and what is being traced here would keep it as "
-            "it is now: in JAX, let it be an argument of the jitted function; in a CUDA graph, write `bitmask` to an "
-            "array of your own before each replay; vmap is not needed, as the batch is the first axis"
-        )
-    return arrays
-
-
-def _of_rows(ops: Any, array: Any, nodes: Any) -> Any:
-    """Return what states have in an array of rows. Raises ValueError where a library says that there is no such row."""
-    try:
-        return ops.lookup(array, nodes)
-    except IndexError as error:
-        raise ValueError(
-            f"there are states that are none of this table's, which has room for {array.shape[0]:,}: they come from "
-            f"another one ({error})"
-        ) from error
-
-
-def _check_known(ops: Any, name: str, *given: Any) -> None:
-    """Raise TypeError where what must be read on the host is only traced."""
-    if not ops.known(*given):
-        raise TypeError(
-            f"{name} reads states and tokens of a table without arrays on the host, so it cannot be inside jit, scan, "
-            "vmap, torch.compile or a CUDA graph: call it between steps. mask_logits and whatever else only asks what "
-            "is allowed can be inside of jit, with the table as an argument, and of torch.compile"
-        )
-
-
-def _check_budget(remaining: Any) -> None:
-    if remaining is not None:
-        raise ValueError(
-            "remaining is for tables whose distances are known, and this one is read on demand: leave it out, let "
-            "max_length be generous, and look at `valid`"
-        )
-
-
-def _check(dev: OnDemandTable, logits: Any, state: Any) -> None:
-    check_floating(_is(logits, "float"), logits.dtype)
-    check_logits(dev.vocab_size, logits.shape)
-    check_rows(logits.shape[0], state.node.shape)
-
-
-# -------------------------------------------------------------------------------------------------- operations
-
-
-def start(ops: Any, dev: OnDemandTable, batch: int) -> State:
-    """Return the state of `batch` sequences with nothing written yet."""
-    return State(ops.zeros((batch,), like=dev.arrays.mask_of) + dev.start_row)
-
-
-def first_tokens(ops: Any, dev: OnDemandTable, cache: Any, count: int, token: int) -> Any:
-    """Return `count` copies of the token a model is first fed with, where the masks are."""
-    return ops.zeros((count,), like=dev.arrays.mask_of) + token
-
-
-def accepting(ops: Any, dev: OnDemandTable, state: State) -> Any:
-    """Return whether each sequence may end where it stands: bool (B,)."""
-    return _of_rows(ops, _current(ops, dev, state.node).may_end, state.node)
-
-
-def distance(ops: Any, dev: OnDemandTable, state: State) -> Any:
-    """Raise ValueError: nobody knows."""
-    raise ValueError(
-        "how many tokens an end is away is not known of a table that is read on demand: leave max_tokens out"
-    )
-
-
-def bitmask(ops: Any, dev: OnDemandTable, state: State, remaining: Any = None) -> Any:
-    """Return the tokens allowed in each state, packed, as of a table; ValueError for `remaining`."""
-    _check_budget(remaining)
-    arrays = _current(ops, dev, state.node)
-    return ops.gather(arrays.masks, _of_rows(ops, arrays.mask_of, state.node))
-
-
-def mask_logits(ops: Any, dev: OnDemandTable, logits: Any, state: State, remaining: Any = None) -> Any:
-    """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched."""
-    _check(dev, logits, state)
-    return ops.keep_packed(logits, bitmask(ops, dev, state, remaining), dev.vocab_size)
-
-
-def mask_logits_(ops: Any, dev: OnDemandTable, logits: Any, state: State, remaining: Any = None) -> Any:
-    """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
-    _check(dev, logits, state)
-    return ops.keep_packed(logits, bitmask(ops, dev, state, remaining), dev.vocab_size, True)
-
-
-def candidates(
-    ops: Any, dev: OnDemandTable, logits: Any, state: State, width: int, level: int | None = None
-) -> Candidates:
-    """Return the `width` best allowed continuations of each row, EOS among them, best first.
-
-    Each is followed on the host, so that a mask is made for whatever was not reached before.
-    """
-    _check(dev, logits, state)
-    _check_known(ops, "candidates", state.node, logits)
-    scores = ops.keep_packed(ops.log_softmax(logits), bitmask(ops, dev, state), dev.vocab_size)[:, : dev.vocab_size]
-    best, at = ops.top_k(ops.where(scores == scores, scores, -float("inf")), width)
-    alive = best > -float("inf")
-    tokens = ops.where(alive, ops.integers(at, state.node), 0)
-    parents = ops.arange(tokens.shape[0] * width, like=state.node) // width
-    reached = _followed(ops, dev, ops.gather(state.node, parents), ops.where(alive, tokens, -1).reshape(-1))
-    return Candidates(best, tokens, State(reached.reshape(tokens.shape)))
-
-
-def select(
-    ops: Any,
-    dev: OnDemandTable,
-    logits: Any,
-    state: State,
-    scores: Any,
-    beams: int,
-    level: int,
-    renormalise: bool = False,
-) -> Selection:
-    """Return the `beams` best continuations over all beams of each batch element, EOS aside, as of a table."""
-    _check(dev, logits, state)
-    _check_known(ops, "select", state.node, logits, scores)
-    batch, m = scores.shape
-    words, size = bitmask(ops, dev, state), dev.vocab_size
-    but_eos = words & dev.arrays.but_eos
-    if renormalise:
-        x = ops.keep_packed(logits + ops.zeros((1, 1), like=logits), words, size)  # in at least 32 bits
-        mass = ops.logsumexp(x)[:, None]
-        sound = (mass > -float("inf")) & (mass < float("inf"))
-        x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
-        x = ops.keep_packed(x, but_eos, size) if dev.eos is not None else x
-    else:
-        x = ops.keep_packed(ops.log_softmax(logits), but_eos, size)
-    x = x[:, :size]
-    best, at = ops.top_of_beams(x.reshape(batch, m, size), scores, beams)
-    at = ops.integers(at, state.node)
-    parents = at // size
-    alive = best > -float("inf")
-    tokens = ops.where(alive, at - parents * size, 0)
-    row = (parents + m * ops.arange(batch, like=at)[:, None]).reshape(-1)
-    reached = _followed(ops, dev, ops.gather(state.node, row), ops.where(alive, tokens, -1).reshape(-1))
-    return Selection(best, parents, tokens, State(reached))
-
-
-def end_scores(ops: Any, dev: OnDemandTable, logits: Any, state: State, renormalise: bool = False) -> Any:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
-    if dev.eos is None:
-        raise ValueError("this table has no EOS: its vocabulary has none")
-    masked = mask_logits(ops, dev, logits, state) if renormalise else logits
-    last = ops.log_softmax(masked)[:, dev.eos]
-    return ops.where(accepting(ops, dev, state) & (last <= float("inf")), last, -float("inf"))
-
-
-def advance(ops: Any, dev: OnDemandTable, state: State, tokens: Any) -> State:
-    """Return the state after one more token (B,) each; the dead state where it was not allowed.
-
-    Reads states and tokens on the host, once. Raises BudgetError.
-    """
-    check_tokens(state.node.shape[0], tokens.shape, _is(tokens, "int"), tokens.dtype)
-    _check_known(ops, "advance", state.node, tokens)
-    return State(_followed(ops, dev, state.node, ops.integers(tokens, state.node)))
-
-
-def _followed(ops: Any, dev: OnDemandTable, nodes: Any, tokens: Any) -> Any:
-    """Return the rows (n,) that tokens (n,) lead to."""
-    both = ops.to_host(ops.concatenate([nodes, tokens], 0))  # one read
-    count = nodes.shape[0]
-    return ops.to_device(dev.rows.follow(both[:count], both[count:]), dev.rows.arrays.mask_of)
-
-
-def log_mass(ops: Any, dev: OnDemandTable, logits: Any, state: State) -> Any:
-    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
-    return ops.logsumexp(mask_logits(ops, dev, ops.log_softmax(logits), state))
-
-
-def contains(ops: Any, dev: OnDemandTable, sids: Any) -> Any:
-    """Return whether each row of sids (N, L) is in the set: bool (N,). It is read on the host, and adds no rows."""
-    check_sids(sids.shape)
-    check_tokens(sids.shape[0], sids.shape[:1], _is(sids, "int"), sids.dtype)
-    _check_known(ops, "contains", sids)
-    begin = dev.rows.place(dev.start_row)
-    found = np.zeros(sids.shape[0], np.bool_)
-    for i, tokens in enumerate(ops.to_host(sids).tolist() if begin is not None else []):
-        assert begin is not None, "there is nothing to read otherwise"
-        host, place = begin
-        for token in tokens:
-            place = host.step(place, token) if 0 <= token < host.size else host.nowhere
-            if place == host.nowhere:
-                break
-        found[i] = place != host.nowhere and host.ends(place)
-    return ops.to_device(found, dev.arrays.mask_of)
-
-
-def allowed_tokens(ops: Any, dev: OnDemandTable, state: State, width: int, remaining: Any = None) -> tuple[Any, Any]:
-    """Return the first `width` tokens that each state allows, and EOS, as of a table."""
-    words = bitmask(ops, dev, state, remaining)
-    bits = ops.unpack(words & dev.arrays.but_eos, dev.vocab_size)
-    place = ops.arange(dev.vocab_size, like=state.node)
-    # the first of them are the largest of these; in 32 bits they are exact for 16 million tokens
-    order, token = ops.top_k(ops.where(bits, place * -1.0, -float("inf")), width)
-    allowed = order > -float("inf")
-    token = ops.integers(token, state.node)
-    if dev.eos is not None:
-        token = ops.concatenate([token, token[:, :1] * 0 + dev.eos], 1)
-        allowed = ops.concatenate([allowed, accepting(ops, dev, state)[:, None]], 1)
-    return ops.where(allowed, token, 0), allowed

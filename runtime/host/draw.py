@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from ...kernels.compiled import callback, kernel
 from ...kernels.pointers import address_of, array_at
-from .masks import LONGEST, Logits, Team, compose_row, next_row, pays, sizes, stray_in
+from .logits import AHEAD, AT, COLUMNS, COUNT, END_OF_LOGITS, Logits
+from .orders import LONGEST, compose_row, sizes, stray_in
+from .team import Team, next_row, pays
 
 WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 BLOCK = 256
@@ -72,11 +74,30 @@ class Drawn(NamedTuple):
     valid: NDArray[np.bool_]
 
 
-# what a team is told, one number each, after how many rows are taken: `Logits`, and these
+class Row(NamedTuple):
+    """A row of logits, where it lies, and what is allowed of it."""
+
+    at: int
+    kind: int  # one of the numbers in `FLOATS`
+    columns: int
+    scale: np.float32  # by which logits are divided
+    mask: NDArray[np.uint32]
+
+
+class Room(NamedTuple):
+    """Memory that a thread works in."""
+
+    x: NDArray[np.float32]  # the logits of a block
+    weights: NDArray[np.float32]  # their weights
+    bits: NDArray[np.uint32]  # the mask of the block
+    sums: NDArray[np.float64]  # of the weights of each block
+
+
+# an order goes on behind `Logits` with these numbers
 (
-    _AT, _COUNT, _COLUMNS, _AHEAD, _ITEM, _LOWEST, _KIND, _MASKS, _MASK_WORDS, _FILTERS, _TEMPERATURE, _TOP_K,
-    _TOP_P, _MIN_P, _UNIFORMS, _MASS, _TOKENS, _LOG_PROBS, _LOG_MASS, _VALID, _STRAY,
-) = range(1, 22)  # fmt: skip
+    _KIND, _MASKS, _MASK_WORDS, _FILTERS, _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _UNIFORMS, _MASS, _TOKENS, _LOG_PROBS,
+    _LOG_MASS, _VALID, _STRAY,
+) = range(END_OF_LOGITS, END_OF_LOGITS + 15)  # fmt: skip
 
 
 def draw(
@@ -154,8 +175,10 @@ _bits_of: Any = _float_to_bits
 
 
 @kernel
-def _read(at: Any, kind: Any, first: Any, count: Any, temperature: Any, x: Any) -> None:
-    """Write logits from an address into x (BLOCK,), divided by a temperature; -inf behind the last. No zero is -0."""
+def _read(row: Row, block: int, x: NDArray[np.float32]) -> None:
+    """Write the logits of a block into x (BLOCK,), divided by the scale; -inf behind the last. No zero is -0."""
+    first = BLOCK * block
+    at, kind, temperature, count = row.at, row.kind, row.scale, min(BLOCK, row.columns - first)
     if kind == 0:
         from_float = array_at(at + 4 * first, count, np.float32)
         for j in range(count):
@@ -215,7 +238,7 @@ def _exp(x: Any) -> Any:
 
 
 @kernel(fastmath={"reassoc"})
-def _sum(weights: Any) -> Any:
+def _sum(weights: NDArray[np.float32]) -> Any:
     """Return the sum of weights (BLOCK,), taken in whichever order is quickest."""
     total = np.float32(0)
     for j in range(BLOCK):
@@ -224,14 +247,14 @@ def _sum(weights: Any) -> Any:
 
 
 @kernel
-def _weigh(x: Any, best: Any, weights: Any) -> None:
+def _weigh(x: NDArray[np.float32], best: Any, weights: NDArray[np.float32]) -> None:
     """Write the weights of logits x (BLOCK,); those above `best`, which are not allowed, weigh as much as that."""
     for j in range(BLOCK):
         weights[j] = _exp(x[j] - best)
 
 
 @kernel
-def _only(bits: Any, x: Any, floor: Any, weights: Any) -> None:
+def _only(bits: NDArray[np.uint32], x: NDArray[np.float32], floor: Any, weights: NDArray[np.float32]) -> None:
     """Set weights (BLOCK,) to 0 of what is not allowed, or lies below a floor."""
     for k in range(_WORDS):
         word = bits[k]
@@ -242,7 +265,7 @@ def _only(bits: Any, x: Any, floor: Any, weights: Any) -> None:
 
 
 @kernel
-def _allowed(mask: Any, block: Any, bits: Any) -> Any:
+def _allowed(mask: NDArray[np.uint32], block: int, bits: NDArray[np.uint32]) -> int:
     """Write the words of a block's mask; return 0 if no token of it is allowed, 2 if all are, else 1."""
     some, every = np.uint32(0), np.uint32(0xFFFFFFFF)
     for k in range(_WORDS):
@@ -254,18 +277,18 @@ def _allowed(mask: Any, block: Any, bits: Any) -> Any:
 
 
 @kernel
-def _draw_rows(order: Any) -> None:
+def _draw_rows(order: NDArray[np.int64]) -> None:
     """Draw from one row after the other that no other thread has taken, by masks that are there."""
     room, words = _room_for(order), order[_MASK_WORDS]
     while True:
         i = next_row(order.ctypes.data)
-        if i >= order[_COUNT]:
+        if i >= order[COUNT]:
             return
         _draw_from(order, i, array_at(order[_MASKS] + 4 * words * i, words, np.uint32), room)
 
 
 @kernel
-def _draw_composed(order: Any, kind: Any) -> None:
+def _draw_composed(order: NDArray[np.int64], kind: Any) -> None:
     """Do the same, composing the mask of each. kind: the type of tokens."""
     composing = array_at(order[_MASKS], LONGEST, np.int64)
     stray = stray_in(composing)
@@ -276,51 +299,51 @@ def _draw_composed(order: Any, kind: Any) -> None:
     room, mask, alive = _room_for(order), np.empty(words, np.uint32), np.zeros(symbols, np.uint8)
     while True:
         i = next_row(order.ctypes.data)
-        if i >= order[_COUNT]:
+        if i >= order[COUNT]:
             return
         compose_row(composing, kind, i, mask, alive)
         _draw_from(order, i, mask, room)
 
 
 @kernel
-def _room_for(order: Any) -> Any:
-    """Return what a thread needs room for: logits, weights and the mask of a block, and sums of all blocks."""
-    blocks = (order[_COLUMNS] + BLOCK - 1) // BLOCK
-    return (
+def _room_for(order: NDArray[np.int64]) -> Room:
+    """Return the room that one thread needs."""
+    blocks = (order[COLUMNS] + BLOCK - 1) // BLOCK
+    return Room(
         np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32), np.empty(_WORDS, np.uint32),
         np.empty(blocks, np.float64),
     )  # fmt: skip
 
 
 @kernel
-def _draw_from(order: Any, i: Any, mask: Any, room: Any) -> None:
+def _draw_from(order: NDArray[np.int64], i: int, mask: NDArray[np.uint32], room: Room) -> None:
     """Draw from row i."""
-    x, weights, bits, sums = room
-    rows, asked = order[_COUNT], order[_FILTERS]
+    rows, asked = order[COUNT], order[_FILTERS]
     temperature, top_k = array_at(order[_TEMPERATURE], asked, np.float32), array_at(order[_TOP_K], asked, np.int64)
     top_p, min_p = array_at(order[_TOP_P], asked, np.float32), array_at(order[_MIN_P], asked, np.float32)
     uniforms = array_at(order[_UNIFORMS], 2 * rows, np.float64)
     tokens, valid = array_at(order[_TOKENS], rows, np.int64), array_at(order[_VALID], rows, np.uint8)
     log_probs, log_mass = array_at(order[_LOG_PROBS], rows, np.float32), array_at(order[_LOG_MASS], rows, np.float32)
     own = i if asked > 1 else 0
+    scale = temperature[own] if temperature[own] > 0 else np.float32(1)
+    row = Row(order[AT] + order[AHEAD] * i, order[_KIND], order[COLUMNS], scale, mask)
     tokens[i], log_probs[i], log_mass[i] = _draw_row(
-        mask, order[_AT] + order[_AHEAD] * i, order[_KIND], order[_COLUMNS], temperature[own], top_k[own], top_p[own],
-        min_p[own], uniforms[2 * i], uniforms[2 * i + 1], order[_MASS] != 0, x, weights, bits, sums,
+        row, temperature[own], top_k[own], top_p[own], min_p[own], uniforms[2 * i], uniforms[2 * i + 1],
+        order[_MASS] != 0, room,
     )  # fmt: skip
     valid[i] = tokens[i] >= 0
 
 
 @kernel
 def _draw_row(
-    mask: Any, at: Any, kind: Any, columns: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, first: Any,
-    second: Any, mass: Any, x: Any, weights: Any, bits: Any, sums: Any,
-) -> Any:  # fmt: skip
+    row: Row, temperature: Any, top_k: int, top_p: Any, min_p: Any, first: float, second: float, mass: bool, room: Room
+) -> Any:
     """Return the token that is drawn from a row, its log-probability, and the log of the share that is allowed."""
-    scale = temperature if temperature > 0 else np.float32(1)
+    x, weights, bits, sums = room
     highest = best = _key(_NOTHING)
     lowest, best_block = np.int32(0), np.int64(-1)
     for b in range(sums.size):
-        _read(at, kind, BLOCK * b, min(BLOCK, columns - BLOCK * b), scale, x)
+        _read(row, b, x)
         above = _key(_NOTHING)
         for j in range(BLOCK):
             key = _key(x[j])
@@ -328,7 +351,7 @@ def _draw_row(
         highest = max(highest, above)
         if above <= best:
             continue
-        some = _allowed(mask, b, bits)
+        some = _allowed(row.mask, b, bits)
         if some == 2:
             best, best_block = above, np.int64(b)
         if some != 1:
@@ -346,19 +369,19 @@ def _draw_row(
     peak, top = _of_key(highest), _of_key(best)
     greedy = temperature == 0
     if greedy and not mass:
-        return _first(mask, at, kind, columns, scale, best_block, top, x, bits), np.float32(0), np.float32(np.nan)
+        return _first(row, best_block, top, room), np.float32(0), np.float32(np.nan)
     floor = _NOTHING
     if not greedy:
-        floor = _floor(mask, at, kind, columns, scale, top_k, top_p, min_p, top, x, weights, bits, sums)
+        floor = _floor(row, top_k, top_p, min_p, top, room)
     together = mass and peak - top <= _NEAR  # weights by the best of all are good for what is allowed, too
     by = peak if together else top
     everything = allowed = kept = 0.0
     for b in range(sums.size):
-        some = _allowed(mask, b, bits)
+        some = _allowed(row.mask, b, bits)
         sums[b] = 0.0
         if not some and not mass:
             continue
-        _read(at, kind, BLOCK * b, min(BLOCK, columns - BLOCK * b), scale, x)
+        _read(row, b, x)
         if mass:
             _weigh(x, peak, weights)
             everything += _sum(weights)
@@ -378,18 +401,17 @@ def _draw_row(
         log_mass = math.log(allowed) - math.log(everything) + (0.0 if together else np.float64(top) - np.float64(peak))
         share = np.float32(min(log_mass, 0.0))
     if greedy:
-        return _first(mask, at, kind, columns, scale, best_block, top, x, bits), np.float32(0), share
-    token, logit = _pick(mask, at, kind, columns, scale, floor, by, first, second, kept, x, weights, bits, sums)
+        return _first(row, best_block, top, room), np.float32(0), share
+    token, logit = _pick(row, floor, by, first, second, kept, room)
     return token, np.float32(min(np.float64(logit) - np.float64(by) - math.log(kept), 0.0)), share
 
 
 @kernel
-def _first(
-    mask: Any, at: Any, kind: Any, columns: Any, scale: Any, block: Any, best: Any, x: Any, bits: Any
-) -> Any:  # fmt: skip
+def _first(row: Row, block: int, best: Any, room: Room) -> Any:
     """Return the first token of a block that is allowed and has the best logit."""
-    _allowed(mask, block, bits)
-    _read(at, kind, BLOCK * block, min(BLOCK, columns - BLOCK * block), scale, x)
+    x, bits = room.x, room.bits
+    _allowed(row.mask, block, bits)
+    _read(row, block, x)
     for j in range(BLOCK):
         if (bits[j >> 5] >> np.uint32(j & 31)) & np.uint32(1) and x[j] == best:
             return np.int64(BLOCK * block + j)
@@ -397,15 +419,13 @@ def _first(
 
 
 @kernel
-def _pick(
-    mask: Any, at: Any, kind: Any, columns: Any, scale: Any, floor: Any, by: Any, first: Any, second: Any, kept: Any,
-    x: Any, weights: Any, bits: Any, sums: Any,
-) -> Any:  # fmt: skip
+def _pick(row: Row, floor: Any, by: Any, first: float, second: float, kept: float, room: Room) -> Any:
     """Return the token at which the running sum of weights is above a share of all, and its logit.
 
     Of wide rows `first` is the share at which a block is, and `second` that of the block's own.
     """
-    whole = columns <= WHOLE
+    x, weights, bits, sums = room
+    whole = row.columns <= WHOLE
     goal, running, block, last = (second if whole else first) * kept, 0.0, np.int64(-1), np.int64(0)
     for b in range(sums.size):
         if sums[b] > 0:
@@ -418,8 +438,8 @@ def _pick(
         block, goal = last, np.inf
     if not whole:
         goal, running = second * sums[block], 0.0
-    _allowed(mask, block, bits)
-    _read(at, kind, BLOCK * block, min(BLOCK, columns - BLOCK * block), scale, x)
+    _allowed(row.mask, block, bits)
+    _read(row, block, x)
     _weigh(x, by, weights)
     _only(bits, x, floor, weights)
     found = np.int64(0)
@@ -436,35 +456,26 @@ def _pick(
 
 
 @kernel
-def _floor(
-    mask: Any, at: Any, kind: Any, columns: Any, scale: Any, top_k: Any, top_p: Any, min_p: Any, best: Any, x: Any,
-    weights: Any, bits: Any, sums: Any,
-) -> Any:  # fmt: skip
+def _floor(row: Row, top_k: int, top_p: Any, min_p: Any, best: Any, room: Room) -> Any:
     """Return the least logit that filters keep, -inf if that is all."""
     floor = _NOTHING
     if top_k > 0:
-        floor = _kept_by(
-            mask, at, kind, columns, scale, np.float64(top_k), False, floor, best, x, weights, bits, sums.size
-        )
+        floor = _kept_by(row, np.float64(top_k), False, floor, best, room)
     if top_p < 1:
-        floor = _kept_by(
-            mask, at, kind, columns, scale, np.float64(top_p), True, floor, best, x, weights, bits, sums.size
-        )
+        floor = _kept_by(row, np.float64(top_p), True, floor, best, room)
     if min_p > 0:
         floor = max(floor, np.float32(best + np.float32(math.log(min_p))))
     return floor
 
 
 @kernel
-def _kept_by(
-    mask: Any, at: Any, kind: Any, columns: Any, scale: Any, goal: Any, by_weight: Any, floor: Any, best: Any, x: Any,
-    weights: Any, bits: Any, blocks: Any,
-) -> Any:  # fmt: skip
+def _kept_by(row: Row, goal: float, by_weight: bool, floor: Any, best: Any, room: Room) -> Any:
     """Return the least logit, not below a floor, of which all greater ones are fewer than a goal.
 
     by_weight: or together hold less than that share of the weight of all that are not below the floor. It is found
     digit by digit of its key: those that have the digits found so far are added up by their next.
     """
+    x, weights, bits, blocks = room.x, room.weights, room.bits, room.sums.size
     held, count = np.empty(1 << _DIGIT, np.float64), np.empty(1 << _DIGIT, np.int64)
     prefix, above, bits_left = np.uint32(0), 0.0, 32
     while bits_left:
@@ -472,9 +483,9 @@ def _kept_by(
         shift = np.uint32(bits_left - digit)
         held[:], count[:] = 0.0, 0
         for b in range(blocks):
-            if not _allowed(mask, b, bits):
+            if not _allowed(row.mask, b, bits):
                 continue
-            _read(at, kind, BLOCK * b, min(BLOCK, columns - BLOCK * b), scale, x)
+            _read(row, b, x)
             if by_weight:
                 _weigh(x, best, weights)
             else:

@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismatchError
-from ...table.transition_table import NestedState, TransitionTable
+from ...lazy.lazy_table import Compiled
+from ...table.states import NestedState
 from .. import torch_ops
 from ..arena.arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
 from ..decode.reader import padded
 from ..decode.sampling import _choose, _Filters, _filters, _finite
 from ..device.device_table import State, check_logits
-from ..device.on_demand import DEAD, OnDemandTable, has_lengths
+from ..device.on_demand import DEAD_ROW, OnDemandTable, has_lengths
+from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher, Spelling
 from .reader import TransformersReader
@@ -37,7 +39,7 @@ class Request:
     """One sequence, from `Engine.add` to its end."""
 
     prompt: list[int]
-    table: TransitionTable | None
+    table: Compiled | None
     max_tokens: int
     filters: _Filters
     random: np.random.Generator
@@ -56,7 +58,7 @@ class _Row:
         self.request: Request | None = None
         self.handle: Handle | None = None
         self.matcher: Matcher | None = None
-        self.node = DEAD  # of a grammar without a table: where it stands, in the step at hand
+        self.node = DEAD_ROW  # of a grammar without a table: where it stands, in the step at hand
         self.pending: list[int] = []  # not read by the model yet
         self.length = 0  # read
 
@@ -145,7 +147,7 @@ class Engine:
     def add(
         self,
         prompt: Sequence[int],
-        table: TransitionTable | None = None,
+        table: Compiled | None = None,
         *,
         max_tokens: int,
         temperature: float = 1.0,
@@ -184,17 +186,17 @@ class Engine:
                 raise ValueError("this engine has no arena to put tables in: make it with Engine(model, Arena(vocab))")
             else:
                 self.arena.fits(table)
-            if self.arena is not None and self.arena.budgets and table.min_length > max_tokens:
+            if self.arena is not None and self.arena.budgets and table.to_table().min_length > max_tokens:
                 raise ValueError(
-                    f"max_tokens={max_tokens} is less than the shortest sequence, {table.min_length} tokens: nothing "
-                    "could be complete"
+                    f"max_tokens={max_tokens} is less than the shortest sequence, "
+                    f"{table.to_table().min_length} tokens: nothing could be complete"
                 )
         filters = _filters(temperature, top_k, top_p, min_p)
         request = Request(tokens, table, max_tokens, filters, np.random.default_rng(seed), jump)
         self.waiting.append(request)
         return request
 
-    def _read_on_demand(self, table: TransitionTable) -> None:
+    def _read_on_demand(self, table: Compiled) -> None:
         """Make room for the masks of a table without arrays; ConstraintError, ValueError, VocabularyMismatchError."""
         if self.arena is not None and self.arena.budgets:
             raise ConstraintError(
@@ -354,7 +356,7 @@ class Engine:
             for at in reading:
                 row = self._rows[at]
                 node = self._within_budget(row, partial(reached.of, cast(Matcher, row.matcher)), out)
-                row.node = DEAD if node is None else node
+                row.node = DEAD_ROW if node is None else node
         return [at for at in ready if self._rows[at].request is not None]
 
     def _drawn(self, logits: Tensor, ready: list[int]) -> tuple[list[int], list[float]]:
@@ -364,15 +366,15 @@ class Engine:
         uniforms = torch.tensor(np.array([each.random.random(2) for each in requests]), device=self.device)
         asked = [each.filters for each in requests]
         in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
-        if len(in_arena) == len(ready) and torch_ops._can_draw(x):
+        if len(in_arena) == len(ready) and drawing.can_draw(x):
             dev, state, remaining = self._states(requests, ready, in_arena)
             if dev.host is not None:  # each mask is composed when its row is drawn from
-                drawn = torch_ops._draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
+                drawn = drawing.draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
                 return drawn.tokens.tolist(), drawn.log_probs.tolist()
         masks = self._masks(requests, ready, in_arena, x)
-        if torch_ops._can_draw(x, *(() if masks is None else (masks,))):
+        if drawing.can_draw(x, *(() if masks is None else (masks,))):
             every = torch.full((len(x), -(-x.shape[1] // 32)), -1, dtype=torch.int32) if masks is None else masks
-            drawn = torch_ops._draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
+            drawn = drawing.draw_packed(every, x, uniforms, Filters.of(asked), mass=False)
             return drawn.tokens.tolist(), drawn.log_probs.tolist()
         x = x.float() if x.dtype != torch.float64 else x
         temperatures = torch.tensor([each.temperature or 1.0 for each in asked], device=self.device)

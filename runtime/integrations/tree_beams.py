@@ -25,6 +25,8 @@ except ImportError:
         "this module needs transformers, 5 or later: pip install 'maskwright[transformers]'"
     ) from None
 
+from . import compat
+
 # what models take and return their keys and values as: by its second name up to transformers 5.23
 CACHE = next(name for name in ("cache", "past_key_values") if name in CausalLMOutputWithPast.__dataclass_fields__)
 _HONOURS_MASKS = ("sdpa", "eager")
@@ -252,7 +254,7 @@ def check_model(model: Any, task: str, instead: str) -> None:
         why = "it is an encoder-decoder, whose decoder also attends to an encoder by beam"
     elif config.get_text_config(decoder=True) is not config:
         why = "it reads more than text, and its positions have several axes: take its language model alone"
-    elif getattr(model, "_is_stateful", False) or hasattr(model, "_reorder_cache"):
+    elif compat.keeps_state_apart(model):
         why = "it has a state of its own kind for each beam, not keys and values that a mask could hide"
     elif own_kinds:
         why = (

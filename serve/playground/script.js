@@ -348,28 +348,26 @@ function showFault(error) {
   if (!error) return;
   state.compiled = null;
   $("facts").replaceChildren();
-  const lines = error.message.split("\n");
   const pointer = error.pointer;
-  let first = lines.shift();
-  if (pointer !== undefined && pointer !== null) {
-    box.append(make("strong", {}, pointer || "The whole schema"));
-    first = first.startsWith(`${pointer || "/"}: `) ? first.slice((pointer || "/").length + 2) : first;
-  }
-  box.append(make("pre", {}, first));
-  if (lines.length) {
+  if (pointer !== undefined) box.append(make("strong", {}, pointer || "The whole schema"));
+  const line = error.line === undefined ? "" : `line ${error.line}, column ${error.column}: `;
+  box.append(make("pre", {}, line + (error.summary ?? error.message)));
+  if (error.excerpt) {
+    const lines = error.excerpt.split("\n");
     const margin = Math.min(...lines.filter((line) => line.trim()).map((line) => line.search(/\S/)));
     box.append(make("pre", { className: "caret" }, lines.map((line) => line.slice(margin)).join("\n")));
   }
-  const where = pointer ? locate($("source").value, pointer) : typeof error.position === "number" ? [error.position, error.position + 1] : null;
+  const where = pointer ? locate($("source").value, pointer) : typeof error.position === "number" && error.keyword !== "pattern" ? [error.position, error.position + 1] : null;
   if (where) {
     const show = make("button", { type: "button" }, "Show it in the source");
     show.addEventListener("click", () => select($("source"), where));
     box.append(show);
   }
-  if (error.keyword && error.message.includes("allow=[")) {
-    const leave = make("button", { type: "button" }, `Leave ${error.keyword} unenforced`);
+  const allow = error.remedies?.find((remedy) => remedy.kind === "allow_keyword");
+  if (allow) {
+    const leave = make("button", { type: "button" }, `Leave ${allow.keyword} unenforced`);
     leave.addEventListener("click", () => {
-      $("allow").value = `${$("allow").value} ${error.keyword}`.trim();
+      $("allow").value = `${$("allow").value} ${allow.keyword}`.trim();
       compile();
       $("source").focus();
     });

@@ -17,8 +17,9 @@ from maskwright.automata import ops, utf8
 from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.minimize import canonical
-from maskwright.automata.nfa import Fragment, Nfa, determinize
+from maskwright.automata.nfa import Fragment, Nfa
 from maskwright.automata.slots import slot_of
+from maskwright.automata.subsets import determinize
 from maskwright.errors import BudgetError, ConstraintError
 
 LETTERS = b"abc"
@@ -393,6 +394,7 @@ def distinct_states(transition: np.ndarray, accepting: np.ndarray) -> int:
     return before
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(60, 250), st.integers(1, 60), st.booleans())
 def test_wide_automata_of_many_states_are_minimised_too(seed, classes, kinds, forward):
@@ -465,6 +467,7 @@ def test_arrays_that_are_no_dfa_are_refused(broken):
 # -------------------------------------------------------------------------------------------------------- algebra
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=100)
 @given(trees, trees)
 def test_boolean_operations_are_those_of_sets(left, right):
@@ -835,10 +838,10 @@ def explosive(nfa: Nfa, count: int = 18) -> Fragment:
     [
         (
             Budget(states=1000),
-            r"more than 1,000 states, reached while determinising .*raise it with budget=Budget\(states",
+            r"more than 1,000 states, reached while determinising .*Raise it with budget=Budget\(states",
         ),
         (Budget(bytes=50_000), r"\d+ kB, reached while determinising \(budget: bytes=50,000; .*Budget\(bytes=\.\.\.\)"),
-        (Budget(seconds=0.0), r"more than 0 s, reached while .*raise it with budget=Budget\(seconds=\.\.\.\)"),
+        (Budget(seconds=0.0), r"more than 0 s, reached while .*Raise it with budget=Budget\(seconds=\.\.\.\)"),
     ],
 )
 def test_determinising_beyond_a_limit_names_it(budget, message):

@@ -1,9 +1,6 @@
 """The published baselines, against oracles that keep the set as Python tuples; the harness they run in."""
 
-import importlib
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,9 @@ pytest.importorskip("jax")
 import jax.numpy as jnp
 import torch
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from benchmarks import baselines, harness
+from benchmarks.beams import JaxUnconstrained, TorchUnconstrained, decode_jax, decode_torch, random_logits
+from benchmarks.memory import peak_memory
 
 EXACT = {
     "dict_trie": ("dict_trie", {}, {}),
@@ -27,20 +26,6 @@ EXACT = {
     "hash_bitmap": ("hash_bitmap", {"log2_bits": 26}, {}),  # no false positive among the prefixes tried here
     "hash_bitmap, three hashes": ("hash_bitmap", {"log2_bits": 24, "hashes": 3}, {}),
 }
-
-
-@pytest.fixture(scope="module")
-def baselines():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield importlib.import_module("baselines")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
-
-@pytest.fixture(scope="module")
-def harness(baselines):
-    return importlib.import_module("harness")
 
 
 def random_sids(seed, count=40, vocab_size=12, length=4, tokens=5):
@@ -79,19 +64,19 @@ def naive_beam_search(sids, logits, batch, beams):
 
 
 @pytest.fixture
-def decode_both(baselines, harness):
+def decode_both():
     """Both backends' (tokens, scores) for one of the methods in EXACT, or without a constraint (None)."""
 
     def decode(name, sids, logits, batch, beams):
         if name is None:
-            methods = harness.TorchUnconstrained(), harness.JaxUnconstrained()
+            methods = TorchUnconstrained(), JaxUnconstrained()
         else:
             module, build_options, options = EXACT[name]
             module = getattr(baselines, module)
             built = module.build(sids, logits[0].shape[-1], **build_options)
             methods = module.to_torch(built, **options), module.to_jax(built, **options)
-        ours = harness.decode_torch(methods[0], [torch.from_numpy(step) for step in logits], batch, beams)
-        theirs = harness.decode_jax(methods[1], [jnp.asarray(step) for step in logits], batch, beams)
+        ours = decode_torch(methods[0], [torch.from_numpy(step) for step in logits], batch, beams)
+        theirs = decode_jax(methods[1], [jnp.asarray(step) for step in logits], batch, beams)
         return [[np.asarray(array) for array in found] for found in (ours, theirs)]
 
     return decode
@@ -108,11 +93,12 @@ def check_against(expected, found):
             assert np.isneginf(row_scores[live:]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("seed", range(2))
-def test_more_beams_than_sequences_decode_the_whole_set(harness, decode_both, name, seed):
+def test_more_beams_than_sequences_decode_the_whole_set(decode_both, name, seed):
     sids, batch, beams = random_sids(seed), 3, 48
-    logits = harness.random_logits(batch, beams, 12, sids.shape[1], seed)
+    logits = random_logits(batch, beams, 12, sids.shape[1], seed)
     for step in logits[1:]:  # the same logits for all beams of a row: a score depends on the sequence alone
         step[:] = np.repeat(step[::beams], beams, axis=0)
     whole = {tuple(row) for row in sids.tolist()}
@@ -125,27 +111,29 @@ def test_more_beams_than_sequences_decode_the_whole_set(harness, decode_both, na
     check_against(expected, decode_both(name, sids, logits, batch, beams))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize(("count", "beams", "length"), [(40, 5, 4), (3, 4, 3), (1, 2, 3), (30, 6, 2), (9, 3, 1)])
-def test_beam_search_equals_the_naive_one(harness, decode_both, name, count, beams, length):
+def test_beam_search_equals_the_naive_one(decode_both, name, count, beams, length):
     sids, batch = random_sids(7, count, length=length), 2
-    logits = harness.random_logits(batch, beams, 12, length)
+    logits = random_logits(batch, beams, 12, length)
     expected = naive_beam_search(sids, logits, batch, beams)
     check_against(expected, decode_both(name, sids, logits, batch, beams))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
-def test_a_wider_vocabulary_is_no_different(harness, decode_both, name):
+def test_a_wider_vocabulary_is_no_different(decode_both, name):
     """V = 1,001 is no multiple of 8, and its states have from one child to many."""
     if "top" in name or name == "hash_bitmap":
         pytest.skip("an approximation at this size")
     sids, batch, beams = np.random.default_rng(1).integers(1001, size=(20_000, 3)), 2, 9
-    logits = harness.random_logits(batch, beams, 1001, 3)
+    logits = random_logits(batch, beams, 1001, 3)
     expected = naive_beam_search(sids, logits, batch, beams)
     check_against(expected, decode_both(name, sids, logits, batch, beams))
 
 
-def test_all_methods_are_listed(baselines):
+def test_all_methods_are_listed():
     assert set(baselines.BASELINES) == {"dict_trie", "hash_bitmap", "prefix_verification", "dense_csr"}
     for module in baselines.BASELINES.values():
         assert module.build(random_sids(0), 12).nbytes >= 0
@@ -155,7 +143,7 @@ def test_all_methods_are_listed(baselines):
     "sids",
     [np.zeros((0, 4), int), np.zeros(4, int), np.zeros((2, 2)), np.array([[12, 0]]), np.array([[-1, 0]])],
 )
-def test_what_is_not_a_set_of_sids_is_refused(baselines, sids):
+def test_what_is_not_a_set_of_sids_is_refused(sids):
     for module in baselines.BASELINES.values():
         with pytest.raises(ValueError, match="sids must"):
             module.build(sids, 12)
@@ -170,8 +158,8 @@ def test_top_50_verifies_fifty_tokens_only(decode_both):
             assert lost or tokens[0, 0, 0] == token
 
 
-def test_unconstrained_beam_search_equals_the_naive_one(harness, decode_both):
-    logits = harness.random_logits(2, 5, 6, 3)
+def test_unconstrained_beam_search_equals_the_naive_one(decode_both):
+    logits = random_logits(2, 5, 6, 3)
     everything = np.stack(np.meshgrid(*[np.arange(6)] * 3), -1).reshape(-1, 3)
     expected = naive_beam_search(everything, logits, 2, 5)
     check_against(expected, decode_both(None, None, logits, 2, 5))
@@ -179,7 +167,7 @@ def test_unconstrained_beam_search_equals_the_naive_one(harness, decode_both):
 
 class TestHashBitmap:
     @pytest.mark.parametrize(("log2_bits", "hashes"), [(10, 1), (12, 3), (24, 1), (24, 2)])
-    def test_no_valid_prefix_is_refused(self, baselines, log2_bits, hashes):
+    def test_no_valid_prefix_is_refused(self, log2_bits, hashes):
         sids = np.random.default_rng(0).integers(100, size=(500, 5))
         built = baselines.hash_bitmap.build(sids, 100, log2_bits=log2_bits, hashes=hashes)
         method = baselines.hash_bitmap.to_torch(built)
@@ -192,7 +180,7 @@ class TestHashBitmap:
                 assert tokens.item() == token
             assert scores.item() == pytest.approx(0, abs=1e-3)
 
-    def test_false_positives_fall_with_size(self, baselines):
+    def test_false_positives_fall_with_size(self):
         sids = np.random.default_rng(0).integers(100, size=(2000, 5))
         for log2_bits, hashes, low, high in (
             (12, 1, 0.5, 1),
@@ -206,7 +194,7 @@ class TestHashBitmap:
             assert low <= accepted / tried <= high
             assert accepted / tried == pytest.approx(built.fill**hashes, abs=0.05)
 
-    def test_false_positives_are_counted_among_invalid_continuations(self, baselines):
+    def test_false_positives_are_counted_among_invalid_continuations(self):
         full = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2)
         built = baselines.hash_bitmap.build(full, 4, log2_bits=10)
         assert built.false_positives(full, 100) == (0, 0)  # nothing is invalid
@@ -215,21 +203,21 @@ class TestHashBitmap:
         accepted, tried = built.false_positives(full[:3], 1000)
         assert 0 < accepted == tried < 1000
 
-    def test_sizes_out_of_range_are_refused(self, baselines):
+    def test_sizes_out_of_range_are_refused(self):
         with pytest.raises(ValueError, match="log2_bits must be 5 to 31"):
             baselines.hash_bitmap.build(random_sids(0), 12, log2_bits=32)
 
 
 class TestDenseCsr:
     @pytest.mark.parametrize(("count", "vocab_size", "length"), [(3000, 64, 8), (50_000, 256, 6), (100, 16, 2)])
-    def test_its_size_follows_the_papers_bound(self, baselines, count, vocab_size, length):
+    def test_its_size_follows_the_papers_bound(self, count, vocab_size, length):
         """Random rows come close to the bound; pointers and padding are all that can exceed it."""
         sids = np.random.default_rng(0).integers(vocab_size, size=(count, length))
         built = baselines.dense_csr.build(sids, vocab_size)
         bound = baselines.dense_csr.upper_bound(vocab_size, length, count)
         assert 0.85 * bound < built.nbytes < bound + 2000
 
-    def test_its_size_is_that_of_its_nodes(self, baselines):
+    def test_its_size_is_that_of_its_nodes(self):
         sids = random_sids(3, count=300, length=6)
         built = baselines.dense_csr.build(sids, 12)
         nodes = [len({tuple(row[:depth]) for row in sids.tolist()}) for depth in range(1, 7)]
@@ -238,21 +226,21 @@ class TestDenseCsr:
         assert built.row_pointers.nbytes == 4 * (sum(nodes[1:-1]) + 2)
         assert built.pairs.nbytes == 8 * (sum(nodes[2:]) + max(built.branches[2:]))
 
-    def test_branches_are_the_widest_rows(self, baselines):
+    def test_branches_are_the_widest_rows(self):
         sids = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 2, 0], [1, 2, 1], [1, 2, 2], [3, 0, 0]])
         built = baselines.dense_csr.build(sids, 4)
         assert built.branches == (3, 2, 3)
         assert built.sort_seconds >= 0
         assert built.build_seconds >= 0
 
-    def test_the_papers_figure_for_a_million(self, baselines):
+    def test_the_papers_figure_for_a_million(self):
         """90 MB for a million rows with V = 2,048 and L = 8 (appendix B.3), 1.46 GB for 20 million (B.2)."""
         assert baselines.dense_csr.upper_bound(2048, 8, 10**6) == pytest.approx(89.3e6, rel=1e-3)
         assert baselines.dense_csr.upper_bound(2048, 8, 20 * 10**6) == pytest.approx(1.457e9, rel=1e-3)
 
 
 class TestHarness:
-    def test_functions_run_in_turn_and_none_always_first(self, harness):
+    def test_functions_run_in_turn_and_none_always_first(self):
         calls = []
         functions = {name: lambda name=name: calls.append(name) for name in "abc"}
         ticks = iter(range(100))
@@ -261,21 +249,21 @@ class TestHarness:
         assert times == {"a": [1, 1, 1], "b": [1, 1, 1], "c": [1, 1, 1]}
         assert harness.ratios(times, "a")["a"] == (1, 1, 1)
 
-    def test_the_spread_is_the_quartiles(self, harness):
+    def test_the_spread_is_the_quartiles(self):
         assert harness.spread([5.0, 1.0, 2.0, 4.0, 3.0]) == (2, 3, 4)
 
-    def test_peak_memory_is_what_a_call_adds(self, harness):
-        small = harness.peak_memory(np.ones, 1000)
-        large = harness.peak_memory(np.ones, 8_000_000)
+    def test_peak_memory_is_what_a_call_adds(self):
+        small = peak_memory(np.ones, 1000)
+        large = peak_memory(np.ones, 8_000_000)
         assert small.bytes_above_start < 4e6
         assert 60e6 < large.bytes_above_start < 80e6
         assert large.seconds > 0
 
-    def test_peak_memory_passes_errors_on(self, harness):
+    def test_peak_memory_passes_errors_on(self):
         with pytest.raises(ZeroDivisionError):
-            harness.peak_memory(divmod, 1, 0)
+            peak_memory(divmod, 1, 0)
 
-    def test_records_are_json_with_the_machine(self, harness, tmp_path):
+    def test_records_are_json_with_the_machine(self, tmp_path):
         path = tmp_path / "results" / "record.json"
         harness.write_json(path, {"times": np.array([1.5, 2.0]), "count": np.int64(3)})
         record = json.loads(path.read_text())

@@ -14,14 +14,18 @@ import warnings
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 
-import grammar as bench
 import numpy as np
-import peers
 import pytest
 from lark import Lark
 from lark.exceptions import UnexpectedInput
 
 import maskwright as mw
+from benchmarks import peers
+from benchmarks.suites.grammar import __main__ as suite
+from benchmarks.suites.grammar import cases as texts_of
+from benchmarks.suites.grammar import measuring, report
+from benchmarks.suites.grammar.cases import Case
+from benchmarks.suites.grammar.ebnf import to_ebnf
 
 LONGER = [
     b'": ',
@@ -41,7 +45,7 @@ LONGER = [
     b"\xc3\xa9",
     b"();\n",
 ]
-CASES = bench.cases()
+CASES = texts_of.cases()
 DATABASE = """
 create table users (id, name, age, city);
 create table orders (id, user_id, total, placed);
@@ -164,7 +168,7 @@ def test_each_grammar_means_its_texts(case, vocab):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_ebnf_made_for_a_peer_means_the_same(case, vocab):
-    table = mw.compile_grammar(bench.to_ebnf(case.lark), vocab, syntax="ebnf")
+    table = mw.compile_grammar(to_ebnf(case.lark), vocab, syntax="ebnf")
     wrong = [text for text, inside in case.texts if table.accepts([*tokens(text), 0]) != inside]
     assert wrong == []
 
@@ -175,7 +179,7 @@ start: A "é" B*
 A: /(?!(?:if|in)\b)[a-zé-ü\ud000-\uf000\U00010000-\U0010ffff]+/
 B: /"(?:[^"\\]|\\.)*"/
 """
-    one, other = mw.compile_grammar(lark, vocab), mw.compile_grammar(bench.to_ebnf(lark), vocab, syntax="ebnf")
+    one, other = mw.compile_grammar(lark, vocab), mw.compile_grammar(to_ebnf(lark), vocab, syntax="ebnf")
     texts = ["ifé", "iffé", "ùé", "é", "éé", "\ue000é", "\U0010ffffé", "\u0100é", 'aé"\\""', 'aé"', 'aé"é\U0001f600""']
     assert [one.accepts([*tokens(t), 0]) for t in texts] == [other.accepts([*tokens(t), 0]) for t in texts]
     assert 3 < sum(one.accepts([*tokens(text), 0]) for text in texts) < len(texts)
@@ -186,7 +190,7 @@ B: /"(?:[^"\\]|\\.)*"/
 TOY = peers.Tokenizer(
     [b"", b"", b"", *(bytes([i]) for i in range(256))], [0, 1, 2], 2, lambda text: [b + 3 for b in text.encode()]
 )
-TOY_CASE = bench.Case("toy", "", "", "", ("ab", "b"), ("abb", "c"), ())
+TOY_CASE = Case("toy", "", "", "", ("ab", "b"), ("abb", "c"), ())
 
 
 class Naive:
@@ -224,9 +228,10 @@ class Naive:
 
 
 def ask(engine, case=TOY_CASE, rounds=1):
-    return bench.ask(engine, case, TOY, rounds, 10.0)
+    return measuring.ask(engine, case, TOY, rounds, 10.0)
 
 
+@pytest.mark.long
 def test_an_engine_that_is_right_is_called_right_and_each_step_is_timed_twice():
     engine = Naive()
     found = ask(engine, rounds=3)
@@ -245,12 +250,12 @@ def test_an_engine_that_is_wrong_is_called_wrong_with_its_text():
 
 
 def test_refusing_a_grammar_is_kept_with_its_reason():
-    found = ask(Naive(), bench.Case("toy", "", "refuse", "", ("a",), (), ()))
+    found = ask(Naive(), Case("toy", "", "refuse", "", ("a",), (), ()))
     assert (found["refused"], found["read"]) == ("ValueError: no", 0)
 
 
 def test_a_grammar_that_takes_too_long_is_read_no_further():
-    found = bench.ask(Naive(), TOY_CASE, TOY, 5, 0.0)
+    found = measuring.ask(Naive(), TOY_CASE, TOY, 5, 0.0)
     assert (found["read"], len(found["first_ms"])) == (0, 1)
 
 
@@ -262,8 +267,8 @@ def test_bars_are_held_against_what_was_measured():
 
     def held(records):
         names = ["maskwright", "llguidance"]
-        results = {"versions": dict.fromkeys(names, "1"), "grammars": bench.rows(records)}
-        return [row[3] for row in bench.bars({**results, "summary": bench.summary(records, names)})]
+        results = {"versions": dict.fromkeys(names, "1"), "grammars": report.rows(records)}
+        return [row[3] for row in report.bars({**results, "summary": report.summary(records, names)})]
 
     theirs = [record("llguidance", "a", 1.0, 9), record("llguidance", "b", 2.0, 9)]
     tabled = {"way": "regular", "whole_ms": 1.0}
@@ -278,10 +283,11 @@ def test_bars_are_held_against_what_was_measured():
     assert held([{**ours[0], "whole_wrong": [{"text": "x", "said": "accepts"}]}, ours[1], *theirs])[0] is False
 
 
+@pytest.mark.long
 def test_it_runs_and_writes_what_it_measured(tmp_path, monkeypatch):
     options = ["--quick", "--only", "units", "--engines", "maskwright", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["grammar.py", *options])
-    bench.main()
+    suite.main()
     results = json.loads((tmp_path / "grammar.json").read_text())["results"]
     assert results["grammars"][0]["wrong"] == []
     assert "| units |" in (tmp_path / "grammar.md").read_text()

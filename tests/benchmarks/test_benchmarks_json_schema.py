@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 
-import json_schema as bench
 import jsonschema
 import numpy as np
-import peers
 import pytest
+
+from benchmarks import peers
+from benchmarks.harness import ROOT
+from benchmarks.peers import workers
+from benchmarks.suites.json_schema import cases, engines, measuring, report
 
 TOY = peers.Tokenizer(
     [b"", b"", b"", *(bytes([i]) for i in range(256))], [0, 1, 2], 2, lambda text: [b + 3 for b in text.encode()]
@@ -47,16 +50,16 @@ class Naive:
 
 @pytest.fixture
 def naive(monkeypatch):
-    monkeypatch.setitem(bench.ENGINES, "naive", Naive)
-    return bench.Here("naive", TOY, 0.2)
+    monkeypatch.setitem(engines.ENGINES, "naive", Naive)
+    return measuring.Here("naive", TOY, 0.2)
 
 
 def ask(naive, schema, valid=(), invalid=()):
-    case = bench._case("g", "i", schema, list(valid), list(invalid))
+    case = cases.case_of("g", "i", schema, list(valid), list(invalid))
     return naive.ask(case, [TOY.encode(test["data"]) for test in case["tests"]])
 
 
-@pytest.mark.parametrize("case", bench.CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case["id"])
 def test_every_instance_is_valid_or_not_as_it_is_listed(case):
     validator = jsonschema.Draft202012Validator(case["schema"], format_checker=jsonschema.FormatChecker())
     for test in case["tests"]:
@@ -93,19 +96,20 @@ def test_whole_tables_are_measured_apart_and_within_the_same_time(naive, monkeyp
         def __init__(self, schema):
             self.seconds = schema["seconds"]
 
-        def complete(self):
+        def to_table(self):
             time.sleep(self.seconds)
+            return self
 
     monkeypatch.setattr(naive.bench.engine, "compile", Table)
-    found = naive.whole(bench._case("g", "i", {"seconds": 0.01}, [], []))
+    found = naive.whole(cases.case_of("g", "i", {"seconds": 0.01}, [], []))
     assert found["bytes"] == 1000
     assert found["whole_s"] >= 0.01
-    assert naive.whole(bench._case("g", "i", {"seconds": 3}, [], [])) == {"outcome": "timeout"}
-    assert naive.whole(bench._case("g", "i", {}, [], [])) == {"whole": "KeyError: 'seconds'"}
+    assert naive.whole(cases.case_of("g", "i", {"seconds": 3}, [], [])) == {"outcome": "timeout"}
+    assert naive.whole(cases.case_of("g", "i", {}, [], [])) == {"whole": "KeyError: 'seconds'"}
 
 
 def test_what_is_refused_for_the_order_of_members_is_told_from_what_is_refused_in_any(monkeypatch):
-    here = bench.Here("maskwright", TOY, 30.0)
+    here = measuring.Here("maskwright", TOY, 30.0)
     inner = {"type": "object", "properties": {"c": {"type": "integer"}, "d": {"type": "boolean"}}}
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": inner}, "b": {"type": "string"}}}
     valid = [
@@ -115,7 +119,7 @@ def test_what_is_refused_for_the_order_of_members_is_told_from_what_is_refused_i
         {"b": 1, "a": [{"d": True, "c": 1}]},  # not valid in truth, and called so to be refused
         {"b": "x", "a": [{"d": True, "c": 1.5}]},
     ]
-    found = here.ask(case := bench._case("g", "i", schema, valid, []), [TOY.encode(json.dumps(v)) for v in valid])
+    found = here.ask(case := cases.case_of("g", "i", schema, valid, []), [TOY.encode(json.dumps(v)) for v in valid])
     assert (found["outcome"], found["tests"]) == ("wrong refusal", [1, 2, 3, 4])
     assert here.reordered(case, found["tests"]) == {"refused in order": [3, 4]}
     here.limit = 0.1
@@ -135,8 +139,9 @@ def test_an_engine_apart_is_ended_after_its_time_and_started_anew(tmp_path, monk
         "    if case['schema'] == 'die': sys.exit(1)\n"
         "    print(json.dumps({'outcome': 'pass', 'steps_ns': [1] * 200000, 'error': texts}), flush=True)\n"
     )
-    monkeypatch.setattr(bench, "__file__", str(worker))
-    apart = bench.Apart("naive", TOY, 0.3)
+    monkeypatch.setattr(workers, "ROOT", tmp_path)
+    monkeypatch.setattr(measuring, "WORKER", "worker")
+    apart = measuring.Apart("naive", 0.3)
     outcomes = [apart.ask({"schema": what}, [[1]])["outcome"] for what in ("fine", "loop", "fine", "die", "fine")]
     apart.close()
     assert outcomes == ["pass", "timeout", "pass", "died", "pass"]
@@ -145,9 +150,9 @@ def test_an_engine_apart_is_ended_after_its_time_and_started_anew(tmp_path, monk
 def test_a_limit_is_for_each_group(tmp_path):
     path = tmp_path / "cases.jsonl.xz"
     with lzma.open(path, "wt") as file:
-        file.writelines(json.dumps(case) + "\n" for case in bench.CASES)
-    assert bench.limited(bench.read(path), None) == bench.CASES
-    groups = [case["group"] for case in bench.limited(bench.read(path), 1)]
+        file.writelines(json.dumps(case) + "\n" for case in cases.CASES)
+    assert cases.limited(cases.read(path), None) == cases.CASES
+    groups = [case["group"] for case in cases.limited(cases.read(path), 1)]
     assert groups == ["records", "recursion", "logic", "scalars"]
 
 
@@ -160,7 +165,7 @@ def test_bars_are_held_against_all_schemas():
         record("maskwright", "wrong accept", 6.0, [])
     ] * 4
     theirs = [record("llguidance", "pass", 0.001, [9000])] * 100
-    rows = bench.bars(bench.summary([*ours, *theirs], ["maskwright", "llguidance"]))
+    rows = report.bars(report.summary([*ours, *theirs], ["maskwright", "llguidance"]))
     held = {what: held for what, _, _, held in rows}
     assert held == {
         "schemas passed": True,
@@ -175,13 +180,23 @@ def test_bars_are_held_against_all_schemas():
         "mask and advance, worst": True,
         "bytes of a table, shared part aside, p50": True,
     }
-    assert [row[3] for row in bench.bars(bench.summary(ours, ["maskwright"]))][4:6] == [None, None]
+    assert [row[3] for row in report.bars(report.summary(ours, ["maskwright"]))][4:6] == [None, None]
 
 
+@pytest.mark.slow
 def test_it_runs_and_maskwright_passes(tmp_path):
     pytest.importorskip("mistral_common")
-    command = [sys.executable, bench.__file__, "--quick", "--engines", "maskwright", "--out", tmp_path]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.suites.json_schema",
+        "--quick",
+        "--engines",
+        "maskwright",
+        "--out",
+        tmp_path,
+    ]
+    subprocess.run([*command, "--out", tmp_path], check=True, capture_output=True, cwd=ROOT)
     results = json.loads((tmp_path / "json_schema.json").read_text())["results"]
     (total,) = (row for row in results["summary"] if row["group"] == "all")
     assert (total["schemas"], total["pass"]) == (4, 4)

@@ -8,11 +8,15 @@ import subprocess
 import sys
 
 import numpy as np
-import peers
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from patterns import PATTERNS, Pattern, between, check, mutations, segments
+
+from benchmarks import peers
+from benchmarks.harness import ROOT
+from benchmarks.suites.regexes import worker
+from benchmarks.suites.regexes.patterns import PATTERNS, Pattern, check, mutations
+from benchmarks.suites.regexes.patterns.hard import between, segments
 
 TOY = peers.Tokenizer(
     [b"", b"", b"", *(bytes([i]) for i in range(256)), b"ab", b"ba"],
@@ -62,7 +66,7 @@ class Naive:
 
 def verdicts(**wrong):
     pattern = Pattern("few", "toy", "a(ba)*b?", ("aba", "abab", "a"), ("", "b", "aa"))
-    return peers.verdicts(Naive(TOY, **wrong), pattern, pattern, TOY)
+    return worker.verdicts(Naive(TOY, **wrong), pattern, pattern, TOY)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
@@ -156,10 +160,11 @@ def test_a_worker_answers_each_pattern_twice_or_says_why_it_refuses():
     pytest.importorskip("mistral_common")
     names = ["date", "repeated word"]
     out = subprocess.run(
-        [sys.executable, peers.__file__, "outlines-core"],
+        [sys.executable, "-m", worker.__name__, "outlines-core"],
         input="\n".join(names) + "\n",
         capture_output=True,
         text=True,
+        cwd=ROOT,
         check=True,
     )
     ready, compiled, found, refused = map(json.loads, out.stdout.splitlines())

@@ -12,8 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("jax")
 
-import self_draft as bench  # noqa: E402
-
+from benchmarks.suites import self_draft as bench  # noqa: E402
 from maskwright.demo import DemoConfig  # noqa: E402
 from maskwright.demo.model import ModelConfig, Transformer, blocks_of  # noqa: E402
 from maskwright.demo.synthetic import SyntheticConfig  # noqa: E402

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import maskwright as mw
 from maskwright.kernels import compiled
 
@@ -66,6 +68,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*.nb[ic]")}
 
 
+@pytest.mark.long
 def test_a_kernel_is_compiled_anew_when_one_of_another_file_changes(tmp_path):
     """The new code takes the place of the old; a process that changes nothing reads what another has compiled."""
     write(tmp_path, 1)
@@ -80,6 +83,7 @@ def test_a_kernel_is_compiled_anew_when_one_of_another_file_changes(tmp_path):
         assert files(tmp_path) == kept
 
 
+@pytest.mark.long
 def test_a_change_that_concerns_no_kernel_leaves_the_cache(tmp_path):
     write(tmp_path, 1)
     run(tmp_path)
@@ -87,6 +91,38 @@ def test_a_change_that_concerns_no_kernel_leaves_the_cache(tmp_path):
     assert run(tmp_path) == [22, 11, 1, 1]
 
 
+GROUPED = """
+from typing import NamedTuple
+
+from maskwright.kernels.compiled import kernel
+
+
+class {name}(NamedTuple):
+    number: int
+
+
+@kernel
+def told(group):
+    return group.number
+
+
+print(told({name}(7)), sum(told.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.long
+def test_code_that_names_a_class_that_is_gone_is_compiled_anew(tmp_path):
+    """The cache's entries hold types of arguments: after a rename they cannot even be read."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy/__init__.py").write_text("")
+    for name, hits in (("Before", 0), ("Before", 1), ("After", 0), ("After", 1)):
+        (tmp_path / "toy/grouped.py").write_text(GROUPED.format(name=name))
+        command = [sys.executable, "-c", "import toy.grouped"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout.split() == ["7", str(hits)], done.stderr
+
+
+@pytest.mark.long
 def test_a_kernel_of_a_script_is_cached(tmp_path):
     (tmp_path / "script.py").write_text(
         CALLEE.format(added=5) + "print(told(1), sum(told.stats.cache_hits.values()))\n"

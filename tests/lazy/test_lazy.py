@@ -20,17 +20,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.automata import pushdown as nested
+from maskwright.automata import pushdown_rows
 from maskwright.automata.pushdown import PushdownMachine
-from maskwright.compile.json_schema import emit
+from maskwright.compile.json_schema import emit_keys
 from maskwright.compile.json_schema.layout import Layout
 from maskwright.compile.json_schema.library import Library
 from maskwright.compile.json_schema.skeleton import ObjectState
 from maskwright.errors import BudgetError, MaskwrightError, SchemaError, TableError
-from maskwright.lazy import pushdown as lazy_module
-from maskwright.lazy.kernels import ALL_BYTES, AT_FREE_BYTES, AT_GROUPS
-from maskwright.runtime.host import matcher as matcher_module
-from maskwright.vocabulary.vocabulary import BYTE_GROUP
+from maskwright.lazy.pushdown import lazy_pushdown, string_mask_cache
+from maskwright.lazy.pushdown.header import ALL_BYTES, AT_FREE_BYTES, AT_FREE_GROUPS
+from maskwright.lazy.pushdown.string_mask_cache import StringMaskCache
+from maskwright.runtime.host import stack_reader
+from maskwright.vocabulary.characters import BYTE_GROUP
 from tests.compile.json_schema.test_json_schema import PIECES, TIMES, TREE, vocabulary
 from tests.strategies.odd_schemas import schemas as odd_schemas
 from tests.strategies.random_schemas import schemas
@@ -114,6 +115,7 @@ def test_strings_of_all_kinds_are_read_as_they_are_bound(seed):
     same_along_walks(lazy, complete, vocab, random.Random(seed), 400, rare=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["keys by patterns", "recursion", "strings"])
 def test_a_real_vocabulary_is_read_lazily_too(name):
     _, vocab = tekken()
@@ -130,15 +132,16 @@ CONTENTS = {  # and a text of each
 }
 
 
-@pytest.mark.parametrize("most", [lazy_module._MOST_KEPT, 1])
+@pytest.mark.long
+@pytest.mark.parametrize("most", [string_mask_cache._MOST_KEPT, 1])
 @pytest.mark.parametrize("name", CONTENTS)
 def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypatch):
-    monkeypatch.setattr(lazy_module, "_MOST_KEPT", most)
+    monkeypatch.setattr(string_mask_cache, "_MOST_KEPT", most)
     _, vocab = tekken()
     content, text = CONTENTS[name]
     other = {"type": "string", "pattern": "^[A-Z]+[a-z]*$"}  # by which keys have several labels
-    known = mw.compile_json_schema(True, vocab, lazy=True).automaton._known
-    known._texts.clear()
+    known = mw.compile_json_schema(True, vocab, lazy=True).machine._string_masks
+    known._content_bases.clear()
     known._contents.clear()
     found = []
     for schema, written in (
@@ -155,11 +158,11 @@ def test_what_one_schema_finds_of_a_string_holds_in_another(name, most, monkeypa
             assert a.advance(token)
             assert b.advance(token)
         assert a.is_accepting
-        assert lazy.automaton._known is known
-        found.append((set(lazy.automaton._numbers.values()), set(known._texts)))
+        assert lazy.machine._string_masks is known
+        found.append((set(lazy.machine._content_numbers.values()), set(known._content_bases)))
     assert found[0][0]
     if most == 1:
-        assert len(known._texts) <= 1
+        assert len(known._content_bases) <= 1
     else:
         assert found[0][0] <= found[1][0]
         assert found[3] == (found[0][0], found[2][1])  # which finds nothing new
@@ -200,7 +203,7 @@ def test_where_much_of_a_vocabulary_would_be_walked_all_tokens_are_read_in_their
     asked = set()
     for token in vocab.encode(json.dumps('so "é', ensure_ascii=False)[:-1]):
         assert (a.mask() == b.mask()).all()
-        asked.add(int(lazy.automaton._header[AT_FREE_BYTES]))
+        asked.add(int(lazy.machine._header[AT_FREE_BYTES]))
         assert a.advance(token)
         assert b.advance(token)
     assert max(asked) > ALL_BYTES  # so it was for one of them
@@ -216,14 +219,14 @@ def test_characters_are_left_out_that_few_tokens_have_behind_their_first():
         assert a.advance(token)
         assert b.advance(token)
     assert (a.mask() == b.mask()).all()
-    read = int(lazy.automaton._header[AT_GROUPS]) >> BYTE_GROUP.astype(object)
+    read = int(lazy.machine._header[AT_FREE_GROUPS]) >> BYTE_GROUP.astype(object)
     assert [bool(read[byte] & 1) for byte in b"px "] == [True, True, False]  # spaces are first mostly, letters are not
 
 
 def test_contents_are_the_same_only_if_they_say_the_same():
-    content = mw.compile_json_schema({"format": "uri", "maxLength": 60}, vocabulary()).automaton.machine.texts[0]
+    content = mw.compile_json_schema({"format": "uri", "maxLength": 60}, vocabulary()).machine.machine.texts[0]
     _, vocab = tekken()
-    known = mw.compile_json_schema({"format": "uri"}, vocab).automaton._known
+    known = mw.compile_json_schema({"format": "uri"}, vocab).machine._string_masks
     numbers = [known.number(content)]
     for name in ("class_of", "transition", "label", "needed"):
         array = getattr(content, name).copy()
@@ -258,9 +261,9 @@ def test_what_states_allow_that_read_any_characters_is_only_told_apart_by_labels
     vocab = mw.Vocabulary.from_bytes(
         [b"", *(bytes([b]) for b in range(256)), *dict.fromkeys(word.encode() for word in words + ends)], eos=0
     )
-    met, keep = [], lazy_module.StringMaskCache.keep
+    met, keep = [], StringMaskCache.keep
     monkeypatch.setattr(
-        lazy_module.StringMaskCache, "keep", lambda known, *given: met.append((known, given[2])) or keep(known, *given)
+        StringMaskCache, "keep", lambda known, *given: met.append((known, given[2])) or keep(known, *given)
     )
     rng = random.Random(others)
     narrow = ("^[^\\n]*$", '^[^"]*b$', "^[^\\x01]*$", "^([^\\n]|\\n[^a])*$", r"^[^\\]*x$")
@@ -323,6 +326,7 @@ print(json.dumps(late))
 """
 
 
+@pytest.mark.long
 def test_no_loop_is_loaded_while_somebody_waits_for_a_mask():
     """In a process that has compiled no more than a schema of anything: it reads what no text came to yet."""
     value = {
@@ -381,7 +385,7 @@ def test_what_comes_behind_a_separator_is_told_from_what_the_library_reads_there
     lazy, complete = tables(schema, vocab)
     same_along_walks(lazy, complete, vocab, random.Random(3), 600)
     places = Library.of(vocab, Layout()).places
-    like, site = lazy.automaton.machine.all_twins
+    like, site = lazy.machine.machine.all_twins
     assert (like == places.spaced).sum() >= 4  # behind two keys, and two members at least
     assert (site[like == places.spaced] >= 0).all()
 
@@ -418,7 +422,7 @@ def test_bounded_strings_are_told_from_any_where_a_token_comes_to_a_bound(depth,
     lazy, complete = tables(schema, vocab, depth=depth)
     for seed in range(4):
         same_along_walks(lazy, complete, vocab, random.Random(seed), 300)
-    like, _ = lazy.automaton.machine.all_twins
+    like, _ = lazy.machine.machine.all_twins
     places = Library.of(vocab, Layout()).places
     assert (like == places.spaced).sum() > 10
     for i, kind in enumerate(kinds):  # each at once, behind its key
@@ -523,7 +527,7 @@ def test_keys_that_never_come_do_not_keep_the_others_apart():
         assert (a.mask() == b.mask()).all()
         assert a.advance(token)
         assert b.advance(token)
-    assert len(lazy.automaton.machine.texts) == 1  # one automaton of keys for all places in the object
+    assert len(lazy.machine.machine.texts) == 1  # one automaton of keys for all places in the object
 
 
 @pytest.mark.parametrize("depth", [1, 64])
@@ -575,9 +579,9 @@ def test_random_schemas_are_the_same_lazily(schema, seed):
 )
 @pytest.mark.parametrize("declared", [["é", "éa"], ["a", "ab", "abc", ""], ["😀", "é", "b"], []], ids=str)
 @pytest.mark.parametrize("ascii", [False, True])
-@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("most", [emit_keys._MOST_KEYS, 0])
 def test_keys_are_spelt_alike_in_both(keys, declared, ascii, most, monkeypatch):
-    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    monkeypatch.setattr(emit_keys, "_MOST_KEYS", most)
     vocab = vocabulary(1000)
     schema = {"type": "object", "propertyNames": keys, "properties": {key: {"type": "null"} for key in declared}}
     lazy, complete = (mw.Matcher(table) for table in tables(schema, vocab, ascii=ascii))
@@ -652,10 +656,10 @@ MANY = {
 }
 
 
-@pytest.mark.parametrize("most", [emit._MOST_KEYS, 0])
+@pytest.mark.parametrize("most", [emit_keys._MOST_KEYS, 0])
 @pytest.mark.parametrize("token", [b'":1,""', b'":{},""', b'":1,"b"', b'":1,"a', b'":"","z":""', b'":1,"b":1'])
 def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, most, monkeypatch):
-    monkeypatch.setattr(emit, "_MOST_KEYS", most)
+    monkeypatch.setattr(emit_keys, "_MOST_KEYS", most)
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), token], eos=0)
     schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "string"}}
     for table in tables(schema, vocab):
@@ -670,11 +674,11 @@ def test_a_token_may_lead_through_a_declared_member_into_one_that_is_not(token, 
 
 @pytest.mark.parametrize("bases", [1, 1024])
 def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bases, monkeypatch):
-    monkeypatch.setattr(lazy_module, "_MOST_BASES", bases)
+    monkeypatch.setattr(lazy_pushdown, "_MOST_BASES", bases)
     _, vocab = tekken()
     lazy, complete = tables(LONG, vocab)
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
-    host, held = a._host, []
+    host, held = a._reader, []
     for most, text in (
         (host.most, '{"any": "so, it", "some": "\u00e9 abc", "word": "abc", "mail": "a@b.c"}'),
         (10, '{"any": "of few", "few": "abc", "beginning": "abc", "many": "value 12"}'),
@@ -694,15 +698,16 @@ def test_a_mask_is_the_same_on_every_visit_and_what_is_kept_of_it_is_counted(bas
             kept = [each for each in host.composed.values() if isinstance(each, np.ndarray) and each.size]
             assert bool(kept) == (bases == 1)
     assert all((mask == copied).all() for mask, copied in held)
-    known = [each for each in host.composed.values() if each is not matcher_module._DEEPER]
+    known = [each for each in host.composed.values() if each is not stack_reader.DEEPER]
     whole = sum(isinstance(each, np.ndarray) for each in known)
     noted = [sys.getsizeof(each) for each in known if isinstance(each, bytes)]
     assert min(noted) < 100
-    assert len(lazy.automaton._noted_bases) <= bases
+    assert len(lazy.machine._noted_bases) <= bases
     around = 100 * len(host.composed) + 300 * whole
     assert abs(host.nbytes - around - 4 * host.words * whole - sum(noted)) < 10 * len(noted)
 
 
+@pytest.mark.long
 def test_masks_stay_as_they_are_while_somebody_holds_them_and_are_written_over_then():
     """Tables of one library write their masks on the same sheets; some differ from the one before in few words."""
     _, vocab = tekken()
@@ -742,7 +747,7 @@ def test_what_nobody_comes_to_is_not_written():
     lazy, complete = tables(MANY, vocab)
     matcher = mw.Matcher(lazy)
     assert matcher.accepts(list(b"".join(bytes([b + 1]) for b in b'{"key7":{"a3":1}}')))
-    assert lazy.automaton.machine.size < complete.num_states / 3
+    assert lazy.machine.machine.size < complete.num_states / 3
 
 
 @pytest.mark.parametrize("paged", [True, False])
@@ -758,11 +763,11 @@ def test_what_nobody_comes_to_is_not_written():
 def test_rows_are_the_same_wherever_they_lie_and_however_often_they_move(schema, text, which, paged, monkeypatch):
     vocab = vocabulary()
     _, complete = tables(schema, vocab)
-    monkeypatch.setattr(nested, "_ROOM", 1)
+    monkeypatch.setattr(pushdown_rows, "_ROOM", 1)
     if not paged:  # as on systems that know nothing of large pages
-        monkeypatch.setattr(nested, "mmap", object())
+        monkeypatch.setattr(pushdown_rows, "mmap", object())
     lazy = mw.compile_json_schema(schema, vocab)
-    machine = lazy.automaton.machine
+    machine = lazy.machine.machine
     assert machine.pending or machine.parts
     a, b = mw.Matcher(lazy), mw.Matcher(complete)
     moved = set()
@@ -782,15 +787,11 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
     complete = mw.compile_json_schema(schema, vocab, lazy=False)
     assert not isinstance(complete, mw.LazyTable)
     for use in (
-        lambda t: t.num_states,
-        lambda t: t.edge_token,
-        lambda t: t.min_length,
-        lambda t: t.most_need,
         lambda t: t.save(tmp_path / "t.safetensors"),
         lambda t: t.accepts([1 + b for b in b"[1]"]),
         lambda t: mw.Matcher(t, max_tokens=9),
         lambda t: pickle.dumps(t),
-        lambda t: t.complete(),
+        lambda t: t.to_table(),
     ):
         table = mw.compile_json_schema(schema, vocab)
         assert isinstance(table, mw.LazyTable)
@@ -804,10 +805,18 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
         use(table)
         assert table.is_complete
         assert "states" in repr(table)
-        assert (table.edge_token == complete.edge_token).all()
-        assert table.nbytes == complete.nbytes
-    with pytest.raises(AttributeError, match="no attribute 'no_such_array'"):
-        _ = table.no_such_array
+        assert (table.to_table().edges.token == complete.edges.token).all()
+        assert table.to_table().nbytes == complete.nbytes
+
+
+def test_reading_an_attribute_of_a_lazy_table_compiles_nothing():
+    table = mw.compile_json_schema({"type": "array", "items": {"type": "integer"}}, vocabulary(1000))
+    for name in ("edges", "num_states", "min_length", "nbytes"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(table, name)
+    assert table.fixed_length is table.max_length is None
+    assert table.memory > 0
+    assert not table.is_complete
 
 
 def test_copies_and_pickles_of_a_lazy_table_are_the_table():
@@ -818,7 +827,7 @@ def test_copies_and_pickles_of_a_lazy_table_are_the_table():
     assert not table.is_complete
     loaded = pickle.loads(pickle.dumps(table))
     assert not isinstance(loaded, mw.LazyTable)
-    assert (loaded.edge_target == table.edge_target).all()
+    assert (loaded.edges.target == table.to_table().edges.target).all()
 
 
 def test_a_matcher_keeps_its_place_when_the_table_is_completed_or_pickled():
@@ -853,7 +862,7 @@ def test_a_table_over_its_budget_says_so_when_it_is_completed_and_can_still_be_r
     table = mw.compile_json_schema(schema, vocab, budget=mw.Budget(states=2_000))
     assert mw.Matcher(table).accepts([1 + b for b in b'{"k3": "3"}'])
     with pytest.raises(BudgetError, match="states"):
-        table.complete()
+        table.to_table()
     assert not table.is_complete
     assert mw.Matcher(table).accepts([1 + b for b in b'{"k4": "4"}'])
     with pytest.raises(BudgetError, match="states"):
@@ -884,6 +893,7 @@ def said_of(table, text):
         return type(error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [1, 5, 20])
 @pytest.mark.parametrize("kind", [BudgetError, KeyboardInterrupt, MemoryError])
 def test_what_was_written_half_way_is_never_read(kind, after, monkeypatch):
@@ -903,7 +913,7 @@ def test_what_was_written_half_way_is_never_read(kind, after, monkeypatch):
 
     def stops(self, *piece):
         nonlocal left
-        left -= self is table.automaton.machine
+        left -= self is table.machine.machine
         if not left:
             raise kind("enough")
         edge(self, *piece)
@@ -923,7 +933,7 @@ def test_what_was_written_half_way_is_never_read(kind, after, monkeypatch):
         assert set(found) == {TableError}
         with pytest.raises(TableError, match=r"call its complete\(\)"):
             matcher.advance(1 + ord("{"))
-    table.complete()
+    table.to_table()
     assert [said_of(table, text) for text in texts] == right
 
 
@@ -964,8 +974,9 @@ class Marked(list):
     """What lives as long as the stack that has it."""
 
 
+@pytest.mark.long
 def test_sequences_share_their_stacks_until_these_are_too_many(monkeypatch):
-    monkeypatch.setattr(matcher_module, "_MOST_STACKS", 20)
+    monkeypatch.setattr(stack_reader, "_MOST_STACKS", 20)
     vocab = vocabulary(1000)
     for table in tables(True, vocab):
         matcher = mw.Matcher(table)
@@ -981,7 +992,7 @@ def test_sequences_share_their_stacks_until_these_are_too_many(monkeypatch):
             assert (matcher.num_tokens, matcher.is_accepting) == (0, False)
             text = b"".join(b"[" if o == ord("[") else b'{"a": ' for o in opened)
             assert all(matcher.advance(1 + b) for b in text)
-        assert matcher._host.stacks < 30
+        assert matcher._reader.stacks < 30
         del first, other
         gc.collect()
         assert deep() is not None
@@ -1020,6 +1031,7 @@ def test_garbage_is_still_collected_where_a_process_does_nothing_but_compile():
     assert gc.isenabled()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "inside", [{}, {"items": {"$ref": "#"}, "properties": MANY["properties"] | {"a": {"$ref": "#"}}}]
 )
@@ -1033,7 +1045,7 @@ def test_a_lazy_table_that_nobody_holds_is_freed_at_once(inside):
         table = mw.compile_json_schema(schema, vocab)
         matcher = mw.Matcher(table)
         assert matcher.accepts([1 + b for b in b'{"key7": {"a3": 1}}'])
-        held = [weakref.ref(one) for one in (table, table.automaton, table.automaton.machine, matcher._host)]
+        held = [weakref.ref(one) for one in (table, table.machine, table.machine.machine, matcher._reader)]
         del table
         assert matcher.mask().any()
         assert sum(type(one) is ObjectState for one in gc.get_objects()) > before
@@ -1158,6 +1170,7 @@ def same_until_it_ends(lazy, complete, vocab, rng):
             assert b.advance(token)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.parametrize("seed", range(4 * TIMES))
 def test_a_depth_is_all_that_keeps_a_text_from_being_written(seed, lazy):

@@ -92,9 +92,9 @@ def files_of(folder):
 def same_tables(found, wanted):
     if isinstance(wanted, str):
         return found == wanted
-    names = ("row_start", "edge_token", "edge_target", "accepting", "base_row", "masks", "base_target", "class_token")
+    arrays = wanted.arrays.by_name()
     return found.source == wanted.source and all(
-        np.array_equal(getattr(found, name), getattr(wanted, name)) for name in names
+        np.array_equal(array, arrays[name]) for name, array in found.arrays.by_name().items()
     )
 
 
@@ -142,6 +142,7 @@ def kill_at_random(vocab, folder, rounds, limit, seed):
     return seen, partly
 
 
+@pytest.mark.long
 def test_processes_killed_at_any_moment_leave_only_whole_tables(vocab, tmp_path):
     seen, _ = kill_at_random(vocab, tmp_path / "cache", 4, 1 << 30, 0)
     assert seen
@@ -182,6 +183,7 @@ def damages(data, rng):
     yield "a page of zeros", data[:4096] + bytes(min(4096, max(0, len(data) - 4096))) + data[8192:]
 
 
+@pytest.mark.long
 def test_a_table_damaged_in_any_region_is_made_again(vocab, tmp_path):
     schema = {
         "type": "object",
@@ -342,6 +344,7 @@ def through_a_small_server(count, warm, bound):
         assert grown < bound
 
 
+@pytest.mark.long
 @IN_PROC
 def test_schemas_that_come_and_go_leave_nothing_in_a_server(vocab):
     pytest.importorskip("uvicorn")
@@ -416,6 +419,7 @@ def clients_that_go(clients, each):
         assert grown < 60e6
 
 
+@pytest.mark.long
 @IN_PROC
 def test_clients_that_go_in_the_middle_leave_nothing_behind():
     pytest.importorskip("uvicorn")

@@ -31,7 +31,8 @@ httpx = pytest.importorskip("httpx")
 from maskwright.serve import loading, play  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
-from maskwright.serve.service import Limits, Service  # noqa: E402
+from maskwright.serve.service import Service  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
 from maskwright.serve.walk import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 
 CITY = json.dumps(
@@ -242,7 +243,7 @@ def test_a_source_has_a_size_and_a_time_and_comes_from_the_cache_the_second_time
     assert first["compile_seconds"] == first["seconds"] == second["compile_seconds"]
     assert first["fingerprint"] == table.source
     assert (first["states"], first["edges"], first["bytes"]) == (table.num_states, table.num_edges, table.nbytes)
-    assert (first["masks"], first["no_room"]) == (len(table.masks), None)
+    assert (first["masks"], first["no_room"]) == (len(table.bases.masks), None)
 
 
 def test_a_source_shares_the_tables_of_the_api(service):
@@ -256,7 +257,7 @@ def test_a_source_shares_the_tables_of_the_api(service):
 def test_it_is_said_which_way_down_a_grammar_takes(service):
     source = LIST.replace("ITEM", f"I{random.randrange(10**9)}")
     first, second = (told(service, "compile", "grammar", source) for _ in range(2))
-    table = service.cache.compile_grammar(source, budget=service.limits.budget)
+    table = service.cache.compile_grammar(source, budget=service.limits.budget).to_table()
     assert (first["way"], first["origin"], first["no_room"]) == ("regular", "compiled", None)
     assert (first["states"], first["edges"], second["origin"]) == (table.num_states, table.num_edges, "memory")
     out = told(service, "compile", "grammar", NESTED)
@@ -267,7 +268,7 @@ def test_it_is_said_which_way_down_a_grammar_takes(service):
     told(service, "step", "grammar", PALINDROMES, text="ab" * 40 + "a")
     table = service.cache.compile_grammar(PALINDROMES, budget=service.limits.budget)
     grown = told(service, "compile", "grammar", PALINDROMES)
-    assert out["states"] < grown["states"] == table.automaton.num_states
+    assert out["states"] < grown["states"] == table.machine.num_states
 
 
 def test_reading_a_grammar_keeps_to_its_budget_and_is_counted():
@@ -426,7 +427,7 @@ def test_the_longest_text_is_walked(service, monkeypatch):
 
 def test_a_walk_that_takes_too_long_is_refused(tables, monkeypatch):
     monkeypatch.setattr("maskwright.serve.walk._SECONDS", 0.0)
-    with pytest.raises(Refused, match="take a shorter one"):
+    with pytest.raises(Refused, match="take a shorter text"):
         Walker(BYTES).walk(tables["regex", "(abc|ab)*c"], b"abc", BYTES.encode(b"abc"))
 
 
@@ -500,7 +501,7 @@ def test_the_command_takes_the_option(monkeypatch):
     from maskwright.cli.main import main
 
     seen = []
-    monkeypatch.setattr(serve, "start", lambda *arguments, **options: seen.append(options["playground"]))
+    monkeypatch.setattr(serve, "start", lambda settings, say: seen.append(settings.playground))
     for arguments in ([], ["--no-playground"]):
         assert CliRunner().invoke(main, ["serve", *arguments]).exit_code == 0
     assert seen == [True, False]
@@ -847,7 +848,7 @@ def test_kinds_keep_their_own_drafts(page, service):
 
 def test_the_page_says_which_way_down_a_grammar_takes_and_where_it_is_at_fault(page, service):
     visit(page, service, "grammar", LIST, "a,b")
-    table = compiled(service.loaded.vocabulary, "grammar", LIST).complete()
+    table = compiled(service.loaded.vocabulary, "grammar", LIST).to_table()
     assert facts(page)["Followed by"] == "a DFA"
     assert facts(page)["States"] == f"{table.num_states:,}"
     change(page, "source", PALINDROMES)

@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.table.transition_table import NEVER
+from maskwright.kernels.limits import UNREACHABLE
 
 PIECES = (
     *('"', '","', '":', '": "', '":{"', '": {', '":["', "[", "]", "{", "}", "},", "}}", "]]", "],", "[[", '{"', '["'),
@@ -64,7 +64,8 @@ class Writer:
     def written(self, table: mw.TransitionTable) -> str | None:
         """Return a text that a table allows, with a liking for brackets and quotes; None if it gets long."""
         rng, tokens = self.rng, self.tokens
-        limit = None if table.min_length == NEVER else table.min_length + rng.choice([0, 3, 10, 30])
+        shortest = table.to_table().min_length
+        limit = None if shortest == UNREACHABLE else shortest + rng.choice([0, 3, 10, 30])
         matcher, out = mw.Matcher(table, max_tokens=limit), b""
         while len(out) < 3000:
             allowed = allowed_by(matcher)

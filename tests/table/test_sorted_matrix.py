@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,8 @@ from maskwright.runtime.decode import (
     sample_sequences,
     sample_unbiased,
 )
-from maskwright.runtime.device.device_table import State
-from maskwright.runtime.device.matrix_ops import MatrixState
+from maskwright.runtime.device.device_table import MatrixState, State
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
 
@@ -93,11 +94,10 @@ CASES = [
 COMPILED = ["few tokens", "late"]  # what JAX is given: compiling takes seconds
 
 
-def pairs(cases: list[str] = CASES, jax: list[str] = COMPILED) -> Any:
-    """Every backend with every case, JAX with a few."""
-    return pytest.mark.parametrize(
-        ("name", "kind"), [(name, kind) for name in ALL for kind in cases if name != "jax" or kind in jax]
-    )
+def pairs(cases: list[str] = CASES, jax: list[str] = COMPILED, slow: Collection[tuple[str, str]] = ()) -> Any:
+    """Every backend with every case, JAX with a few; some are slow."""
+    some = [(name, kind) for name in ALL for kind in cases if name != "jax" or kind in jax]
+    return pytest.mark.parametrize(("name", "kind"), marked(some, slow=slow))
 
 
 def into_state(into: Any, state: MatrixState) -> MatrixState:
@@ -231,8 +231,11 @@ def every_operation(ops: Any, dev: Any, logits: Any, state: Any, tokens: Any, re
 
 @pytest.mark.parametrize(
     ("name", "kind", "special"),
-    [(name, kind, special) for name in ("numpy", "torch") for kind in CASES for special in (False, True)]
-    + [("jax", "few tokens", False), ("jax", "late", True)],
+    marked(
+        [(name, kind, special) for name in ("numpy", "torch") for kind in CASES for special in (False, True)]
+        + [("jax", "few tokens", False), ("jax", "late", True)],
+        slow=[("jax", "late", True)],
+    ),
 )
 def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
     c, (ops, into) = case(kind), backend(name)
@@ -285,7 +288,8 @@ def test_operations_at_all_prefixes_agree_with_the_table(name, kind, special):
             assert (distance[~alive] == 2**31 - 1).all()
 
 
-@pairs()
+@pytest.mark.long
+@pairs(slow=[("jax", "late")])
 def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
     dev = ops.put(c.matrix)
@@ -341,6 +345,7 @@ def test_each_way_to_find_what_is_allowed_is_taken():
         assert (depth >= dev.per_word) == later
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 def test_tokens_and_budgets_of_any_integer_type_mean_the_same(name, dtype):
@@ -373,6 +378,7 @@ def test_tokens_and_budgets_of_any_integer_type_mean_the_same(name, dtype):
         assert (out(ops.advance(dev, state, huge).node) == 3).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "dtype"), [("torch", "float16"), ("torch", "bfloat16"), ("jax", "bfloat16")])
 def test_narrow_logits_keep_their_type_and_bits(name, dtype):
     c, (ops, into) = case("masks"), backend(name)
@@ -386,6 +392,7 @@ def test_narrow_logits_keep_their_type_and_bits(name, dtype):
     assert (out(masked)[~allowed] == -np.inf).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_contains_agrees_with_a_set_on_many_rows(name):
     ops, into = backend(name)
@@ -407,6 +414,7 @@ def test_contains_agrees_with_a_set_on_many_rows(name):
         assert not out(ops.contains(ops.put(case("few tokens").matrix), into(np.zeros((4, length), np.int64)))).any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("vocab", "length"), [(128, 10), (2, 66)])
 def test_the_last_of_all_tokens_does_not_overflow_a_full_word(name, vocab, length):
@@ -495,7 +503,8 @@ def decoders(ops: Any, dev: Any, weights: Any, rows: Any, uniforms: Any, length:
     }
 
 
-@pairs(jax=["few tokens"])
+@pytest.mark.long
+@pairs(jax=["few tokens"], slow=[("jax", "few tokens")])
 def test_decoders_find_with_a_matrix_what_they_find_with_a_table(name, kind):
     c, (ops, into) = case(kind), backend(name)
     rng = np.random.default_rng(8)
@@ -549,6 +558,7 @@ def test_only_allowed_rows_of_the_projection_are_computed(name, kind):
 # ------------------------------------------------------------------------------------------------ the best alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "top"),
     [(name, kind, top) for name in ("numpy", "torch") for kind in CASES[:5] for top in (1, 4)]
@@ -664,6 +674,7 @@ def test_no_torch_operation_needs_a_value_on_the_host(kind, top):
                 assert ops.select(dev, logits, state, scores, 3, level, renormalise).scores.shape == (2, 3)
 
 
+@pytest.mark.long
 def test_a_whole_search_compiles_in_torch():
     torch = pytest.importorskip("torch")
     c, ops = case("masks"), backend("torch").ops
@@ -682,6 +693,7 @@ def test_a_whole_search_compiles_in_torch():
         assert torch.equal(inside, quick.valid.reshape(-1))
 
 
+@pytest.mark.long
 def test_jax_has_words_of_64_bits_where_it_is_told_to():
     jax = pytest.importorskip("jax")
     c, (ops, into) = case("few tokens"), backend("jax")
@@ -697,6 +709,7 @@ def test_jax_has_words_of_64_bits_where_it_is_told_to():
         assert out(ops.contains(dev, jax.numpy.asarray(c.rows))).all()
 
 
+@pytest.mark.long
 def test_jax_scans_and_maps_over_states():
     jax = pytest.importorskip("jax")
     c, (ops, into) = case("few tokens"), backend("jax")
@@ -726,6 +739,7 @@ def test_sids_that_are_no_integers_are_refused(name):
             ops.contains(dev, array(sids))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_a_state_of_another_depth_has_no_candidates(name):
     ops, array = backend(name)

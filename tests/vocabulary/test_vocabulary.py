@@ -1,12 +1,10 @@
-"""What tokens spell, whatever tokenizer they come from, and how their trie is laid out."""
+"""What tokens spell, whatever tokenizer they come from."""
 
 from __future__ import annotations
 
 import base64
-import codecs
 import functools
 import json
-import operator
 import pickle
 import re
 import subprocess
@@ -15,13 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
-from maskwright.vocabulary.vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary
+from maskwright.vocabulary.vocabulary import Vocabulary
 from tests.strategies import tokenizer_zoo as zoo
 
 ALL = pytest.mark.parametrize("name", zoo.ZOO)
@@ -390,104 +387,6 @@ def test_a_path_where_nothing_is_and_packages_that_are_missing_are_said(
             Vocabulary.from_file(tmp_path if name == "tokenizer_config.json" else tmp_path / name)
 
 
-# ------------------------------------------------------------------------------------------------------- the trie
-
-SHORT = st.binary(max_size=5) | st.lists(st.sampled_from([b"\0", b"a", b"b", b"\xff"]), max_size=7).map(b"".join)
-
-
-@settings(max_examples=200, deadline=None)
-@given(tokens=st.lists(SHORT, min_size=1, max_size=40).filter(any))
-def test_the_trie_has_a_node_for_every_prefix_in_order(tokens: list[bytes]) -> None:
-    vocab = Vocabulary.from_bytes(tokens)
-    trie = vocab.trie
-    nodes = sorted({token[:n] for token in tokens for n in range(1, len(token) + 1)})
-    below = [[other for other in nodes if other.startswith(node)] for node in nodes]
-    assert trie.byte.tolist() == [node[-1] for node in nodes]
-    assert trie.depth.tolist() == [len(node) for node in nodes]
-    assert trie.skip.tolist() == [i + len(subtree) for i, subtree in enumerate(below)]
-    assert trie.height.tolist() == [max(map(len, s)) - len(n) for n, s in zip(nodes, below, strict=True)]
-    ends = [[i for i, token in enumerate(tokens) if token == node] for node in nodes]
-    assert trie.token.tolist() == [i for ids in ends for i in ids]
-    assert trie.token_start.tolist() == np.cumsum([0, *map(len, ends)]).tolist()
-    first = [node[0] for node in nodes]
-    assert trie.root_start.tolist() == [sum(b < c for b in first) for c in range(257)]
-    assert trie.longest == max(map(len, tokens))
-    assert [
-        bytes(vocab.token_bytes[a:b]) for a, b in zip(vocab.token_offset, vocab.token_offset[1:], strict=False)
-    ] == tokens
-
-
-def test_the_trie_has_the_promised_types_and_cannot_be_written() -> None:
-    trie = Vocabulary.from_bytes([b"a"]).trie
-    kinds = {name: array.dtype.name for name, array in vars(trie).items() if isinstance(array, np.ndarray)}
-    assert kinds == {
-        "byte": "uint8",
-        "skip": "int32",
-        "depth": "uint16",
-        "height": "uint16",
-        "content": "uint64",
-        "token_start": "int32",
-        "token": "int32",
-        "root_start": "int32",
-    }
-    assert not any(array.flags.writeable for array in vars(trie).values() if isinstance(array, np.ndarray))
-
-
-def test_the_longest_token_there_may_be_fits() -> None:
-    trie = Vocabulary.from_bytes([b"a" * 65_535]).trie
-    assert (trie.longest, trie.depth[-1], trie.height[0]) == (65_535, 65_535, 65_534)
-
-
-def test_content_says_which_characters_lie_below_a_node() -> None:
-    _, vocab = zoo.mistral_sentencepiece()
-    trie, tokens = vocab.trie, vocab.tokens
-
-    def groups(text: bytes) -> int:
-        try:
-            return sum({1 << int(BYTE_GROUP[c.encode()[0]]) for c in text.decode()})
-        except UnicodeDecodeError:
-            return 1 << UNCLEAN
-
-    for node in np.random.default_rng(0).integers(0, trie.byte.size, 2000).tolist():
-        before = int(trie.depth[node]) - 1
-        below = [tokens[t] for t in trie.token[trie.token_start[node] : trie.token_start[trie.skip[node]]]]
-        expected = functools.reduce(operator.or_, (groups(token[before:]) for token in below))
-        if groups(below[0][:before]) >> UNCLEAN or expected >> UNCLEAN:
-            assert int(trie.content[node]) >> UNCLEAN
-        else:
-            assert int(trie.content[node]) == expected
-
-
-def test_characters_of_tokens_are_those_that_begin_in_them() -> None:
-    _, vocab = zoo.mistral_sentencepiece()
-    odd = [
-        b"",
-        b"\xc3",
-        b"a\xe2\x82",
-        b"\x82a",
-        b"\xe2(",
-        b"\xc3\xa9\xf0\x9f\x98\x80",
-        b"\xed\xa0\x80",
-        b"\xf5",
-        b"a\x00\xff",
-    ]
-    for each in (vocab, Vocabulary.from_bytes(odd)):
-        groups, length, number = each.characters
-        assert (groups[length == 0] == 2**64 - 1).all()
-        for token, text in enumerate(each.tokens):
-            if not length[token]:
-                continue
-            assert length[token] == len(text)
-            try:
-                codecs.getincrementaldecoder("utf-8")().decode(text)  # which may end inside a character
-            except UnicodeDecodeError:
-                assert int(groups[token]) >> UNCLEAN, text
-            else:
-                begun = {1 << int(BYTE_GROUP[b]) for b in text if b < 0x80 or b >= 0xC0}
-                assert int(groups[token]) == sum(begun), text
-                assert number[token] == sum(b < 0x80 or b >= 0xC0 for b in text), text
-
-
 def test_a_real_vocabulary_is_ready_in_a_fraction_of_a_second() -> None:
     _, known = zoo.tekken()
     tokens = list(known.tokens)
@@ -646,7 +545,7 @@ def test_a_transformers_tokenizer_is_sent_along() -> None:
 
 def test_the_fingerprint_is_the_same_in_another_process() -> None:
     code = (
-        "from maskwright.vocabulary.vocabulary import BYTE_GROUP, UNCLEAN, Vocabulary as V;"
+        "from maskwright.vocabulary.vocabulary import Vocabulary as V;"
         "print(V.from_bytes([b'</s>', b'a\\0', b'', b'\\xff'], eos=0, special={3, 2}, size=7).fingerprint)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.automata.dfa import Dfa
-from maskwright.automata.nfa import Nfa, determinize
+from maskwright.automata.nfa import Nfa
+from maskwright.automata.subsets import determinize
 from maskwright.compile.bind.bind import bind
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops
@@ -133,6 +134,7 @@ def gappy() -> Vocabulary:
 any_letter = ("[]", frozenset(LETTERS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "tree",
     [
@@ -154,6 +156,7 @@ def test_rows_that_share_bases_are_what_a_simulation_allows(tree, wide, gappy):
     check(dfa_of(tree), gappy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -184,10 +187,11 @@ def test_rows_over_a_real_vocabulary_are_what_a_simulation_allows(pattern):
             assert pairs.setdefault(target, expected[token]) == expected[token]
 
 
+@pytest.mark.long
 def test_a_long_repetition_takes_room_for_a_few_rows_only(wide):
     table = bind(dfa_of(("{}", any_letter, 1, 3000)), wide, source="", meter=Budget().begin())
     assert table.num_rows == 3001
-    assert len(table.masks) <= 16
+    assert len(table.bases.masks) <= 16
     assert table.nbytes < 200_000  # 3,000 rows of 4,000 edges each would be 72 MB
     assert (table.min_length, table.max_length) == (1, 3000)
     check(dfa_of(("{}", any_letter, 1, 100)), wide)
@@ -197,7 +201,7 @@ def test_all_rows_of_equal_masks_share_one():
     vocabulary = Vocabulary.from_bytes([b"", *all_words(4)], eos=0)
     any_text = ("{}", any_letter, 0, None)
     table = bind(dfa_of((".", any_text, b"abcabd", any_text)), vocabulary, source="", meter=Budget().begin())
-    assert len(table.masks) == 1
+    assert len(table.bases.masks) == 1
 
 
 def test_a_constraint_that_the_vocabulary_cannot_spell_is_refused():

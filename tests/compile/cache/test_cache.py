@@ -279,7 +279,7 @@ def test_why_a_grammar_has_no_arrays_is_found_out_once(vocab, tmp_path, monkeypa
         tried.clear()
         for _ in range(3):
             with pytest.raises(mw.ConstraintError) as error:
-                cache.compile_grammar(PALINDROMES).complete()
+                cache.compile_grammar(PALINDROMES).to_table()
             said.add((type(error.value), str(error.value)))
         assert (len(tried), len(said)) == (1, 1)
         assert accepts(table, "abbabba")
@@ -420,10 +420,10 @@ def test_a_lazy_table_counts_as_much_as_it_has_grown(vocab):
     assert accepts(table, "{" + ", ".join(f'"p{i}": {{"key{i}": {i}}}' for i in range(0, 600, 7)) + "}")
     cache.compile_json_schema(schema)
     read = cache.stats.bytes
-    table.complete()
+    table.to_table()
     cache.compile_json_schema(schema)
     assert before < read
-    assert cache.stats.bytes >= table.nbytes
+    assert cache.stats.bytes >= table.to_table().nbytes
     assert cache.stats.bytes == sum(entry.size() for entry in cache._entries.values())
 
 
@@ -486,18 +486,18 @@ def test_a_lazy_table_is_kept_on_disk_once_it_is_worked_out(vocab, tmp_path):
     table = first.compile_json_schema(number(1))
     assert isinstance(table, mw.LazyTable)
     assert not list(tmp_path.iterdir())
-    table.complete()
+    table.to_table()
     assert len(list(tmp_path.iterdir())) == 1
     second = mw.Cache(vocab, directory=tmp_path)
-    assert second.compile_json_schema(number(1)).num_states == table.num_states
+    assert second.compile_json_schema(number(1)).to_table().num_states == table.to_table().num_states
     assert second.stats.disk_hits == 1
     other = mw.compile_json_schema(number(1), vocab)
-    assert other.num_states == table.num_states
+    assert other.to_table().num_states == table.to_table().num_states
 
 
 def test_the_arrays_and_errors_of_grammars_are_kept_on_disk(vocab, tmp_path, compilations):
     first = mw.Cache(vocab, directory=tmp_path)
-    first.compile_grammar(LIST).complete()
+    first.compile_grammar(LIST).to_table()
     with pytest.raises(mw.GrammarError) as error:
         first.compile_grammar("root ::= x", syntax="gbnf")
     compilations.clear()
@@ -516,7 +516,7 @@ def test_the_arrays_and_errors_of_tags_are_kept_on_disk(vocab, tmp_path, compila
     options = {"whitespace": "compact", "documents": {"u:a": {"type": "null"}}}
     first = mw.Cache(vocab, directory=tmp_path)
     for tag in (TAG, CHOICE):
-        first.compile_structural_tag(tag, **options).complete()
+        first.compile_structural_tag(tag, **options).to_table()
     with pytest.raises(mw.ConstraintError) as error:
         first.compile_structural_tag(wrong)
     compilations.clear()
@@ -571,6 +571,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_made_again(vocab, tmp_path, s
             assert file.read_bytes() == whole  # made again, or the change was none that says anything
 
 
+@pytest.mark.long
 def test_a_process_killed_while_it_writes_leaves_nothing_half_written(vocab, tmp_path):
     program = f"""
 import maskwright as mw
@@ -624,13 +625,14 @@ def test_a_folder_that_cannot_be_written_is_done_without(vocab, tmp_path):
     blocked.write_text("in the way")
     cache = mw.Cache(vocab, directory=blocked / "inside")
     assert accepts(cache.compile_regex("a+"), "aa")
-    assert cache.compile_json_schema(number(1)).complete().num_states
+    assert cache.compile_json_schema(number(1)).to_table().num_states
     assert cache.stats.compilations == 2
 
 
 # ------------------------------------------------------------------------------------------------------- warming
 
 
+@pytest.mark.long
 def test_warming_compiles_in_processes_and_says_what_cannot_be(vocab, tmp_path):
     cache = mw.Cache(vocab, directory=tmp_path)
     schemas = [number(0), {"type": 3}, json.dumps(number(1)), number(0), "{", {"type": "string", "pattern": "("}]
@@ -654,6 +656,7 @@ def test_warming_compiles_in_processes_and_says_what_cannot_be(vocab, tmp_path):
         cache.warm(number(0))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_warming_leaves_to_lazy_tables_what_is_too_large(vocab):
     cache = mw.Cache(vocab)
     large = {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": 900 + i} for i in range(40)}}
@@ -664,6 +667,7 @@ def test_warming_leaves_to_lazy_tables_what_is_too_large(vocab):
     assert cache.stats.entries == 0
 
 
+@pytest.mark.long
 def test_nothing_leaks_when_a_thousand_schemas_go_through_a_small_cache(vocab):
     cache = mw.Cache(vocab, max_entries=20)
     for i in range(100):
@@ -832,6 +836,7 @@ def test_processes_that_write_little_bound_the_folder_too(vocab, tmp_path):
     assert 1 <= len(kept) <= 4
 
 
+@pytest.mark.long
 def test_warming_reads_the_folder_and_is_waited_for(vocab, tmp_path):
     first = mw.Cache(vocab, directory=tmp_path)
     first.warm([number(0), {"type": 3}], processes=1)

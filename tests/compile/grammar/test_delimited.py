@@ -12,7 +12,7 @@ import torch
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
-from maskwright.compile.bind import link
+from maskwright.compile.bind import library
 from maskwright.compile.grammar.analysis import embedding, least, may_read, reachable
 from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule, Sequence, Text
@@ -93,9 +93,10 @@ def walked(
         assert other.advance(text[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wide", [512, 3])  # own edges from which on a row is a mask, and calls beside
 def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab, monkeypatch, wide):
-    monkeypatch.setattr(link, "_WIDE", wide)
+    monkeypatch.setattr(library, "_WIDE", wide)
     with_calls = 0
     for seed in range(1000 * wide, 1000 * wide + 500):
         rng, grammar = random_grammar(seed)
@@ -103,7 +104,7 @@ def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab,
             read, whole = (
                 compile_form(grammar, vocab, source="test", meter=Budget(states=20_000).begin()) for _ in "12"
             )
-            whole.complete()
+            whole.to_table()
         except (mw.GrammarError, mw.ConstraintError):
             continue
         with_calls += whole.is_nested
@@ -118,6 +119,7 @@ def test_the_table_of_a_grammar_with_brackets_allows_what_its_reader_does(vocab,
 WORDS = ("(?!(be|en)$)[ben]+", "(?!en$)[en]+", "en[be]+", "[be][en]*", "(en)?b", "en")
 
 
+@pytest.mark.long
 def test_words_that_close_may_be_the_beginning_of_names(vocab):
     """Random blocks between two words: such as have a table have the one of their reader, and its ends."""
     with_calls, gaps = 0, [Text(b" "), terminal(" +"), Text(b";"), Text(b"")]
@@ -139,7 +141,7 @@ def test_words_that_close_may_be_the_beginning_of_names(vocab):
         depth = rng.choice([2, 64])
         read, whole = (compile_form(grammar, vocab, source="t", depth=depth, meter=Budget().begin()) for _ in "12")
         try:
-            whole.complete()
+            whole.to_table()
         except (mw.NoTableError, mw.ConstraintError):
             continue
         with_calls += whole.is_nested
@@ -246,9 +248,9 @@ KINDS = {
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_each_kind_of_bracket_is_found(vocab, name):
     source, inside, outside = KINDS[name]
-    table = mw.compile_grammar(source, vocab).complete()
+    table = mw.compile_grammar(source, vocab).to_table()
     assert table.is_nested
-    assert table.most_need <= 3  # frames: only where so few fit no more, room has to be looked at
+    assert table.most_frames_required <= 3  # frames: only where so few fit no more, room has to be looked at
     for text in inside:
         assert table.accepts(spelled(text.encode())), text
     for text in outside:
@@ -267,13 +269,13 @@ def test_each_kind_of_bracket_is_found(vocab, name):
 def test_what_finds_all_states_keeps_to_the_seconds_of_a_budget(vocab, source):
     lazy = mw.compile_grammar(source, vocab, budget=Budget(seconds=0.5, states=10**9, bytes=1 << 40))
     with pytest.raises(mw.BudgetError, match=r"finding all states of a grammar \(budget: seconds=0.5;"):
-        lazy.complete()
+        lazy.to_table()
 
 
 def test_states_that_only_a_long_count_tells_apart_are_merged_quickly(vocab):
     """Rounds of refinement, one for each character, would take minutes."""
     grammar = 'start: "(" start ")" | "<" /[a-z]{0,2000}/ ">"'
-    table = mw.compile_grammar(grammar, vocab, budget=Budget(seconds=20)).complete()
+    table = mw.compile_grammar(grammar, vocab, budget=Budget(seconds=20)).to_table()
     assert table.is_nested
     assert table.accepts(spelled(b"((<" + b"x" * 2000 + b">))"))
     assert not table.accepts(spelled(b"((<" + b"x" * 2001 + b">))"))
@@ -283,12 +285,12 @@ def test_what_is_within_itself_on_one_side_only_takes_no_brackets(vocab):
     grammar = Grammar({"start": Choice((Sequence((Text(b"("), Rule("start"))), Text(b"a")))}, "start")
     rules = reachable(grammar)
     assert not embedding(rules, least(rules, may_read))
-    assert not compile_form(grammar, vocab, source="test", meter=Budget().begin()).complete().is_nested
+    assert not compile_form(grammar, vocab, source="test", meter=Budget().begin()).to_table().is_nested
 
 
 def test_no_text_is_begun_that_the_depth_keeps_from_ending(vocab):
     """At most `depth` brackets that may have others within are open at once, and every one can be closed."""
-    table = mw.compile_grammar('start: e\ne: "(" e e ")" | "[" e "]" | "a"', vocab, depth=5).complete()
+    table = mw.compile_grammar('start: e\ne: "(" e e ")" | "[" e "]" | "a"', vocab, depth=5).to_table()
     assert table.depth == 5
     rng = random.Random(0)
     deepest = 0
@@ -313,22 +315,22 @@ def test_there_is_no_table_where_what_was_read_may_ask_for_more_than_the_depth(v
     """Behind `b` another bracket has to follow: on the last level that could not be opened any more."""
     grammar = 'start: e\ne: "(" "a" ")" | "(" "b" ")" "[" e "]"'
     with pytest.raises(mw.NoTableError, match="no depth would be enough"):
-        mw.compile_grammar(grammar, vocab).complete()
+        mw.compile_grammar(grammar, vocab).to_table()
     assert mw.compile_grammar(grammar, vocab).accepts(spelled(b"(b)[" * 70 + b"(a)" + b"]" * 70))
 
 
 def test_a_word_that_may_close_one_bracket_or_open_another_makes_no_table(vocab):
     table = mw.compile_grammar('start: e\ne: "be" e* "|" | "|" e* "en" | "a"', vocab)
     with pytest.raises(mw.NoTableError, match="no brackets say"):
-        table.complete()
+        table.to_table()
     assert [table.accepts(spelled(text)) for text in (b"be|en|", b"bea|", b"be|a")] == [True, True, False]
 
 
 def test_a_depth_that_no_text_fits_is_refused(vocab):
     grammar = 'start: e\ne: "{" ("(" e* ")")+ "}"'
-    with pytest.raises(mw.ConstraintError, match=r"depth=1 is enough for no text: raise it to 2"):
-        mw.compile_grammar(grammar, vocab, depth=1).complete()
-    assert mw.compile_grammar(grammar, vocab, depth=2).complete().accepts(spelled(b"{()()}"))
+    with pytest.raises(mw.ConstraintError, match=r"depth 1 is enough for no text: raise it to 2"):
+        mw.compile_grammar(grammar, vocab, depth=1).to_table()
+    assert mw.compile_grammar(grammar, vocab, depth=2).to_table().accepts(spelled(b"{()()}"))
 
 
 @pytest.mark.parametrize(
@@ -349,9 +351,9 @@ def test_rows_of_thousands_of_tokens_allow_what_the_reader_does(source):
     brackets = ["((", "(((", "))", "a)", "b))", '","', '"]', '["', "</", "></", ">a<"]
     tokens = [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in sorted({*words, *brackets}))]
     vocab = mw.Vocabulary.from_bytes([*tokens, b"\xc3", b"a\xc3", b"\xa9b"], eos=0)
-    read, whole = mw.compile_grammar(source, vocab), mw.compile_grammar(source, vocab).complete()
+    read, whole = mw.compile_grammar(source, vocab), mw.compile_grammar(source, vocab).to_table()
     assert whole.is_nested
-    assert whole.masks.shape[0]
+    assert whole.bases.masks.shape[0]
     for _ in range(250):
         one, other = mw.Matcher(read), mw.Matcher(whole)
         for _ in range(6):
@@ -382,7 +384,7 @@ def test_budgets_of_tokens_end_every_text_in_time(vocab):
 
 
 def test_a_device_allows_what_the_host_does(vocab):
-    table = mw.compile_grammar(KINDS["two that begin alike"][0], vocab).complete()
+    table = mw.compile_grammar(KINDS["two that begin alike"][0], vocab).to_table()
     rng = random.Random(2)
     rows, steps = 6, 10
     matchers = [mw.Matcher(table) for _ in range(rows)]
@@ -404,11 +406,12 @@ def test_a_device_allows_what_the_host_does(vocab):
 def test_a_bracket_with_which_another_begins_at_once_makes_no_table_where_it_may_be_none(vocab):
     table = mw.compile_grammar('start: e\ne: NAME | "fn" "(" e ")" e ";"\nNAME: /[a-z]+/', vocab)
     with pytest.raises(mw.NoTableError, match="no brackets"):
-        table.complete()
+        table.to_table()
     texts = {b"fn": True, b"fnx": True, b"fn(a)b;": True, b"fn(fn)fn(a)b;;": True, b"fn(a)b": False, b"fn(a);": False}
     assert {text: table.accepts(spelled(text)) for text in texts} == texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source",
     [
@@ -423,7 +426,7 @@ def test_wide_rows_of_a_real_vocabulary_are_as_they_are_read(source):
     """Of 131,072 tokens: sets of characters that lead back, from words that may become another, and rows in order."""
     _, vocab = tekken()
     read, table = (mw.compile_grammar(source, vocab) for _ in range(2))
-    table.complete()
+    table.to_table()
     assert table.is_nested
     rng = np.random.default_rng(0)
     for _ in range(6):

@@ -20,7 +20,8 @@ from maskwright.automata.utf8 import char_class
 from maskwright.compile.grammar.ebnf import read_ebnf
 from maskwright.compile.grammar.form import Choice, Grammar, Repeat, Rule, Sequence, Special, Terminal, Text
 from maskwright.compile.grammar.gbnf import read_gbnf
-from maskwright.compile.grammar.lark import _parsed, _tables, read_lark
+from maskwright.compile.grammar.lark import read_lark
+from maskwright.compile.grammar.lark_parser import parsed, parser_tables
 from maskwright.compile.grammar.terminals import in_any_case, words
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.errors import BudgetError, ConstraintError, GrammarError, RegexError
@@ -105,6 +106,7 @@ def test_terminals_take_what_re_prefers(pattern: str) -> None:
     assert taken(pattern, "ab-", 4) == preferred(pattern, "ab-", 4)
 
 
+@pytest.mark.long
 @given(patterns(True), st.sampled_from(["a", "b-", "--", "(?:a|b-)"]))
 @settings(QUICK, max_examples=200)
 def test_terminals_with_assertions_take_what_re_prefers(pattern: str, end: str) -> None:
@@ -246,10 +248,10 @@ def test_a_lark_grammar_accepts_what_lark_parses(text: str, alphabet: str, longe
 
 
 def test_texts_are_parsed_by_larks_tables_as_lark_does_it() -> None:
-    assert _tables() is not None
+    assert parser_tables() is not None
     library = [stdlib_loader(None, f"{name}.lark")[1] for name in ("common", "lark", "python", "unicode")]
     for text in [*(case[0] for case in LARK), *library, "", "\n\n"]:
-        ours, theirs = _parsed(text + "\n"), _get_parser().parse(text + "\n", "start")
+        ours, theirs = parsed(text + "\n"), _get_parser().parse(text + "\n", "start")
         assert ours == theirs
         tokens = [[(t, t.type, t.start_pos) for t in tree.scan_values(bool)] for tree in (ours, theirs)]
         assert tokens[0] == tokens[1]
@@ -271,6 +273,7 @@ def expressions() -> st.SearchStrategy[str]:
     return st.recursive(st.sampled_from(PARTS), larger, max_leaves=5)
 
 
+@pytest.mark.long
 @given(
     st.tuples(expressions(), expressions(), expressions(), expressions()),
     st.sampled_from(['"a"', "/[ab]+?/", '"b" | "bb"', '("a" | "b")+ "b"', '/b/ | "ab"~1..2']),
@@ -432,6 +435,7 @@ def check_error(read: Callable[[str], Grammar], text: str, message: str, line: i
     assert shown.strip() == text.split("\n")[line - 1].strip()
 
 
+@pytest.mark.long
 def test_deep_nesting_is_an_error_and_not_a_crash() -> None:
     with pytest.raises(GrammarError, match="nested too deep"):
         read_lark(f'start: {"(" * 5000}"a"{")" * 5000}')

@@ -188,6 +188,7 @@ def compare(schema, vocab, layout, rng, steps):
         place, text = moves[token], text + vocab.tokens[token]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PIECES)
 def test_every_token_does_what_its_bytes_do(name):
     rng = random.Random(name)
@@ -205,6 +206,7 @@ def test_vocabularies_of_little_more_than_bytes_do_too(name):
             compare(PIECES[name], few, layout, rng, 30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["other keys", "a choice by label", "from to"])
 def test_every_token_of_a_real_vocabulary_does_what_its_bytes_do(name):
     _, vocab = tekken()
@@ -283,6 +285,7 @@ def judge(schema, candidates, seed, validator):
             assert len(found) in (0, len(written)), (value, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("draft", VALIDATORS)
 def test_schemas_of_all_keywords_allow_what_fits_and_nothing_else(draft):
     @settings(RANDOM, max_examples=60 * TIMES)
@@ -301,6 +304,7 @@ def ecma(monkeypatch):
     monkeypatch.setattr(jsonschema._utils, "re", EcmaRe())
 
 
+@pytest.mark.long
 @settings(RANDOM, max_examples=300 * TIMES)
 @given(schema=odd_schemas, candidates=st.lists(odd_values, min_size=4, max_size=4), seed=st.integers(0, 2**32))
 def test_schemas_of_odd_keys_and_texts_allow_what_fits_and_nothing_else(ecma, schema, candidates, seed):
@@ -606,6 +610,7 @@ def test_what_cannot_be_finished_is_not_begun(schema, accepted, begun, any_order
     assert not matcher.advance(1 + begun.encode()[-1])
 
 
+@pytest.mark.long
 def test_a_lazy_table_has_only_the_sets_of_keys_that_texts_reach():
     """Forty members in forty orders, of 2^40 sets."""
     keys = [f"k{i}" for i in range(40)]
@@ -619,6 +624,7 @@ def test_a_lazy_table_has_only_the_sets_of_keys_that_texts_reach():
         assert not takes(table, text.replace(f'"{keys[0]}"', f'"{keys[1]}"'), writer())
 
 
+@pytest.mark.long
 def test_a_lazy_table_lasts_however_many_sets_of_keys_texts_reach():
     """Of each of its machines an eighth of the budget is used, but by a matcher that goes on."""
     keys = [f"k{i}" for i in range(30)]
@@ -632,14 +638,14 @@ def test_a_lazy_table_lasts_however_many_sets_of_keys_texts_reach():
         assert takes(table, text, writer())
         assert all(again.advance(1 + byte) for byte in text.encode())
         assert again.is_accepting
-        machines.add(id(table.automaton))
+        machines.add(id(table.machine))
     assert len(machines) > 1
     small = {"properties": {key: {"type": "integer"} for key in "abc"}, "additionalProperties": False}
     tight = mw.compile_json_schema(small, vocabulary(), budget=mw.Budget(states=4_000), **options)
-    machine = tight.automaton  # of which much was written before a text came
+    machine = tight.machine  # of which much was written before a text came
     assert takes(tight, '{"b":1,"a":2}', writer())
     assert tight.reading() is machine
-    assert mw.compile_json_schema(small, vocabulary(), **options).complete().accepts(writer().spelled('{"b":1,"a":2}'))
+    assert mw.compile_json_schema(small, vocabulary(), **options).to_table().accepts(writer().spelled('{"b":1,"a":2}'))
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -692,7 +698,7 @@ def rings(length):
 def test_a_depth_that_is_enough_for_no_text_is_refused_with_what_is(lazy, length):
     schema, text = rings(length), '{"x": ' * (length - 1) + "{}" + "}" * (length - 1)
     for depth in range(1, length):
-        with pytest.raises(ConstraintError, match=f"depth={depth} is enough for no text: raise it to {length}"):
+        with pytest.raises(ConstraintError, match=f"depth {depth} is enough for no text: raise it to {length}"):
             mw.compile_json_schema(schema, vocabulary(), lazy=lazy, depth=depth)
     table = mw.compile_json_schema(schema, vocabulary(), lazy=lazy, depth=length)
     assert mw.Matcher(table).accepts([1 + b for b in text.encode()])
@@ -711,7 +717,7 @@ def test_a_depth_is_enough_where_a_token_holds_a_text_that_fits(lazy):
             table = mw.compile_json_schema(schema, vocab, lazy=lazy, depth=1, whitespace="compact")
             assert mw.Matcher(table).accepts([257])
             continue
-        with pytest.raises(ConstraintError, match="depth=1 is enough for no text: raise it to 2"):
+        with pytest.raises(ConstraintError, match="depth 1 is enough for no text: raise it to 2"):
             mw.compile_json_schema(schema, vocab, lazy=lazy, depth=1, whitespace="compact")
 
 
@@ -940,6 +946,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "lazy", [pytest.param(False, marks=pytest.mark.slow, id="complete"), pytest.param(True, id="lazy")]
 )
@@ -961,6 +968,7 @@ def test_hostile_schemas_end_in_an_answer_or_an_error_within_the_budget(name, la
     assert found in endings or (lazy and found is None and BudgetError in endings)
 
 
+@pytest.mark.long
 def test_objects_of_many_states_are_bounded_by_what_they_take():
     rng = random.Random(16)
     keys = [[f"k{j}" for j in range(32) if rng.random() < 0.2] for _ in range(16)]
@@ -1097,5 +1105,5 @@ def test_an_undeclared_member_that_has_to_fail_comes_last_and_the_limit_has_a_na
     declared = {**schema, "not": {**schema["not"], "properties": {"a": {"type": "string"}}}}
     assert takes(mw.compile_json_schema(declared, vocabulary(), any_order=any_order), '{"a": 1, "b": "x"}')
     assert "comes after it" in NARROWER["not"]
-    readme = (Path(mw.__file__).parent / "README.md").read_text()
-    assert '{"not": {"additionalProperties": {"type": "string"}}}' in readme
+    page = (Path(mw.__file__).parent / "docs/reference/json_schema.md").read_text()
+    assert '{"not": {"additionalProperties": {"type": "string"}}}' in page

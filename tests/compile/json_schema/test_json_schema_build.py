@@ -55,9 +55,9 @@ from maskwright.compile.json_schema.algebra import (
     atoms,
     negate,
 )
-from maskwright.compile.json_schema.build import Builder, build
-from maskwright.compile.json_schema.cases import _ALL, _Branch, _either
-from maskwright.compile.json_schema.members import in_order
+from maskwright.compile.json_schema.build import build, new_builder
+from maskwright.compile.json_schema.cases import Branch, either
+from maskwright.compile.json_schema.key_order import in_order
 from maskwright.compile.json_schema.skeleton import (
     AnyOrder,
     ArrayAutomaton,
@@ -69,6 +69,7 @@ from maskwright.compile.json_schema.skeleton import (
     Step,
     Value,
 )
+from maskwright.compile.json_schema.sketches import ALL
 from maskwright.errors import BudgetError, ConstraintError, SchemaError
 from tests.strategies.odd_schemas import orders
 
@@ -382,7 +383,7 @@ def check_trimmed(root: Value) -> None:
 
 def made(parts: tuple[Node, ...], any_order: bool = False) -> tuple[Value, int]:
     """Return the trimmed value of disjoint formulas, and its inhabited labels."""
-    builder = Builder(Budget(seconds=60).begin(), any_order)
+    builder = new_builder(Budget(seconds=60).begin(), any_order)
     value = builder.value(parts)
     return value, builder.trimmed()[value]
 
@@ -466,6 +467,7 @@ def composed(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 formulas = st.recursive(leaves, composed, max_leaves=10)
 
 
+@pytest.mark.long
 @given(formulas, st.lists(instances, min_size=1, max_size=12))
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @example(Not(Members((("a", STR),), (), ANY)), [{"a": Decimal(1)}, {"a": "a", "x": None}])
@@ -483,6 +485,7 @@ def test_one_formula_and_its_skeleton_agree_on_every_instance(node: Node, some: 
         check_trimmed(value)
 
 
+@pytest.mark.long
 @given(st.lists(formulas, min_size=2, max_size=4), st.lists(instances, min_size=1, max_size=12))
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 def test_labels_tell_disjoint_formulas_apart(nodes: list[Node], some: list[Any]) -> None:
@@ -527,6 +530,7 @@ def check_ends(root: Value) -> None:
         assert len(ends) == len(states)
 
 
+@pytest.mark.long
 @given(formulas, st.lists(instances, min_size=1, max_size=8))
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @example(  # of two members one is `b`, so that `a` must be a text
@@ -554,6 +558,7 @@ def test_in_any_order_a_formula_and_its_skeleton_agree_on_every_instance(node: N
         check_ends(value)
 
 
+@pytest.mark.long
 @given(st.lists(formulas, min_size=2, max_size=3), st.lists(instances, min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_in_any_order_labels_tell_disjoint_formulas_apart(nodes: list[Node], some: list[Any]) -> None:
@@ -589,6 +594,7 @@ def small_instances() -> list[Any]:
 SMALL = small_instances()
 
 
+@pytest.mark.long
 @given(formulas)
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_formulas_agree_with_their_skeletons_on_all_small_instances(node: Node) -> None:
@@ -762,6 +768,7 @@ def test_a_key_that_decided_an_alternative_is_never_repeated() -> None:
     assert walk(value, [("a", "wrong"), ("b", x), ("z", None), ("a", x)]) == -1
 
 
+@pytest.mark.long
 @given(formulas, st.lists(st.tuples(st.sampled_from(KEYS), scalars), max_size=5))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_members_just_as_they_are_written_are_allowed_only_if_the_object_is(node: Node, members: list[Any]) -> None:
@@ -814,10 +821,10 @@ def test_nodes_made_by_threads_at_once_are_one_object() -> None:
 def test_the_condition_of_several_branches_is_their_union(branches: list[list[tuple[int, bool]]]) -> None:
     tests = [Required((key,)) for key in "abcd"]
     made_of = [
-        _Branch((), _ALL, tuple(tests[i] for i, ok in one if ok), tuple(tests[i] for i, ok in one if not ok))
+        Branch((), ALL, tuple(tests[i] for i, ok in one if ok), tuple(tests[i] for i, ok in one if not ok))
         for one in branches
     ]
-    found = _either(made_of)
+    found = either(made_of)
     for size in range(5):
         for keys in itertools.combinations("abcd", size):
             expected = any(all((("abcd"[i] in keys) == ok) for i, ok in one) for one in branches)
@@ -826,8 +833,8 @@ def test_the_condition_of_several_branches_is_their_union(branches: list[list[tu
 
 def test_what_one_branch_passes_need_not_fail_in_another() -> None:
     a, b, c = (Required((key,)) for key in "abc")
-    chain = [_Branch((), _ALL, (a,), ()), _Branch((), _ALL, (b,), (a,)), _Branch((), _ALL, (c,), (a, b))]
-    assert _either(chain) is any_of([a, b, c])
+    chain = [Branch((), ALL, (a,), ()), Branch((), ALL, (b,), (a,)), Branch((), ALL, (c,), (a, b))]
+    assert either(chain) is any_of([a, b, c])
 
 
 @given(st.permutations(UNIQUE), st.integers(1, 4), st.sampled_from([STR, INT, ANY, word("a", "zz"), any_of(UNIQUE)]))
@@ -941,6 +948,7 @@ def timed(node: Node, seconds: float = 60.0) -> tuple[Value, float]:
     return build(node, Budget(seconds=seconds).begin()), time.perf_counter() - started
 
 
+@pytest.mark.long
 def test_deep_nesting_does_not_exhaust_the_stack() -> None:
     node: Node = STR
     for _ in range(10_000):
@@ -988,6 +996,7 @@ def test_overlapping_alternatives_within_budget_or_an_error() -> None:
     assert label(value, {"k3": ""}) == 0
 
 
+@pytest.mark.long
 def test_what_members_are_asked_is_told_apart_once_for_all_counts() -> None:
     """A state for each number of members would else find it out anew."""
     some = [negate(Members((), ((letter, negate(word(letter.upper()))),), ANY)) for letter in "ab"]
@@ -1000,6 +1009,7 @@ def test_what_members_are_asked_is_told_apart_once_for_all_counts() -> None:
     assert label(value, needed | {"xb": "b"}) == -1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [ItemCount, MemberCount])
 def test_huge_bounds_are_met_by_the_budget(shape: Any) -> None:
     kind = shape.kind

@@ -23,7 +23,7 @@ from maskwright.automata import utf8
 from maskwright.automata.budget import Budget, Meter
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.labelled import Labelled, labelled, minimized, overlaid, relabelled, spelled
-from maskwright.compile.json_schema import formats, numbers, strings
+from maskwright.compile.json_schema import escapes, formats, key_classes, numbers, string_languages, strings
 from maskwright.compile.json_schema.algebra import (
     ANY,
     NEVER,
@@ -43,7 +43,7 @@ from maskwright.compile.json_schema.algebra import (
     any_of,
     negate,
 )
-from maskwright.compile.json_schema.skeleton import Bounded, Finite, Free, Regular
+from maskwright.compile.json_schema.skeleton import Bounded, Finite, Free, Regular, StringSet
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.errors import BudgetError, SchemaError
 
@@ -245,6 +245,7 @@ def test_plain_texts_of_a_number_are_read_by_its_value(node, values):
             assert label == expected, (text, formula)
 
 
+@pytest.mark.long
 @given(formulas(number_atoms), st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_whatever_is_written_for_a_number_is_in_the_formula(node, seed):
@@ -435,7 +436,7 @@ def format_holds(name: str, text: str) -> bool:
     return re.fullmatch(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*", text) is not None
 
 
-def label_in(found: strings.Text | None, text: str) -> int:
+def label_in(found: StringSet | None, text: str) -> int:
     if found is None:
         return -1
     if isinstance(found, Free):
@@ -486,9 +487,9 @@ def test_a_string_is_in_a_formula_its_negation_or_the_gap_of_a_format(node, word
         assert label_in(found, word) == (-1 if expected is None else 0 if expected else 1), word
         if expected is None:
             with pytest.raises(SchemaError, match="cannot be told"):
-                strings.holds(node, word)
+                string_languages.holds(node, word)
         else:
-            assert strings.holds(node, word) == expected
+            assert string_languages.holds(node, word) == expected
 
 
 lengths = st.builds(Length, st.integers(0, 4), st.none() | st.integers(0, 6))
@@ -520,7 +521,10 @@ def test_all_strings_but_some_are_told_from_those_that_have_labels(words, count,
     found = strings.texts((Words(left), Not(Words(out))) if left else (NEVER, Not(Words(out))), meter())
     if isinstance(found, Regular):
         check_shape(found.content)
-        listed, others = strings.language(Words(left), meter()), strings.language(Not(Words(out)), meter())
+        listed, others = (
+            string_languages.language(Words(left), meter()),
+            string_languages.language(Not(Words(out)), meter()),
+        )
         assert all(map(np.array_equal, found.content, labelled([listed, others], meter())))  # made the long way
     for text in [*(word for word in words if word != "\ud800"), *texts]:
         assert label_in(found, text) == (0 if text in left else -1 if text in out else 1), text
@@ -574,7 +578,7 @@ KEYS = ["", "a", "b", "ab", "abc", "é", "date", "1.2.3.4", "\udc00"]
 )
 @settings(max_examples=120, deadline=None)
 def test_keys_and_classes_of_other_strings_are_told_apart(keys, languages, words):
-    found, classes = strings.partition(keys, languages, meter())
+    found, classes = key_classes.partition(keys, languages, meter())
     check_shape(found)
     assert len(set(classes)) == len(classes)
     used = set(found.label.tolist()) - {-1}
@@ -593,10 +597,10 @@ def test_keys_and_classes_of_other_strings_are_told_apart(keys, languages, words
 
 
 def test_a_class_of_which_only_keys_are_does_not_occur():
-    found, classes = strings.partition(["a", "b"], [Words(("a",)), ANY], meter())
+    found, classes = key_classes.partition(["a", "b"], [Words(("a",)), ANY], meter())
     assert classes == [(False, True)]
     assert [found.label_of(w) for w in (b"a", b"b", b"c")] == [0, 1, 2]
-    found, classes = strings.partition(["a"], [], meter())
+    found, classes = key_classes.partition(["a"], [], meter())
     assert classes == [()]
     assert [found.label_of(w) for w in (b"a", b"", b"\xff")] == [0, 1, -1]
 
@@ -643,8 +647,8 @@ def spellings(text: str, ascii: bool) -> list[bytes]:
 @settings(max_examples=80, deadline=None)
 def test_every_needful_escape_is_read_and_no_other(ascii, content, text):
     inside = to_dfa(content, dialect="ecma", search=True)
-    found = labelled([inside, strings.language(Not(Pattern(content)), meter())], meter())
-    written = strings.escaped(found, ascii, meter())
+    found = labelled([inside, string_languages.language(Not(Pattern(content)), meter())], meter())
+    written = escapes.escaped(found, ascii, meter())
     for data in spellings(text, ascii):
         assert json.loads(b'"' + data) == text
         assert read(written, data) == (0 if inside.accepts(text.encode()) else 1), data
@@ -672,7 +676,7 @@ def test_what_is_sampled_from_a_text_is_json_of_a_word(ascii):
     rng = np.random.default_rng(7)
     for source in (r"^[\s\S]{0,4}$", "^[^a-z]*x$", r"^\S+\s$", r'^(?:\\["\x00-\x02]|é)*$'):
         content = to_dfa(source, dialect="ecma", search=True)
-        class_of, transition = strings.escaped(labelled([content], meter()), ascii, meter())
+        class_of, transition = escapes.escaped(labelled([content], meter()), ascii, meter())
         rows = np.append(
             np.where(transition == -2, len(transition), transition), np.full((1, transition.shape[1]), -1), 0
         )
@@ -686,14 +690,14 @@ def test_what_is_sampled_from_a_text_is_json_of_a_word(ascii):
 
 def test_a_text_that_needs_no_escapes_has_no_more_states_than_its_content():
     content = labelled([to_dfa("[a-z]+(-[a-z]+)*")], meter())
-    class_of, transition = strings.escaped(content, False, meter())
+    class_of, transition = escapes.escaped(content, False, meter())
     assert transition.shape[0] == content.num_states
     assert class_of.shape == (256,)
 
 
 @given(st.text(st.characters(), max_size=6), st.booleans())
 def test_quoted_words_are_what_json_writes(word, ascii):
-    data = strings.quoted(word, ascii)
+    data = escapes.quoted(word, ascii)
     assert json.loads(data) == word
     if all(not "\ud800" <= char <= "\udfff" for char in word):
         assert data == json.dumps(word, ensure_ascii=ascii).encode()
@@ -791,13 +795,13 @@ def test_a_format_lies_between_its_bounds_and_within_utf8(name):
 def test_a_mail_address_whose_domain_is_not_surely_valid_is_refused_and_so_is_its_negation(text):
     """A validator with IDNA's tables decides these: neither the format nor its negation may take them."""
     for node in (Format("idn-email"), Not(Format("idn-email"))):
-        assert not strings.language(node, meter()).accepts(text.encode())
+        assert not string_languages.language(node, meter()).accepts(text.encode())
         with pytest.raises(SchemaError, match="cannot be told exactly: a domain's label"):
-            strings.holds(node, text)
+            string_languages.holds(node, text)
 
 
 def test_what_is_no_mail_address_at_all_is_taken_by_the_negation():
-    dfa = strings.language(Not(Format("idn-email")), meter())
+    dfa = string_languages.language(Not(Format("idn-email")), meter())
     for text in ("", "2962", "a@", "a@-b", "ü@.c", "a@b..c"):
         assert dfa.accepts(text.encode())
     for text in ROWS["idn-email"][0].split():
@@ -885,6 +889,7 @@ def test_what_is_sampled_from_a_format_is_valid(name):
             assert by_python(name, text), text
 
 
+@pytest.mark.long
 @given(
     st.integers(2, 9998),
     st.integers(1, 12),

@@ -209,6 +209,7 @@ patterns = st.tuples(
 ).map("".join)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
 @given(patterns, st.lists(st.text(LETTERS, max_size=5), max_size=30), st.integers(0, 2**32 - 1))
 def test_random_patterns_accept_exactly_what_re_fullmatch_accepts(pattern: str, texts: list[str], seed: int) -> None:
@@ -235,6 +236,7 @@ pieces = st.sampled_from([*r"ab(){}[]*+?|^$.,-\12:=!<>#Pimsx é", *PIECES.split(
 OURS = ("back-reference", "atomic group", "possessive", "depends on whether another matched", "surrogate")
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=1500)
 @given(st.lists(pieces, min_size=1, max_size=7).map("".join))
 def test_a_pattern_is_malformed_where_re_says_so_and_nowhere_else(pattern: str) -> None:
@@ -317,6 +319,7 @@ def test_ignoring_case_a_letter_stands_for_the_letters_that_re_matches(ascii_onl
     re.purge()
 
 
+@pytest.mark.long
 def test_ignoring_case_a_range_stands_for_the_characters_that_re_matches() -> None:
     for low, high in (("a", "f"), ("0", "ÿ"), ("α", "ω"), ("Ā", "￿"), ("𐐀", "𐐧"), (" ", "\U0010ffff")):
         judge = re.compile(f"[{low}-{high}]", re.IGNORECASE)

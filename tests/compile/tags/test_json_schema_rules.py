@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile.grammar.build import compile_form
-from maskwright.compile.grammar.form import Grammar
-from maskwright.compile.grammar.special_tokens import VALUE, Special
+from maskwright.compile.grammar.form import Grammar, Special
+from maskwright.compile.grammar.special_tokens import VALUE
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.values import value_of, with_rules
@@ -70,7 +70,7 @@ def test_schemas_of_all_kinds_are_the_same_as_rules(name, options):
     one, other = mw.compile_json_schema(schema, vocab, **options), as_rules(schema, vocab, **options)
     same_along_walks(one, other, vocab, 1)
     if name in WHOLE:
-        same_along_walks(one, other.complete(), vocab, 2)
+        same_along_walks(one, other.to_table(), vocab, 2)
 
 
 @settings(RANDOM, max_examples=40 * TIMES)
@@ -126,8 +126,8 @@ def test_grammars_of_every_kind_stand_beside_schemas():
         table = compile_structural_tag(tag, vocab)
         if kinds == 4:
             with pytest.raises(mw.NoTableError, match="no finite table"):
-                table.complete()
-        for each in (table, table.complete()) if kinds == 3 else (table,):
+                table.to_table()
+        for each in (table, table.to_table()) if kinds == 3 else (table,):
             for i, text in enumerate(inside):
                 assert each.accepts(vocab.encode(f"So: {text} or {inside[0]}.")) == (i < kinds), text
             assert not any(each.accepts(vocab.encode(text)) for text in outside)

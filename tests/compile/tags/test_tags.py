@@ -18,7 +18,8 @@ from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.special_tokens import spelt
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
-from maskwright.compile.tags.reading import SpecialToken, Tag, TaggedText, plain, read_tags
+from maskwright.compile.tags.reading import read_tags
+from maskwright.compile.tags.tagged_text import SpecialToken, Tag, TaggedText, plain
 from maskwright.compile.tags.values import compile_values, value_of, with_rules
 from tests.oracles.naive_tags import SPECIAL, accepts
 
@@ -200,6 +201,7 @@ def a_text(rng: random.Random, tag: dict[str, Any]) -> str:
     return text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("kind", ["plain", "values"])
 def test_random_tags_allow_what_looking_for_triggers_and_ends_says(kind, part, vocab, monkeypatch):
@@ -235,7 +237,7 @@ def test_random_tags_allow_what_looking_for_triggers_and_ends_says(kind, part, v
                 check_masks(each, vocab, tokens[text])
         whole = [mw.Matcher(each) for each in tables]  # these read what was there before
         for each in tables:
-            each.complete()
+            each.to_table()
             assert {t for t in texts if each.accepts(tokens[t])} == {t for t in texts if expected[t]}, (seed, tag)
         whole += [mw.Matcher(each) for each in tables]
         for text in walked:
@@ -346,7 +348,7 @@ def test_numbers_end_where_the_end_of_their_tag_begins(vocab):
         for token in written("<a>1" if table.accepts(written("<a>1</a>")) else "n=1"):
             assert reader.advance(token)
         assert reader.is_accepting == (not table.accepts(written("<a>1</a>")))
-        table.complete()
+        table.to_table()
         assert table.accepts(written("<a>-1.5e3</a>")) != table.accepts(written("n=-1.5e3"))
         assert not table.accepts(written("n=1."))
 
@@ -375,7 +377,7 @@ def test_tables_can_be_pickled_and_saved(vocab, tmp_path):
     table = compile_structural_tag(TaggedText([Tag(SpecialToken("<t>"), "</", schema=TOOL)]), vocab)
     again = pickle.loads(pickle.dumps(table))
     assert again.vocabulary == vocab.fingerprint
-    table.complete().save(tmp_path / "tags.table")
+    table.to_table().save(tmp_path / "tags.table")
     read = mw.TransitionTable.load(tmp_path / "tags.table", vocabulary=vocab.fingerprint)
     for each in (again, read):
         assert each.accepts(written(SPECIAL[2] + '{"city": "a"}</ ok'))
@@ -386,7 +388,7 @@ def test_tables_can_be_pickled_and_saved(vocab, tmp_path):
 def test_a_processor_keeps_generated_text_within_tags(vocab):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     tag = Tag("<a>", "</a>", schema={"enum": ["a", "b"]})
     table = compile_structural_tag(TaggedText([tag], at_least=1, stop=True), vocab)
@@ -410,7 +412,7 @@ def test_a_token_that_is_named_is_itself_and_its_text_by_others_is_text(vocab):
         TaggedText([Tag(SpecialToken("<t>"), SpecialToken("<|y|>"), regex="[a-z<>]*")]), vocab
     )
     inside = written(SPECIAL[2] + "a<t>" + SPECIAL[1])
-    for each in (table, table.complete()):
+    for each in (table, table.to_table()):
         assert each.accepts(written("a<t>b"))
         assert each.accepts([*inside, *written("<t>")])
         assert not each.accepts(written(SPECIAL[2]))
@@ -506,9 +508,9 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({"type": "qwen_xml_parameter", "json_schema": {}}), "'qwen_xml_parameter' is not supported"),
     (a_tagged({**NUMBER, "style": "glm_xml"}), "/content/style: values are written as JSON"),
     (a_tagged({"type": "any_text", "max_tokens": 3}), "/content/max_tokens: tokens within a text are not counted"),
-    (a_tagged({"type": "regex", "pattern": "(a"}), "(?s)in /format/tags/0/content/pattern: .*\\^"),
+    (a_tagged({"type": "regex", "pattern": "(a"}), "(?s)^/format/tags/0/content/pattern: .*\\^"),
     (a_tagged({"type": "regex", "pattern": "</a>"}), "/format/tags/0/content: .*occurs within it first"),
-    (a_tagged({"type": "grammar", "grammar": "root ::= ("}), "in /format/tags/0/content/grammar"),
+    (a_tagged({"type": "grammar", "grammar": "root ::= ("}), "^/format/tags/0/content/grammar, line 1, column"),
     (a_tagged({"type": "json_schema", "json_schema": {"type": "strin"}}), "/format/tags/0/content/json_schema/type: "),
     (a_tagged({"type": "json_schema", "json_schema": {"pattern": "(a"}}), "/content/json_schema/pattern: "),
     (a_tagged(NUMBER, "1"), "/content/json_schema: the schema allows a number, .* '1' may follow"),
@@ -521,7 +523,7 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({"type": "any_text"}, {"token": 0}), "^/format/tags/0/end/token: .* is the token that ends a text"),
     (a_tagged({"type": "any_text", "max_chars": 10**20}), "/format/tags/0/content/max_chars: the most is"),
     (a_tagged({**NUMBER, "excludes": 0}), "/format/tags/0/content/excludes: a list is needed"),
-    (a_tagged({"type": "grammar", "grammar": "root ::= root"}), "in /format/tags/0/content/grammar: a rule derives no"),
+    (a_tagged({"type": "grammar", "grammar": "root ::= root"}), "/grammar, line 1, column 1: a rule derives no"),
     (a_tagged({"type": "repeat", "content": ANY_TEXT, "min": 0, "max": -1.0}), "/content/max: a count, 0 or more"),
     ("[]", "/: a structural tag is an object, not the array"),
     (TaggedText([Tag("<", "</", regex="a")], excludes="foo"), "/format/excludes: a list is needed"),
@@ -635,7 +637,7 @@ def test_names_of_tokens_count_in_what_a_cache_keeps(text, tmp_path):
         named = mw.Vocabulary.from_bytes(words, eos=0, special=names)
         cache = mw.Cache(named, directory=tmp_path)
         for table in (cache.compile_structural_tag(tag), cache.compile_grammar('start: <|t|> "a"')):
-            table.complete()
+            table.to_table()
             assert [mw.Matcher(table).advance(i) for i in (257, 258)] == [names["<|t|>"] == i for i in (257, 258)]
 
 
@@ -645,7 +647,8 @@ def test_names_of_tokens_count_in_what_a_cache_keeps(text, tmp_path):
 def test_lazy_tables_of_bounded_texts_can_be_pickled(source, vocab):
     made = mw.compile_grammar(source, vocab) if isinstance(source, str) else compile_structural_tag(source, vocab)
     other = pickle.loads(pickle.dumps(made))
-    assert (other.min_length, other.max_length) == (made.min_length, made.max_length)
+    whole = made.to_table()
+    assert (other.min_length, other.max_length) == (whole.min_length, whole.max_length)
     assert other.accepts(written("ab"))
 
 
@@ -666,7 +669,7 @@ def test_tokens_reach_from_one_value_into_the_next(other, between, whitespace):
     for whole in (False, True):
         table = compile_structural_tag(format_, vocab, whitespace=whitespace)
         if whole:
-            table.complete()
+            table.to_table()
         rng = random.Random(other)
         for _ in range(40):
             matcher = mw.Matcher(table)
@@ -699,8 +702,8 @@ def test_recursive_schemas_in_tags_are_open_as_deep_as_alone(vocab):
             for token in written(text)[:-1]:
                 assert allowed(inside, vocab.size) - {257 + LONGER.index(b"}</a>b")} == allowed(outside, vocab.size)
                 assert inside.advance(token) == outside.advance(token)
-        tagged.complete()
-        alone.complete()
+        tagged.to_table()
+        alone.to_table()
 
 
 def test_rules_of_several_grammars_are_kept_apart(vocab):
@@ -712,13 +715,13 @@ def test_rules_of_several_grammars_are_kept_apart(vocab):
     for _ in range(2):
         inside = {(i, text) for i in range(3) for text in ("a", "b", "ab") if table.accepts(written(f"<{i}>{text}</"))}
         assert inside == {(0, "a"), (1, "b"), (2, "ab")}
-        table.complete()
+        table.to_table()
 
 
 def test_free_text_is_utf_8(vocab):
     table = compile_structural_tag({"type": "triggered_tags", "triggers": ["<"], "tags": [
         {"begin": "<a>", "content": {"type": "any_text"}, "end": "</"}]}, vocab)  # fmt: skip
-    for each in (table, table.complete()):
+    for each in (table, table.to_table()):
         for before in ("", "<a>"):
             matcher = mw.Matcher(each)
             assert all(map(matcher.advance, written(before)))
@@ -736,11 +739,11 @@ def test_what_no_rule_stands_in_becomes_an_automaton_without_a_network(vocab, mo
 
     monkeypatch.setattr(grammars, "automaton", fails)
     words = {"type": "regex", "pattern": "[a-z]{1,30}x?"}
-    table = compile_structural_tag({"type": "repeat", "content": words, "min": 3, "max": 60}, vocab).complete()
+    table = compile_structural_tag({"type": "repeat", "content": words, "min": 3, "max": 60}, vocab).to_table()
     assert table.accepts(written("abc"))
     assert not table.accepts(written("ab"))
     with pytest.raises(AssertionError):
-        mw.compile_grammar('start: a a\na: "b" | "c"', vocab).complete()
+        mw.compile_grammar('start: a a\na: "b" | "c"', vocab).to_table()
 
 
 @pytest.mark.parametrize("way", ["lazy", "whole", "rules"])
@@ -760,7 +763,7 @@ def test_a_format_of_json_or_all_of_them_have_members_in_any_order(way):
             table = by_rules(tag, vocab)
         else:
             table = compile_structural_tag(tag, vocab, whitespace="compact", any_order=any_order)
-        matcher = mw.Matcher(table.complete() if way == "whole" else table)
+        matcher = mw.Matcher(table.to_table() if way == "whole" else table)
         for text, expected in (
             (f"<1>{backwards}</>", True), (f"<2>{backwards}</>", any_order), ('<2>{"a":null,"b":null}</>', True),
             ('<1>{"b":null,"b":null}</>', False), ('<1>{"b":null}</>', False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import threading
 
@@ -13,10 +14,25 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.runtime import numpy_ops, torch_ops
-from maskwright.runtime.arena.arena import Arena, Capacity, _Space
+from maskwright.runtime.arena.arena import Arena
+from maskwright.runtime.arena.arrays import ArenaArrays
+from maskwright.runtime.arena.capacity import Capacity
+from maskwright.runtime.arena.space import Space
 from maskwright.runtime.decode import beam_search, sample_sequences
-from maskwright.runtime.host import masks as packed
-from maskwright.table.transition_table import Common, leads_out
+from maskwright.runtime.host import nested_masks
+from maskwright.table.graph_checks import Common, leads_out
+from maskwright.table.groups import (
+    NO_ACTIONS,
+    NO_SITES,
+    NO_TRIE,
+    Bases,
+    Edges,
+    Rows,
+    TableArrays,
+    TokenClasses,
+    no_exits,
+)
+from tests.marks import marked
 
 torch = pytest.importorskip("torch")
 
@@ -53,7 +69,7 @@ def vocab():
 
 @pytest.fixture(scope="module")
 def tables(vocab):
-    return [
+    found = [
         mw.compile_json_schema(RECURSIVE, vocab),
         mw.compile_regex("[a-z]{1,50}", vocab),
         mw.compile_choices(["red", "green", "redder"], vocab),
@@ -64,6 +80,7 @@ def tables(vocab):
         mw.compile_json_schema(ENDS, vocab, depth=5),
         trie(vocab, [[1, 2, 3], [1, 2], [5], [7, 7, 7, 7]]),
     ]
+    return [table.to_table() for table in found]
 
 
 def trie(vocab, sequences):
@@ -118,6 +135,7 @@ def walk(name, arena, tables, order, rng, steps, remaining=None):
     dev = ops.at(placed(name, arena, remaining is not None), [arena.handles[i] for i in order])
     masks, advance, accepting = (traced(f) for f in (ops.bitmask, ops.advance, ops.accepting))
     state = ops.start(dev, len(order))
+    tables = [table.to_table() for table in tables]
     own = [numpy_ops.start(tables[i], 1) for i in order]
     left = None if remaining is None else np.array(remaining)
     opening = {1 + ord("{"), 1 + ord("["), 257, 264}
@@ -139,6 +157,7 @@ def walk(name, arena, tables, order, rng, steps, remaining=None):
         left = None if left is None else np.maximum(left - 1, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
 def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, tables):
     rng = np.random.default_rng(1)
@@ -147,8 +166,11 @@ def test_a_batch_of_all_tables_is_what_each_table_says_itself(name, arena, table
         walk(name, arena, tables, order, rng, 30)
 
 
-@pytest.mark.parametrize("ends", [1, 6])
-@pytest.mark.parametrize("name", ["numpy", "host", "torch", "jax"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    marked(itertools.product(["numpy", "host", "torch", "jax"], [1, 6]), slow=[("numpy", 1), ("numpy", 6), ("jax", 6)]),
+)
 def test_budgets_are_kept_as_each_table_keeps_them(name, ends, vocab, tables):
     made = Arena(vocab, dataclasses.replace(SMALL, ends=ends), budgets=True)
     chosen = tables if ends > 1 else [table for table in tables if not several(table)]
@@ -170,14 +192,16 @@ NEAR = [  # texts that come near the depth of 2, and of 4
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("budgets", [False, True])
-@pytest.mark.parametrize("name", ["numpy", "host", "torch"])
+@pytest.mark.parametrize(
+    ("name", "budgets"),
+    marked(itertools.product(["numpy", "host", "torch"], [False, True]), slow=[("numpy", True), ("torch", True)]),
+)
 def test_near_the_depth_it_says_what_a_table_of_less_depth_says(name, budgets, vocab):
     ops, _, array = backend(name)
     made = Arena(vocab, dataclasses.replace(SMALL, ends=6), budgets=budgets)
     refused = 0
     for schema, depth, text in NEAR:
-        table = mw.compile_json_schema(schema, vocab, depth=depth)
+        table = mw.compile_json_schema(schema, vocab, depth=depth).to_table()
         dev = ops.at(placed(name, made, budgets), [made.add(table)])
         state, own, step = ops.start(dev, 1), numpy_ops.start(table, 1), 1 if schema is ENDS else 11
         for done, byte in enumerate(text):
@@ -237,7 +261,7 @@ def test_what_tables_share_is_there_once(vocab):
     second = made.stored.free
     assert first["masks"] - second["masks"] <= 2
     assert first["classes"] - second["classes"] < 100
-    second_table = mw.compile_json_schema(number(1), vocab).complete()
+    second_table = mw.compile_json_schema(number(1), vocab).to_table()
     for name, size, common in (
         ("states", second_table.num_rows, second_table.common.rows),
         ("sites", second_table.num_sites, second_table.common.sites),
@@ -263,20 +287,27 @@ def is_apart(table, common):
 
     def distances(row):
         """What the targets of a row's base are away from it, where they are coded so."""
-        base = table.base_row[row]
-        targets = table.base_target[table.base_start[base] : table.base_start[base + 1]] if base >= bases else ()
+        base = table.rows.base[row]
+        targets = (
+            table.bases.target[table.bases.target_start[base] : table.bases.target_start[base + 1]]
+            if base >= bases
+            else ()
+        )
         return [code >> 1 for code in targets if code & 1 and 0 <= row + (code >> 1) < size]
 
     shared = range(1, rows + 1)
-    firsts = table.base_target[: table.base_start[bases]]
+    firsts = table.bases.target[: table.bases.target_start[bases]]
     return (
-        all(codes(table.edge_target[table.row_start[s] : table.row_start[s + 1]]) for s in shared)
-        and all(table.base_row[s] < bases and (not table.base_push.size or table.base_push[s] < sites) for s in shared)
+        all(codes(table.edges.target[table.rows.edge_start[s] : table.rows.edge_start[s + 1]]) for s in shared)
+        and all(
+            table.rows.base[s] < bases and (not table.sites.of_row.size or table.sites.of_row[s] < sites)
+            for s in shared
+        )
         and not any(code & 1 for code in firsts)
         and all(1 <= code >> 1 <= rows for code in firsts)
-        and all(1 <= table.action_state[a] <= rows for a in range(actions))
-        and all(k < sites for k in table.action_push[: table.action_start[actions]])
-        and codes(table.site_target[: table.site_start[sites]])
+        and all(1 <= table.actions.state[a] <= rows for a in range(actions))
+        and all(k < sites for k in table.actions.push[: table.actions.push_start[actions]])
+        and codes(table.sites.target[: table.sites.start[sites]])
         and not distances(0)
         and all(s + away > rows for s in range(rows + 1, size) for away in distances(s))
     )
@@ -286,9 +317,9 @@ def test_what_is_said_to_be_common_is_refused_or_kept_apart_rightly(vocab, table
     """Tables with calls, one with strings of bounded length, that are said to have other parts in common."""
     rng = random.Random(0)
     seen = set()
-    for table in (tables[i].complete() for i in (0, 3, 4, 7)):
+    for table in (tables[i].to_table() for i in (0, 3, 4, 7)):
         fields = {field.name: getattr(table, field.name) for field in dataclasses.fields(mw.TransitionTable)}
-        most = table.num_rows - 1, table.base_mask.size, table.num_sites, table.num_actions
+        most = table.num_rows - 1, table.bases.mask.size, table.num_sites, table.num_actions
         made, others = Arena(vocab, SMALL), [table]
         made.handles = [made.add(table)]
         tried = [tuple(max(0, count - rng.randrange(3)) for count in table.common) for _ in range(60)]
@@ -322,11 +353,12 @@ def test_no_row_leads_into_what_is_common_by_distance(row, away, leaves):
     none, nothing = np.zeros(0, np.int32), np.zeros(1, np.int32)
     base_row = np.where(np.arange(4) == row, 0, -1).astype(np.int32)
     starts, target = np.array([0, 1], np.int32), np.array([2 * away + 1], np.int32)
-    arrays = {
-        "row_start": np.zeros(5, np.int32), "edge_target": none, "base_row": base_row, "base_start": starts,
-        "base_target": target, "action_state": none, "action_start": nothing, "action_push": none,
-        "site_start": nothing, "site_target": none, "base_push": none,
-    }  # fmt: skip
+    arrays = TableArrays(
+        Rows(np.zeros(5, np.int32), np.zeros(4, np.bool_), base_row, none),
+        Edges(np.array([9, 10], np.uint8), none),
+        Bases(np.zeros((1, 1), np.uint32), none[:1], none[:1], starts, target),
+        TokenClasses(nothing, none.astype(np.uint8), none), NO_TRIE, NO_ACTIONS, no_exits(np.dtype(np.uint8)), NO_SITES,
+    )  # fmt: skip
     assert leads_out(arrays, Common(rows=1)) == leaves
 
 
@@ -347,16 +379,16 @@ def test_a_table_is_whole_where_the_first_place_was_taken_again(name):
     made.drop(gone)
     made.handles = [made.add(last), *kept]
     assert made.stored.evictions == 1
-    assert made.table.action_start[0] > 0
+    assert made.table.actions.push_start[0] > 0
     walk(name, made, [last, *others], list(range(4)), np.random.default_rng(0), 15)
 
 
 def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
     patterns = {f"p{i}": {"type": "string", "pattern": f"^.*{i}.*$"} for i in range(12)}
     schema = {"type": "object", "properties": patterns, "additionalProperties": False}
-    table = mw.compile_json_schema(schema, vocab).complete()
-    different = len(np.unique(table.masks, axis=0))
-    assert different < len(table.masks)
+    table = mw.compile_json_schema(schema, vocab).to_table()
+    different = len(np.unique(table.bases.masks, axis=0))
+    assert different < len(table.bases.masks)
     made = Arena(vocab, dataclasses.replace(SMALL, masks=different))
     made.fits(table)
     made.add(table)
@@ -365,19 +397,19 @@ def test_masks_and_lists_that_a_table_has_twice_are_counted_once(vocab):
 
 
 def test_refused_tables_leave_nothing_to_write(vocab):
-    table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).complete()
+    table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).to_table()
     made = Arena(vocab, dataclasses.replace(SMALL, states=table.num_rows + 60))
     torch_ops.put(made)
     made.add(mw.compile_regex("[a-z]{120}", vocab))
     for _ in range(3):
         with pytest.raises(mw.ArenaError):
             made.add(table)
-    assert not made._changes
+    assert not made.held.changes
 
 
 def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
-    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
-    free, write = made.stored.free, Arena._set
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
+    free, write = made.stored.free, ArenaArrays.set
     for after in (0, 3, 40, 75):
         left = [after]
 
@@ -388,18 +420,18 @@ def test_an_interrupted_table_leaves_nothing_behind(vocab, monkeypatch):
             write(self, name, start, values)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Arena, "_set", fails)
+            patch.setattr(ArenaArrays, "set", fails)
             with pytest.raises(MemoryError):
                 made.add(table)
         assert made.stored.free == free
         assert not made._lists
-        assert not made._changes
+        assert not made.held.changes
     made.handles = [made.add(table)]
     walk("host", made, [table], [0], np.random.default_rng(0), 20)
 
 
 def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
-    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).complete()
+    made, table = Arena(vocab, SMALL), mw.compile_json_schema(number(1), vocab).to_table()
     torch_ops.put(made)
     (mirror,) = made._mirrors.values()
     free, write = made.stored.free, mirror.write
@@ -434,8 +466,8 @@ def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
 
 def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
     tables = [mw.compile_json_schema(number(n), vocab) for n in range(40)]
-    common = tables[0].complete().common.rows
-    size = tables[0].num_rows - common + 1
+    common = tables[0].to_table().common.rows
+    size = tables[0].to_table().num_rows - common + 1
     made = Arena(vocab, dataclasses.replace(SMALL, states=5 * size + common + 1))
     handles = [made.add(table) for table in tables[:4]]
     made.drop(handles[1])
@@ -574,6 +606,7 @@ def test_what_never_fits_says_which_part_it_is(name, vocab, tables):
     assert made.stored.free == Arena(vocab, made.capacity).stored.free
 
 
+@pytest.mark.long
 def test_adding_compiles_nothing_again_in_jax(vocab, tables):
     jax = pytest.importorskip("jax")
     from maskwright.runtime import jax_ops
@@ -605,6 +638,7 @@ def test_adding_compiles_nothing_again_in_jax(vocab, tables):
     assert len(traces) == 1
 
 
+@pytest.mark.long
 def test_adding_compiles_nothing_again_in_torch(vocab, tables):
     made = Arena(vocab, SMALL)
     handle = made.add(tables[1])
@@ -695,7 +729,7 @@ def test_decoders_take_a_constraint_for_each_row(name, arena, tables):
 def test_threads_may_add_and_drop_while_others_read(vocab, tables):
     made = Arena(vocab, SMALL)
     held = made.add(tables[0])
-    expected = packed.compose_nested(made.table, made_state(made, held))
+    expected = nested_masks.compose_nested(made.table, made_state(made, held))
     wrong, stop = [], threading.Event()
 
     def churn(seed):
@@ -705,7 +739,7 @@ def test_threads_may_add_and_drop_while_others_read(vocab, tables):
 
     def read():
         while not stop.is_set():
-            if not np.array_equal(packed.compose_nested(made.table, made_state(made, held)), expected):
+            if not np.array_equal(nested_masks.compose_nested(made.table, made_state(made, held)), expected):
                 wrong.append(1)
 
     reader = threading.Thread(target=read)
@@ -747,6 +781,7 @@ def reached(ops, dev, inside, sequences):
     return state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch", "host", "jax"])
 @pytest.mark.parametrize("sequences", [ITEMS, [[7, 7], *ITEMS[:4], [1, 5], *ITEMS[4:]]], ids=["fixed", "ragged"])
 def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them(vocab, name, sequences):
@@ -772,6 +807,7 @@ def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them
         arena.table.input_rows(state.node)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
     arena = Arena(vocab, SMALL)
@@ -801,7 +837,7 @@ def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
 @settings(max_examples=60, deadline=None)
 def test_no_state_of_a_trie_in_an_arena_is_one_of_its_own_whatever_came_and_went(script):
     """However places are taken and given back, numbers of tables that are there never overlap."""
-    space, taken = _Space(160), {}
+    space, taken = Space(160), {}
     for kind, count in script:
         if kind < 3 and taken:
             start = list(taken)[kind % len(taken)]
@@ -845,6 +881,7 @@ def test_input_rows_of_an_arena_refuse_what_they_cannot_tell(vocab):
         arena.input_rows(handle, [handle.start])
 
 
+@pytest.mark.long
 def test_room_for_a_trie_is_twice_its_states_and_an_error_says_so(vocab):
     table = items(vocab, ITEMS)
     rows = table.num_states - 1  # of which the last marks an end

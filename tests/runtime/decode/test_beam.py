@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.runtime.decode import beam_search
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend
 
@@ -57,7 +58,7 @@ def check(name, table, rows, eos, weights, beams, **options):
 few = settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 @few
 @given(case=naive.sid_sets(), spare=st.integers(0, 3), renormalise=st.booleans(), seed=st.integers(0, 99))
 def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sids(name, case, spare, renormalise, seed):
@@ -67,7 +68,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sids(name, cas
     check(name, table, rows, None, weights, len(set(rows)) + spare, renormalise=renormalise)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 @few
 @given(
     case=naive.ragged_sets(eos=0), with_eos=st.booleans(), penalty=st.sampled_from([0.0, 0.7, 1.0]),
@@ -88,6 +89,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking_of_all_sequences(
     check(name, table, rows, eos, weights, beams, max_length=shorter)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 @pytest.mark.parametrize("count_eos", [False, True])
@@ -114,6 +116,7 @@ def test_the_empty_sequence_is_a_result_where_the_table_has_it(name, penalty, co
     assert lengths[0, 0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_few_beams_keep_the_best_of_all_allowed_continuations_at_every_step(name):
     """A step-by-step beam search over tuples, with allowed tokens far below the unmasked top."""
@@ -136,6 +139,7 @@ def test_few_beams_keep_the_best_of_all_allowed_continuations_at_every_step(name
         assert valid[b].all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_beams_never_cross(name):
     table = mw.compile_sids([[1, 2], [3, 4]], 6)
@@ -145,6 +149,7 @@ def test_beams_never_cross(name):
     assert sorted(map(tuple, tokens[0][valid[0]].tolist())) == [(1, 2), (3, 4)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_what_the_model_rules_out_is_flagged_and_the_rest_is_found(name):
     rows = [(1, 2), (3, 4), (5, 1), (0, 0)]
@@ -160,6 +165,7 @@ def test_what_the_model_rules_out_is_flagged_and_the_rest_is_found(name):
     assert (tokens[~valid] == -1).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_the_cache_follows_its_beam(name):
     """The cache holds each beam's own tokens, in a tree of arrays; the last step checks them."""
@@ -205,6 +211,7 @@ def test_a_custom_gather_is_used_and_a_cache_that_is_no_tree_is_refused():
         beam_search(step, object(), ops.put(table), **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_without_a_constraint_the_search_is_over_everything(name):
     ops, _ = backend(name)
@@ -233,6 +240,7 @@ def test_impossible_requests_are_refused(name):
         beam_search(step, None, dev, ops=ops, batch=1, beams=0, max_length=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eos", [None, 0])
 def test_the_whole_search_compiles_in_torch(eos, compiler):
@@ -251,6 +259,7 @@ def test_the_whole_search_compiles_in_torch(eos, compiler):
     torch.testing.assert_close(plain.scores, quick.scores)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("eos", [None, 0])
 def test_the_whole_search_jits_in_jax_with_the_table_as_an_argument(eos):
     jax = pytest.importorskip("jax")

@@ -88,6 +88,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "options"),
     [
@@ -167,7 +168,7 @@ def test_rows_that_have_ended_are_not_read_on():
 @pytest.mark.parametrize("kind", ["endless", "lists", "tree"])
 def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagged(kind):
     table, vocabulary, _ = subject(kind)
-    most = table.min_length + 2
+    most = table.to_table().min_length + 2
     model, found = run(kind, "torch", 3000, max_length=most)
     assert out(found.valid).all()
     assert out(found.lengths).max() <= most
@@ -229,6 +230,7 @@ def test_a_model_that_breaks_down_is_flagged_and_disturbs_no_other_row():
     assert (found.tokens[1:] == whole.tokens[1:]).all()
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_and_numbers_may_be_given():
     for name in ("numpy", "torch"):
         first, again, other = (run("record", name, 30, seed)[1] for seed in (4, 4, 5))
@@ -244,6 +246,7 @@ def test_the_same_seed_gives_the_same_and_numbers_may_be_given():
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("budget", [None, 0, 2])
 def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, budget):
@@ -317,6 +320,7 @@ def test_without_retokenising_what_was_drawn_stays_and_with_it_the_tokenizer_dec
     assert joined.matchers[0].is_accepting
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("animal", ["byte_level_bpe", "tekken"])
 def test_with_a_real_tokenizer_more_texts_are_as_it_writes_them_if_retokenised(animal):
     _, vocab = getattr(tokenizer_zoo, animal)()

@@ -28,7 +28,8 @@ from maskwright.runtime.decode import (
     sampling,
 )
 from maskwright.runtime.device.device_table import State
-from maskwright.table.transition_table import NestedState
+from maskwright.table.states import NestedState
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, FAST, backend, every_node, out
 
@@ -54,7 +55,7 @@ def members(table: mw.TransitionTable, max_length: int, budgets: bool = True) ->
 
     budgets: those that may be begun under a budget. Of nested tables these are fewer, as distances are upper bounds.
     """
-    found, live = set(), [((), (0, ()))]
+    table, found, live = table.to_table(), set(), [((), (0, ()))]
     while live:
         prefix, place = live.pop()
         for token, target in numpy_ops.moves(table, place).items():
@@ -185,6 +186,7 @@ def sequences(found: Any) -> list[naive.Tokens]:
 # -------------------------------------------------------------------------------------------- whole sequences
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -210,11 +212,12 @@ def test_sequences_have_the_distribution_of_constrained_decoding(name, kind):
     log_probs, log_mass = out(found.log_probs).reshape(-1), out(found.log_mass).reshape(-1)
     np.testing.assert_allclose(log_mass[:200], [truth[x][1] for x in drawn[:200]], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose((log_probs + log_mass)[:200], [truth[x][0] for x in drawn[:200]], rtol=1e-3, atol=1e-4)
-    if c.table.is_trie:
+    if (table := c.table.to_table()).is_trie:
         states = out(found.states).reshape(-1)[:50]
-        assert all(len(at) > 0 for at in c.table.input_rows(states))
+        assert all(len(at) > 0 for at in table.input_rows(states))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CASES)
 def test_backends_agree_exactly_given_the_same_uniform_numbers(kind):
     c = case(kind)
@@ -267,7 +270,7 @@ def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagge
     assert set(sequences(found)) <= every
     assert (out(found.tokens)[~valid] == -1).all()
     assert (out(found.log_mass)[~valid] == -np.inf).all()
-    assert (out(found.states)[~valid] == c.table.dead).all()
+    assert (out(found.states)[~valid] == c.table.to_table().dead).all()
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -331,6 +334,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_filters_agree_with_the_oracle_in_every_combination(name):
     """On uniform numbers in even steps each token is drawn as often as its probability says, within one draw."""
@@ -362,7 +366,7 @@ def test_filters_agree_with_the_oracle_in_every_combination(name):
             np.testing.assert_allclose(out(found.log_mass)[row * draws], mass, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_each_row_has_its_own_constraint_wherever_it_stands(name, monkeypatch):
     """All states at once, with few tokens gathered and with masks: the same tokens, all allowed, the same masses."""
     c, (ops, into) = case("ragged"), backend(name)
@@ -420,8 +424,14 @@ def test_at_a_known_level_only_its_width_is_gathered_and_nothing_changes(name, k
     assert widths == np.repeat([*c.table.widths, 1], 2).tolist()
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("special", ["tempered", "dtype"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("special", "name"),
+    marked(
+        itertools.product(["tempered", "dtype"], ALL),
+        slow=[("dtype", "numpy"), ("tempered", "numpy"), ("tempered", "torch")],
+    ),
+)
 def test_wide_rows_are_drawn_from_in_blocks_with_the_right_probabilities(name, special):
     """On an even grid of both uniform numbers; 3,000 weights are no multiple of a block."""
     ops, into = backend(name)
@@ -468,6 +478,7 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
     """Rows of many widths, masks from none to all, each row with filters of its own, by threads and without."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import drawing
     from maskwright.runtime.host.draw import BLOCK, WHOLE, Filters
 
     assert (WHOLE, BLOCK) == (sampling._WHOLE, sampling._BLOCK)  # or equal uniform numbers draw other tokens
@@ -491,9 +502,9 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
         assert masks.shape[1] == words
         uniforms = torch.from_numpy(rng.random((rows, 2)).astype(np.float32))
         asked = [FILTERS[i] for i in rng.integers(0, len(FILTERS), rows)]
-        assert torch_ops._can_draw(logits, masks)
-        found = torch_ops._draw_packed(masks, logits, uniforms, Filters.of(asked))
-        quick = torch_ops._draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
+        assert drawing.can_draw(logits, masks)
+        found = drawing.draw_packed(masks, logits, uniforms, Filters.of(asked))
+        quick = drawing.draw_packed(masks, logits, uniforms, Filters.of(asked), mass=False)
         assert (quick.valid == found.valid).all()
         assert np.isnan(quick.log_mass[quick.valid]).all()
         np.testing.assert_allclose(quick.log_probs, found.log_probs, rtol=1e-4, atol=1e-5)
@@ -526,6 +537,7 @@ def test_the_kernel_draws_what_array_operations_draw(kind):
 def test_the_kernel_takes_one_of_the_last_tokens_where_a_share_rounds_to_all():
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import drawing
     from maskwright.runtime.host.draw import Filters
 
     rng = np.random.default_rng(0)
@@ -535,7 +547,7 @@ def test_the_kernel_takes_one_of_the_last_tokens_where_a_share_rounds_to_all():
         masks = torch_ops.pack(torch.from_numpy(allowed))
         logits = torch.from_numpy(rng.normal(size=(200, columns)).astype(np.float32))
         uniforms = torch.full((200, 2), 1.0, dtype=torch.float64, requires_grad=True)
-        found = torch_ops._draw_packed(masks, logits, uniforms, Filters.of([(1.0, None, None, None)]))
+        found = drawing.draw_packed(masks, logits, uniforms, Filters.of([(1.0, None, None, None)]))
         last = columns - 1 - allowed[:, ::-1].argmax(1)
         assert (found.tokens >= last - 8).all()
         assert np.take_along_axis(allowed, found.tokens[:, None], 1).all()
@@ -556,6 +568,7 @@ def test_the_kernel_exponentiates_as_well_as_float32_can():
     np.testing.assert_array_equal(halves.astype(np.float32), bits.view(np.float16).astype(np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_of_probability_zero_is_drawn_at_either_end_of_the_uniform_numbers(name):
     ops, into = backend(name)
@@ -632,6 +645,7 @@ def test_a_model_that_breaks_down_in_the_middle_is_flagged_there(name):
     assert (out(found.log_probs)[~valid] == -np.inf).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
     ("options", "error", "message"),
@@ -666,6 +680,7 @@ def test_bad_options_are_refused(name, options, error, message):
         sample(dev, logits, state, into(random) if isinstance(random, np.ndarray) else random, ops=ops, **rest)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_impossible_runs_are_refused(name):
     ops = backend(name).ops
@@ -723,7 +738,7 @@ def test_allowed_logits_are_the_masked_full_logits(name, kind):
         np.testing.assert_array_equal((out(tokens) >= 0).sum(1), counts)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_sampling_from_allowed_logits_is_sampling_from_all_of_them(name):
     c, (ops, into) = case("choices"), backend(name)
     dev, rng = ops.put(c.table), np.random.default_rng(9)
@@ -817,6 +832,7 @@ def test_masking_alone_is_as_far_from_the_model_as_theorem_2_1_says():
     assert by_proof > 0.9 * math.log(1 / (1 - bad))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("K", [1, 2, 4, 7])
 def test_unbiased_samples_have_the_distribution_and_take_the_candidates_of_theorem_3_1(name, K):
@@ -866,6 +882,7 @@ def test_with_many_candidates_unbiased_samples_are_the_models_own(kind):
         fits(masked, target)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), [("torch", "lists without budgets"), ("jax", "endless")])
 def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     """Without budgets the target is P(x) given that x is complete by then."""
@@ -882,6 +899,7 @@ def test_candidates_that_are_not_complete_in_time_count_as_rejected(name, kind):
     fits(Counter(drawn), {x: math.exp(log_p) / inside for x, (log_p, _) in truth.items()})
 
 
+@pytest.mark.long
 def test_backends_agree_exactly_on_unbiased_samples_given_the_same_uniform_numbers():
     c, weights = theorem_2_1(0.8, 0.1)
     rng = np.random.default_rng(0)
@@ -957,6 +975,7 @@ def test_beams_are_reranked_in_proportion_to_their_scores(name):
 # ------------------------------------------------------------------------------------------ traced and compiled
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ragged", pytest.param("lists", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_all_of_it_compiles_whole_in_torch(kind, compiler):
@@ -982,6 +1001,7 @@ def test_all_of_it_compiles_whole_in_torch(kind, compiler):
     assert own().valid.all()
 
 
+@pytest.mark.long
 def test_nothing_of_it_needs_a_value_on_the_host():
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -1003,7 +1023,8 @@ def test_nothing_of_it_needs_a_value_on_the_host():
                 assert sample(dev, logits, ops.start(dev, 12), None, ops=ops, **options).tokens.shape == (12,)
 
 
-@pytest.mark.parametrize("kind", ["sids with eos", "regex", pytest.param("lists", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sids with eos", "regex", "lists"])
 def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
     jax = pytest.importorskip("jax")
 
@@ -1022,6 +1043,7 @@ def test_all_of_it_jits_in_jax_with_the_table_as_an_argument(kind):
         np.testing.assert_allclose(out(mine), out(wanted), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("kind", ["sids with eos", "ragged", "choices"])
 def test_allowed_tokens_agree_with_numpy_at_every_state(name, kind):
@@ -1047,7 +1069,7 @@ def test_allowed_tokens_agree_with_numpy_at_every_state(name, kind):
 def test_a_nested_state_is_carried_through():
     """A guard for the tests above: the recursive schema's table has a stack."""
     c = case("lists")
-    assert isinstance(numpy_ops.start(c.table, 1), NestedState)
+    assert isinstance(numpy_ops.start(c.table.to_table(), 1), NestedState)
     assert (1, 6, 2) in c.rows  # [ [] ]
     assert all(isinstance(row, tuple) for row in c.rows)
 
@@ -1073,6 +1095,7 @@ def test_options_that_are_no_numbers_of_their_kind_are_refused():
         sample(table, np.zeros((1, 4)), numpy_ops.start(table, 1), np.random.default_rng(0), ops=numpy_ops, temperature=1e-50)  # fmt: skip  # noqa: E501
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_a_top_p_that_is_nothing_in_the_logits_type_keeps_the_best(name):
     ops, array = backend(name)

@@ -15,6 +15,7 @@ import pytest
 import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import sample_jumping, speculative, speculative_sample
+from tests.marks import marked
 from tests.oracles import readers
 from tests.oracles.readers import Mixed, Toy
 from tests.runtime.decode.test_jump import PROMPTS, rows_of, subject
@@ -60,6 +61,7 @@ def check(target: Toy, kind: str, found: Any, **options: Any) -> None:
 # ------------------------------------------------------------------------------------------------- distributions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ragged", pytest.param("sids", marks=pytest.mark.slow), "endless", "lists"])
 @pytest.mark.parametrize(
     ("draft", "branches"),
@@ -79,6 +81,7 @@ def test_sequences_have_the_targets_masked_distribution_and_carry_its_log_probab
     check(target, kind, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "branches"),
     [
@@ -92,6 +95,7 @@ def test_the_same_holds_in_numpy_and_jax(name, kind, branches):
     check(target, kind, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "branches"),
     [
@@ -105,10 +109,14 @@ def test_filters_are_those_of_the_target(options, branches):
     check(target, "endless", found, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "draft", "branches"),
-    [("sids", "bad", (2, 2)), ("lists", "good", (1, 1)), ("record", "bad", (1, 1)), ("record", "good", TREE),
-     ("tree", "bad", (2, 1))],
+    marked(
+        [("sids", "bad", (2, 2)), ("lists", "good", (1, 1)), ("record", "bad", (1, 1)), ("record", "good", TREE),
+         ("tree", "bad", (2, 1))],
+        slow=[("record", "good", TREE)],
+    ),
 )  # fmt: skip
 def test_with_jumps_the_distribution_is_that_of_sampling_with_jumps(kind, draft, branches):
     target, _, found = run(kind, draft, branches, jumping=True, draws=1500)
@@ -116,10 +124,24 @@ def test_with_jumps_the_distribution_is_that_of_sampling_with_jumps(kind, draft,
     assert found.forced.sum() > 0 or kind == "lists"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "branches"), [("numpy", (1, 1)), ("numpy", TREE), ("torch", TREE), ("torch", (1, 1)), ("jax", (1,))]
+    ("jumping", "name", "branches"),
+    marked(
+        [
+            (jumping, name, branches)
+            for jumping in (True, False)
+            for name, branches in [
+                ("numpy", (1, 1)),
+                ("numpy", TREE),
+                ("torch", TREE),
+                ("torch", (1, 1)),
+                ("jax", (1,)),
+            ]
+        ],
+        slow=[(False, "jax", (1,))],
+    ),
 )
-@pytest.mark.parametrize("jumping", [True, False])
 def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, branches, jumping):
     rows = np.random.default_rng(3).integers(1, 8, (60, 4))
     rows[::3, 1:] = [2, 7, 7]  # so that some is forced
@@ -145,6 +167,7 @@ def test_with_a_sorted_matrix_all_is_as_with_the_table_of_the_same_set(name, bra
         assert mw.sort_sids(rows, 40).contains(out(by_matrix.tokens)[:, :4]).all()
 
 
+@pytest.mark.long
 def test_with_jumps_over_a_sorted_matrix_the_distribution_is_the_targets():
     c = case("sids")
     matrix = mw.sort_sids(sorted(c.rows), 40)
@@ -152,6 +175,7 @@ def test_with_jumps_over_a_sorted_matrix_the_distribution_is_the_targets():
     check(target, "sids", found, jumping=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 @pytest.mark.parametrize("branches", [(1, 1), (2, 1)])
 def test_constraints_of_different_vocabulary_sizes_each_give_their_own_rows_the_targets_distribution(name, branches):
@@ -181,15 +205,16 @@ def _always(ops: Any, uniform: Any, p: Any, q: Any) -> Any:
 
 
 MUTANTS: dict[str, Any] = {
-    "_accepts always": ("_accepts", _always),
-    "_accepts by p alone": ("_accepts", lambda ops, uniform, p, q: uniform < p[:, 0]),
-    "_accepts by the greater": ("_accepts", lambda ops, uniform, p, q: p[:, 0] >= q[:, 0]),
-    "_rest is all of p": ("_rest", lambda ops, p, q: p),
-    "_rest keeps what the draft has": ("_rest", lambda ops, p, q: ops.where(p > 0, p * (q < p) + 1e-9, 0.0)),
-    "_without leaves the token in": ("_without", lambda ops, x, token: x),
+    "_accepts always": ("accepts", _always),
+    "_accepts by p alone": ("accepts", lambda ops, uniform, p, q: uniform < p[:, 0]),
+    "_accepts by the greater": ("accepts", lambda ops, uniform, p, q: p[:, 0] >= q[:, 0]),
+    "_rest is all of p": ("rest_of", lambda ops, p, q: p),
+    "_rest keeps what the draft has": ("rest_of", lambda ops, p, q: ops.where(p > 0, p * (q < p) + 1e-9, 0.0)),
+    "_without leaves the token in": ("without", lambda ops, x, token: x),
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS)
 @pytest.mark.parametrize("kind", ["endless", "sids"])
 def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
@@ -197,20 +222,21 @@ def test_each_wrong_rule_is_found_out(kind, mutant, monkeypatch):
     name, function = MUTANTS[mutant]
     monkeypatch.setattr(speculative, name, function)
     target, _, found = run(kind, "bad", (2, 2), draws=4000)
-    if name == "_without":
+    if name == "without":
         return check(target, kind, found)
     with pytest.raises(AssertionError, match="statistic"):
         check(target, kind, found)
     return None
 
 
+@pytest.mark.long
 def test_children_drawn_without_replacement_but_tried_as_if_with_it_are_found_out(monkeypatch):
     """q must be normalised anew after each child: here the second is weighed by its first probability."""
     real = speculative._verify
 
     def verify(run: Any, layout: Any, drafted: Any, logits: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(speculative, "_without", lambda ops, x, token: x)
+            patch.setattr(speculative, "without", lambda ops, x, token: x)
             return real(run, layout, drafted, logits)
 
     monkeypatch.setattr(speculative, "_verify", verify)
@@ -376,7 +402,7 @@ def test_rows_advance_by_different_amounts_and_lengths_stay_where_rows_have_ende
 def test_budgets_complete_everything_in_time_and_without_them_the_rest_is_flagged(kind, branches):
     table, _, _ = subject(kind)
     ops, _ = backend("torch")
-    most = table.min_length + 2
+    most = table.to_table().min_length + 2
     options = {"jumping": True} if kind == "tree" else {}
     target, _, found = run(kind, "bad", branches, draws=1500, max_length=most, **options)
     assert out(found.valid).all()

@@ -22,8 +22,11 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device.device_table import State
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import logits as host_logits
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import team as host_team
 from tests.oracles import naive
+from tests.strategies.tables import table_of
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 2**32 - 1)
@@ -76,23 +79,23 @@ def random_graph(seed: int) -> mw.TransitionTable:
                     row[t] = rows + 1  # the dead state
         own.append(dict(sorted(row.items())))
     arrays: dict[str, Any] = {
-        "row_start": np.cumsum([0, *map(len, own)]).astype(np.int32),
-        "edge_token": np.array([*(t for row in own for t in row), size, size + 1], kind),
-        "edge_target": np.array([t for row in own for t in row.values()], np.int32),
-        "base_row": base_row,
-        "masks": masks,
-        "base_mask": np.array([m for m, _, _ in bases], np.int32),
-        "base_classes": np.array([g for _, g, _ in bases], np.int32),
-        "base_start": np.arange(0, 4 * len(bases) + 1, 4).astype(np.int32),
-        "base_target": np.array([c for _, _, codes in bases for c in codes], np.int32),
-        "class_start": np.cumsum([0, *map(len, lists)]).astype(np.int32),
-        "class_token": np.array([t for group in lists for t in group], kind),
-        "class_id": np.array([k for group in lists for k in group.values()], np.int32),
+        "rows.edge_start": np.cumsum([0, *map(len, own)]).astype(np.int32),
+        "edges.token": np.array([*(t for row in own for t in row), size, size + 1], kind),
+        "edges.target": np.array([t for row in own for t in row.values()], np.int32),
+        "rows.base": base_row,
+        "bases.masks": masks,
+        "bases.mask": np.array([m for m, _, _ in bases], np.int32),
+        "bases.class_list": np.array([g for _, g, _ in bases], np.int32),
+        "bases.target_start": np.arange(0, 4 * len(bases) + 1, 4).astype(np.int32),
+        "bases.target": np.array([c for _, _, codes in bases for c in codes], np.int32),
+        "classes.start": np.cumsum([0, *map(len, lists)]).astype(np.int32),
+        "classes.token": np.array([t for group in lists for t in group], kind),
+        "classes.number": np.array([k for group in lists for k in group.values()], np.int32),
     }
     accepting = rng.random(rows) < rng.choice([0.1, 0.4])
     while True:
         try:
-            return mw.TransitionTable.graph(vocab_size=size, eos=eos, accepting=accepting.copy(), **arrays)
+            return table_of({**arrays, "rows.accepting": accepting.copy()}, vocab_size=size, eos=eos)
         except mw.TableError as error:
             dead_end = re.fullmatch(r"no end can be reached from a row: .* \(at (\d+)\)", str(error))
             if dead_end is None:
@@ -126,11 +129,11 @@ def bound() -> mw.TransitionTable:
     vocab = mw.Vocabulary.from_bytes([b"", *letters, *sorted(longer), *(bytes([b]) for b in range(256))], eos=0)
     table = mw.compile_regex("(?:[abc]{0,40}[bcd]{5,30})(?:x[abcd]*abc[abcd]*)?", vocab)
     assert not table.is_trie
-    assert table.base_mask.size > 1
-    assert (table.base_target & 1).any(), "relative codes"
+    assert table.bases.mask.size > 1
+    assert (table.bases.target & 1).any(), "relative codes"
     assert table.num_edges
-    assert (table.edge_target == table.dead).any(), "edges that take a token away"
-    assert table.class_token.size
+    assert (table.edges.target == table.dead).any(), "edges that take a token away"
+    assert table.classes.token.size
     return table
 
 
@@ -174,9 +177,10 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, and by gathers alone as on any device."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import compat
 
     if request.param == "gathers":
-        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
+        monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     return SimpleNamespace(ops=torch_ops, torch=torch, kernels=request.param == "kernels")
 
 
@@ -185,16 +189,17 @@ def torch_way(request, monkeypatch) -> SimpleNamespace:
 
 def test_the_random_graphs_of_these_tests_have_what_graphs_can_have():
     tables = [random_graph(seed) for seed in range(60)]
-    assert sum((t.edge_target == t.dead).any() for t in tables) > 10
-    assert sum((t.base_target & 1).any() for t in tables) > 20
-    assert sum(np.bincount(t.base_row[t.base_row >= 0], minlength=1).max() > 1 for t in tables) > 10
-    assert sum((t.base_target >> 1 >= t.num_rows - 1).any() for t in tables) > 10
+    assert sum((t.edges.target == t.dead).any() for t in tables) > 10
+    assert sum((t.bases.target & 1).any() for t in tables) > 20
+    assert sum(np.bincount(t.rows.base[t.rows.base >= 0], minlength=1).max() > 1 for t in tables) > 10
+    assert sum((t.bases.target >> 1 >= t.num_rows - 1).any() for t in tables) > 10
     assert sum(t.num_rows == 1 for t in tables) > 3
-    assert sum(bool(t.accepting[0]) for t in tables) > 10
+    assert sum(bool(t.rows.accepting[0]) for t in tables) > 10
     assert sum(t.eos is None for t in tables) > 10
     assert sum(t.distance[:-1].max() > 1 for t in tables) > 10
 
 
+@pytest.mark.long
 @some
 @given(seeds)
 def test_numpy_agrees_with_the_walk_of_a_table(seed):
@@ -217,18 +222,19 @@ def test_numpy_agrees_with_the_walk_of_a_table(seed):
 def test_masks_packed_on_the_host_are_the_specification(seed):
     table = random_table(seed)
     nodes = some_nodes(table, 40, seed)
-    same(packed.compose(table, nodes), numpy_ops.bitmask(table, State(nodes)))
+    same(host_masks.compose(table, nodes), numpy_ops.bitmask(table, State(nodes)))
     rng = np.random.default_rng(seed)
     for high in (3, 9, 2**40):
         room = rng.integers(-1, high, nodes.size)
-        same(packed.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes), room))
+        same(host_masks.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes), room))
     room = np.full(nodes.size, 2**31)  # more than the distance by which the dead state is marked
-    same(packed.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes)))
+    same(host_masks.compose(table, nodes, room), numpy_ops.bitmask(table, State(nodes)))
 
 
 # ------------------------------------------------------------------------------------------------ torch
 
 
+@pytest.mark.long
 @some
 @given(seed=seeds)
 def test_torch_agrees_with_numpy(torch_way, seed):
@@ -295,6 +301,7 @@ def test_torch_selects_as_numpy_does(torch_way, seed, renormalise):
         )
 
 
+@pytest.mark.long
 def test_torch_agrees_with_numpy_where_rows_share_bases(torch_way, bound):
     ops, into = torch_way.ops, torch_way.torch.tensor
     dev = ops.put(bound, budgets=True)
@@ -325,6 +332,7 @@ def large() -> tuple[mw.TransitionTable, mw.Vocabulary]:
     return mw.compile_regex("x[a-d]{3,30}(?:[0-9]{1,9})?", vocab), vocab
 
 
+@pytest.mark.slow
 def test_a_vocabulary_of_262_144_tokens(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
     table, vocab = large()
@@ -447,7 +455,7 @@ def test_a_step_compiles_whole_in_torch(compiler):
     from maskwright.runtime import torch_ops as ops
 
     table = random_graph(5)
-    assert table.base_mask.size
+    assert table.bases.mask.size
     dev = ops.put(table, budgets=True)
 
     def step(logits, state, room):
@@ -513,9 +521,9 @@ def test_threads_write_what_one_would(dtype, threads):
     words[rng.random(words.shape) < 0.3] = 0
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     logits = rng.integers(1, 100, (37, 31_980)).astype(dtype)
-    assert logits.size > packed._PARALLEL
+    assert logits.size > host_team._PARALLEL
     wanted = np.where(bits_of(words, 31_980), logits, -5)
-    packed.apply(words, logits, -5, threads)
+    host_logits.apply(words, logits, -5, threads)
     same(logits, wanted)
 
 
@@ -524,22 +532,25 @@ def test_masks_are_made_right_by_many_threads_at_once():
     nodes = some_nodes(table, 9)
     wanted = numpy_ops.bitmask(table, State(nodes))
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: packed.compose(table, nodes), range(40)):
+        for found in pool.map(lambda _: host_masks.compose(table, nodes), range(40)):
             same(found, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_threads_work_in_a_forked_process():
     code = """
 import os, warnings
 import numpy as np
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import team as host_team
+from maskwright.runtime.host import logits as host_logits
 warnings.simplefilter("ignore")
 logits = np.ones((8, 1 << 17), np.int32)
-packed.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
+host_logits.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
 pid = os.fork()
 logits[:] = 1
-packed.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
+host_logits.apply(np.zeros((8, 1), np.uint32), logits, -5, 4)
 assert (logits == -5).all()
 if not pid:
     os._exit(7)
@@ -548,6 +559,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.long
 def test_the_triton_kernel_writes_what_numpy_says():
     pytest.importorskip("torch")
     pytest.importorskip("triton")
@@ -603,6 +615,7 @@ def check_triton() -> None:
 # ------------------------------------------------------------------------------------------------ JAX
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [5, 4, None])
 def test_jax_agrees_with_numpy(seed, bound):
     jax = pytest.importorskip("jax")
@@ -748,6 +761,7 @@ def test_writing_within_a_budget_always_ends_complete(torch_way, seed):
     assert out(ops.accepting(dev, state)).all()
 
 
+@pytest.mark.long
 @some
 @given(seed=seeds)
 def test_a_budget_allows_what_can_still_be_finished_within_it(seed):

@@ -15,12 +15,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
-from maskwright.runtime.host import masks as packed
-from maskwright.table.transition_table import NEVER, NestedState
+from maskwright.runtime.host import follow as host_follow
+from maskwright.runtime.host import logits as host_logits
+from maskwright.runtime.host import orders
+from maskwright.runtime.host import team as host_team
+from maskwright.table.states import NestedState
+from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_nested_operations import ROOMY, bits_of, bound, random_model, some_places, state_of
 
@@ -56,7 +61,7 @@ def vocabulary() -> mw.Vocabulary:
 @functools.cache
 def compiled(name: str, depth: int = 3) -> mw.TransitionTable:
     schema = {"tree": TREE, "lists": LISTS, "flat": FLAT, "good": GOOD}[name]
-    return mw.compile_json_schema(schema, vocabulary(), depth=depth, whitespace="compact")
+    return mw.compile_json_schema(schema, vocabulary(), depth=depth, whitespace="compact").to_table()
 
 
 def read(tokens: Any) -> Any:
@@ -94,17 +99,21 @@ def words_of(mask: Any) -> np.ndarray:
     return out(mask).view(np.uint32)
 
 
-@pytest.fixture(params=["kernels", "threads", "gathers", "gathers and searches"])
+WAYS = ["kernels", "threads", "gathers", "gathers and searches"]
+
+
+@pytest.fixture(params=WAYS)
 def torch_way(request, monkeypatch) -> SimpleNamespace:
     """torch_ops by its kernels on the host, by gathers alone as on any device, and with targets of sites searched."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops
+    from maskwright.runtime.device.torch import compat
 
     if request.param == "threads":
-        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "_PARALLEL", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     elif request.param != "kernels":
-        monkeypatch.setattr(torch_ops, "_plain", lambda *x: False)
+        monkeypatch.setattr(compat, "is_plain", lambda *x: False)
     if request.param == "gathers and searches":
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)
@@ -133,6 +142,8 @@ def some_tokens(rng: np.random.Generator, table: mw.TransitionTable, state: Any)
 # ------------------------------------------------------------------------------------------------ torch
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("torch_way", marked(WAYS, slow=["kernels"]), indirect=True)
 @some
 @with_rooms
 @given(seed=seeds)
@@ -159,7 +170,7 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
             same(ops.mask_logits_(dev, into(logits), state, left), wanted)
         same(ops.accepting(dev, state), numpy_ops.accepting(table, expected))
         far = [numpy_ops.distance(table, place) for place in numpy_ops._configurations(table, expected)]
-        same(ops.distance(dev, state).clamp(max=NEVER), np.minimum(far, NEVER))
+        same(ops.distance(dev, state).clamp(max=UNREACHABLE), np.minimum(far, UNREACHABLE))
     found, wanted = ops.candidates(dev, into(logits), state, 5), numpy_ops.candidates(table, logits, expected, 5)
     close(found.scores, wanted.scores)
     same(found.tokens, wanted.tokens)
@@ -177,11 +188,11 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     from maskwright.runtime import torch_ops as ops
 
     if not many:
-        monkeypatch.setattr(packed, "_PARALLEL", 0)
+        monkeypatch.setattr(host_team, "_PARALLEL", 0)
     table = compiled("tree")
     dev = ops.put(table, budgets=True)
     rng = np.random.default_rng(1)
-    rows = 9 if not many else 1 + packed._PARALLEL // table.vocab_size
+    rows = 9 if not many else 1 + host_team._PARALLEL // table.vocab_size
     expected = numpy_ops.start(table, rows)
     for _ in range(5):
         expected = numpy_ops.advance(table, expected, some_tokens(rng, table, expected))
@@ -189,8 +200,8 @@ def test_threads_mask_rows_wherever_they_lie(kind, many, monkeypatch):
     state = NestedState(*(torch.tensor(part) for part in expected))
     others = NestedState(state.node.int(), state.stack.long(), state.height.long().repeat_interleave(2)[::2])
     taken = []
-    given_ = packed.apply_nested
-    monkeypatch.setattr(packed, "apply_nested", lambda *each: taken.append(1) or given_(*each))
+    given_ = orders.apply_nested
+    monkeypatch.setattr(orders, "apply_nested", lambda *each: taken.append(1) or given_(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for places in (state, others):
         for left in (None, torch.arange(rows) % 9):
@@ -217,14 +228,15 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
     """By one thread or by torch's: states of other types, tokens apart, stray states, none of which is changed."""
     torch = pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
+    from maskwright.runtime.device.torch import memory
 
     table = compiled("tree")
     dev = ops.put(table)
     rng = np.random.default_rng(rows)
     teams = []
-    team = ops._team()
+    team = memory._team()
     if team is not None:
-        monkeypatch.setattr(ops, "_team", lambda: lambda *each: teams.append(1) or team(*each))
+        monkeypatch.setattr(memory, "_team", lambda: lambda *each: teams.append(1) or team(*each))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     expected = numpy_ops.start(table, rows)
     state = NestedState(*(torch.tensor(part) for part in expected))
@@ -242,7 +254,7 @@ def test_threads_follow_tokens_of_rows_wherever_they_lie(rows, monkeypatch):
         if step % 5 == 4:
             expected = numpy_ops.start(table, rows)
             state = NestedState(*(torch.tensor(part) for part in expected))
-    assert len(teams) == (40 if team is not None and rows >= packed._FEW_ROWS else 0)
+    assert len(teams) == (40 if team is not None and rows >= host_follow._FEW_ROWS else 0)
     stray = state._replace(node=torch.where(torch.arange(rows) == rows - 1, table.num_states + 9, state.node))
     with pytest.raises(ValueError, match="state"):
         ops.advance(dev, stray, torch.ones(rows, dtype=torch.long))
@@ -256,7 +268,7 @@ def test_processors_with_and_without_stores_by_masks_write_the_same(kind):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     words[:4, :32], words[4:8, :32] = 0, 2**32 - 1  # whole blocks too
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    for apply in (packed._apply_blocks, packed._apply_parts):
+    for apply in (host_logits._apply_blocks, host_logits._apply_parts):
         rows = rng.integers(0, 9, (40, 2303)).astype(kind)[:, 3:2243]
         wanted = np.where(allowed, rows, kind(-7))
         for mask, row, expected in zip(words, rows, wanted, strict=True):
@@ -324,7 +336,7 @@ def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_wa
     rng = np.random.default_rng(depth)
     rows, steps = 24, 30
     room = np.maximum(table.min_length, np.arange(rows) + 4)
-    assert (name == "good") is (table.distances.code_room.size > 0)
+    assert (name == "good") is (table.distances.code_frames.size > 0)
     state, expected = ops.start(dev, rows), numpy_ops.start(table, rows)
     matchers = [mw.Matcher(table, max_tokens=int(most)) for most in room]
     texts: list[list[int]] = [[] for _ in range(rows)]
@@ -370,6 +382,7 @@ def test_torch_writes_what_a_schema_allows_and_no_deeper_than_the_limit(torch_wa
     assert nesting(deepest[:taken]) in (depth, depth + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_step_compiles_whole_in_torch(compiler):
     torch = pytest.importorskip("torch")
@@ -518,18 +531,20 @@ def jax_steps() -> Any:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["tree", "good", 3, "searched and looped"])
 def test_jax_agrees_with_numpy(which, monkeypatch):
     pytest.importorskip("jax")
     import jax.numpy as jnp
 
     from maskwright.runtime import jax_ops as ops
+    from maskwright.runtime.device.jax import stacks
 
     seed = 72 if which == "searched and looped" else which
     if seed == 72:
         monkeypatch.setattr(device_table, "_DENSE", 0)
         monkeypatch.setattr(device_table, "_SPARSE", 0)
-        monkeypatch.setattr(ops, "_UNROLLED", 0)
+        monkeypatch.setattr(stacks, "_UNROLLED", 0)
     if which in ("tree", "good"):
         table = compiled(which, 2 if which == "tree" else 5)
         places = [(0, ())] * 12
@@ -552,7 +567,7 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
         same(words_in_time, numpy_ops.bitmask(table, expected, room))
         same(ends, numpy_ops.accepting(table, expected))
         all_far = [numpy_ops.distance(table, place) for place in numpy_ops._configurations(table, expected)]
-        same(far, np.minimum(all_far, NEVER))
+        same(far, np.minimum(all_far, UNREACHABLE))
         expected = numpy_ops.advance(table, expected, tokens)
         same_state(reached, expected)
         state = reached
@@ -592,6 +607,7 @@ def test_jax_chooses_as_numpy_does_and_beams_carry_their_stacks():
         state, expected, scores = picked.state, kept.state, kept.scores
 
 
+@pytest.mark.long
 def test_jax_scans_complete_texts_and_maps_over_states():
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
@@ -633,11 +649,13 @@ def test_jax_scans_complete_texts_and_maps_over_states():
     assert own.is_deleted()
 
 
+@pytest.mark.long
 def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
     pytest.importorskip("jax")
     import jax.numpy as jnp
 
     from maskwright.runtime import jax_ops as ops
+    from maskwright.runtime.device.jax import stacks
 
     found = 0
     for seed in range(40):
@@ -646,15 +664,15 @@ def test_jax_adds_up_distances_that_do_not_fit_into_32_bits():
         by_site = table.distances.site
         if by_site.shape[1] > 1:
             continue
-        places = [p for p in some_places(model, seed) if sum(int(by_site[k, 0, 0]) for k in p[1]) > 2 * NEVER]
+        places = [p for p in some_places(model, seed) if sum(int(by_site[k, 0, 0]) for k in p[1]) > 2 * UNREACHABLE]
         if not places:
             continue
         found += 1
         state = state_of(table, places)
-        stack = ops._stack(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
+        stack = stacks.stacks_of(ops.put(table, budgets=True).calls, NestedState(*map(jnp.asarray, state)), True)
         for row, (_, sites) in zip(np.asarray(stack.far).tolist(), places, strict=True):
             sums = list(itertools.accumulate((int(by_site[k, 0, 0]) for k in sites), initial=0))
-            assert row[: len(sums)] == [min(total, NEVER) for total in sums]
+            assert row[: len(sums)] == [min(total, UNREACHABLE) for total in sums]
         if found == 2:
             return
     raise AssertionError("no table has distances like that")
@@ -737,7 +755,7 @@ ROOM = 24
 
 @functools.cache
 def of_schema(name: str) -> mw.TransitionTable:
-    return mw.compile_json_schema(SCHEMAS[name], vocabulary(), any_order=name == "any order", depth=4)
+    return mw.compile_json_schema(SCHEMAS[name], vocabulary(), any_order=name == "any order", depth=4).to_table()
 
 
 @functools.cache
@@ -772,7 +790,8 @@ MODES: dict[str, dict[str, Any]] = {
 def test_generation_writes_complete_valid_json_within_max_new_tokens(way, mode):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     for name, schema in SCHEMAS.items():
         table = of_schema(name)
@@ -794,7 +813,8 @@ def test_generation_writes_complete_valid_json_within_max_new_tokens(way, mode):
 def test_elements_may_have_nested_and_flat_tables_and_none(way, mode):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     flat = mw.compile_regex("[ab]{2,5}", vocabulary())
     assert not flat.is_nested
@@ -820,7 +840,7 @@ def test_a_processor_finds_the_stacks_of_rows_that_change_places_and_go_back():
     """In a loop of its own: rows continue any row of their element, or are cut back, or are new; against matchers."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table, rng = compiled("tree", 3), np.random.default_rng(0)
     each, elements = 3, 2
@@ -862,7 +882,7 @@ def test_tokens_that_leave_no_time_to_close_what_is_open_are_lost():
     """Prefixes that no processor would have let through, as an assistant may propose them."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table = compiled("lists", 3)
     single = [1 + b for b in b"[[[]]]"]

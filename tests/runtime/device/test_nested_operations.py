@@ -19,9 +19,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
-from maskwright.runtime.host import masks as packed
-from maskwright.table.transition_table import NEVER, NestedState
+from maskwright.runtime.host import masks as host_masks
+from maskwright.runtime.host import nested_masks
+from maskwright.table.states import NestedState
+from tests.strategies.tables import replaced, table_of
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 2**32 - 1)
@@ -210,8 +213,8 @@ class Model:
         tight = any(row.need for row in self.rows)
         ends, outer, own_end = self.ends()
         where_rows, where_sites = self.belonging()
-        states = [dict.fromkeys(ends, NEVER) for _ in self.rows]
-        sites = [{end: dict.fromkeys(ends[:outer], NEVER) for end in ends} for _ in self.sites]
+        states = [dict.fromkeys(ends, UNREACHABLE) for _ in self.rows]
+        sites = [{end: dict.fromkeys(ends[:outer], UNREACHABLE) for end in ends} for _ in self.sites]
 
         def needed(target: Any) -> int:
             pushes, state = ([], target) if isinstance(target, int) else self.actions[target[1]]
@@ -318,26 +321,29 @@ class Model:
                         if end == y or (isinstance(end, tuple) and y in end[1]):
                             lower(sites[k][end], there, most, end != y)
             if (states, sites) == before:
-                by_end = [[min(NEVER, n) for n in found.values()] for found in states]
-                return by_end, [[[min(NEVER, n) for n in x.values()] for x in site.values()] for site in sites]
+                by_end = [[min(UNREACHABLE, n) for n in found.values()] for found in states]
+                return by_end, [[[min(UNREACHABLE, n) for n in x.values()] for x in site.values()] for site in sites]
 
     def distance(self, place: Place) -> int:
         """In how many tokens a place can be complete, as far as `distances` knows."""
         node, stack = place
         ends, frames = len(self.far.sites[0]), 0
         if node >= len(self.rows):
-            return 0 if node == len(self.rows) and not stack else NEVER
-        below = [0, *[NEVER] * (ends - 1)]
+            return 0 if node == len(self.rows) and not stack else UNREACHABLE
+        below = [0, *[UNREACHABLE] * (ends - 1)]
         for k in stack:
             rooms = self.far.site_rooms[k] if self.far.site_rooms else [[0] * ends] * ends
             below = [
-                min(n + m if frames + r <= self.depth else NEVER for n, m, r in zip(steps, below, room, strict=False))
+                min(
+                    n + m if frames + r <= self.depth else UNREACHABLE
+                    for n, m, r in zip(steps, below, room, strict=False)
+                )
                 for steps, room in zip(self.far.sites[k], rooms, strict=True)
             ]
             frames += not self.sites[k].leaf
         rooms = self.far.state_rooms[node] if self.far.state_rooms else [0] * ends
         own = zip(self.far.states[node], below, rooms, strict=True)
-        return min(n + m if frames + r <= self.depth or not self.far.state_rooms else NEVER for n, m, r in own)
+        return min(n + m if frames + r <= self.depth or not self.far.state_rooms else UNREACHABLE for n, m, r in own)
 
     def table(self, **fields: Any) -> mw.TransitionTable:
         """The same as arrays."""
@@ -383,41 +389,41 @@ class Model:
         edges = [dict(sorted(row.edges.items())) for row in self.rows]
         sites = [dict(sorted(site.targets.items())) for site in self.sites]
         arrays: dict[str, Any] = {
-            "row_start": starts(edges),
-            "edge_token": numbers([*(t for row in edges for t in row), size, size + 1], kind),
-            "edge_target": numbers(coded(target) for row in edges for target in row.values()),
-            "accepting": numbers((row.accepting for row in self.rows), bool),
-            "base_row": numbers(-1 if row.base is None else row.base for row in self.rows),
-            "masks": np.frombuffer(b"".join(masks), "<u4").reshape(-1, words).astype(np.uint32),
-            "base_mask": numbers(base_mask),
-            "base_classes": numbers(base_classes),
-            "base_start": starts(targets),
-            "base_target": numbers(code for codes in targets for code in codes),
-            "class_start": starts(classes),
-            "class_token": numbers((t for group in classes for t in group), kind),
-            "class_id": numbers(k for group in classes for k in group.values()),
-            "action_state": numbers(state for _, state in self.actions),
-            "action_start": starts([pushes for pushes, _ in self.actions]),
-            "action_push": numbers(site for pushes, _ in self.actions for site in pushes),
-            "row_exit": numbers(row_exit) if max(row_exit, default=-1) >= 0 else numbers([]),
-            "base_exit": numbers(base_exit) if max(base_exit, default=-1) >= 0 else numbers([]),
-            "exit_start": starts(lists),
-            "exit_token": numbers((t for symbols in lists for t in symbols), kind),
-            "exit_symbol": numbers(y for symbols in lists for y in symbols.values()),
-            "site_start": starts(sites),
-            "site_symbol": numbers(y for site in sites for y in site),
-            "site_target": numbers(coded(target) for site in sites for target in site.values()),
-            "symbol_label": numbers(self.labels),
-            "site_leaf": numbers((site.leaf for site in self.sites), bool),
+            "rows.edge_start": starts(edges),
+            "edges.token": numbers([*(t for row in edges for t in row), size, size + 1], kind),
+            "edges.target": numbers(coded(target) for row in edges for target in row.values()),
+            "rows.accepting": numbers((row.accepting for row in self.rows), bool),
+            "rows.base": numbers(-1 if row.base is None else row.base for row in self.rows),
+            "bases.masks": np.frombuffer(b"".join(masks), "<u4").reshape(-1, words).astype(np.uint32),
+            "bases.mask": numbers(base_mask),
+            "bases.class_list": numbers(base_classes),
+            "bases.target_start": starts(targets),
+            "bases.target": numbers(code for codes in targets for code in codes),
+            "classes.start": starts(classes),
+            "classes.token": numbers((t for group in classes for t in group), kind),
+            "classes.number": numbers(k for group in classes for k in group.values()),
+            "actions.state": numbers(state for _, state in self.actions),
+            "actions.push_start": starts([pushes for pushes, _ in self.actions]),
+            "actions.push": numbers(site for pushes, _ in self.actions for site in pushes),
+            "exits.of_row": numbers(row_exit) if max(row_exit, default=-1) >= 0 else numbers([]),
+            "exits.of_base": numbers(base_exit) if max(base_exit, default=-1) >= 0 else numbers([]),
+            "exits.start": starts(lists),
+            "exits.token": numbers((t for symbols in lists for t in symbols), kind),
+            "exits.symbol": numbers(y for symbols in lists for y in symbols.values()),
+            "sites.start": starts(sites),
+            "sites.symbol": numbers(y for site in sites for y in site),
+            "sites.target": numbers(coded(target) for site in sites for target in site.values()),
+            "exits.label": numbers(self.labels),
+            "sites.is_leaf": numbers((site.leaf for site in self.sites), bool),
         }
         if any(row.push is not None for row in self.rows):
-            arrays["base_push"] = numbers(-1 if row.push is None else row.push for row in self.rows)
+            arrays["sites.of_row"] = numbers(-1 if row.push is None else row.push for row in self.rows)
         if any(row.need for row in self.rows):
-            arrays["state_need"] = numbers(row.need for row in self.rows)
+            arrays["rows.frames_required"] = numbers(row.need for row in self.rows)
         if any(site.need for site in self.sites):
-            arrays["site_need"] = numbers(site.need for site in self.sites)
-        arrays |= fields
-        return mw.TransitionTable.graph(vocab_size=size, eos=self.eos, depth=self.depth, **arrays)
+            arrays["sites.frames_required"] = numbers(site.need for site in self.sites)
+        arrays |= {name.replace("__", "."): value for name, value in fields.items()}
+        return table_of(arrays, vocab_size=size, eos=self.eos, depth=self.depth)
 
 
 def random_model(seed: int) -> Model:
@@ -527,10 +533,10 @@ def standing(table: mw.TransitionTable, place: Place, most: int | None = None) -
     """A matcher that stands anywhere."""
     matcher = mw.Matcher(table)
     if most is not None:
-        matcher._host.budgets()
+        matcher._reader.budgets(table)
         matcher._max_tokens = most
     node, stack = place
-    matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
+    matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
     return matcher
 
 
@@ -565,12 +571,12 @@ def test_the_random_tables_of_these_tests_have_what_nested_tables_can_have():
     assert sum(any(row.push is not None for row in model.rows) for model in models) > 10
     assert sum(any(len(pushes) > 1 for pushes, _ in model.actions) for model in models) > 10
     far = [model.far for model in models]
-    assert sum(any(1 < d < NEVER for by_end in one.states for d in by_end) for one in far) > 4
+    assert sum(any(1 < d < UNREACHABLE for by_end in one.states for d in by_end) for one in far) > 4
     assert sum(len(one.sites[0]) > len(one.sites[0][0]) > 1 for one in far) > 4
-    assert sum(any(d < NEVER for site in one.sites for by_end in site for d in by_end[1:]) for one in far) > 4
+    assert sum(any(d < UNREACHABLE for site in one.sites for by_end in site for d in by_end[1:]) for one in far) > 4
     roomy = [random_model(seed).far for seed in ROOMY]
-    assert all(any(0 < n < NEVER for site in one.site_rooms for room in site for n in room) for one in roomy)
-    assert any(0 < n < NEVER for one in roomy for room in one.state_rooms for n in room)
+    assert all(any(0 < n < UNREACHABLE for site in one.site_rooms for room in site for n in room) for one in roomy)
+    assert any(0 < n < UNREACHABLE for one in roomy for room in one.state_rooms for n in room)
 
 
 @some
@@ -591,7 +597,7 @@ def test_masks_and_steps_of_batches_agree_with_the_simulation(seed):
     state = state_of(table, places)
     wanted = [set(model.moves(place)) for place in places]
     assert bits_of(numpy_ops.bitmask(table, state), table.vocab_size) == wanted
-    assert bits_of(packed.compose_nested(table, state), table.vocab_size) == wanted
+    assert bits_of(nested_masks.compose_nested(table, state), table.vocab_size) == wanted
     ends = [not stack and (node == len(model.rows) or (node < len(model.rows) and model.rows[node].accepting))
             for node, stack in places]  # fmt: skip
     assert numpy_ops.accepting(table, state).tolist() == ends
@@ -672,22 +678,22 @@ def test_distances_are_the_definition(seed):
     table = model.table()
     far = model.far
     ends = len(far.sites[0])
-    after_eos = [0, *[NEVER] * (ends - 1)]
-    assert table.distances.code[: table.num_states].tolist() == [*far.states, after_eos, [NEVER] * ends]
+    after_eos = [0, *[UNREACHABLE] * (ends - 1)]
+    assert table.distances.code[: table.num_states].tolist() == [*far.states, after_eos, [UNREACHABLE] * ends]
     assert table.distances.site.tolist() == far.sites
-    assert table.distances.code_room[: table.num_rows].tolist() == far.state_rooms
-    assert table.distances.site_room.tolist() == far.site_rooms
-    assert table.distance.tolist() == [*map(min, far.states), 0, NEVER]
+    assert table.distances.code_frames[: table.num_rows].tolist() == far.state_rooms
+    assert table.distances.site_frames.tolist() == far.site_rooms
+    assert table.distance.tolist() == [*map(min, far.states), 0, UNREACHABLE]
     assert table.min_length == far.states[0][0]
     assert table.max_length is None
     for place in some_places(model, seed):
-        assert min(numpy_ops.distance(table, place), NEVER) == min(model.distance(place), NEVER)
+        assert min(numpy_ops.distance(table, place), UNREACHABLE) == min(model.distance(place), UNREACHABLE)
 
 
 def test_without_tokens_that_end_a_list_exactly_no_budget_can_be_kept():
     model, _ = bound(2, ["[", "1,", "1]],", "1]", "],", '"', '"]'])
     only = dataclasses.replace(model, labels=[-1] * len(model.labels))
-    assert only.table().min_length == NEVER
+    assert only.table().min_length == UNREACHABLE
     with pytest.raises(ValueError, match="max_tokens cannot be kept"):
         mw.Matcher(only.table(), max_tokens=100)
 
@@ -706,10 +712,10 @@ def test_masks_under_budgets_agree(seed):
         wanted = []
         for place, left in zip(places, room.tolist(), strict=True):
             reached = model.moves(place).items()
-            within = {t for t, there in reached if model.distance(there) <= min(left, NEVER) - 1}
+            within = {t for t, there in reached if model.distance(there) <= min(left, UNREACHABLE) - 1}
             wanted.append(within | {t for t in model.moves(place) if t == table.eos})
         assert bits_of(numpy_ops.bitmask(table, state, room), table.vocab_size) == wanted
-        assert bits_of(packed.compose_nested(table, state, room), table.vocab_size) == wanted
+        assert bits_of(nested_masks.compose_nested(table, state, room), table.vocab_size) == wanted
         for place, left, tokens in zip(places, room.tolist(), wanted, strict=True):
             matcher = standing(table, place, left)
             assert bits_of(matcher.mask(), table.vocab_size) == [tokens]
@@ -984,11 +990,11 @@ def test_far_from_the_end_a_budget_changes_nothing_and_makes_no_masks(monkeypatc
     model, tokens = bound(4)
     table = model.table()
     with pytest.raises(TypeError, match="use compose_nested"):
-        packed.compose(table, np.zeros(1, np.int64))
+        host_masks.compose(table, np.zeros(1, np.int64))
     with pytest.raises(TypeError, match=r"see distances\.farthest"):
         table.farthest  # noqa: B018 - a property
     matcher, free = mw.Matcher(table, max_tokens=40), mw.Matcher(table)
-    monkeypatch.setattr(type(matcher._host), "made", lambda *_: pytest.fail("made for nothing"))
+    monkeypatch.setattr(type(matcher._reader), "made", lambda *_: pytest.fail("made for nothing"))
     for text in ("[", '"', "a", '"', ",", "[[", "1]"):
         token = tokens.index(text) if text in tokens else tokens.index('"')
         assert matcher.mask().tolist() == free.mask().tolist()
@@ -1002,18 +1008,18 @@ def test_what_is_kept_of_masks_depends_on_the_sites_that_were_looked_at_and_no_o
     for _ in range(20):
         matcher.mask()
         assert matcher.advance(tokens.index("["))
-    first = len(matcher._host.composed)
+    first = len(matcher._reader.composed)
     masks = []
     for _ in range(10):
         masks.append(matcher.mask())
         assert matcher.advance(tokens.index("["))
-    assert len(matcher._host.composed) == first, "at any depth the same"
+    assert len(matcher._reader.composed) == first, "at any depth the same"
     assert all(mask is masks[0] for mask in masks)
-    matcher._host.most = 3
+    matcher._reader.most = 3
     for _ in range(30):
         token = sorted(bits_of(matcher.mask(), table.vocab_size)[0])[0]
         assert matcher.advance(token)
-        assert len(matcher._host.composed) <= 3 + 5
+        assert len(matcher._reader.composed) <= 3 + 5
 
 
 def test_masks_do_not_change_however_they_are_held():
@@ -1108,7 +1114,7 @@ SPELT = ["[[", "]]", "],", ",[", "1,", "1]", "[1", '{"a":', '"a":', "},", '"b"',
 def labelled(name: str, depth: int) -> mw.TransitionTable:
     tokens = [b"", *(bytes([b]) for b in range(256)), *(word.encode() for word in SPELT)]
     vocabulary = mw.Vocabulary.from_bytes(tokens, eos=0)
-    return mw.compile_json_schema(LABELLED[name], vocabulary, depth=depth, whitespace="compact")
+    return mw.compile_json_schema(LABELLED[name], vocabulary, depth=depth, whitespace="compact").to_table()
 
 
 def wandering(table: mw.TransitionTable, count: int, length: int) -> list[Place]:
@@ -1134,22 +1140,22 @@ def wandering(table: mw.TransitionTable, count: int, length: int) -> list[Place]
 def test_some_allowed_token_always_lowers_the_distance_and_the_start_has_one(name, depth):
     table = labelled(name, depth)
     assert table.distances.site.shape[1] > 1
-    assert table.min_length < NEVER
+    assert table.min_length < UNREACHABLE
     matcher = mw.Matcher(table, max_tokens=table.min_length)
     without = 0
     for place in wandering(table, 16, 30):
         far = numpy_ops.distance(table, place)
         node, stack = place
-        matcher._place = node, functools.reduce(matcher._host.pushed, stack, matcher._host.start()[1])
-        assert min(matcher._host.distance(matcher._place), NEVER) == min(far, NEVER)
+        matcher._place = node, functools.reduce(matcher._reader.pushed, stack, matcher._reader.start()[1])
+        assert min(matcher._reader.distance(matcher._place), UNREACHABLE) == min(far, UNREACHABLE)
         moves = numpy_ops.moves(table, place)
         moves.pop(table.eos, None)
         further = [numpy_ops.distance(table, following) for following in moves.values()]
-        assert max(further, default=-1) <= matcher._host.farthest(matcher._place)
+        assert max(further, default=-1) <= matcher._reader.farthest(matcher._place)
         if far == 0:
             assert not stack
             assert table.is_accepting(node)
-        elif far < NEVER:
+        elif far < UNREACHABLE:
             assert min(further) < far
         else:
             without += 1
@@ -1165,7 +1171,9 @@ def test_whatever_a_budget_allows_can_be_completed_within_it(name, depth):
     seen = set(todo)
     while todo and len(seen) < 2500:
         place, room = todo.pop()
-        (allowed,) = bits_of(packed.compose_nested(table, state_of(table, [place]), np.array([room])), table.vocab_size)
+        (allowed,) = bits_of(
+            nested_masks.compose_nested(table, state_of(table, [place]), np.array([room])), table.vocab_size
+        )
         assert allowed, "nothing is allowed"
         moves = numpy_ops.moves(table, place)
         for token in allowed - {table.eos}:
@@ -1184,14 +1192,12 @@ def test_a_nested_table_is_saved_and_read_back(tmp_path):
     table = model.table()
     table.save(tmp_path / "x.safetensors")
     loaded = mw.TransitionTable.load(tmp_path / "x.safetensors")
-    for one in dataclasses.fields(table):
-        assert np.array_equal(getattr(table, one.name), getattr(loaded, one.name))
+    for name, array in table.arrays.by_name().items():
+        assert np.array_equal(array, loaded.arrays.by_name()[name])
     assert (loaded.min_length, loaded.max_length, loaded.depth, loaded.slots) == (1, None, 3, 4)
     twin = pickle.loads(pickle.dumps(table))
     assert twin.accepts([0, 1]) is table.accepts([0, 1])
     assert mw.Matcher(twin).mask().tolist() == mw.Matcher(table).mask().tolist()
-    with pytest.raises(mw.TableError, match="sequences have 1 to None tokens"):
-        dataclasses.replace(table, min_length=2)
 
 
 def with_bases() -> mw.TransitionTable:
@@ -1199,11 +1205,11 @@ def with_bases() -> mw.TransitionTable:
     for seed in itertools.count():
         table = random_nested(seed)
         if table.num_actions and min(
-            table.base_push.size, table.base_exit.size, table.row_exit.size, table.state_need.size,
-            table.site_need.size, table.exit_token.size, table.num_edges, table.eos is not None,
+            table.sites.of_row.size, table.exits.of_base.size, table.exits.of_row.size, table.rows.frames_required.size,
+            table.sites.frames_required.size, table.exits.token.size, table.num_edges, table.eos is not None,
         ):  # fmt: skip
-            sizes = np.diff(table.exit_start).max(initial=0), np.diff(table.site_start).max(initial=0)
-            if min(sizes) > 1 and (table.base_push >= 0).any() and (table.site_target < 0).any():
+            sizes = np.diff(table.exits.start).max(initial=0), np.diff(table.sites.start).max(initial=0)
+            if min(sizes) > 1 and (table.sites.of_row >= 0).any() and (table.sites.target < 0).any():
                 return table
     raise AssertionError
 
@@ -1215,46 +1221,54 @@ def changed(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
 
 
 FAULTS = [
-    ("edge_target", lambda t: changed(t.edge_target, 0, t.num_states + t.num_actions), "an edge leads outside"),
-    ("edge_target", lambda t: changed(t.edge_target, 0, t.after_eos), "an edge leads outside"),
-    ("edge_target", lambda t: changed(t.edge_target, 0, -1), "an edge leads outside"),
-    ("action_state", lambda t: changed(t.action_state, 0, t.num_rows), "an action leads or pushes outside"),
-    ("action_push", lambda t: changed(t.action_push, 0, t.num_sites), "an action leads or pushes outside"),
-    ("action_push", lambda t: changed(t.action_push, 0, -1), "an action leads or pushes outside"),
-    ("action_start", lambda t: changed(t.action_start, -1, 10**6), "action_start does not rise"),
-    ("action_start", lambda t: changed(t.action_start, 1, 0), "action_start does not rise"),
-    ("action_start", lambda t: t.action_start[:-1], "action_state and action_start differ in length"),
-    ("row_exit", lambda t: changed(t.row_exit, 0, t.exit_start.size - 1), "row_exit or base_exit points outside"),
-    ("row_exit", lambda t: changed(t.row_exit, 0, -2), "row_exit or base_exit points outside"),
-    ("row_exit", lambda t: t.row_exit[:-1], "row_exit and row_start differ in length"),
-    ("base_exit", lambda t: changed(t.base_exit, 0, -2), "row_exit or base_exit points outside"),
-    ("base_exit", lambda t: np.append(t.base_exit, np.int32(0)), "base_exit and base_mask differ in length"),
-    ("base_push", lambda t: changed(t.base_push, 0, t.num_sites), "base_push points outside"),
-    ("base_push", lambda t: changed(t.base_push, 0, -2), "base_push points outside"),
-    ("exit_start", lambda t: changed(t.exit_start, -1, 10**6), "exit_start does not rise"),
-    ("exit_start", lambda t: t.exit_start[:0], "action_start, exit_start or site_start is empty"),
-    ("exit_token", lambda t: t.exit_token[::-1], "tokens of an exit list are not strictly increasing"),
-    ("exit_token", lambda t: changed(t.exit_token, -1, t.vocab_size), "below vocab_size"),
-    ("exit_token", lambda t: t.exit_token.astype(np.int64), "exit_token is int64"),
-    ("exit_symbol", lambda t: changed(t.exit_symbol, 0, t.num_symbols), "an exit's symbol is outside"),
-    ("exit_symbol", lambda t: changed(t.exit_symbol, 0, -1), "an exit's symbol is outside"),
-    ("exit_symbol", lambda t: t.exit_symbol[1:], "exit_token and exit_symbol differ in length"),
-    ("site_start", lambda t: changed(t.site_start, 1, 10**6), "site_start does not rise"),
-    ("site_symbol", lambda t: changed(t.site_symbol, 0, t.num_symbols), "symbols of a site are not strictly"),
-    ("site_symbol", lambda t: t.site_symbol[::-1], "symbols of a site are not strictly"),
-    ("site_target", lambda t: changed(t.site_target, 0, -1 - t.num_symbols), "a site leads outside"),
-    ("site_target", lambda t: changed(t.site_target, 0, t.dead), "a site leads outside"),
-    ("site_target", lambda t: changed(t.site_target, 0, t.num_states + t.num_actions), "a site leads outside"),
-    ("symbol_label", lambda t: changed(t.symbol_label, 0, -2), "symbol_label is less than -1"),
-    ("site_leaf", lambda t: t.site_leaf[1:], "site_leaf and site_start differ in length"),
-    ("state_need", lambda t: changed(t.state_need, 0, -1), "a need is negative"),
-    ("state_need", lambda t: changed(t.state_need, 0, 2**30), "a need is negative or more than any depth"),
-    ("site_need", lambda t: changed(t.site_need, 0, -1), "a need is negative"),
+    ("edges.target", lambda t: changed(t.edges.target, 0, t.num_states + t.num_actions), "an edge leads outside"),
+    ("edges.target", lambda t: changed(t.edges.target, 0, t.after_eos), "an edge leads outside"),
+    ("edges.target", lambda t: changed(t.edges.target, 0, -1), "an edge leads outside"),
+    ("actions.state", lambda t: changed(t.actions.state, 0, t.num_rows), "an action leads or pushes outside"),
+    ("actions.push", lambda t: changed(t.actions.push, 0, t.num_sites), "an action leads or pushes outside"),
+    ("actions.push", lambda t: changed(t.actions.push, 0, -1), "an action leads or pushes outside"),
+    ("actions.push_start", lambda t: changed(t.actions.push_start, -1, 10**6), "actions.push_start does not rise"),
+    ("actions.push_start", lambda t: changed(t.actions.push_start, 1, 0), "actions.push_start does not rise"),
+    ("actions.push_start", lambda t: t.actions.push_start[:-1], "actions.push_start has a size of"),
+    (
+        "exits.of_row",
+        lambda t: changed(t.exits.of_row, 0, t.exits.start.size - 1),
+        "exits.of_row or exits.of_base points outside",
+    ),
+    ("exits.of_row", lambda t: changed(t.exits.of_row, 0, -2), "exits.of_row or exits.of_base points outside"),
+    ("exits.of_row", lambda t: t.exits.of_row[:-1], "exits.of_row has a size of"),
+    ("exits.of_base", lambda t: changed(t.exits.of_base, 0, -2), "exits.of_row or exits.of_base points outside"),
+    ("exits.of_base", lambda t: np.append(t.exits.of_base, np.int32(0)), "exits.of_base has a size of"),
+    ("sites.of_row", lambda t: changed(t.sites.of_row, 0, t.num_sites), "sites.of_row points outside"),
+    ("sites.of_row", lambda t: changed(t.sites.of_row, 0, -2), "sites.of_row points outside"),
+    ("exits.start", lambda t: changed(t.exits.start, -1, 10**6), "exits.start does not rise"),
+    ("exits.start", lambda t: t.exits.start[:0], "exits.start has a size of 0"),
+    ("exits.token", lambda t: t.exits.token[::-1], "tokens of an exit list are not strictly increasing"),
+    ("exits.token", lambda t: changed(t.exits.token, -1, t.vocab_size), "below vocab_size"),
+    ("exits.token", lambda t: t.exits.token.astype(np.int64), "exits.token is int64"),
+    ("exits.symbol", lambda t: changed(t.exits.symbol, 0, t.num_symbols), "an exit's symbol is outside"),
+    ("exits.symbol", lambda t: changed(t.exits.symbol, 0, -1), "an exit's symbol is outside"),
+    ("exits.symbol", lambda t: t.exits.symbol[1:], "exits.symbol has a size of"),
+    ("sites.start", lambda t: changed(t.sites.start, 1, 10**6), "sites.start does not rise"),
+    ("sites.symbol", lambda t: changed(t.sites.symbol, 0, t.num_symbols), "symbols of a site are not strictly"),
+    ("sites.symbol", lambda t: t.sites.symbol[::-1], "symbols of a site are not strictly"),
+    ("sites.target", lambda t: changed(t.sites.target, 0, -1 - t.num_symbols), "a site leads outside"),
+    ("sites.target", lambda t: changed(t.sites.target, 0, t.dead), "a site leads outside"),
+    ("sites.target", lambda t: changed(t.sites.target, 0, t.num_states + t.num_actions), "a site leads outside"),
+    ("exits.label", lambda t: changed(t.exits.label, 0, -2), "exits.label is less than -1"),
+    ("sites.is_leaf", lambda t: t.sites.is_leaf[1:], "sites.is_leaf has a size of"),
+    ("rows.frames_required", lambda t: changed(t.rows.frames_required, 0, -1), "frames_required is negative"),
+    (
+        "rows.frames_required",
+        lambda t: changed(t.rows.frames_required, 0, 2**30),
+        "frames_required is negative or more than any depth",
+    ),
+    ("sites.frames_required", lambda t: changed(t.sites.frames_required, 0, -1), "frames_required is negative"),
     ("depth", lambda t: -1, "depth must be an integer from 0"),
     ("depth", lambda t: 2**20, "depth must be an integer from 0"),
     ("depth", lambda t: True, "depth must be an integer from 0"),
-    ("site_start", lambda t: t.site_start[:1], "differ in length"),
-    ("eos", lambda t: int(t.exit_token[0]), "eos"),
+    ("sites.start", lambda t: t.sites.start[:1], "has a size of"),
+    ("eos", lambda t: int(t.exits.token[0]), "eos"),
 ]
 
 
@@ -1262,7 +1276,7 @@ FAULTS = [
 def test_arrays_of_calls_that_contradict_each_other_are_refused(name, change, message):
     table = with_bases()
     with pytest.raises(mw.TableError, match=message):
-        dataclasses.replace(table, **{name: change(table)})
+        replaced(table, name, change(table))
 
 
 def test_an_action_that_pushes_onto_a_leaf_is_refused():
@@ -1283,7 +1297,7 @@ def test_no_more_frames_than_there_are_slots_are_opened_even_where_a_table_makes
         assert len(allowed) == (2 if height < 3 else 0)
         assert set(numpy_ops.moves(table, place)) - {2} == allowed
         state = state_of(table, [place])
-        assert bits_of(packed.compose_nested(table, state), 3)[0] - {2} == allowed
+        assert bits_of(nested_masks.compose_nested(table, state), 3)[0] - {2} == allowed
         for token in (0, 1):
             reached = (0, (0,) * (height + 1)) if height < 3 else (table.dead, ())
             assert places_of(table.follow([[token]], state)) == [reached]
@@ -1297,25 +1311,27 @@ def test_a_base_may_lead_outside_only_by_tokens_that_the_row_takes_itself():
         40, None, 1, [Row({}, None, 0), Row({2: None}, {3: 0}, 0, None, True)], [Base({1: 0, 2: 1, 3: 1}, None)],
         [Site({0: 0})], [], [0],
     )  # fmt: skip
-    table = model.table(base_target=np.array([0, 3], np.int32))  # class 1: the state after this one
+    table = model.table(bases__target=np.array([0, 3], np.int32))  # class 1: the state after this one
     assert numpy_ops.moves(table, (0, ())) == {1: (0, ()), 2: (1, ()), 3: (1, ())}
     assert numpy_ops.moves(table, (1, (0,))) == {1: (0, (0,)), 3: (0, ())}
     model.rows[1].exits = None
     with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
-        model.table(base_target=np.array([0, 3], np.int32))
+        model.table(bases__target=np.array([0, 3], np.int32))
     with pytest.raises(mw.TableError, match="a row's base leads outside the table"):
-        model.table(base_target=np.array([3, 0], np.int32))
+        model.table(bases__target=np.array([3, 0], np.int32))
 
 
 def test_tables_without_calls_have_nothing_of_them_and_tries_take_none():
     flat = mw.compile_regex("ab*", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0))
     assert (flat.is_nested, flat.slots, flat.depth, flat.num_sites, flat.num_symbols) == (False, 0, 0, 0, 0)
-    for fields in ({"depth": 3}, {"symbol_label": np.zeros(1, np.int32)}, {"exit_start": np.zeros(3, np.int32)}):
+    lists = np.zeros(3, np.int32)
+    for name, value in (("depth", 3), ("exits.label", np.zeros(1, np.int32)), ("exits.start", lists)):
         with pytest.raises(mw.TableError, match="a table without return sites has no"):
-            dataclasses.replace(flat, **fields)
+            replaced(flat, name, value)
     trie = mw.compile_sids([[1, 2]], 4)
+    arrays = trie.arrays.with_arrays(sites__start=np.zeros(2, np.int32), sites__is_leaf=np.zeros(1, bool))
     with pytest.raises(mw.TableError, match="a trie has no return sites"):
-        dataclasses.replace(trie, site_start=np.zeros(2, np.int32), site_leaf=np.zeros(1, bool))
+        dataclasses.replace(trie, arrays=arrays)
 
 
 @pytest.mark.parametrize("where", ["node", "height", "site", "after EOS"])
@@ -1332,7 +1348,7 @@ def test_states_of_other_tables_are_refused(where):
     else:
         node[1] = table.after_eos
     bad = NestedState(node, stack, height)
-    for ask in (lambda: table.follow([[0]] * 3, bad), lambda: packed.compose_nested(table, bad)):
+    for ask in (lambda: table.follow([[0]] * 3, bad), lambda: nested_masks.compose_nested(table, bad)):
         with pytest.raises(ValueError, match=r"outside this table|row 1 has a stack of height \d with sites"):
             ask()
     with pytest.raises(ValueError, match="use follow"):
@@ -1346,11 +1362,13 @@ import sys, dataclasses
 sys.path.insert(0, {root!r})
 import numpy as np, maskwright as mw
 from maskwright.runtime import numpy_ops
-from maskwright.runtime.host import masks as packed
+from maskwright.runtime.host import nested_masks
+from maskwright.runtime.host import masks as host_masks
 from tests.runtime.device.test_nested_operations import *
-names = ["edge_target", "action_state", "action_start", "action_push", "row_exit", "base_exit", "exit_start",
-         "exit_token", "exit_symbol", "site_start", "site_symbol", "site_target", "base_push", "site_leaf",
-         "state_need", "site_need", "base_row", "base_target", "base_start", "class_id", "row_start", "depth"]
+names = ["edges.target", "actions.state", "actions.push_start", "actions.push", "exits.of_row",
+         "exits.of_base", "exits.start", "exits.token", "exits.symbol", "sites.start", "sites.symbol",
+         "sites.target", "sites.of_row", "sites.is_leaf", "rows.frames_required", "sites.frames_required",
+         "rows.base", "bases.target", "bases.target_start", "classes.number", "rows.edge_start", "depth"]
 sound = refused = 0
 for seed in range({count}):
     rng = np.random.default_rng(seed)
@@ -1359,7 +1377,7 @@ for seed in range({count}):
     if name == "depth":
         forged = int(rng.integers(0, 70000))
     else:
-        forged = getattr(table, name).copy()
+        forged = table.arrays.by_name()[name].copy()
         if not forged.size:
             continue
         span = 2 * int(forged.max()) + 3
@@ -1367,7 +1385,7 @@ for seed in range({count}):
             rng.choice([rng.integers(0, span), 2**7]) if forged.dtype.kind == "u" else
             rng.choice([rng.integers(-span, span), 2**31 - 1, -2**31, -1]))
     try:
-        other = dataclasses.replace(table, **{{name: forged, "min_length": -1}})
+        other = replaced(table, name, forged)
     except (mw.TableError, OverflowError):
         refused += 1
         continue
@@ -1380,8 +1398,8 @@ for seed in range({count}):
     matchers = [mw.Matcher(other) for _ in range(20)]
     for t in range(6):
         state = other.follow(tokens[:, t : t + 1], state)
-        masks = packed.compose_nested(other, state)
-        packed.compose_nested(other, state, rng.integers(0, 9, 20))
+        masks = nested_masks.compose_nested(other, state)
+        nested_masks.compose_nested(other, state, rng.integers(0, 9, 20))
         for i, legal in enumerate(bits_of(masks, other.vocab_size)):
             if legal and t < 5:
                 tokens[i, t + 1] = rng.choice(sorted(legal))

@@ -92,6 +92,7 @@ def logits_for(rows: int, seed: int, special: bool = False) -> np.ndarray:
 # ------------------------------------------------------------------------------------------- against matchers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_rows_of_random_grammars_stand_where_matchers_do(name):
     """Eight rows go their own ways, over what is not allowed and over ends as well; masks agree bit for bit."""
@@ -115,7 +116,7 @@ def test_rows_of_random_grammars_stand_where_matchers_do(name):
             masked = out(ops.mask_logits(dev, into(logits), state))
             allowed = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, :V] == 1
             assert (masked == np.where(allowed, logits, -np.inf)).all()
-            assert ((out(state.node) == on_demand.DEAD) == [m is None for m in matchers]).all()
+            assert ((out(state.node) == on_demand.DEAD_ROW) == [m is None for m in matchers]).all()
             tokens = [rng.choice(tokens_of(mask) or [0]) if rng.random() < 0.9 else rng.randrange(V) for mask in masks]
             tokens[0] = [3, -1, V, 1, 1, 1, 1][step] if seed % 3 == 0 else tokens[0]
             state = ops.advance(dev, state, into(np.array(tokens)))
@@ -135,7 +136,7 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
     table = mw.compile_json_schema(schema, vocab, depth=3)
     dev = ops.put(table, on_demand=True)
     assert not table.is_complete
-    whole = mw.compile_json_schema(schema, vocab, depth=3).complete()
+    whole = mw.compile_json_schema(schema, vocab, depth=3).to_table()
     rng = random.Random(0)
     matchers = [mw.Matcher(whole) for _ in range(6)]
     state = ops.start(dev, 6)
@@ -148,13 +149,14 @@ def test_a_lazy_schema_read_on_demand_is_its_table(name):
         state = ops.advance(dev, state, into(np.array(tokens)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [
         lambda: mw.compile_regex("(ab|c)*", BYTES),
         lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2),
         lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2, lazy=False),
-        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2).complete(),
+        lambda: mw.compile_json_schema({"items": {"$ref": "#"}, "type": "array"}, BYTES, depth=2).to_table(),
     ],
 )
 def test_what_is_read_on_demand_needs_nobody_else_to_hold_the_table(make):
@@ -195,13 +197,14 @@ def both(name: str) -> Any:
     """A regular grammar on demand, and by numpy's arrays: eight states of each, the dead one and an end among them."""
     ops, into = backend(name)
     read = ops.put(mw.compile_grammar(REGULAR, SMALL), on_demand=True)
-    arrays = mw.compile_grammar(REGULAR, SMALL).complete()
+    arrays = mw.compile_grammar(REGULAR, SMALL).to_table()
     at, there = numpy_ops.start(arrays, 8), ops.start(read, 8)
     for column in np.array([[1, 1, 2, 3, 3, 1, 5, 2], [1, 2, 1, 4, 3, 3, 1, 2], [1, 2, 0, 0, 1, 2, 2, 1]]):
         at, there = numpy_ops.advance(arrays, at, column), ops.advance(read, there, into(column))
     return ops, into, arrays, read, at, there
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("special", [False, True])
 def test_every_operation_says_what_it_says_of_arrays(name, special):
@@ -271,6 +274,7 @@ def ranked(table: Any, weights: np.ndarray, longest: int, renormalise: bool) -> 
     return sorted(found, key=lambda pair: -pair[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("source", "renormalise"), [(PALINDROMES, False), (AMBIGUOUS, True)])
 def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renormalise):
@@ -292,6 +296,7 @@ def test_with_enough_beams_the_result_is_the_exact_ranking(name, source, renorma
         assert abs(scores[i] - score) < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_samples_are_members_or_flagged_and_those_of_arrays_where_there_are_any(name):
     ops, into = backend(name)
@@ -387,6 +392,7 @@ def test_speculation_writes_what_the_target_would_alone():
 # ------------------------------------------------------------------------------------------------ growing, keeping
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_rows_and_masks_grow_and_numbers_stay(name, monkeypatch):
     for limit in ("_ROWS", "_LEAST", "_MOST"):
@@ -468,7 +474,7 @@ def test_rows_have_a_bound_as_masks_have():
         return state
 
     kept = True
-    assert walk(state).node[0] != on_demand.DEAD
+    assert walk(state).node[0] != on_demand.DEAD_ROW
     kept = False
     with pytest.raises(
         mw.BudgetError, match=r"in a loop of your own with dev\.keep\(state\).* dev\.keep\(\) between calls"
@@ -531,7 +537,7 @@ def test_an_interrupted_write_leaves_no_row_without_a_mask(monkeypatch):
         raise MemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(numpy_ops, "put_rows", fails)
+        patch.setattr(dev.rows.ops, "put_rows", fails)
         with pytest.raises(MemoryError):
             numpy_ops.advance(dev, start, np.array([1]))
     after = numpy_ops.advance(dev, start, np.array([1]))
@@ -668,13 +674,13 @@ def test_a_step_reads_the_host_once_and_writes_what_is_new_at_once(name, monkeyp
     state = ops.start(dev, 4)
     counts = {"to_host": 0, "put_rows": 0}
     for what in counts:
-        plain = getattr(ops, what)
+        plain = getattr(dev.rows.ops, what)
 
         def counted(*args: Any, what: str = what, plain: Any = plain) -> Any:
             counts[what] += 1
             return plain(*args)
 
-        monkeypatch.setattr(ops, what, counted)
+        monkeypatch.setattr(dev.rows.ops, what, counted)
     state = ops.advance(dev, state, into(np.array([1, 2, 3, 4])))
     assert counts == {"to_host": 1, "put_rows": 3}  # masks, which of them rows have, and where they may end
     ops.mask_logits(dev, into(np.zeros((4, V), np.float32)), state)
@@ -710,7 +716,8 @@ MODES: dict[str, dict[str, Any]] = {
 def test_transformers_writes_members_or_what_is_cut_off(mode):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table, ids = grammar(AMBIGUOUS), torch.tensor([[1, 2], [3, 1]])
     tables = [table, mw.compile_grammar(REGULAR, SMALL)]
@@ -735,6 +742,7 @@ def test_transformers_writes_members_or_what_is_cut_off(mode):
         ConstraintLogitsProcessor(table, max_tokens=9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "mode", "most"),
     [
@@ -747,17 +755,18 @@ def test_generation_forgets_what_it_cannot_come_back_to(how, mode, most, monkeyp
     """With room for fewer states than one text comes to, or than several do, it writes what it would with more."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate
+    from maskwright.runtime.integrations.generate import constrained_generate
+    from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
     table = grammar(AMBIGUOUS if (mode, how) == ("beams", "generate") else PALINDROMES)  # of which some end in time
     made: list[Any] = []
-    plain = on_demand.Rows.__init__
+    plain = on_demand.ReachedRows.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         plain(self, *args, **kwargs)
         made.append(self)
 
-    monkeypatch.setattr(on_demand.Rows, "__init__", init)
+    monkeypatch.setattr(on_demand.ReachedRows, "__init__", init)
     written = []
     for room in (1 << 30, on_demand._ROW_BYTES * most):
         monkeypatch.setattr(on_demand, "MOST_BYTES", room)
@@ -860,6 +869,7 @@ def test_what_an_engine_cannot_promise_is_refused_before_anything_begins():
         an_engine(arena=False).add([1], unending, max_tokens=5)
 
 
+@pytest.mark.long
 def test_what_jax_compiled_keeps_no_table_alive():
     jax = pytest.importorskip("jax")
     ops, array = backend("jax")
@@ -890,7 +900,7 @@ def test_a_table_that_was_completed_after_all_has_arrays():
     table = mw.compile_grammar('start: "a" start "b" | "ab"', SMALL)
     table.keep_with(around)
     assert not table.has_arrays()
-    table.complete()
+    table.to_table()
     assert table.has_arrays()
 
 
@@ -924,6 +934,7 @@ def test_threads_share_rows():
     assert len(places) == len(set(places)) == dev.stored.rows - 1  # each place once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["masks", "bytes"])
 def test_what_has_to_stay_is_not_asked_about_again(what, monkeypatch):
     if what == "masks":

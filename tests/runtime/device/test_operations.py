@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.automata import sequence_sort
 from maskwright.automata import trie as trie_module
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
+from tests.marks import marked
 from tests.oracles import naive
 
 
@@ -88,6 +90,7 @@ def logits_for(nodes: np.ndarray, vocab: int, seed: int = 0, special: bool = Fal
     return logits
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=40)
 @given(tables(), st.booleans())
 def test_numpy_allows_exactly_what_the_set_allows(case, special):
@@ -112,6 +115,7 @@ def test_numpy_allows_exactly_what_the_set_allows(case, special):
             np.testing.assert_allclose(mass, np.log(np.exp(p[allowed]).sum()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @few
 @given(case=tables(), special=st.booleans())
@@ -119,6 +123,7 @@ def test_masks_states_and_masses_agree_with_numpy(name, case, special):
     agree(name, case[0], special)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize(
     ("rows", "vocab", "special"),
@@ -166,6 +171,7 @@ def agree(name: str, table: mw.TransitionTable, special: bool) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @few
 @given(case=tables(), special=st.booleans(), width=st.integers(1, 9))
@@ -182,7 +188,7 @@ def test_candidates_agree_with_numpy(name, case, special, width):
     np.testing.assert_array_equal(out(best.states.node), expected.states.node)
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", marked(FAST, slow=["jax"]))
 @few
 @given(case=tables(), width=st.integers(1, 5), renormalise=st.booleans(), special=st.booleans())
 def test_candidates_and_select_at_each_level_agree_with_numpy(name, case, width, renormalise, special):
@@ -228,7 +234,7 @@ def test_nothing_leaks_between_sequences(name):
     assert (out(ops.mask_logits(dev, into(np.ones((2, 6), np.float32)), crossed)) == -np.inf).all()
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", marked(FAST, slow=["jax"]))
 def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
     ops, into = backend(name)
     rng = np.random.default_rng(5)
@@ -267,6 +273,7 @@ def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
         np.testing.assert_array_equal(out(picked.state.node), wanted.state.node)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_contains_agrees_with_the_table(name):
     ops, into = backend(name)
@@ -319,6 +326,7 @@ def test_inputs_of_the_wrong_kind_are_refused(name):
             ops.start(mw.compile_sids([[0, 5]], 6), 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALL)
 def test_padding_columns_of_the_logits_are_never_allowed(name):
     ops, into = backend(name)
@@ -345,6 +353,7 @@ def test_logits_that_do_not_fit_are_refused(name):
         ops.mask_logits(dev, into(np.zeros((2, 6), np.float32)), ops.start(dev, 3))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_masks_keep_the_type_and_every_bit_of_what_is_allowed(name, dtype):
@@ -400,6 +409,7 @@ def walk_step(ops, dev):
     return step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("eos", [None, 0])
 def test_torch_compiles_whole_and_agrees(eos, compiler):
@@ -443,6 +453,7 @@ def test_no_torch_operation_needs_a_value_on_the_host():
                 ops.end_scores(dev, logits, state, renormalise)
 
 
+@pytest.mark.long
 def test_jax_jits_scans_and_maps_and_agrees():
     jax = pytest.importorskip("jax")
     import jax.numpy as jnp
@@ -497,9 +508,10 @@ def test_jax_tables_of_another_size_but_the_same_shape_do_not_retrace():
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", marked(ALL, slow=["jax"]))
 def test_tables_with_indices_of_64_bits_work(name, monkeypatch):
-    monkeypatch.setattr(trie_module, "_WIDE", 0)
+    for module in (sequence_sort, trie_module):
+        monkeypatch.setattr(module, "WIDE", 0)
     rows = np.random.default_rng(3).integers(0, 9, (300, 4))
     table = mw.compile_sids(rows, 9)
     monkeypatch.undo()
@@ -535,6 +547,7 @@ def test_top_k_is_exact(name, batch, n, k):
     np.testing.assert_array_equal(np.take_along_axis(scores, out(at), 1), out(best))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 def test_wide_selection_without_a_constraint_agrees_with_numpy(name):
     """2 x 40 beams of 1,024 tokens take the blockwise way; a row of NaN must not crowd the others out."""
@@ -578,10 +591,11 @@ def test_a_hundred_and_fifty_tables_agree_with_numpy(name, case, special, width)
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     torch = pytest.importorskip("torch")
-    from maskwright.runtime import torch_ops
-    from maskwright.runtime.host import masks as packed
+    from maskwright.runtime.device.torch import memory
+    from maskwright.runtime.host import logits as host_logits
+    from maskwright.runtime.host import team as host_team
 
-    team = torch_ops._team()
+    team = memory._team()
     if sys.platform == "linux":
         assert team is not None, "torch's wheels for Linux have GNU's OpenMP"
     calls = []
@@ -591,17 +605,17 @@ def test_the_threads_of_torch_write_what_one_thread_would(kind, threads):
     words[rng.random(words.shape) < 0.3] = 2**32 - 1
     buffer = torch.randn(23, 32_100).to(getattr(torch, kind))
     rows = buffer[:, 7:31_987]  # not at the beginning of anything, and with columns on both sides
-    same, lowest = torch_ops._SAME_SIZE[rows.dtype], torch_ops._LOWEST[rows.dtype]
+    same, lowest = memory.SAME_SIZE[rows.dtype], memory.LOWEST[rows.dtype]
     allowed = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : rows.shape[1]]
     expected = buffer.clone()
     expected[:, 7:31_987].masked_fill_(torch.tensor(allowed == 0), -torch.inf)
     for _ in range(3):  # the same team again
         own = buffer.clone()
         bits = own[:, 7:31_987].view(same).numpy()
-        packed.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
+        host_logits.apply(words, bits, lowest, threads, lambda *given: calls.append(team(*given)))
         assert torch.equal(own.view(same), expected.view(same))
     assert len(calls) == (3 if threads > 1 else 0)
-    assert rows.numel() > packed._PARALLEL
+    assert rows.numel() > host_team._PARALLEL
 
 
 def test_masks_of_two_threads_of_python_do_not_meet():
@@ -627,6 +641,7 @@ def test_masks_of_two_threads_of_python_do_not_meet():
     assert len(set(counts)) > 3
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_logits_are_masked_in_a_forked_process_too():
     pytest.importorskip("torch")
@@ -635,12 +650,14 @@ import os, sys, warnings
 import torch
 import maskwright as mw
 from maskwright.runtime import torch_ops
+from maskwright.runtime.device.torch import memory
+from tests.marks import marked
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 vocab = mw.Vocabulary.from_bytes([b"", b"a", *[b"b"] * 100_000], eos=0)
 dev = torch_ops.put(mw.compile_regex("a", vocab))
 state, logits = torch_ops.start(dev, 16), torch.zeros(16, vocab.size)
-assert sys.platform != "linux" or torch_ops._team() is not None
+assert sys.platform != "linux" or memory._team() is not None
 torch_ops.mask_logits_(dev, logits, state)
 assert (logits == 0).sum() == 16
 logits[:] = 0

@@ -19,7 +19,7 @@ from maskwright.automata.dfa import Dfa
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
-from maskwright.runtime.host import matcher as matching
+from maskwright.runtime.host import matrix_reader
 from tests.oracles import naive
 from tests.runtime.device.test_graph_operations import bits_of, random_table, seeds, some
 from tests.strategies import tokenizer_zoo
@@ -180,16 +180,19 @@ def test_random_writing_within_max_tokens_ends_complete(seed, more):
 # ------------------------------------------------------------------------------------------------ sorted matrices
 
 
+@pytest.mark.long
 def test_rows_of_a_sorted_matrix_are_read_or_searched_whichever_is_less_and_nothing_is_built(monkeypatch):
     monkeypatch.setattr(mw.TransitionTable, "__post_init__", lambda *_: pytest.fail("a table was made"))
     rng = np.random.default_rng(0)
+    sizes = ((7, np.uint8), (256, np.uint8), (65_536, np.uint16), (70_001, np.uint32))
+    inputs = [rng.integers(0, vocab, (30_000, 2)) for vocab, _ in sizes]
+    for (vocab, _), rows in zip(sizes, inputs, strict=True):
+        rows[:9, 0], rows[0] = 3, vocab - 1
+    matrices = [mw.sort_sids(rows, vocab) for (vocab, _), rows in zip(sizes, inputs, strict=True)]
     searched = []
     real = np.searchsorted
     monkeypatch.setattr(np, "searchsorted", lambda *args: searched.append(len(args[0])) or real(*args))
-    for vocab, dtype in ((7, np.uint8), (256, np.uint8), (65_536, np.uint16), (70_001, np.uint32)):
-        rows = rng.integers(0, vocab, (30_000, 2))
-        rows[:9, 0], rows[0] = 3, vocab - 1
-        matrix = mw.sort_sids(rows, vocab)
+    for (vocab, dtype), rows, matrix in zip(sizes, inputs, matrices, strict=True):
         assert matrix.columns.dtype == dtype
         matcher = mw.Matcher(matrix)
         for prefix in ((), (3,), (vocab - 1,)):
@@ -199,7 +202,7 @@ def test_rows_of_a_sorted_matrix_are_read_or_searched_whichever_is_less_and_noth
             assert allowed(matcher) == sorted({row[at] for row in rows.tolist() if tuple(row[:at]) == prefix})
             assert matcher.mask().shape == (-(-vocab // 32),)
     assert len(searched) == 1  # of all rows of 256 tokens; 7 tokens have 49 rows, and others too few
-    assert searched[0] > matching._LEAP * 256
+    assert searched[0] > matrix_reader._LEAP * 256
 
 
 def test_a_matcher_over_a_sorted_matrix_ends_with_its_length_and_says_where_the_items_are():
@@ -264,7 +267,7 @@ def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
     rows = np.random.default_rng(0).integers(0, 6, (500, 5))
     matrix, table = mw.sort_sids(rows, 6), mw.compile_sids(rows, 6)
     first = mw.Matcher(matrix)
-    first._host.most = 5
+    first._reader.most = 5
 
     def walk(row: list[int]) -> None:
         mine, theirs = first.copy(), mw.Matcher(table)
@@ -274,8 +277,8 @@ def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(walk, rows[:40].tolist()))
-    assert len(first._host.composed) <= 5
-    assert mw.Matcher(matrix)._host is first._host
+    assert len(first._reader.composed) <= 5
+    assert mw.Matcher(matrix)._reader is first._reader
 
 
 @pytest.mark.parametrize("size", [40, 6_000])
@@ -283,7 +286,7 @@ def test_masks_kept_for_a_sorted_matrix_are_bounded_and_shared_by_threads():
 def test_what_masks_take_is_counted_with_what_is_around_them_and_bounded(make, size):
     rows = np.random.default_rng(0).integers(0, size, (2_000, 4)).tolist()
     matcher = mw.Matcher(make(rows, size))
-    host = matcher._host
+    host = matcher._reader
     matcher.mask()
     before = host.nbytes
     tracemalloc.start()
@@ -374,7 +377,7 @@ def test_masks_cannot_be_written_to():
 def test_masks_kept_for_a_table_are_bounded(monkeypatch):
     table = mw.compile_regex("[ab]{0,60}c", small())
     matcher = mw.Matcher(table)
-    matcher._host.most = 5
+    matcher._reader.most = 5
     rng = np.random.default_rng(0)
 
     def walk(seed: int) -> None:
@@ -385,7 +388,7 @@ def test_masks_kept_for_a_table_are_bounded(monkeypatch):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(walk, rng.integers(0, 9, 20)))
-    assert len(matcher._host.composed) <= 5
+    assert len(matcher._reader.composed) <= 5
 
 
 def test_tables_that_have_matchers_can_be_copied_and_sent_away():
@@ -585,6 +588,7 @@ FEWER = {
 }  # members that are written at the least: these tokenizers lack bytes, and are trained anew each time
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", tokenizer_zoo.ZOO)
 def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_can(name):
     _, vocab = tokenizer_zoo.ZOO[name].make()

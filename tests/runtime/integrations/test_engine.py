@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from maskwright.runtime import torch_ops  # noqa: E402
+from maskwright.runtime.device.torch import compat, drawing  # noqa: E402
 from maskwright.runtime.integrations.engine import Engine  # noqa: E402
 
 TREE = {
@@ -136,11 +137,11 @@ def test_the_kernel_writes_what_array_operations_write(mixed, model, vocab, tabl
     written = []
     for by_kernel in (True, False):
         drawn = collections.Counter()
-        for name in ("_draw_packed", "_draw_nested"):
-            counting = functools.partial(counted, drawn, name, getattr(torch_ops, name))
-            monkeypatch.setattr(torch_ops, name, counting)
+        for name in ("draw_packed", "draw_nested"):
+            counting = functools.partial(counted, drawn, name, getattr(drawing, name))
+            monkeypatch.setattr(drawing, name, counting)
         if not by_kernel:
-            monkeypatch.setattr(torch_ops, "_can_draw", lambda *_: False)
+            monkeypatch.setattr(drawing, "can_draw", lambda *_: False)
         arena = mw.Arena(vocab, CAPACITY, budgets=not mixed)
         engine = Engine(narrow, arena, rows=4, vocabulary=vocab)
         requests = [engine.add(**options) for options in asked(kinds, 24, seed=5)]
@@ -150,8 +151,8 @@ def test_the_kernel_writes_what_array_operations_write(mixed, model, vocab, tabl
             if request.finished == "stop" and other["table"] is not None:
                 assert is_member(vocab, other["table"], request)
         monkeypatch.undo()
-        assert bool(drawn["_draw_nested"]) == (by_kernel and not mixed) or mixed
-        assert bool(drawn["_draw_packed"]) == (by_kernel and mixed)
+        assert bool(drawn["draw_nested"]) == (by_kernel and not mixed) or mixed
+        assert bool(drawn["draw_packed"]) == (by_kernel and mixed)
     assert written[0] == written[1]
 
 
@@ -347,7 +348,7 @@ def test_a_constraint_reads_nothing_on_the_host_that_there_is_not_without(model,
 
         monkeypatch.setattr(torch.Tensor, name, counting)
 
-    monkeypatch.setattr(torch_ops, "_plain", lambda *_: False)  # as on an accelerator
+    monkeypatch.setattr(compat, "is_plain", lambda *_: False)  # as on an accelerator
 
     def reads(table):
         engine = Engine(model, mw.Arena(vocab, CAPACITY, budgets=True), rows=2)

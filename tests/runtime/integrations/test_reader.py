@@ -201,6 +201,7 @@ def test_drafts_beyond_the_last_position_do_no_harm_and_texts_beyond_it_are_refu
         sample_jumping(small, of, None, ops=torch_ops, prompts=[[1] * 12], max_length=1, temperature=0)
 
 
+@pytest.mark.long
 def test_models_that_cannot_be_told_what_a_token_sees_are_refused():
     for name, options, message in (
         ("Mistral", {**SHAPE, "num_key_value_heads": 2, "sliding_window": 8}, "sliding"),

@@ -469,6 +469,7 @@ def test_the_demo_s_first_hidden_state_is_the_one_that_its_own_step_starts_from(
     torch.testing.assert_close(hidden[:, 0] @ network.embedding[1].T / 4, logits, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.long
 def test_training_a_head_learns_a_rule_by_seed_and_leaves_the_global_random_state_alone():
     """Every item is followed by the next one, as in the demo's own test."""
     model, training = demo()

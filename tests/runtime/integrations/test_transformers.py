@@ -19,8 +19,9 @@ transformers = pytest.importorskip("transformers")
 
 from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from maskwright.runtime.integrations import transformers as integration  # noqa: E402
-from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
+from maskwright.runtime.integrations import batch, processor  # noqa: E402
+from maskwright.runtime.integrations.generate import constrained_generate  # noqa: E402
+from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor  # noqa: E402
 from maskwright.runtime.integrations.tree_beams import tree_beam_search  # noqa: E402
 
 PATTERN = r"(ab|cd|\d{2,4}[xyz]){1,5}"
@@ -272,7 +273,7 @@ def test_tables_of_all_kinds_and_sorted_matrices_share_a_batch(mode):
     wide = mw.sort_sids(sids()[0], vocab.size)
     lists = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"enum": [1, 22]}]}}
     nested, shallow = (mw.compile_json_schema(lists, vocab, depth=n, whitespace="compact") for n in (3, 1))
-    assert nested.slots > shallow.slots > 0
+    assert nested.to_table().slots > shallow.to_table().slots > 0
     limits = [9, 4, None, 12, 7, 8]
     options = {**MODES[mode], "max_new_tokens": 13}
     inputs = {"input_ids": torch.arange(10, 34).view(6, 4)}
@@ -341,8 +342,8 @@ def test_an_end_that_stands_inside_sequences_is_refused_by_name(end):
 
 def test_what_a_table_holds_is_found_out_once(monkeypatch):
     found = []
-    tokens_of = integration._tokens_of
-    monkeypatch.setattr(integration, "_tokens_of", lambda one: found.append(one) or tokens_of(one))
+    tokens_of = batch.tokens_of
+    monkeypatch.setattr(batch, "tokens_of", lambda one: found.append(one) or tokens_of(one))
     for one in (mw.compile_sids([[1, 2, 3]], 9), mw.sort_sids([[1, 2, 3]], 9), mw.compile_regex("ab", letters())):
         for end in (7, 8, 8):
             ConstraintLogitsProcessor(one, eos_token_ids=end)(torch.zeros(1, 2).long(), torch.zeros(1, 12))
@@ -354,10 +355,10 @@ def test_the_tokens_of_a_table_are_those_of_its_sequences_and_none_is_missed():
     for pattern in ("ab*", "[ab]{0,3}(c|d)", "(a|bc)(a|d{2})"):
         one = mw.compile_regex(pattern, letters())
         expected = {token for tokens in sequences_of(one, 6) for token in tokens}
-        assert set(np.flatnonzero(integration._tokens_of(one)).tolist()) == expected
+        assert set(np.flatnonzero(batch.tokens_of(one)).tolist()) == expected
     lists = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string"}, {"enum": [1, 22]}]}}
     for one in (table(), mw.compile_json_schema(lists, vocabulary(), whitespace="compact")):
-        rng, held = np.random.default_rng(0), integration._tokens_of(one)
+        rng, held = np.random.default_rng(0), batch.tokens_of(one)
         matcher = mw.Matcher(one)
         for _ in range(300):
             following = [token for token in allowed_by(matcher) if token != EOS]
@@ -366,7 +367,7 @@ def test_the_tokens_of_a_table_are_those_of_its_sequences_and_none_is_missed():
                 matcher.reset()
             else:
                 assert matcher.advance(int(rng.choice(following)))
-    assert not integration._tokens_of(table("[a-c]{2}"))[vocabulary().tokens.index(b"d")]
+    assert not batch.tokens_of(table("[a-c]{2}"))[vocabulary().tokens.index(b"d")]
 
 
 def allowed_by(matcher: mw.Matcher) -> list[int]:
@@ -630,6 +631,7 @@ def test_a_processor_serves_one_call_after_another(mode, per_row):
         assert torch.equal(generate(model, inputs, logits_processor=[used], **options), expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["greedy", "several samples", "beams"])
 @pytest.mark.parametrize("more", [-5, -1, 0, 1, 3])
 @pytest.mark.parametrize("pattern", [r"\d{3}", PATTERN, "(ab|cd)*"])
@@ -750,9 +752,9 @@ def test_rows_do_not_leave_a_batch_in_which_each_element_has_its_own_table():
 def test_on_an_accelerator_a_stray_row_may_only_end_and_a_later_call_says_so(monkeypatch):
     """No value is read before the device is done with it: what is then found out is raised at the next call."""
     done: list[bool] = []
-    monkeypatch.setattr(integration, "_check_known", check := Reads(integration._check_known))
-    monkeypatch.setattr(integration, "_report", lambda unknown: integration._Report(unknown, lambda: bool(done)))
-    monkeypatch.setattr(integration, "_on_host", lambda ids: False)  # as on an accelerator
+    monkeypatch.setattr(processor, "_check_known", check := Reads(processor._check_known))
+    monkeypatch.setattr(processor, "_report", lambda unknown: processor._Report(unknown, lambda: bool(done)))
+    monkeypatch.setattr(processor, "_on_host", lambda ids: False)  # as on an accelerator
     constraint = ConstraintLogitsProcessor(table())
     digit = vocabulary().tokens.index(b"1")
     two = allowed(table(), [digit, digit], None)
@@ -1124,9 +1126,9 @@ def test_without_beams_custom_generate_writes_what_a_processor_does():
 def test_parents_are_found_in_blocks(monkeypatch):
     now, before = torch.tensor([[1, 2, 3], [4, 5, 6], [1, 2, 4]]), torch.tensor([[4, 5, 6], [1, 2, 3], [1, 2, 3]])
     for block in (1, 1 << 24):
-        monkeypatch.setattr(integration, "_BLOCK", block)
-        parent, found = integration._parents(now, before, 3)
+        monkeypatch.setattr(processor, "_BLOCK", block)
+        parent, found = processor._parents(now, before, 3)
         found = found.view(-1)
         assert parent[:2].tolist() in ([1, 0], [2, 0])
         assert found.tolist() == [True, True, False]
-        assert not integration._parents(now, before, 1)[1].any()
+        assert not processor._parents(now, before, 1)[1].any()

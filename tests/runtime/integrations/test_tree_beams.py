@@ -21,7 +21,8 @@ transformers = pytest.importorskip("transformers")
 from transformers.generation import utils as generation  # noqa: E402
 
 from maskwright.runtime.integrations import tree_beams  # noqa: E402
-from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor, constrained_generate  # noqa: E402
+from maskwright.runtime.integrations.generate import constrained_generate  # noqa: E402
+from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor  # noqa: E402
 from maskwright.runtime.integrations.tree_beams import tree_beam_search  # noqa: E402
 
 SIZE, EOS = 280, 0  # JSON needs a token for every byte
@@ -102,6 +103,7 @@ def check(of: Any, inputs: dict[str, Any], beams: int, steps: int = 12, collect:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beams", [1, 3, pytest.param(9, marks=SLOW), pytest.param(15, marks=SLOW)])
 def test_sequences_and_scores_are_those_of_generate_with_prompts_of_different_lengths(kind, beams):

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks.suites.NAME`, from the root of the repository."""

@@ -1,0 +1,1 @@
+"""Suites: each names in its first lines the claims that it checks."""

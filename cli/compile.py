@@ -1,0 +1,158 @@
+"""`maskwright compile`: a constraint on text, compiled into a table for a tokenizer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from ..automata.budget import Budget
+from ..compile.grammar.build import compile_grammar
+from ..compile.json_schema.build import build as build_skeleton
+from ..compile.json_schema.keywords import formula
+from ..compile.json_schema.request import compile_json_schema, wrong_pattern
+from ..compile.json_schema.source import read as read_schema
+from ..compile.regex.parse import parse
+from ..compile.tags.build import compile_structural_tag
+from ..compile.tags.reading import read_tags
+from ..compile.tags.tagged_text import plain
+from ..compile.text import compile_choices, compile_regex
+from ..errors import BudgetError, ConstraintError, GrammarError, RegexError
+from ..lazy.lazy_table import Compiled
+from ..vocabulary.vocabulary import Vocabulary
+from . import options
+from .input_files import name_of, read_bytes, read_choices
+from .table_report import lengths_of
+from .tokenizer import Tokenizer, single_bytes, tokenizer
+from .wording import naming
+
+# Reading a tokenizer takes seconds. Each command therefore checks its constraint first.
+
+
+@click.group("compile")
+def group() -> None:
+    """Compile a constraint on text into a table for a tokenizer."""
+
+
+@group.command("regex")
+@options.pattern
+@tokenizer
+@options.budget
+@options.table_output
+def regex(regex: options.Pattern, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
+    """Compile PATTERN, a regular expression of Python's re, into a table of the texts that match it as a whole."""
+    parse(regex.pattern, regex.flags)
+    _write(
+        lambda vocabulary: compile_regex(regex.pattern, vocabulary, flags=regex.flags, budget=budget), tokenizer, output
+    )
+
+
+@group.command("choices")
+@options.constraint_file
+@tokenizer
+@options.budget
+@options.table_output
+def choices(file: Path, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
+    """Compile the lines of FILE, UTF-8 (- for standard input), into a table that allows exactly these texts."""
+    lines = read_choices(file)
+    _write(lambda vocabulary: compile_choices(lines, vocabulary, budget=budget), tokenizer, output)
+
+
+@group.command("json-schema")
+@options.constraint_file
+@options.json_form
+@tokenizer
+@options.budget
+@options.table_output
+def json_schema(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
+    """Compile the JSON Schema in FILE (- for standard input) into a table of the JSON texts that fit it."""
+    text, documents = read_bytes(file), form.read_documents()
+    with naming(name_of(file)):
+        meter = budget.begin()
+        try:
+            node = formula(text, allow=frozenset(form.allow), documents=documents, meter=meter)
+            build_skeleton(node, meter, form.any_order)
+        except RegexError as error:
+            raise wrong_pattern(error, read_schema(text)) from None
+        _write(
+            lambda vocabulary: compile_json_schema(
+                text, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
+                any_order=form.any_order, depth=form.depth, lazy=False, budget=budget,
+            ),
+            tokenizer, output,
+        )  # fmt: skip
+
+
+@group.command("grammar")
+@options.grammar_file
+@tokenizer
+@options.budget
+@options.table_output
+def grammar(grammar: options.GrammarFile, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
+    """Compile the grammar in FILE, UTF-8 (- for standard input), in Lark's notation, GBNF or EBNF, into a table.
+
+    Some grammars have no finite table, so no file can hold one: see `maskwright inspect grammar`.
+    """
+    text, syntax = grammar.read()
+
+    def made(vocabulary: Vocabulary) -> Compiled:
+        return compile_grammar(text, vocabulary, start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget)
+
+    with naming(grammar.name):
+        try:
+            compile_grammar(
+                text, single_bytes(), start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget
+            )
+        except (GrammarError, BudgetError):
+            raise
+        except ConstraintError:  # of a vocabulary that is not the tokenizer's
+            pass
+        _write(made, tokenizer, output)
+
+
+@group.command("tags")
+@options.constraint_file
+@options.json_form
+@tokenizer
+@options.budget
+@options.table_output
+def tags(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget: Budget, output: Path) -> None:
+    """Compile the structural tag in FILE, JSON (- for standard input), into a table of free text with such tags in it.
+
+    The options of JSON apply to all JSON in tags. Some tags with a grammar in them have no finite table, so no file can
+    hold one: see `maskwright inspect tags`.
+    """
+    with naming(name_of(file)):
+        made = tagged_text(file, form, budget)
+        _write(made, tokenizer, output)
+
+
+def tagged_text(file: Path, form: options.JsonForm, budget: Budget) -> Callable[[Vocabulary], Compiled]:
+    """Return a function that compiles the tags in a file, which are read and checked at once."""
+    contents, documents = plain(read_bytes(file)), form.read_documents()
+    read_tags(contents, budget.begin())
+    return lambda vocabulary: compile_structural_tag(
+        contents, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
+        any_order=form.any_order, depth=form.depth, budget=budget,
+    )  # fmt: skip
+
+
+def _write(make: Callable[[Vocabulary], Compiled], tokenizer: Tokenizer, output: Path) -> None:
+    """Read the tokenizer, make the table, write it, and say what it holds."""
+    vocabulary = tokenizer.vocabulary()
+    began = time.perf_counter()
+    table = make(vocabulary).to_table()
+    seconds = time.perf_counter() - began
+    table.save(output)
+    click.echo(
+        f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.bases.masks):,} masks, "
+        f"{table.nbytes / 1e6:,.2f} MB, {lengths_of(table)}, eos = {table.eos}, {seconds:.2f} s"
+    )
+    if table.eos is None:
+        click.echo(
+            f"{tokenizer.tokenizer} does not say which token ends a text, so the table has none: pass its id with "
+            "--eos",
+            err=True,
+        )

@@ -1,0 +1,161 @@
+"""`maskwright serve`: the OpenAI API over one model."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import click
+
+from .. import serve as server
+from ..automata.budget import Budget
+from ..runtime.arena.capacity import Capacity
+from ..serve.settings import CacheSettings, Limits, ModelSettings, Settings
+from . import options
+
+
+def _model(
+    folder: Path | None, tokenizer: Path | None, eos: int | None, name: str | None, device: str | None, dtype: str
+) -> ModelSettings:
+    if folder is None and (tokenizer, eos, name, device) != (None,) * 4:
+        raise click.UsageError("--tokenizer, --eos, --name and --device go with --model")
+    return ModelSettings(folder, tokenizer, eos, name, device, dtype)
+
+
+_model_options = options.gathered(
+    "model",
+    _model,
+    click.option(
+        "--model",
+        "folder",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Folder of a causal language model of transformers. Without one, the server makes a small model of "
+        "nonsense.",
+    ),
+    click.option(
+        "--tokenizer",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="SOURCE",
+        help="The model's tokenizer, if it is not in the same folder: a folder or a file, as for `compile`.",
+    ),
+    click.option("--eos", type=click.IntRange(min=0), help="Token that ends a text, if not the tokenizer's own."),
+    click.option("--name", help="The model's name for clients, if not its folder's."),
+    click.option(
+        "--device", help="Device of the model, such as cuda:1. Without it, a GPU if there is one, else the CPU."
+    ),
+    click.option("--dtype", default="auto", show_default=True, help="Type of the weights, such as bfloat16."),
+)
+
+
+def _limits(
+    rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int, compile_threads: int,
+    whitespace: options.Whitespace, separators: tuple[str, str] | None, grace: float,
+) -> Limits:  # fmt: skip
+    return Limits(
+        rows=rows, max_queue=max_queue, max_tokens=max_tokens, max_schema_bytes=max_schema_bytes,
+        max_body_bytes=max_body_bytes, compile_threads=compile_threads, whitespace=separators or whitespace,
+        grace_seconds=grace,
+    )  # fmt: skip
+
+
+_USUAL = Limits()
+_limit_options = options.gathered(
+    "limits",
+    _limits,
+    click.option(
+        "--rows", type=click.IntRange(min=1), default=_USUAL.rows, show_default=True,
+        help="Most sequences that the model writes at once.",
+    ),
+    click.option(
+        "--max-queue", type=click.IntRange(min=0), default=_USUAL.max_queue, show_default=True,
+        help="Most sequences that wait.",
+    ),
+    click.option(
+        "--max-tokens", type=click.IntRange(min=1), default=_USUAL.max_tokens, show_default=True,
+        help="Most tokens of an answer.",
+    ),
+    click.option(
+        "--max-schema-bytes", type=click.IntRange(min=1), default=_USUAL.max_schema_bytes, show_default=True,
+        help="Most bytes of a constraint.",
+    ),
+    click.option(
+        "--max-body-bytes", type=click.IntRange(min=1), default=_USUAL.max_body_bytes, show_default=True,
+        help="Most bytes of a request.",
+    ),
+    click.option(
+        "--compile-threads", type=click.IntRange(min=1), default=_USUAL.compile_threads, show_default=True,
+        help="Threads that compile constraints.",
+    ),
+    options.whitespace,
+    options.separator_pair,
+    click.option(
+        "--grace", type=click.FloatRange(min=0), default=_USUAL.grace_seconds, show_default=True,
+        help="Seconds to finish answers after the server is told to stop.",
+    ),
+)  # fmt: skip
+
+_KEPT = CacheSettings()
+_cache_options = options.gathered(
+    "cache",
+    CacheSettings,
+    click.option(
+        "--cache-dir",
+        "directory",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Folder that keeps tables for later processes.",
+    ),
+    click.option(
+        "--cache-bytes", "max_bytes", type=click.IntRange(min=1), default=_KEPT.max_bytes, show_default=True,
+        help="Most bytes of tables in memory.",
+    ),
+    click.option(
+        "--cache-dir-bytes", "directory_bytes", type=click.IntRange(min=1), default=_KEPT.directory_bytes,
+        show_default=True, help="Most bytes of tables in the folder.",
+    ),
+)  # fmt: skip
+
+
+def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Capacity:
+    """Return the arena's capacity with the values that a user sets."""
+    names = [each.name for each in fields(Capacity)]
+    values: dict[str, int] = {}
+    for one in given:
+        name, _, value = one.partition("=")
+        if name not in names or not value.isdecimal():
+            raise click.UsageError(f"--arena takes NAME=NUMBER, the name one of {', '.join(names)}: {one!r}")
+        values[name] = int(value)
+    try:
+        return Capacity(**values)
+    except ValueError as error:
+        raise click.UsageError(f"--arena: {error}") from None
+
+
+@click.command()
+@_model_options
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
+@_limit_options
+@options.budget_from(_USUAL.budget)
+@_cache_options
+@click.option(
+    "--arena",
+    "capacity",
+    multiple=True,
+    callback=_capacity,
+    metavar="NAME=NUMBER",
+    help="Room for tables on the device, such as states=2000000. May be given several times.",
+)
+@click.option(
+    "--playground/--no-playground",
+    default=True,
+    show_default=True,
+    help="Whether to serve a page at / to try constraints on texts.",
+)
+def serve(
+    model: ModelSettings, limits: Limits, budget: Budget, cache: CacheSettings, capacity: Capacity, host: str,
+    port: int, playground: bool,
+) -> None:  # fmt: skip
+    """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
+    limits = replace(limits, budget=budget)
+    settings = Settings(model, limits, cache, capacity, host=host, port=port, playground=playground)
+    server.start(settings, say=lambda line: click.echo(line, err=True))

@@ -1,0 +1,40 @@
+"""Counts of members: which of them an automaton can keep, as it does not remember undeclared keys."""
+
+from __future__ import annotations
+
+from .algebra import AllOf, AnyOf, MemberCount, Node, Not, Required
+from .source import inexact
+
+_TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
+
+
+def least_count(node: Node) -> int:
+    """Return how many members a count or its negation asks for at least; 0 for other formulas."""
+    if type(node) is MemberCount:
+        return int(node.args[0])
+    if type(node) is Not and type(node.args[0]) is MemberCount and node.args[0].args[1] is not None:
+        return int(node.args[0].args[1]) + 1
+    return 0
+
+
+def asks_for_several(node: Node) -> bool:
+    """Return whether a formula asks for two members or more, so that it matters which keys are left."""
+    shape = type(node)
+    return least_count(node) > 1 or ((shape is AllOf or shape is AnyOf) and any(map(asks_for_several, node.args)))
+
+
+def check_counts(node: Node, required: int = 0) -> None:
+    """Raise SchemaError if a formula asks for more members than an automaton can tell apart.
+
+    That is for two or more besides those that are required anyway.
+    """
+    shape = type(node)
+    if least_count(node) - required > 1:
+        path = (node.args[0] if shape is Not else node).args[2]
+        if path is not None:
+            raise inexact(path, _TWICE, "that")
+    elif shape is AllOf or shape is AnyOf:
+        if shape is AllOf:
+            required += len({key for part in node.args if type(part) is Required for key in part.args[0]})
+        for part in node.args:
+            check_counts(part, required)

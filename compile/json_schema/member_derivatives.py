@@ -1,0 +1,388 @@
+"""Objects by any formulas: automata whose letters are members, by declared key in their order, then by class of key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .algebra import (
+    ANY,
+    NEVER,
+    AllOf,
+    MemberCount,
+    Members,
+    Names,
+    Node,
+    Not,
+    Required,
+    Types,
+    all_of,
+    atoms,
+    closes,
+    counted,
+    is_never,
+    negate,
+    replaced,
+)
+from .key_order import mentioned
+from .key_sets import KeySets, places_of
+from .member_counts import check_counts
+from .member_letters import FINDING, Letters
+from .negated_members import Beyond, Lacks, either_way, lacking
+from .records import NO_STEPS
+from .skeleton import ObjectAutomaton, ObjectState, Step
+from .value_builder import ValueBuilder
+from .value_tests import Case, Formulas, Test
+
+_OF_STATE, _OF_STEP = 1000, 50  # bytes that a state, and each of its steps, was seen to take
+_EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
+Left = tuple[Node, ...]  # what is left of each formula
+Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a member's value, and what is left of it then
+
+
+class Tests:
+    """What formulas ask of the value of the next member, and what is left of them then; found when it is asked for."""
+
+    __slots__ = ("alike", "atoms", "cases", "left")
+
+    def __init__(self, left: Left, atoms: list[tuple[Node, Row]]) -> None:
+        self.left = left
+        self.atoms = atoms
+        self.cases: dict[int, list[Case]] = {}  # by letter
+        self.alike: dict[tuple[object, ...], list[tuple[int, Left]]] = {}  # cases, by what becomes of the atoms
+
+
+class StepTable:
+    """The steps from what is left of the formulas, made when they are asked for."""
+
+    __slots__ = (
+        "allowed", "close", "counted", "counts", "foreign", "left", "made", "others", "required", "steps", "tests",
+        "whole",
+    )  # fmt: skip
+
+    def __init__(self, left: Left, foreign: int, num_keys: int) -> None:
+        self.left = left
+        self.foreign = foreign
+        self.steps: list[Step | None] = [None] * num_keys
+        self.made = foreign  # keys whose steps are made, or need not be
+        self.whole = num_keys + 1  # from this place on, these are the steps of a state, and all are made
+        self.others: dict[int, Step] | None = None
+        self.close = next((label for label, node in enumerate(left) if closes(node)), -1)
+        self.required = 0  # keys whose absence changes what is left
+        self.allowed = -1  # keys that may come
+        self.tests: Tests  # of all formulas but `counts`
+        self.counts: list[Node] = []  # the counts of members in a single conjunction
+        # the counts after one more member; and what is left with them, by what else is left
+        self.counted: tuple[list[Node], dict[Node, Node]] | None = None
+
+
+class MemberDerivatives:
+    """The automaton of any formulas.
+
+    A state is a place (how many declared keys are behind), what is left of each formula, and which keys are *foreign*:
+    keys that only alternatives declare which were out before the key's place. Nothing that is left depends on foreign
+    keys, so they are read as undeclared keys are. An object of one alternative then has the states that it would have
+    on its own.
+
+    Sets of declared keys are bits of an int, by place.
+    """
+
+    def __init__(self, builder: ValueBuilder, parts: Left) -> None:
+        self._builder = builder
+        keys, members, names = mentioned(parts)
+        self._letters = Letters(builder, keys, members, names)
+        self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
+        few = self._letters.few() if self._counts else []
+        if few:  # as declared keys they are counted
+            keys = (*keys, *few)
+            self._letters = Letters(builder, keys, members, names)
+        self._end = len(keys)
+        self._place = self._letters.place
+        self._reach = {one: self._letters.reach(one) for one in members}
+        self._rows: dict[Node, Row] = {}
+        # by letter: the derivatives of atoms, and those of formulas
+        self._derivatives: list[tuple[dict[Node, Node], dict[Node, Node]]] = [
+            ({}, {}) for _ in range(self._letters.num)
+        ]
+        self._formulas: dict[int, Formulas] = {}
+        self._key_sets = KeySets(self._letters)
+        self._unsaid: dict[Left, int] = {}
+        self._tables: dict[tuple[Left, int], StepTable] = {}
+        self._tests: dict[Left, Tests] = {}
+        self._states: dict[tuple[int, Left, int], int] = {}
+        self._found: list[tuple[int, Left, int]] = []
+        self._num_steps = 0
+        self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
+        self._begin(parts)
+        for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
+            if not i & 7:
+                states = len(self._found)
+                size = _OF_STATE * states + _OF_STEP * self._num_steps
+                builder.meter.check(states=states, bytes=size, doing=FINDING)
+            self.automaton.states.append(self._make(place, left, foreign))
+
+    def _begin(self, parts: Left) -> None:
+        self._number(0, parts, self._foreign(0, parts, 0))
+
+    def _number(self, place: int, left: Left, foreign: int) -> int:
+        """Return the state at a place, or at the next one if the key there is foreign."""
+        while foreign >> place & 1:
+            place += 1
+        key = (place, left, foreign)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = len(self._found)
+            self._found.append(key)
+        return found
+
+    def _table(self, left: Left, foreign: int) -> StepTable:
+        table = self._tables.get((left, foreign))
+        if table is None:
+            table = self._tables[left, foreign] = StepTable(left, foreign, self._end)
+            table.required = self._key_sets.required_by(left)
+            table.allowed = self._key_sets.allowed_in(left)
+            parts = () if len(left) != 1 else left[0].args if type(left[0]) is AllOf else left
+            table.counts = [part for part in parts if type(part) is MemberCount]
+            if table.counts:
+                left = (all_of([part for part in parts if type(part) is not MemberCount]),)
+            tests = self._tests.get(left)
+            if tests is None:
+                tests = self._tests[left] = Tests(left, [(atom, self._row(atom)) for atom in atoms(*left)])
+            table.tests = tests
+        return table
+
+    def _foreign(self, place: int, left: Left, foreign: int) -> int:
+        """Return the foreign keys, and those from a place on about which nothing that is left says anything."""
+        if place >= self._end or self._letters.language is not None:
+            return foreign
+        unsaid = self._unsaid.get(left)
+        if unsaid is None:
+            unsaid = 0
+            # if nothing at all is left to say, the states of all places have the same steps: no key is foreign
+            if not all(type(node) is Types for node in left):
+                for node in left:
+                    unsaid |= self._key_sets.said_by(node)
+                unsaid = ~unsaid & ((1 << self._end) - 1)
+            self._unsaid[left] = unsaid
+        return foreign | unsaid >> place << place
+
+    def _make(self, place: int, left: Left, foreign: int) -> ObjectState:
+        """Return the state at a place.
+
+        Its keys are cut into ranges, each up to a key whose absence changes what is left.
+        """
+        table = self._table(left, foreign)
+        close = table.close
+        if place >= table.whole:
+            return ObjectState(close, place, self._end, table.steps, self._others(table))
+        pieces: list[tuple[int, int, StepTable]] = []
+        others: Mapping[int, Step] = NO_STEPS
+        start = place
+        while True:
+            ahead = table.required >> start
+            stop = start + (ahead & -ahead).bit_length() if ahead else self._end
+            if stop > start:
+                self._fill(table, start, stop)
+                pieces.append((start, stop, table))
+            if not ahead:
+                others = self._others(table)
+                break
+            left = tuple([self._key_sets.without(node, stop - 1) for node in left])
+            if all(map(is_never, left)):
+                break
+            start = stop
+            foreign = self._foreign(start, left, foreign)
+            table = self._table(left, foreign)
+        read_alike = others.get(0) if foreign else None
+        if read_alike is None and not pieces:
+            return ObjectState(close, self._end, self._end, table.steps, others)
+        if read_alike is None and len(pieces) == 1:
+            start, stop, table = pieces[0]
+            if start == place and not table.required >> place:
+                table.whole = place
+            return ObjectState(close, start, stop, table.steps, others)
+        steps: list[Step | None] = [None] * self._end
+        for start, stop, table in pieces:
+            steps[start:stop] = table.steps[start:stop]
+        if read_alike is not None:
+            for key in places_of(foreign):
+                steps[key] = read_alike
+        self._num_steps += self._end
+        return ObjectState(close, 0, self._end, steps, others)
+
+    def _fill(self, table: StepTable, start: int, stop: int) -> None:
+        """Make the steps of a table for a range of keys."""
+        for letter in places_of((table.allowed & ~table.made & (1 << stop) - 1) >> start << start):
+            table.steps[letter] = self._step(table, letter)
+        table.made |= (1 << stop) - (1 << start)
+
+    def _others(self, table: StepTable) -> Mapping[int, Step]:
+        if table.others is None:
+            table.others = {}
+            for letter in range(self._end, self._letters.num):
+                step = self._step(table, letter)
+                if step is not None:
+                    table.others[letter - self._end] = step
+            if self._counts and table.others:
+                for node in table.left:
+                    check_counts(node)
+        return table.others
+
+    def _step(self, table: StepTable, letter: int) -> Step | None:
+        self._num_steps += 1
+        tests = table.tests
+        cases = tests.cases.get(letter)
+        if cases is None:
+            cases = tests.cases[letter] = self._told_apart(tests, letter)
+        if table.counts:
+            cases = self._counted(table, cases)
+        if not cases:
+            return None
+        return self._builder.step(cases, self._following(table, letter, [rest for _, rest in cases]))
+
+    def _following(self, table: StepTable, letter: int, lefts: Iterable[Left]) -> tuple[int, ...]:
+        """Return the states behind a member, by what is left then."""
+        place = min(letter + 1, self._end)
+        left, foreign = table.left, table.foreign
+        return tuple(
+            [
+                self._number(place, rest, foreign if rest is left else self._foreign(place, rest, foreign))
+                for rest in lefts
+            ]
+        )
+
+    def _counted(self, table: StepTable, cases: list[Case]) -> list[Case]:
+        """Return cases of the value of the next member, in which that member is counted."""
+        left = table.counted  # what is asked of a value does not depend on how many members there were
+        if left is None:
+            left = table.counted = list(map(counted, table.counts)), {}
+        counts, known = left
+        if NEVER in counts:
+            return []
+        found: list[Case] = []
+        for condition, (rest,) in cases:
+            both = known.get(rest)
+            if both is None:
+                both = known[rest] = all_of([rest, *counts])
+            if not is_never(both):
+                found.append((condition, (both,)))
+        return found
+
+    def _told_apart(self, tests: Tests, letter: int) -> list[Case]:
+        """Return the cases of the value of the next member under some formulas.
+
+        If there is at most one test, what is left follows from which atoms have the test and what becomes of them.
+        That is the same for most keys.
+        """
+        test: Node = ANY
+        pattern: list[Node | tuple[Node]] = []
+        for atom, row in tests.atoms:
+            inside, rest = row[letter] or self._after(atom, letter, row)
+            if inside is ANY:
+                pattern.append(rest)
+            elif inside is NEVER:
+                pattern.append(NEVER)
+            elif test is ANY or test is inside:
+                test = inside
+                pattern.append((rest,))
+            else:
+                return self._by_several_tests(tests, letter)
+        key = (letter >= self._end, *pattern)
+        alike = tests.alike.get(key)
+        if alike is None:
+            alike = tests.alike[key] = _left_by_test(tests, letter >= self._end, pattern)
+        return [
+            (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
+            for outcome, left in alike
+        ]
+
+    def _by_several_tests(self, tests: Tests, letter: int) -> list[Case]:
+        cases = self._builder.cases
+        by, known = self._derivatives[letter]
+        for atom, row in tests.atoms:
+            if atom not in by:
+                inside, rest = row[letter] or self._after(atom, letter, row)
+                test = ANY if inside is ANY else cases.test(inside)
+                self._becomes(by, atom, letter, test, rest)
+        formulas = self._formulas.get(letter)
+        if formulas is None:
+            formulas = self._formulas[letter] = Formulas()
+        return cases.expand(replaced(tests.left, by, known), formulas)
+
+    def _becomes(self, by: dict[Node, Node], atom: Node, letter: int, test: Node, rest: Node) -> None:
+        """Note what becomes of an atom; and of its negation, if that is not the negation of the former."""
+        if type(atom) is Lacks:
+            rest = NEVER if is_never(test) else rest
+            by[atom] = either_way(test, lacking(rest, type(test) is Test), lacking(rest, False))
+        else:
+            by[atom] = all_of([test, rest])
+            if letter >= self._end and type(test) is not Types:
+                by[Not(atom)] = either_way(test, negate(rest), Lacks(rest))
+
+    def _after(self, atom: Node, letter: int, row: Row) -> tuple[Node, Node]:
+        """Return what an atom asks of the value of a member with a key, and what is left of the atom then."""
+        shape = type(atom)
+        found: tuple[Node, Node]
+        if isinstance(atom, Members):
+            place, bare = self._reach_of(atom)
+            found = self._letters.node(atom, letter), bare if letter + 1 >= place else atom
+        elif shape is Required:
+            keys = tuple([key for key in atom.args[0] if self._place[key] != letter])
+            found = ANY, Required(keys) if keys else ANY
+        elif shape is MemberCount:
+            found = ANY, counted(atom)
+        elif shape is Names:
+            found = ANY if self._letters.named(atom.args[0], letter) else NEVER, atom
+        elif shape is Lacks:
+            found = self._after(atom.args[0], letter, self._row(atom.args[0]))
+        elif shape is Beyond:
+            members, passed = atom.args
+            is_behind = letter < self._end and self._letters.keys[letter] in passed
+            found = ANY if is_behind else self._letters.node(members, letter), atom
+        else:
+            raise TypeError(f"not a formula about objects: {atom!r}")
+        row[letter] = found
+        return found
+
+    def _row(self, atom: Node) -> Row:
+        """Return what `_after` says of an atom by letter, if that is the same for most keys; None for the others."""
+        row = self._rows.get(atom)
+        if row is None:
+            usual: tuple[Node, Node] | None = None
+            others = 0
+            if type(atom) is Required:
+                usual, others = (ANY, atom), self._key_sets.required_in(atom)
+            elif type(atom) is Members and self._letters.declared(atom) >= 0:
+                usual, others = (NEVER, NEVER), self._letters.declared(atom)
+            row = self._rows[atom] = [usual] * self._letters.num
+            for place in places_of(others):
+                row[place] = None
+        return row
+
+    def _reach_of(self, members: Members) -> tuple[int, Node]:
+        found = self._reach.get(members)
+        if found is None:
+            found = self._reach[members] = self._letters.reach(members)
+        return found
+
+
+def _left_by_test(tests: Tests, is_undeclared: bool, becomes: Sequence[Node | tuple[Node]]) -> list[tuple[int, Left]]:
+    """Return what is left of formulas if a value passes the only test, and if it fails.
+
+    is_undeclared: whether the key is. becomes: what is left of each atom; in a tuple if the atom has the test.
+    """
+    passing: dict[Node, Node] = {}
+    failing: dict[Node, Node] = {}
+    for (atom, _), rest in zip(tests.atoms, becomes, strict=True):
+        if type(atom) is Lacks:
+            tested, inside = (True, rest[0]) if isinstance(rest, tuple) else (False, rest)
+            passing[atom], failing[atom] = lacking(inside, tested), lacking(inside, False)
+        elif isinstance(rest, tuple):
+            passing[atom], failing[atom] = rest[0], NEVER
+            if is_undeclared:
+                failing[Not(atom)] = Lacks(rest[0])
+        elif rest is not atom:
+            passing[atom] = failing[atom] = rest
+    passed = replaced(tests.left, passing)
+    failed = passed if passing == failing else replaced(tests.left, failing)
+    found = [(_EITHER, passed)] if passed == failed else [(_PASSED, passed), (_FAILED, failed)]
+    return [case for case in found if not all(map(is_never, case[1]))]

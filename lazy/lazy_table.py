@@ -1,0 +1,179 @@
+"""`LazyTable`: a constraint that is read state by state, and compiled to a `TransitionTable` on request."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import BudgetError, NoTableError
+from ..table.grouped import token_rows
+from ..table.transition_table import TransitionTable
+from .protocol import LazyMachine
+
+
+class LazyTable:
+    """A constraint whose arrays are worked out on request, by `to_table`, as that may take long.
+
+    A `Matcher` without a budget of tokens reads the machine that the table would be made from, with the same answers.
+    It makes each state when a text first comes to it. Whatever needs arrays, such as `put` or `Matcher.state`, calls
+    `to_table`, which raises BudgetError if the table is larger than its budget allows. Reading raises `BudgetError` if
+    a new state exceeds the budget, or `TableError` after an interrupted write; `to_table` still works then.
+    """
+
+    def __init__(
+        self, machine: LazyMachine, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
+        vocabulary: str, source: str, depth: int, nested: bool = True,
+        renewed: Callable[[Any], LazyMachine] | None = None,
+    ) -> None:  # fmt: skip
+        """machine: what is read. make: works out the arrays. renewed: returns the machine for a new matcher."""
+        self.vocab_size, self.eos, self.vocabulary, self.source, self.depth = vocab_size, eos, vocabulary, source, depth
+        self._machine: LazyMachine | None = machine
+        self._make: Callable[[], TransitionTable] | None = make
+        self._renewed = renewed
+        self._nested = nested
+        self._table: TransitionTable | None = None
+        self._refused = False  # whether there is known to be no table
+        self._lock = threading.Lock()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the arrays are there."""
+        return self._table is not None
+
+    def to_table(self) -> TransitionTable:
+        """Return the table, whose arrays are worked out by the first call.
+
+        Raises BudgetError, and NoTableError where a grammar has no finite table.
+        """
+        with self._lock:
+            if self._table is None:
+                assert self._make is not None
+                self._table = self._make()
+                self._machine = self._make = self._renewed = None  # matchers that read it keep what they need
+            return self._table
+
+    def complete(self) -> TransitionTable:
+        """Return the table: an earlier name of `to_table`."""
+        return self.to_table()
+
+    @property
+    def machine(self) -> LazyMachine | None:
+        """The machine that is read, None once the arrays are there."""
+        return self._machine
+
+    def reading(self) -> LazyMachine | None:
+        """Return the machine that a new matcher reads, None once the table is complete.
+
+        That is a new machine where so many states of the last one were reached that its budget would not last.
+        """
+        machine, renewed = self._machine, self._renewed
+        if machine is None or renewed is None or (found := renewed(machine)) is machine:
+            return machine
+        if self._lock.acquire(blocking=False):  # otherwise another thread completes the table
+            try:
+                if self._table is None:
+                    self._machine = found
+            finally:
+                self._lock.release()
+        return found
+
+    def has_arrays(self) -> bool:
+        """Return whether there is a finite table, within the budget; it is worked out to know that.
+
+        Raises the errors of a constraint that is at fault. The answer is kept: `to_table` may be called again.
+        """
+        if self._table is None and not self._refused:
+            try:
+                self.to_table()
+            except (NoTableError, BudgetError):
+                self._refused = True
+        return self._table is not None
+
+    def keep_with(self, around: Callable[[Callable[[], TransitionTable]], TransitionTable]) -> None:
+        """Have the arrays worked out by around(make), which may have them from elsewhere, or keep them there."""
+        make = self._make
+        if make is not None:
+            self._make = lambda: around(make)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the constraint takes in this process now: what has been written so far."""
+        machine = self._machine
+        if machine is not None:
+            return int(machine.nbytes)
+        return self.to_table().memory
+
+    @property
+    def fixed_length(self) -> int | None:
+        """The length of every sequence, None as long as it is not known."""
+        return None if self._table is None else self._table.fixed_length
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens in a sequence, None where there is no most, or as long as it is not known."""
+        return None if self._table is None else self._table.max_length
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the table has calls, or may have some as long as it is not complete."""
+        return self._nested if self._table is None else self._table.is_nested
+
+    def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
+        """Return whether each row of tokens (N, L) is in the set: bool (N,). Without calls it needs no arrays."""
+        machine = self._machine  # another thread may complete the table meanwhile
+        if machine is None or machine.depth:
+            return self.to_table().contains(sids)
+        rows = token_rows(sids).tolist()
+        return np.array([_accepts(machine, row, self.vocab_size, self.eos) for row in rows], np.bool_)
+
+    def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
+        """Return whether one sequence of tokens is in the set; EOS may close it, also more than once, as in a batch."""
+        return bool(self.contains(np.asarray(tokens)[None])[0])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Work out the table and write it to a file. Raises the errors of `to_table` and `TransitionTable.save`."""
+        self.to_table().save(path)
+
+    def __repr__(self) -> str:
+        if self._table is not None:
+            return f"LazyTable({self._table!r})"
+        return f"LazyTable(vocab_size={self.vocab_size}, eos={self.eos}, not worked out yet)"
+
+    def __reduce__(self) -> Any:
+        return _itself, (self.to_table(),)  # elsewhere it is the table that it stands for
+
+    def __copy__(self) -> LazyTable:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyTable:
+        return self  # constraints do not change
+
+
+def _itself(table: TransitionTable) -> TransitionTable:
+    return table
+
+
+def _accepts(machine: LazyMachine, tokens: list[int], vocab_size: int, eos: int | None) -> bool:
+    """Return whether a machine without a stack accepts tokens, which EOS may close."""
+    node = 0
+    for i, token in enumerate(tokens):
+        if token == eos:
+            return machine.accepts(node) and all(other == eos for other in tokens[i:])
+        found = machine.advance(node, None, token, _no_push) if 0 <= token < vocab_size else None
+        if found is None:
+            return False
+        node = found[0]
+    return machine.accepts(node)
+
+
+def _no_push(stack: Any, site: int) -> Any:
+    raise AssertionError("a machine without a stack pushes nothing")
+
+
+Compiled: TypeAlias = TransitionTable | LazyTable
+"""What the compilers of text return."""

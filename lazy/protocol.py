@@ -1,0 +1,56 @@
+"""The machines that a lazy table reads until its arrays are worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class LazyMachine(Protocol):
+    """A machine that a matcher reads as it is, from state 0, and that makes its states on the way."""
+
+    depth: int  # most open frames that are no leaves
+    most_frames_required: int  # with so many frames left, nothing is refused for want of them
+    strings: int  # the first state within a string
+
+    @property
+    def num_states(self) -> int:
+        """States that have been written so far."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what has been written so far."""
+
+    def is_leaf(self, site: int) -> bool:
+        """Return whether a site is pushed for a fragment that makes no calls."""
+
+    def accepts(self, node: int) -> bool:
+        """Return whether a text may end in a state if nothing is open."""
+
+    def alike(self, node: int) -> int:
+        """Return the state that stands for all that allow the same as a state within a string, whatever the stack."""
+
+    def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool | bytes]:
+        """Return the tokens that a configuration allows, read-only, and on how many sites from the top they depend.
+
+        sites: the open return sites, int32, the outermost first. frames: how many of them are no leaves where frames
+        may run out, else -1. The third result is a note of the mask, by machines that are `NotesMasks`, or whether the
+        mask is worth keeping as it is. The array is written anew once nothing holds it.
+        """
+
+    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+        """Return the state and stack that a token leads to, None if it is not allowed."""
+
+    def fits(self, node: int, stack: Any) -> bool:
+        """Return whether the frames left are enough to leave all that is open."""
+
+
+@runtime_checkable
+class NotesMasks(Protocol):
+    """A lazy machine that can keep a mask as a short note: how it differs from another mask."""
+
+    def restored(self, noted: bytes) -> NDArray[np.uint32]:
+        """Return a mask again that was found before, read-only."""

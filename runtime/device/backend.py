@@ -1,0 +1,160 @@
+"""The functions of arrays that operations and decoders are written against, whatever library the arrays are of.
+
+`numpy_arrays`, `torch.arrays` and `jax.arrays` are modules that have them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = Any
+"""A torch.Tensor, a jax.Array or a numpy array: what they have in common has no type of its own."""
+
+Placed: TypeAlias = Any
+"""What `put` of the same library returns: a table, a matrix, an arena or a table that is read on demand."""
+
+Cache: TypeAlias = Any
+"""A model's cache: a tree of dicts, lists and tuples whose leaves are arrays with the batch first, or None."""
+
+Random: TypeAlias = Any
+"""What numbers are drawn from: a generator of numpy or torch, a key of JAX, or an array of uniform numbers."""
+
+
+class Backend(Protocol):
+    """Functions of arrays. B, n, k are sizes; the first axis is the batch."""
+
+    def where(self, condition: Array, a: Array, b: Array, /) -> Array:
+        """Return a where a condition holds, else b."""
+
+    def concatenate(self, arrays: list[Array], axis: int, /) -> Array:
+        """Return arrays one behind the other."""
+
+    def exp(self, x: Array, /) -> Array:
+        """Return e to the power of x."""
+
+    def zeros(self, shape: tuple[int, ...], like: Array) -> Array:
+        """Return zeros of the type of `like` where that is, in at least 32 bits."""
+
+    def arange(self, n: int, like: Array) -> Array:
+        """Return 0 .. n - 1, of the type of `like`, where that is."""
+
+    def integers(self, x: Array, like: Array) -> Array:
+        """Return whole numbers in the type of `like`."""
+
+    def take(self, array: Array, index: Array) -> Array:
+        """Return array (B, n) gathered at index (B, k) along the second axis."""
+
+    def gather(self, cache: Cache, index: Array) -> Any:
+        """Return a tree of arrays gathered at index (n,) along each array's first axis."""
+
+    def lookup(self, array: Array, index: Array) -> Array:
+        """Return array (n,) at indices of any shape."""
+
+    def search(self, ascending: Array, query: Array) -> Array:
+        """Return how many of ascending numbers (n,) are below each of query."""
+
+    def scatter(self, array: Array, index: Array, value: int) -> Array:
+        """Return array (B, n) with a value at index (B, k)."""
+
+    def sort(self, x: Array) -> Array:
+        """Return each row (B, n) with the largest first."""
+
+    def top_k(self, scores: Array, k: int) -> tuple[Array, Array]:
+        """Return the k largest of each row (B, n) and their places, largest first; -inf fills up where k > n."""
+
+    def top_of_beams(self, x: Array, scores: Array, k: int) -> tuple[Array, Array]:
+        """Return the k largest of x (B, m, w) + scores (B, m) and their places in (B, m * w); NaN counts as -inf."""
+
+    def log_softmax(self, logits: Array) -> Array:
+        """Return log-probabilities (B, V); NaN throughout a row that has no distribution."""
+
+    def logsumexp(self, x: Array) -> Array:
+        """Return the logarithm of each row's sum of exponentials (B,); not finite for a row without a distribution."""
+
+    def keep(self, x: Array, mask: Array, size: int) -> Array:
+        """Return x (B, n) with -inf where mask (B, >= size) is 0, and from column `size` on; a mask is 0 or -1."""
+
+    def keep_packed(self, x: Array, words: Array, size: int, in_place: bool = False) -> Array:
+        """Return x (B, n) with -inf where no bit is set in words (B, ceil(size / 32)), and from column `size` on."""
+
+    def pack(self, mask: Array) -> Array:
+        """Return a mask (B, n) of 0 and -1 as bits: (B, ceil(n / 32))."""
+
+    def unpack(self, words: Array, size: int) -> Array:
+        """Return which of `size` bits are set in words (B, ceil(size / 32)): bool (B, size)."""
+
+    def doubled(self, array: Array) -> Array:
+        """Return an array with as many rows again behind its own, which are 0."""
+
+    def put_rows(self, array: Array, index: NDArray[np.int64], values: NDArray[Any]) -> Array:
+        """Return an array with values (n, ..) of the host in rows index (n,); the one given is used up."""
+
+    def uniform(self, random: Random, shape: tuple[int, ...], like: Array) -> Array:
+        """Return random numbers in [0, 1) of the type of `like`, from a generator or key of the library."""
+
+    def split(self, random: Random) -> tuple[Any, Any]:
+        """Return a generator or key to draw from now, and one to draw from later."""
+
+    def is_concrete(self, *arrays: Array) -> bool:
+        """Return whether the values of arrays can be read now, instead of being traced."""
+
+    def is_recording(self, *arrays: Array) -> bool:
+        """Return whether operations on arrays are recorded, with all other arrays as they are now."""
+
+    def all_known_true(self, holds: Array) -> bool:
+        """Return whether `holds` is true throughout; False where its values are only traced."""
+
+    def to_device(self, array: NDArray[Any], like: Array) -> Array:
+        """Return an array of the host where `like` is."""
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """Return an array on the host, once it is there."""
+
+
+class Operations(Backend, Protocol):
+    """The operations on what `put` returns that decoders ask for: `torch_ops`, `jax_ops` and `numpy_ops` have them."""
+
+    def start(self, dev: Placed, batch: int, /) -> Any:
+        """Return the state of `batch` sequences with nothing written yet."""
+
+    def first_tokens(self, dev: Placed, cache: Cache, count: int, token: int, /) -> Array:
+        """Return `count` copies of the token a model is first fed with."""
+
+    def accepting(self, dev: Placed, state: Any, /) -> Array:
+        """Return whether each sequence may end where it stands: bool (B,)."""
+
+    def advance(self, dev: Placed, state: Any, tokens: Array, /) -> Any:
+        """Return the state after one more token (B,) each; the dead state where it was not allowed."""
+
+    def mask_logits(self, dev: Placed, logits: Array, state: Any, remaining: Array | None = None, /) -> Array:
+        """Return logits (B, V) with -inf at every token that is not allowed."""
+
+    def select(
+        self, dev: Placed, logits: Array, state: Any, scores: Array, beams: int, level: int, renormalise: bool = ..., /
+    ) -> Any:
+        """Return the `beams` best continuations over all beams of each batch element, EOS aside."""
+
+    def end_scores(self, dev: Placed, logits: Array, state: Any, renormalise: bool = ..., /) -> Array:
+        """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere."""
+
+    def allowed_tokens(
+        self, dev: Placed, state: Any, width: int, remaining: Array | None = None, /
+    ) -> tuple[Array, Array]:
+        """Return the first `width` tokens that each state allows, and EOS; and which of them there are."""
+
+    def draw(
+        self,
+        dev: Placed,
+        logits: Array,
+        state: Any,
+        uniforms: Callable[[], Array],
+        filters: Any,
+        remaining: Array | None,
+        mass: bool,
+        /,
+    ) -> Any:
+        """Return drawn tokens from one kernel, or None: then drawing takes array operations."""

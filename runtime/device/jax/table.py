@@ -1,0 +1,200 @@
+"""A table in JAX arrays: `put` copies one to a device; it is a pytree."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, cast, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from ....lazy.lazy_table import Compiled
+from ....table.constraint import Constraint
+from ....table.sorted_matrix import SortedMatrix
+from ...arena.arena import Arena, Handle, starts_of
+from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Cache
+from ..device_table import (
+    CALL_ARRAYS,
+    DeviceCalls,
+    DeviceTable,
+    arrays_of,
+    check_top,
+    device_table,
+    refuse_wide,
+    statics_of,
+    whole,
+)
+from ..matrix_ops import DeviceMatrix, place
+from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
+from . import arrays
+
+_LEAST = 64  # entries of an arena's arrays that are written at once
+
+jax.tree_util.register_dataclass(
+    DeviceCalls, data_fields=list(arrays_of(DeviceCalls)), meta_fields=list(statics_of(DeviceCalls))
+)
+
+jax.tree_util.register_dataclass(
+    DeviceTable, data_fields=[*arrays_of(DeviceTable), "calls"], meta_fields=list(statics_of(DeviceTable))
+)
+
+jax.tree_util.register_dataclass(
+    DeviceMatrix, data_fields=list(arrays_of(DeviceMatrix)), meta_fields=list(statics_of(DeviceMatrix))
+)
+
+
+def _given(kind: Any, arrays: Any) -> OnDemandTable:
+    """Rebuild an on-demand table from a pytree: traced arrays take the place of its own."""
+    kept, start_row = kind
+    rows = kept()
+    if rows is None:
+        raise ReferenceError("the table that these arrays are of is gone: keep what put() returned")
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
+    return OnDemandTable(rows, start_row, ReachedArrays(*arrays) if traced else None)
+
+
+def _taken(dev: OnDemandTable) -> tuple[Any, Any]:
+    """Return an on-demand table's arrays and a weak reference to its rows: a compiled function keeps no table alive."""
+    return tuple(dev.arrays), (weakref.ref(dev.rows), dev.start_row)
+
+
+jax.tree_util.register_pytree_node(OnDemandTable, _taken, _given)
+
+
+@overload
+def put(
+    table: Compiled,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[False] | None = None,
+) -> DeviceTable: ...
+
+
+@overload
+def put(
+    table: Compiled,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[True],
+) -> OnDemandTable: ...
+
+
+@overload
+def put(
+    table: SortedMatrix, device: jax.Device | None = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
+
+
+@overload
+def put(table: Arena, device: jax.Device | None = None, *, budgets: bool = False, top: None = None) -> DeviceTable: ...
+
+
+@overload
+def put(
+    table: Constraint | Arena,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> DeviceTable | DeviceMatrix | OnDemandTable: ...
+
+
+def put(
+    table: Constraint | Arena,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> DeviceTable | DeviceMatrix | OnDemandTable:
+    """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
+
+    budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
+    logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
+    `on_demand.OnDemandTable`.
+
+    Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
+    which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
+    """
+    wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
+
+    def convert(array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, device)
+        return placed
+
+    if is_read(table, on_demand):
+        return read(arrays, convert, cast(Any, table), budgets, top)
+    if not isinstance(table, Arena):
+        table = whole(table)
+    if isinstance(table, SortedMatrix):
+        return place(table, convert, top, wide)
+    check_top(top)
+    if isinstance(table, Arena):
+        arena = table
+        arena.check_budgets(budgets)
+        return arena.mirror(("jax", device), lambda: _Mirror(arena, convert))
+    if not wide:
+        refuse_wide(table)
+
+    return device_table(table, convert, DeviceTable, budgets)
+
+
+class _Mirror:
+    """An arena's arrays on a device; each write donates the old arrays to the new ones."""
+
+    def __init__(self, arena: Arena, convert: Callable[[NDArray[Any]], Array]) -> None:
+        self._arrays: dict[str, Array] = {}
+        self._by_ends = by_ends(arena.held)
+
+        def keep(name: str, array: NDArray[Any]) -> Array:
+            self._arrays[name] = convert(array)
+            return self._shown(name)
+
+        self.dev = device_table_of(arena.held, keep, DeviceTable, False)
+
+    def _shown(self, name: str) -> Array:
+        array = self._arrays[name]
+        return jnp.moveaxis(array, 0, -1) if name in self._by_ends else array
+
+    def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
+        for name, start, values in changes:
+            size = max(_LEAST, 1 << (len(values) - 1).bit_length())  # few sizes, each of which is compiled for once
+            padded = np.zeros((size, *values.shape[1:]), values.dtype)
+            padded[: len(values)] = values
+            self._arrays[name] = _overwritten(self._arrays[name], padded, start, len(values))
+        shown: dict[str, Any] = {name: self._shown(name) for name in {name for name, _, _ in changes}}
+        assert self.dev.calls is not None, "an arena's tables may be nested"
+        calls = replace(self.dev.calls, **{name: shown.pop(name) for name in CALL_ARRAYS if name in shown})
+        self.dev = replace(self.dev, calls=calls, **shown)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _overwritten(array: Array, values: Array, start: Array, count: Array) -> Array:
+    """Return an array with the first `count` of some values from `start` on."""
+    rows = jnp.arange(values.shape[0])
+    to = jnp.where(rows < count, start + rows, array.shape[0])
+    return array.at[to].set(values.astype(array.dtype), mode="drop")
+
+
+def at(dev: DeviceTable, handles: Sequence[Handle]) -> DeviceTable:
+    """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
+    return replace(dev, starts=jnp.asarray(starts_of(handles, dev.arena)))
+
+
+def first_tokens(dev: DeviceTable | None, cache: Cache, count: int, token: int) -> Array:
+    """Return `count` copies of the token a model is first fed with."""
+    return jnp.full(count, token, jnp.int32)

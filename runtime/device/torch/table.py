@@ -1,0 +1,168 @@
+"""A table in tensors: `put` copies one to a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....lazy.lazy_table import Compiled
+from ....table.constraint import Constraint
+from ....table.sorted_matrix import SortedMatrix
+from ...arena.arena import Arena, Handle, starts_of
+from ...arena.device_arrays import by_ends, device_table_of
+from ..backend import Cache
+from ..device_table import DeviceTable, check_top, device_table, whole
+from ..dispatch import by_kind
+from ..matrix_ops import DeviceMatrix, place
+from ..on_demand import OnDemandTable, is_read, read
+from . import arrays
+from .arrays import signed
+
+_BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchTable(DeviceTable):
+    """A `DeviceTable` with what each byte of a mask unfolds to: on a CPU look-ups take half the time of shifts."""
+
+    byte_mask: Tensor  # (256, 8) int32: -1 where the bit is set, else 0
+    byte_penalty: Tensor  # (256, 8) float32: 0 where the bit is set, else -inf
+    byte_rank: Tensor  # (256, 8) int32: bits set below each bit
+
+
+@overload
+def put(
+    table: Compiled,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[False] | None = None,
+) -> TorchTable: ...
+
+
+@overload
+def put(
+    table: Compiled,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    on_demand: Literal[True],
+) -> OnDemandTable: ...
+
+
+@overload
+def put(
+    table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: Arena, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+) -> TorchTable: ...
+
+
+@overload
+def put(
+    table: Constraint | Arena,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> TorchTable | DeviceMatrix | OnDemandTable: ...
+
+
+def put(
+    table: Constraint | Arena,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> TorchTable | DeviceMatrix | OnDemandTable:
+    """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
+
+    budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
+    logits of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
+    `on_demand.OnDemandTable`.
+
+    Of an arena it returns the same each time: its arrays are written to where they are as tables come and go.
+    """
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=device)
+
+    if is_read(table, on_demand):
+        with torch.inference_mode(False):  # what is made inside that mode cannot be written to outside
+            return read(arrays, convert, cast(Any, table), budgets, top)
+    if not isinstance(table, Arena):
+        table = whole(table)
+    if isinstance(table, SortedMatrix):
+        return place(table, convert, top)
+    check_top(top)
+    where = torch.empty(0, device=device).device
+    more = {
+        "byte_mask": -_BYTES.astype(np.int32),
+        "byte_penalty": np.where(_BYTES, np.float32(0), np.float32(-np.inf)),
+        "byte_rank": (np.cumsum(_BYTES, axis=1) - _BYTES).astype(np.int32),
+    }
+    if isinstance(table, Arena):
+        arena = table
+        arena.check_budgets(budgets)
+        return cast(TorchTable, arena.mirror(("torch", where), lambda: _Mirror(arena, convert, where, more)))
+    host = table if where.type == "cpu" else None
+    return device_table(table, convert, TorchTable, budgets, host=host, **more)
+
+
+class _Mirror:
+    """An arena's arrays on a device, written to in place."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        convert: Callable[[NDArray[Any]], Tensor],
+        where: torch.device,
+        more: dict[str, NDArray[Any]],
+    ) -> None:
+        self._arrays: dict[str, Tensor] = {}
+
+        def keep(name: str, array: NDArray[Any]) -> Tensor:
+            placed = self._arrays[name] = convert(array)
+            return placed.movedim(0, -1) if name in by_ends(arena.held) else placed
+
+        self.dev = device_table_of(arena.held, keep, TorchTable, where.type == "cpu", **more)
+
+    def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
+        for name, start, values in changes:
+            self._arrays[name][start : start + len(values)] = torch.from_numpy(np.ascontiguousarray(signed(values)))
+
+
+def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
+    """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
+    return replace(dev, starts=torch.from_numpy(starts_of(handles, dev.arena)).to(dev.starts.device))
+
+
+@by_kind(arrays)
+def first_tokens(dev: TorchTable | None, cache: Cache, count: int, token: int) -> Tensor:
+    """Return `count` copies of the token a model is first fed with, where the table or else the cache is."""
+    device = _device(cache) if dev is None else dev.row_start.device
+    return torch.full((count,), token, dtype=torch.int64, device=device)
+
+
+def _device(cache: Cache) -> torch.device | None:
+    """Return the device of the first tensor in a tree."""
+    if isinstance(cache, Tensor):
+        return cache.device
+    leaves = cache.values() if isinstance(cache, dict) else cache if isinstance(cache, (list, tuple)) else ()
+    return next((found for leaf in leaves if (found := _device(leaf)) is not None), None)

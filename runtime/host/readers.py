@@ -1,0 +1,50 @@
+"""The reader that all matchers of one constraint share, by the kind of constraint."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from ...lazy.lazy_table import LazyTable
+from ...table.kept import Kept
+from ...table.sorted_matrix import SortedMatrix
+from ...table.transition_table import TransitionTable
+from .host_reader import HostReader
+from .lazy_reader import LazyReader
+from .matrix_reader import MatrixReader
+from .nested_reader import NestedReader
+from .table_reader import TableReader
+
+_complete: Kept[HostReader[Any]] = Kept()
+_lazy: Kept[LazyReader] = Kept()
+
+
+@singledispatch
+def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
+    """Return the reader of a constraint, made once and kept as long as the constraint lives.
+
+    budgets: whether tokens are counted, for which a lazy table is completed. Raises TypeError for anything else.
+    """
+    raise TypeError(f"a Matcher takes a TransitionTable or a SortedMatrix, not {type(constraint).__name__}")
+
+
+@reader_of.register
+def _of_matrix(constraint: SortedMatrix, budgets: bool) -> HostReader[Any]:
+    return _complete.made(constraint, lambda: MatrixReader(constraint))
+
+
+@reader_of.register
+def _of_table(constraint: TransitionTable, budgets: bool) -> HostReader[Any]:
+    return _complete.made(constraint, lambda: (NestedReader if constraint.is_nested else TableReader)(constraint))
+
+
+@reader_of.register
+def _of_lazy_table(constraint: LazyTable, budgets: bool) -> HostReader[Any]:
+    machine = None if budgets else constraint.reading()  # another thread may complete the table meanwhile
+    if machine is None:
+        return _of_table(constraint.to_table(), budgets)
+    found = _lazy.get(constraint)
+    if found is None or found.machine is not machine:
+        found = LazyReader(constraint.vocab_size, constraint.eos, machine)
+        _lazy.put(constraint, found)
+    return found

@@ -1,0 +1,126 @@
+"""All that is asked of private or changing parts of transformers: for a new version, look here."""
+
+from __future__ import annotations
+
+from types import CodeType, FrameType
+from typing import Any
+
+from torch import Tensor
+
+from ...errors import MissingDependencyError
+
+try:
+    from transformers.generation import logits_process as logits_process
+    from transformers.generation import stopping_criteria as stopping_criteria
+    from transformers.generation.utils import (
+        ALL_CACHE_NAMES,
+        GenerateBeamDecoderOnlyOutput,
+        GenerateBeamEncoderDecoderOutput,
+    )
+except ImportError:
+    raise MissingDependencyError(
+        "this module needs transformers, 5 or later: pip install 'maskwright[transformers]'"
+    ) from None
+
+_LIST_CALL: CodeType = logits_process.LogitsProcessorList.__call__.__code__
+
+# these choose among what is allowed, so they come after the constraint
+WARPERS = tuple(
+    getattr(logits_process, name)
+    for name in (
+        "TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",
+        "TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "WatermarkLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor", "LogitNormalization",
+    )
+    if hasattr(logits_process, name)
+)  # fmt: skip
+
+
+def frame_of_list(frame: FrameType | None) -> FrameType | None:
+    """Return the first frame, going outwards, that runs a `LogitsProcessorList`; None outside of `generate`.
+
+    A processor may be called through others. Every run of `generate` makes a list of its own, which tells runs apart.
+    """
+    while frame is not None and frame.f_code is not _LIST_CALL:
+        frame = frame.f_back
+    return frame
+
+
+def list_in(frame: FrameType) -> logits_process.LogitsProcessorList:
+    """Return the list of processors that a frame of `frame_of_list` runs."""
+    found: logits_process.LogitsProcessorList = frame.f_locals["self"]
+    return found
+
+
+def list_of_assisted_run(frame: FrameType | None) -> logits_process.LogitsProcessorList | None:
+    """Return the processors of the run that decodes with an assistant's, going outwards; None if there is none."""
+    while frame is not None:
+        if frame.f_code.co_name == "_assisted_decoding":
+            found: logits_process.LogitsProcessorList | None = frame.f_locals.get("logits_processor")
+            return found
+        frame = frame.f_back
+    return None
+
+
+def end_tokens(config: Any) -> list[int]:
+    """Return the tokens with which a generation config, as `generate` prepares it, ends sequences."""
+    ends = config._eos_token_tensor
+    return [] if ends is None else [token for token in ends.tolist() if token >= 0]
+
+
+def pad_token(config: Any) -> Tensor | None:
+    """Return the token that fills up ended rows, None where there is none."""
+    found: Tensor | None = config._pad_token_tensor
+    return found
+
+
+def set_pad_token(config: Any, token: Tensor) -> None:
+    """Have ended rows filled up with a token."""
+    config._pad_token_tensor = token
+
+
+def sample(model: Any, input_ids: Tensor, **options: Any) -> Any:
+    """Return what transformers' own loop for greedy decoding and sampling returns."""
+    return type(model)._sample(model, input_ids, **options)
+
+
+def first_step(model: Any, input_ids: Tensor, config: Any, model_kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a model's outputs for a prompt, and the arguments of the step after it."""
+    outputs = model._prefill(input_ids, config, model_kwargs, is_first_iteration=True)
+    return outputs, _updated(model, outputs, model_kwargs)
+
+
+def next_step(model: Any, ids: Tensor, model_kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a model's outputs for the last token of ids (n, L), and the arguments of the step after it."""
+    new = 1 if model_kwargs["use_cache"] else None
+    inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=new, **model_kwargs)
+    outputs = model(**inputs, return_dict=True)
+    return outputs, _updated(model, outputs, model_kwargs)
+
+
+def _updated(model: Any, outputs: Any, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    is_encoder_decoder = model.config.is_encoder_decoder
+    found: dict[str, Any] = model._update_model_kwargs_for_generation(
+        outputs, model_kwargs, is_encoder_decoder=is_encoder_decoder
+    )
+    return found
+
+
+def reorder_cache(model: Any, model_kwargs: dict[str, Any], index: Tensor) -> None:
+    """Gather the rows index (n,) of a model's cache, if it has one."""
+    name = next((name for name in ALL_CACHE_NAMES if model_kwargs.get(name) is not None), None)
+    if name is not None and hasattr(model, "_reorder_cache"):
+        model_kwargs[name] = model._reorder_cache(model_kwargs[name], index)
+    elif name is not None:
+        model_kwargs[name].reorder_cache(index)
+
+
+def keeps_state_apart(model: Any) -> bool:
+    """Return whether a model keeps what it has read in other places than a cache of keys and values."""
+    return bool(getattr(model, "_is_stateful", False)) or hasattr(model, "_reorder_cache")
+
+
+def beam_output(model: Any, sequences: Tensor, scores: Tensor) -> Any:
+    """Return what `generate` returns of a beam search with `return_dict_in_generate`."""
+    kind: Any = GenerateBeamEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateBeamDecoderOnlyOutput
+    return kind(sequences=sequences, sequences_scores=scores)

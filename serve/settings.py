@@ -1,0 +1,59 @@
+"""What a server is told when it starts: the model, its limits, the cache, the arena, and where it listens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..automata.budget import Budget
+from ..runtime.arena.capacity import Capacity
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model to serve. Without a folder, the server makes a small model of nonsense."""
+
+    folder: Path | None = None  # of a causal language model of transformers
+    tokenizer: Path | None = None  # a folder or file, if the tokenizer is not in the model's folder
+    eos: int | None = None  # token that ends a text, if not the tokenizer's own
+    name: str | None = None  # for clients, if not the folder's
+    device: str | None = None  # a GPU if there is one, else the CPU
+    dtype: str = "auto"  # of the weights
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one server does."""
+
+    rows: int = 16  # sequences written at once
+    max_queue: int = 256  # sequences that wait
+    max_tokens: int = 1024  # of one answer
+    max_schema_bytes: int = 1 << 18
+    max_body_bytes: int = 4 << 20
+    compile_threads: int = 4
+    budget: Budget = field(default_factory=lambda: Budget(seconds=10.0))  # of one constraint
+    grace_seconds: float = 30.0  # to finish answers after the server is told to stop
+    stall_seconds: float = 60.0  # of one step, after which the server is not ready
+    whitespace: str | tuple[str, str] = "flexible"  # of JSON
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """How many bytes of tables the server keeps, in memory and in a folder."""
+
+    max_bytes: int = 1 << 30
+    directory: Path | None = None
+    directory_bytes: int = 4 << 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one server."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    limits: Limits = field(default_factory=Limits)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    capacity: Capacity = field(default_factory=Capacity)
+    host: str = "127.0.0.1"
+    port: int = 8000
+    playground: bool = True  # whether its page is at /

@@ -1,0 +1,93 @@
+"""The file of a table: one safetensors file with the arrays, a header, and a SHA-256 over everything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from ..errors import TableError, TableFileError, VocabularyMismatchError
+from .groups import SPECS
+
+FORMAT_VERSION = 5
+"""Version of the file format; a reader refuses any other."""
+
+
+def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays, named as in `SPECS`, and a header to one file, in full or not at all."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in")
+    described = {"version": FORMAT_VERSION, **header}
+    described["checksum"] = _checksum(described, arrays)
+    temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        save_file(dict(arrays), temporary, {"maskwright": json.dumps(described, sort_keys=True)})
+        temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str], vocabulary: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a file.
+
+    vocabulary: the fingerprint that the table must have been compiled for, None for any. Raises FileNotFoundError;
+    TableFileError for a file that is truncated, not maskwright's, of another format version or changed since it was
+    written; VocabularyMismatchError for another vocabulary's.
+    """
+    name = os.fspath(path)
+    try:
+        with safe_open(name, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if "maskwright" not in metadata:
+                raise TableFileError(f"{name} is a safetensors file, but not one that maskwright wrote")
+            header = dict(json.loads(metadata["maskwright"]))
+            if header.get("version") != FORMAT_VERSION:
+                raise TableFileError(
+                    f"{name} has format version {header.get('version')}, this maskwright reads {FORMAT_VERSION}: "
+                    "build it again from its source, with the `maskwright compile` or `maskwright build` that made it"
+                )
+            missing = sorted(set(SPECS) - set(file.keys()))
+            if missing:
+                raise TableFileError(f"{name} lacks {', '.join(missing)}: build it again from its source")
+            arrays = {key: file.get_tensor(key) for key in SPECS}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no table at {name}") from None
+    except TableError:
+        raise
+    except Exception as error:  # whatever a reader of damaged files may raise
+        raise TableFileError(
+            f"{name} is truncated or is not a maskwright table ({error}): build it again from its source"
+        ) from error
+    checksum = header.pop("checksum", None)
+    if checksum != _checksum(header, arrays):
+        raise TableFileError(f"{name} was changed after it was written: build it again from its source")
+    del header["version"]
+    if vocabulary is not None and header.get("vocabulary") != vocabulary:
+        raise VocabularyMismatchError(
+            f"{name} was compiled for vocabulary {header.get('vocabulary')}, not {vocabulary}: compile it again"
+        )
+    return header, arrays
+
+
+def _checksum(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 over the header and every array's name, type, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in SPECS:
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()

@@ -1,0 +1,185 @@
+"""Where the rows of a nested table lead, each target once, and which of them are inside of fragments."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels.bits import has_bit
+from ..kernels.compiled import kernel
+from ..kernels.search import place_of
+from .distances import base_class_counts, class_of
+from .groups import TableArrays
+
+Int64Array = NDArray[np.int64]
+
+
+class Targets(NamedTuple):
+    """Where each row leads, each target once: codes, and -1 - symbol for exits that leave no bytes behind."""
+
+    start: Int64Array  # of its base
+    to: Int64Array
+    own_start: Int64Array  # of its own edges
+    own_to: Int64Array
+
+
+@kernel
+def _count_own(arrays: TableArrays, row: int, left: Int64Array, sign: int) -> None:
+    """Add `sign` to the class of each token of a row's base that the row's own edges or exits take."""
+    rows, edges, bases, exits = arrays.rows, arrays.edges, arrays.bases, arrays.exits
+    base = rows.base[row]
+    mask = bases.masks[bases.mask[base]]
+    for e in range(rows.edge_start[row], rows.edge_start[row + 1]):
+        token = np.int64(edges.token[e])
+        if has_bit(mask, token):
+            left[bases.target_start[base] + class_of(arrays, base, token)] += sign
+    own = exits.of_row[row] if exits.of_row.size else -1
+    if own >= 0:
+        for x in range(exits.start[own], exits.start[own + 1]):
+            token = np.int64(exits.token[x])
+            if has_bit(mask, token) and own_edge(arrays, row, token) < 0:
+                left[bases.target_start[base] + class_of(arrays, base, token)] += sign
+
+
+@kernel
+def own_edge(arrays: TableArrays, row: int, token: int) -> Any:
+    """Return the row's own edge by a token, or -1."""
+    return place_of(arrays.edges.token, arrays.rows.edge_start[row], arrays.rows.edge_start[row + 1], token)
+
+
+@kernel
+def _is_exit(arrays: TableArrays, exit_list: int, token: int) -> bool:
+    """Return whether an exit list, -1 for none, has a token."""
+    exits = arrays.exits
+    return exit_list >= 0 and place_of(exits.token, exits.start[exit_list], exits.start[exit_list + 1], token) >= 0
+
+
+@kernel
+def base_targets(arrays: TableArrays) -> Any:
+    """Return what remains of each row's base beside its own edges and exits: `Targets.start` and `.to`."""
+    rows, bases, exits = arrays.rows, arrays.bases, arrays.exits
+    count = rows.base.size
+    left = np.zeros(bases.target.size, np.int64)  # tokens of each class of each base
+    for b in range(bases.mask.size):
+        base_class_counts(arrays, b, left[bases.target_start[b] : bases.target_start[b + 1]])
+    start = np.zeros(count + 1, np.int64)
+    to = np.empty(arrays.edges.target.size + 64, np.int64)
+    last_code = np.full(count + 2 + arrays.actions.state.size, -1, np.int64)
+    last_symbol = np.full(exits.label.size, -1, np.int64)
+    at = 0
+    for s in range(count):
+        base = rows.base[s]
+        start[s + 1] = at
+        if base < 0:
+            continue
+        listed = np.int64(exits.of_base[base]) if exits.of_base.size else np.int64(-1)
+        most = np.int64(bases.target_start[base + 1] - bases.target_start[base])
+        if listed >= 0:
+            most += exits.start[listed + 1] - exits.start[listed]
+        if at + most > to.size:
+            larger = np.empty(2 * to.size + most, np.int64)
+            larger[:at] = to[:at]
+            to = larger
+        _count_own(arrays, s, left, -1)
+        for x in range(bases.target_start[base], bases.target_start[base + 1]):
+            code = np.int64(bases.target[x])
+            code = (code >> 1) + (code & 1) * s
+            if left[x] > 0 and last_code[code] != s:
+                last_code[code] = s
+                to[at] = code
+                at += 1
+        _count_own(arrays, s, left, 1)
+        own = np.int64(exits.of_row[s]) if exits.of_row.size else np.int64(-1)
+        if listed >= 0:
+            for x in range(exits.start[listed], exits.start[listed + 1]):
+                token, symbol = np.int64(exits.token[x]), exits.symbol[x]
+                if (
+                    exits.label[symbol] >= 0
+                    and last_symbol[symbol] != s
+                    and own_edge(arrays, s, token) < 0
+                    and not _is_exit(arrays, own, token)
+                    and not has_bit(bases.masks[bases.mask[base]], token)
+                ):
+                    last_symbol[symbol] = s
+                    to[at] = -1 - np.int64(symbol)
+                    at += 1
+        start[s + 1] = at
+    return start, to
+
+
+@kernel
+def own_targets(arrays: TableArrays) -> Any:
+    """Return where each row's own edges lead, each code once: `Targets.own_start` and `.own_to`."""
+    count = arrays.rows.base.size
+    start, to = np.zeros(count + 1, np.int64), np.empty(arrays.edges.target.size, np.int64)
+    last = np.full(count + 2 + arrays.actions.state.size, -1, np.int64)
+    at = 0
+    for s in range(count):
+        for e in range(arrays.rows.edge_start[s], arrays.rows.edge_start[s + 1]):
+            code = np.int64(arrays.edges.target[e])
+            if code != count + 1 and last[code] != s:
+                last[code] = s
+                to[at] = code
+                at += 1
+        start[s + 1] = at
+    return start, to
+
+
+@kernel
+def _follow(arrays: TableArrays, code: Any, where: Any, of_row: Any, of_site: Any, done: Any) -> bool:
+    """Note that a code is followed in a fragment (2) or outside of all (1); return whether that is new."""
+    actions = arrays.actions
+    rows = arrays.rows.base.size
+    new = False
+    if code >= rows + 2:
+        action = code - rows - 2
+        for p in range(actions.push_start[action], actions.push_start[action + 1]):
+            site = actions.push[p]
+            new |= of_site[site] | where != of_site[site]
+            of_site[site] |= where
+            where = np.uint8(2)
+        code = np.int64(actions.state[action])
+    if code < rows and of_row[code] | where != of_row[code]:
+        of_row[code] |= where
+        done[code] = False
+        new = True
+    return new
+
+
+@kernel
+def belonging(arrays: TableArrays, targets: Targets) -> Any:
+    """Return where rows (S,) and frames below sites (K,) can be: 1 outside of all fragments, 2 in one, 3 both, or 0."""
+    sites = arrays.sites
+    rows, count = arrays.rows.base.size, sites.is_leaf.size
+    of_row, of_site = np.zeros(rows, np.uint8), np.zeros(count, np.uint8)
+    done, returned = np.ones(rows, np.bool_), np.zeros(count, np.uint8)
+    of_row[0] = 1
+    done[0] = False
+    new = True
+    while new:
+        new = False
+        for s in range(rows):
+            if done[s]:
+                continue
+            done[s] = True
+            for e in range(targets.own_start[s], targets.own_start[s + 1]):
+                new |= _follow(arrays, targets.own_to[e], of_row[s], of_row, of_site, done)
+            where = of_row[s]
+            if arrays.rows.base[s] >= 0 and sites.of_row.size and sites.of_row[s] >= 0:
+                site = sites.of_row[s]
+                new |= of_site[site] | where != of_site[site]
+                of_site[site] |= where
+                where = np.uint8(2)
+            for x in range(targets.start[s], targets.start[s + 1]):
+                if targets.to[x] >= 0:
+                    new |= _follow(arrays, targets.to[x], where, of_row, of_site, done)
+        for k in range(count):
+            if of_site[k] == returned[k]:
+                continue
+            returned[k] = of_site[k]
+            for x in range(sites.start[k], sites.start[k + 1]):
+                if sites.target[x] >= 0:
+                    new |= _follow(arrays, np.int64(sites.target[x]), of_site[k], of_row, of_site, done)
+    return of_row, of_site

@@ -1,0 +1,76 @@
+"""The options of `maskwright serve`, as the settings that the server starts with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import maskwright as mw
+from maskwright import serve
+from maskwright.cli.main import main
+from maskwright.serve.settings import CacheSettings, Limits, ModelSettings, Settings
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Return a function that runs the command and returns the settings in place of a server."""
+    found = []
+    monkeypatch.setattr(serve, "start", lambda settings, say: found.append(settings))
+
+    def run(*arguments):
+        out = CliRunner().invoke(main, ["serve", *map(str, arguments)])
+        assert out.exit_code == 0, out.output
+        return found.pop()
+
+    return run
+
+
+def test_without_options_the_settings_are_the_usual_ones(started):
+    assert started() == Settings()
+
+
+def test_every_option_is_one_setting(started, tmp_path):
+    options = {
+        "--model": tmp_path, "--tokenizer": tmp_path, "--eos": 7, "--name": "it", "--device": "cuda:1",
+        "--dtype": "bfloat16", "--host": "0.0.0.0", "--port": 81, "--rows": 2, "--max-queue": 3, "--max-tokens": 4,
+        "--max-schema-bytes": 5, "--max-body-bytes": 6, "--compile-threads": 8, "--budget-states": 9,
+        "--budget-seconds": 1.5, "--budget-bytes": 10, "--whitespace": "compact", "--cache-dir": tmp_path / "c",
+        "--cache-bytes": 11, "--cache-dir-bytes": 12, "--arena": "states=13", "--grace": 2.5,
+    }  # fmt: skip
+    settings = started(*[word for pair in options.items() for word in pair], "--arena", "edges=14", "--no-playground")
+    budget = mw.Budget(states=9, seconds=1.5, bytes=10)
+    assert settings == Settings(
+        model=ModelSettings(tmp_path, tmp_path, 7, "it", "cuda:1", "bfloat16"),
+        limits=Limits(2, 3, 4, 5, 6, 8, budget, grace_seconds=2.5, whitespace="compact"),
+        cache=CacheSettings(11, tmp_path / "c", 12),
+        capacity=mw.Capacity(states=13, edges=14),
+        host="0.0.0.0",
+        port=81,
+        playground=False,
+    )
+    known = {name for param in main.commands["serve"].params for name in param.opts}
+    assert known - set(options) == {"--separators", "--playground"}, "an option is not tried here"
+
+
+def test_separators_take_the_place_of_white_space(started):
+    assert started("--separators", ", ", ": ").limits.whitespace == (", ", ": ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--eos", "3"), "--tokenizer, --eos, --name and --device go with --model"),
+        (("--arena", "rooms=4"), "--arena takes NAME=NUMBER, the name one of states, edges"),
+        (("--arena", "states"), "--arena takes NAME=NUMBER"),
+        (("--arena", "states=0"), "--arena: Capacity(states=0) must be from 1 to"),
+        (("--separators", ";", ":"), "--separators must be a comma and a colon"),
+        (("--model", str(Path(__file__))), "is a file"),
+    ],
+)
+def test_bad_options_are_refused_before_a_server_starts(monkeypatch, arguments, message):
+    monkeypatch.setattr(serve, "start", lambda settings, say: pytest.fail("a server has started"))
+    out = CliRunner().invoke(main, ["serve", *arguments])
+    assert out.exit_code == 2
+    assert message in out.output

@@ -1,0 +1,58 @@
+"""The project's habits: what workflows run is what the project says it supports."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def supported() -> list[str]:
+    """Return the Python versions of the classifiers."""
+    found = [re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", x) for x in PROJECT["project"]["classifiers"]]
+    return [each[1] for each in found if each]
+
+
+def test_every_python_version_that_is_supported_is_tested():
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    (matrix,) = re.findall(r"python: \[(.*)\]", workflow)
+    assert re.findall(r"\d\.\d+", matrix) == supported()
+    assert PROJECT["project"]["requires-python"] == f">={supported()[0]}"
+
+
+def test_wheels_are_tried_with_the_oldest_and_the_newest_python():
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    (matrix,) = re.findall(r"python: \[(.*)\]", workflow)
+    assert re.findall(r"\d\.\d+", matrix) == [supported()[0], supported()[-1]]
+
+
+def test_every_command_of_workflows_and_of_the_guides_is_one_of_the_makefile():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = [*(ROOT / ".github").rglob("*.*"), ROOT / "CONTRIBUTING.md", ROOT / "RELEASE.md", ROOT / ".ci" / "run"]
+    asked = {name for path in texts for name in re.findall(r"\bmake (\w[\w-]*)", path.read_text())}
+    assert {"test", "test-slow", "test-lowest", "dist"} <= asked
+    assert asked <= targets
+
+
+def test_every_dependency_of_the_core_and_its_extras_names_its_lowest_version():
+    project = PROJECT["project"]
+    for asked in (
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ):
+        assert re.fullmatch(r"[\w-]+>=[\d.]+", asked), asked
+
+
+def test_the_changelog_is_in_dated_releases_the_newest_on_top():
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    releases = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - (\d{4}-\d\d-\d\d)", heading) for heading in headings[1:]]
+    assert all(releases), headings
+    versions = [(tuple(map(int, each.groups()[:3])), each[4]) for each in releases if each]
+    assert versions == sorted(versions, reverse=True)
+    assert versions[-1][0] == (0, 1, 0)
+    kinds = re.findall(r"^### (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
