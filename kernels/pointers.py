@@ -38,6 +38,15 @@ def array_at(address: Any, size: Any, kind: Any) -> Any:
     return carray(_pointer(address), (size,), kind)
 
 
+@kernel
+def borrowed(array: NDArray[Any]) -> Any:
+    """Return an array (n,) that shows another, which the caller keeps alive.
+
+    Numba counts references to an array that came from Python wherever a kernel hands it on; to this one it counts none.
+    """
+    return array_at(array.ctypes.data, array.size, array.dtype)
+
+
 def address_of(array: NDArray[Any]) -> int:
     """Return the address of a contiguous array."""
     found: int = array.__array_interface__["data"][0]

@@ -131,7 +131,7 @@ class GroupedArrays:
 
     @property
     def _ends(self) -> Ends:
-        return Ends(self.vocab_size, NO_EOS if self.eos is None else self.eos, self.depth, self.is_trie)
+        return Ends(self.vocab_size, NO_EOS if self.eos is None else self.eos, self.depth)
 
     def _followed(self, frames: Int32Array, tokens: ArrayLike, state: NestedState | None) -> NestedState:
         """Return where each row of tokens (N, L) leads; frames: how many more must fit for each code to be followed."""

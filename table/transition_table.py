@@ -33,8 +33,7 @@ from .groups import (
 from .nested_distances import Distances, nested_distances
 from .states import NestedState, state_out_of_range
 from .trie_checks import Lengths, check_trie
-from .walk import NO_EOS
-from .walk import walk as walk_rows
+from .walk import NO_EOS, walk_graph, walk_trie
 
 _BLOCK = 256  # tail entries per count of ends kept for looking up input rows
 
@@ -310,7 +309,13 @@ class TransitionTable(GroupedArrays):
         out = np.zeros(array.shape[0], np.int64) if states is None else states.copy()
         if array.size == 0:
             return out
-        outside = walk_rows(self.arrays, self._ends, array, out)
+        if self.is_trie:
+            rows, edges = self.rows, self.edges
+            outside = walk_trie(
+                rows.edge_start, edges.token, edges.target, rows.accepting, self.vocab_size, self._ends.eos, array, out
+            )
+        else:
+            outside = walk_graph(self.rows, self.edges, self.bases, self.classes, self._ends, array, out)
         if outside >= 0:
             raise state_out_of_range(self, int(out[outside]))
         return out

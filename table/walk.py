@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.bits import has_bit
 from ..kernels.compiled import kernel
 from ..kernels.search import place_of
-from .groups import Int32Array, TableArrays
+from .groups import Bases, BoolArray, Edges, Int32Array, IntArray, Rows, TableArrays, TokenArray, TokenClasses
 
 _ROWS_TOGETHER = 256  # one step of many rows at a time: their cache misses overlap
 NO_EOS = -1
@@ -22,27 +21,18 @@ class Ends(NamedTuple):
     vocab_size: int
     eos: int  # NO_EOS if there is none
     depth: int
-    is_trie: bool
 
 
 @kernel
-def base_target(arrays: TableArrays, state: int, base: int, token: int) -> Any:
-    """Return the state that a token of a base's mask leads to from a state."""
-    bases, classes = arrays.bases, arrays.classes
-    listed = bases.class_list[base]
-    entry = place_of(classes.token, classes.start[listed], classes.start[listed + 1], token)
-    number = classes.number[entry] if entry >= 0 else 0
-    code = np.int64(bases.target[bases.target_start[base] + number])
-    return (code >> 1) + (code & 1) * state
+def walk_trie(
+    edge_start: IntArray, edge_token: TokenArray, edge_target: IntArray, accepting: BoolArray, vocab_size: int,
+    eos: int, tokens: NDArray[Any], out: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Follow each row of tokens (N, L) of a trie from its state in out (N,), which gets the state that is reached.
 
-
-@kernel
-def walk(arrays: TableArrays, ends: Ends, tokens: NDArray[Any], out: NDArray[np.int64]) -> int:
-    """Follow each row of tokens (N, L) from its state in out (N,), which gets the state that is reached.
-
-    Return the index of a state that is outside the table, with nothing done, or -1.
+    Return the index of a state that is outside the table, with nothing done, or -1. The search is written out, and
+    arrays come one by one: a call for each token and groups of arrays made a step of 70 rows twice as long.
     """
-    edge_start, edge_token, edge_target = arrays.rows.edge_start, arrays.edges.token, arrays.edges.target
     rows, edges = edge_start.size - 1, edge_target.size
     dead = rows + edge_token.size - edges - 1
     for i in range(out.size):
@@ -56,23 +46,69 @@ def walk(arrays: TableArrays, ends: Ends, tokens: NDArray[Any], out: NDArray[np.
                 token = np.int64(tokens[i, j])
                 if state >= rows:
                     entry = np.int64(edge_token[edges + state - rows])
-                    if entry == token and token < ends.vocab_size:
+                    if entry == token and token < vocab_size:
                         out[i] = state + 1
-                    elif not (entry == ends.vocab_size and token == ends.eos and ends.eos >= 0):
+                    elif not (entry == vocab_size and token == eos and eos >= 0):
                         out[i] = dead
+                    continue
+                lo, hi = np.int64(edge_start[state]), np.int64(edge_start[state + 1])
+                stop = hi
+                while lo < hi:
+                    mid = (lo + hi) >> 1
+                    if np.int64(edge_token[mid]) < token:
+                        lo = mid + 1
+                    else:
+                        hi = mid
+                if lo < stop and np.int64(edge_token[lo]) == token:
+                    out[i] = edge_target[lo]
+                    continue
+                if accepting[state] and token == eos and eos >= 0:
+                    out[i] = dead - 1
+                    continue
+                out[i] = dead
+    return -1
+
+
+@kernel
+def walk_graph(
+    rows: Rows, edges: Edges, bases: Bases, classes: TokenClasses, ends: Ends, tokens: NDArray[Any],
+    out: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Do the same for a graph without calls."""
+    edge_start, accepting, row_base, _ = rows
+    edge_token, edge_target = edges
+    masks, base_mask, class_list, target_start, base_target = bases
+    class_start, class_token, class_number = classes
+    vocab_size, eos, count = ends.vocab_size, ends.eos, edge_start.size - 1
+    dead = count + 1
+    for i in range(out.size):
+        if out[i] < 0 or out[i] > dead:
+            return i
+    for block in range(0, tokens.shape[0], _ROWS_TOGETHER):
+        last = min(block + _ROWS_TOGETHER, tokens.shape[0])
+        for j in range(tokens.shape[1]):
+            for i in range(block, last):
+                state = out[i]
+                token = np.int64(tokens[i, j])
+                if state >= count:
+                    out[i] = state if state < dead and token == eos and eos >= 0 else dead
                     continue
                 found = place_of(edge_token, edge_start[state], edge_start[state + 1], token)
                 if found >= 0:
                     out[i] = edge_target[found]
-                elif arrays.rows.accepting[state] and token == ends.eos and ends.eos >= 0:
+                    continue
+                base = np.int64(row_base[state])
+                if accepting[state] and token == eos and eos >= 0:
                     out[i] = dead - 1
+                elif base < 0 or token < 0 or token >= vocab_size:
+                    out[i] = dead
+                elif (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                    listed = class_list[base]
+                    found = place_of(class_token, class_start[listed], class_start[listed + 1], token)
+                    code = np.int64(base_target[target_start[base] + (class_number[found] if found >= 0 else 0)])
+                    out[i] = (code >> 1) + (code & 1) * state
                 else:
                     out[i] = dead
-                    if ends.is_trie or arrays.rows.base[state] < 0 or token < 0 or token >= ends.vocab_size:
-                        continue
-                    base = arrays.rows.base[state]
-                    if has_bit(arrays.bases.masks[arrays.bases.mask[base]], token):
-                        out[i] = base_target(arrays, state, base, token)
     return -1
 
 
@@ -97,23 +133,89 @@ def follow(
 ) -> Any:  # fmt: skip
     """Follow each row of tokens (N, L) of a nested table, in place.
 
-    Return the index of a row that is at no configuration of the table, with nothing done, or -1.
+    Return the index of a row that is at no configuration of the table, with nothing done, or -1. It is one loop, and
+    takes the arrays out of their groups before: handing groups on for each token took five times as long.
     """
-    rows = arrays.rows.edge_start.size - 1
-    stray = stray_row(rows, arrays.sites.is_leaf.size, node, stack, height)
+    edge_start, accepting, row_base, _ = arrays.rows
+    edge_token, edge_target = arrays.edges
+    masks, base_mask, class_list, target_start, base_target = arrays.bases
+    class_start, class_token, class_number = arrays.classes
+    row_exit, base_exit, exit_start, exit_token, exit_symbol, _ = arrays.exits
+    site_start, site_symbol, site_target, is_leaf, site_frames, row_site = arrays.sites
+    action_state, push_start, push = arrays.actions
+    vocab_size, eos, depth = ends.vocab_size, ends.eos, ends.depth
+    rows = edge_start.size - 1
+    dead = np.int64(rows + 1)
+    stray = stray_row(rows, is_leaf.size, node, stack, height)
     if stray >= 0:
         return stray
     for i in range(node.size):
-        state, frames = node[i], np.int64(height[i])
-        stack[i, frames:] = 0
+        state, frames, own = node[i], np.int64(height[i]), stack[i]
+        own[frames:] = 0
         for j in range(tokens.shape[1]):
             token = np.int64(tokens[i, j])
             if state >= rows:
-                if not (state < rows + 1 and token == ends.eos and ends.eos >= 0):
-                    state = rows + 1
+                if not (state < dead and token == eos and eos >= 0):
+                    state = dead
                 continue
-            code, frames = _code_of(arrays, ends, token, state, stack[i], frames)
-            state, frames = _enter(arrays, ends, code_frames_required, code, stack[i], frames)
+            code, symbol = dead, np.int64(-1)
+            found = place_of(edge_token, edge_start[state], edge_start[state + 1], token)
+            listed = np.int64(row_exit[state]) if row_exit.size else np.int64(-1)
+            left = np.int64(-1)  # the entry of an exit list
+            if found < 0 and listed >= 0:
+                left = place_of(exit_token, exit_start[listed], exit_start[listed + 1], token)
+            base = np.int64(row_base[state])
+            if found >= 0:
+                code = np.int64(edge_target[found])
+            elif left >= 0:
+                symbol = np.int64(exit_symbol[left])
+            elif token == eos and eos >= 0:
+                code = dead - 1 if accepting[state] and frames == 0 else dead
+            elif base >= 0 and 0 <= token < vocab_size:
+                site = np.int64(row_site[state]) if row_site.size else np.int64(-1)
+                fits = True
+                if site >= 0:
+                    required = np.int64(not is_leaf[site])
+                    if site_frames.size:
+                        required = max(required, np.int64(site_frames[site]))
+                    fits = counted_frames(is_leaf, own, frames) + required <= depth and frames < own.size
+                    if fits:
+                        own[frames] = site
+                        frames += 1
+                if fits and (masks[base_mask[base], token >> 5] >> np.uint32(token & 31)) & np.uint32(1):
+                    classes = class_list[base]
+                    found = place_of(class_token, class_start[classes], class_start[classes + 1], token)
+                    code = np.int64(base_target[target_start[base] + (class_number[found] if found >= 0 else 0)])
+                    code = (code >> 1) + (code & 1) * state
+                elif fits and base_exit.size and base_exit[base] >= 0:
+                    listed = np.int64(base_exit[base])
+                    left = place_of(exit_token, exit_start[listed], exit_start[listed + 1], token)
+                    symbol = np.int64(exit_symbol[left]) if left >= 0 else np.int64(-1)
+            while symbol >= 0 and frames > 0:  # leave frames until a return site says where to go on
+                frames -= 1
+                site = np.int64(own[frames])
+                own[frames] = 0
+                found = place_of(site_symbol, site_start[site], site_start[site + 1], symbol)
+                code = np.int64(site_target[found]) if found >= 0 else dead
+                symbol = np.int64(-1) if code >= 0 else -1 - code
+            if symbol >= 0:
+                code = dead
+            if code < rows or code > dead:
+                if counted_frames(is_leaf, own, frames) + code_frames_required[code] > depth:
+                    code = dead
+                elif code > dead:
+                    first, stop = np.int64(push_start[code - dead - 1]), np.int64(push_start[code - dead])
+                    if frames + stop - first > own.size:
+                        code = dead
+                    else:
+                        for p in range(first, stop):
+                            own[frames] = push[p]
+                            frames += 1
+                        code = np.int64(action_state[code - dead - 1])
+            state = code
+            if state >= rows:
+                own[:] = 0
+                frames = np.int64(0)
         node[i], height[i] = state, frames
     return -1
 
@@ -125,86 +227,3 @@ def counted_frames(is_leaf: NDArray[np.bool_], stack: NDArray[np.int32], height:
     for x in range(height):
         count += not is_leaf[stack[x]]
     return count
-
-
-@kernel
-def _code_of(arrays: TableArrays, ends: Ends, token: int, state: int, stack: Any, height: int) -> Any:
-    """Return the code that a token leads to from a row, and the height of the stack, which is popped and pushed to."""
-    rows, edges, exits, sites = arrays.rows, arrays.edges, arrays.exits, arrays.sites
-    dead = np.int64(rows.edge_start.size)
-    found = place_of(edges.token, rows.edge_start[state], rows.edge_start[state + 1], token)
-    if found >= 0:
-        return np.int64(edges.target[found]), height
-    own = exits.of_row[state] if exits.of_row.size else -1
-    if own >= 0:
-        found = place_of(exits.token, exits.start[own], exits.start[own + 1], token)
-        if found >= 0:
-            return _resolve(arrays, dead, exits.symbol[found], stack, height)
-    if token == ends.eos and ends.eos >= 0:
-        return (dead - 1 if rows.accepting[state] and height == 0 else dead), height
-    base = rows.base[state]
-    if base < 0 or token < 0 or token >= ends.vocab_size:
-        return dead, height
-    site = sites.of_row[state] if sites.of_row.size else -1
-    if site >= 0:
-        required = np.int64(not sites.is_leaf[site])
-        if sites.frames_required.size:
-            required = max(required, np.int64(sites.frames_required[site]))
-        if counted_frames(sites.is_leaf, stack, height) + required > ends.depth or height >= stack.size:
-            return dead, height
-        stack[height] = site
-        height += 1
-    if has_bit(arrays.bases.masks[arrays.bases.mask[base]], token):
-        return np.int64(base_target(arrays, state, base, token)), height
-    if exits.of_base.size and exits.of_base[base] >= 0:
-        listed = exits.of_base[base]
-        found = place_of(exits.token, exits.start[listed], exits.start[listed + 1], token)
-        if found >= 0:
-            return _resolve(arrays, dead, exits.symbol[found], stack, height)
-    return dead, height
-
-
-@kernel
-def _resolve(arrays: TableArrays, dead: int, symbol: Any, stack: Any, height: int) -> Any:
-    """Leave frames with a symbol until a return site says where to go on; return its code and the height."""
-    sites = arrays.sites
-    while height > 0:
-        height -= 1
-        site = stack[height]
-        stack[height] = 0
-        found = place_of(sites.symbol, sites.start[site], sites.start[site + 1], symbol)
-        if found < 0:
-            break
-        code = np.int64(sites.target[found])
-        if code >= 0:
-            return code, height
-        symbol = -1 - code
-    return dead, height
-
-
-@kernel
-def _enter(
-    arrays: TableArrays, ends: Ends, code_frames_required: Int32Array, code: int, stack: Any, height: Any
-) -> Any:
-    """Return the state and the height that a code leads to: its sites are pushed if there is room for its frames."""
-    actions = arrays.actions
-    rows = arrays.rows.edge_start.size - 1
-    dead = np.int64(rows + 1)
-    state = np.int64(code)
-    if state < rows or state > dead:
-        if counted_frames(arrays.sites.is_leaf, stack, height) + code_frames_required[state] > ends.depth:
-            state = dead
-        elif state > dead:
-            action = state - dead - 1
-            first, stop = np.int64(actions.push_start[action]), np.int64(actions.push_start[action + 1])
-            if height + stop - first > stack.size:
-                state = dead
-            else:
-                for p in range(first, stop):
-                    stack[height] = actions.push[p]
-                    height += 1
-                state = np.int64(actions.state[action])
-    if state >= rows:
-        stack[:] = 0
-        height = np.int64(0)
-    return state, height

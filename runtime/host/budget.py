@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...kernels.compiled import kernel
+from ...kernels.pointers import borrowed
 from .table_pointers import HostTable
 
 
@@ -20,6 +22,18 @@ class Budget(NamedTuple):
     site_distance: NDArray[np.int64]  # (K, C, F) from returns
     code_frames: NDArray[np.int64]  # (S + 2 + A, C) frames that the former take, or (0, C)
     site_frames: NDArray[np.int64]  # (K, C, F) frames that the latter take, or (0, C, F)
+
+
+@kernel
+def borrowed_budget(budget: Budget) -> Budget:
+    """Return a budget of arrays that show others: see `borrowed`."""
+    code, site = budget.code_distance, budget.site_distance
+    code_frames, site_frames = budget.code_frames, budget.site_frames
+    return Budget(
+        borrowed(code.reshape(code.size)).reshape(code.shape), borrowed(site.reshape(site.size)).reshape(site.shape),
+        borrowed(code_frames.reshape(code_frames.size)).reshape(code_frames.shape),
+        borrowed(site_frames.reshape(site_frames.size)).reshape(site_frames.shape),
+    )  # fmt: skip
 
 
 NO_BUDGET = Budget(*(np.empty(shape, np.int64) for shape in ((0, 1), (0, 1, 1)) * 2))

@@ -73,7 +73,7 @@ def _follow_each(order: NDArray[np.int64], kind: Any) -> None:
     _, rows, tokens_at, node_at, stack_at, height_at, to_node, to_stack, to_height, address, _ = order
     header = header_at(address)
     arrays, slots = arrays_of(header, kind), header[SLOTS]
-    ends = Ends(header[VOCAB_SIZE], header[EOS], header[DEPTH], False)
+    ends = Ends(header[VOCAB_SIZE], header[EOS], header[DEPTH])
     while True:
         i = next_row(order.ctypes.data) * _ROWS_AT_ONCE
         if i >= rows:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
 from ...kernels.limits import UNREACHABLE
-from ...table.groups import Bases, Edges, Int32Array, Rows, TableArrays, TokenClasses
-from ...table.states import state_out_of_range as stray_state
+from ...table.groups import Bases, BoolArray, Edges, Int32Array, IntArray, Rows, TableArrays, TokenArray, TokenClasses
+from ...table.states import state_out_of_range
 from .table_pointers import HostTable
 
 NO_DISTANCES = np.empty(0, np.int32)
@@ -51,7 +51,7 @@ def compose_into(
         NO_DISTANCES if remaining is None else table.distance,
     )  # fmt: skip
     if stray >= 0:
-        raise stray_state(table, int(nodes[stray]))
+        raise state_out_of_range(table, int(nodes[stray]))
 
 
 def compose_rows(
@@ -63,7 +63,10 @@ def compose_rows(
     distance: of the table's states, for `remaining`.
     """
     rows, edges, bases = arrays.rows, arrays.edges, arrays.bases
-    stray: int = _compose(rows, edges, bases, is_trie, vocab_size, eos, nodes, out)
+    stray: int = _compose(
+        rows.edge_start, rows.accepting, rows.base, edges.token, edges.target, bases.mask, bases.masks, is_trie,
+        vocab_size, eos, nodes, out,
+    )  # fmt: skip
     if stray < 0 and remaining is not None:
         left = np.ascontiguousarray(remaining, np.int64)
         _shorten(rows, edges, bases, arrays.classes, is_trie, distance, vocab_size, eos, nodes, left, out)
@@ -86,12 +89,14 @@ _kept = threading.local()
 
 @kernel
 def _compose(
-    rows: Rows, edges: Edges, bases: Bases, is_trie: bool, vocab_size: int, eos: int, nodes: NDArray[np.int64],
-    out: NDArray[np.uint32],
+    row_start: IntArray, accepting: BoolArray, base_row: Int32Array, edge_token: TokenArray, edge_target: IntArray,
+    base_mask: Int32Array, masks: NDArray[np.uint32], is_trie: bool, vocab_size: int, eos: int,
+    nodes: NDArray[np.int64], out: NDArray[np.uint32],
 ) -> int:  # fmt: skip
-    """Write masks; return the index of a state that is outside the table, where it stops, or -1."""
-    row_start, edge_token, edge_target, accepting = rows.edge_start, edges.token, edges.target, rows.accepting
-    base_row, base_mask, masks = rows.base, bases.mask, bases.masks
+    """Write masks; return the index of a state that is outside the table, where it stops, or -1.
+
+    Arrays come one by one: numba takes a third longer to unpack them from groups.
+    """
     num_rows, num_edges = row_start.size - 1, edge_target.size
     dead = num_rows + edge_token.size - num_edges - 1
     for i in range(nodes.size):

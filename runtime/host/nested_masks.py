@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
 from ...kernels.limits import UNREACHABLE
+from ...kernels.pointers import borrowed
 from ...table.groups import Int32Array, TokenArray
 from ...table.states import NestedState, configuration_out_of_range
 from ...table.walk import stray_row
-from .budget import NO_BUDGET, Budget, budget_of
+from .budget import NO_BUDGET, Budget, borrowed_budget, budget_of
 from .table_pointers import (
     ARRAY,
     CODE_NEED,
@@ -80,6 +81,7 @@ def _compose_nested(
     height: Int32Array, room: NDArray[np.int64], out: _Mask,
 ) -> Any:  # fmt: skip
     """Write masks; return the index of a configuration that the table does not have, or -1."""
+    budget, edge_token = borrowed_budget(budget), borrowed(edge_token)  # rows hand them on: see `borrowed`
     alive = np.zeros(header[SYMBOLS], np.uint8)
     stray = stray_row(header[ROWS], leaves_of(header).size, node, stack, height)
     if stray >= 0:

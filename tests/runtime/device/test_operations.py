@@ -263,7 +263,7 @@ def test_large_tables_with_masks_and_tails_agree_with_numpy(name):
     logits[3] = np.nan
     logits[7, 305] = np.nan  # not allowed: it spoils the full softmax, but not that of the allowed tokens
     logits[40, 308] = np.inf
-    logits[41, int(table.edge_token[table.row_start[depth_one[41]]])] = np.inf  # allowed
+    logits[41, int(table.edges.token[table.rows.edge_start[depth_one[41]]])] = np.inf  # allowed
     for renormalise in (False, True):
         picked = ops.select(dev, into(logits), State(into(depth_one)), into(scores), 50, 1, renormalise)
         wanted = numpy_ops.select(table, logits, State(depth_one), scores, 50, 1, renormalise)
