@@ -273,6 +273,9 @@ def _from_rows(sequences: Any) -> tuple[NDArray[Any], IntArray]:
 
 
 def _as_array(source: Any, name: str) -> NDArray[Any]:
+    if isinstance(source, np.ma.MaskedArray) and np.any(source.mask):
+        where = np.argwhere(source.mask)[0].tolist()
+        raise ConstraintError(f"{name} has a masked entry at {where}: drop such rows, or fill them with filled()")
     try:
         array = np.asarray(source)
     except ValueError:  # a list of rows that differ in length or depth

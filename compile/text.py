@@ -29,7 +29,8 @@ def compile_regex(
     Raises RegexError, with a caret under the position, for a pattern that is malformed, or that uses what is not
     supported: back-references, which are not regular in general, groups that depend on whether another matched, atomic
     groups, and possessive quantifiers after more than a character or class. Raises ConstraintError if the pattern
-    matches nothing, or nothing that the vocabulary can write; BudgetError; TypeError for arguments of another kind.
+    is no str, matches nothing, or nothing that the vocabulary can write; BudgetError; TypeError for other arguments of
+    another kind.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"20"], eos=0)
     >>> table = compile_regex(r"\d{4}-\d\d", vocab)

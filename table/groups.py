@@ -1,7 +1,8 @@
 """The arrays of a table, declared once: names, element types, shapes and meanings.
 
-Everything that needs the list of arrays derives it from here: the file, the layout on a device, the arena, the
-pointers for kernels, the checks of types and shapes, and the reports of sizes. To add an array, add one field.
+Everything on the host that needs the list of arrays derives it from here: the file, the arena, the pointers for
+kernels, the checks of types and shapes, and the reports of sizes. To add an array, add one field. If devices read it,
+say what they hold in its place in `runtime/device/device_table.py` and `runtime/arena/device_arrays.py`.
 
 Letters in shapes are sizes: S rows, E edges of rows, T tail entries, H rows that may have a base, U masks, W words of
 32 tokens, R bases, X targets of bases, C class lists, Z entries of class lists, D depths of a trie, Q sequences,

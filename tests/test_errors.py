@@ -222,10 +222,10 @@ TABLE = {
     "an arena that is full": (
         mw.ArenaError,
         lambda v: in_a_small_arena(v, mw.compile_regex("[0-9]{40}", v), states=16),
-        {"limit": "states", "allowed": 16, "remedies": (RaiseCapacity("states"),)},
-        "Drop handles, or make it with a larger Capacity(states=...)",
-        "Raise it with --arena states=N",
-        "The server's operator can raise it with --arena states=N",
+        {"limit": "states", "allowed": 16, "reached": 42, "remedies": (RaiseCapacity("states", 42),)},
+        "Make it with Capacity(states=42)",
+        "Raise it with --arena states=42",
+        "The server's operator can raise it with --arena states=42",
     ),
     "an arena that is too narrow": (
         mw.ArenaError,

@@ -124,6 +124,8 @@ class Arena:
                 raise TypeError(f"an arena is made for a Vocabulary, not a {type(vocabulary).__name__}")
         if vocabulary.eos is None:
             raise ValueError("an arena needs a vocabulary with eos: nothing else ends sequences of different tables")
+        if capacity is not None and not isinstance(capacity, Capacity):
+            raise TypeError(f"capacity must be a Capacity, not {type(capacity).__name__}")
         self.capacity = cap = Capacity() if capacity is None else capacity
         self.budgets = budgets
         self.number = next(_numbers)  # unlike that of any other arena of this process
@@ -332,13 +334,15 @@ class Arena:
             f"it has {space.size:,} in all" if count + above > space.size
             else f"{space.free:,} of {space.size:,} are free, {held} tables are held"
         )  # fmt: skip
+        allowed = getattr(self.capacity, option)
+        needed = -(-(count + above) * allowed // space.size)  # a space of lists has two places for each
         where = f" behind the first {above:,}, the numbers of the table's own states" if above else ""
         return ArenaError(
             f"the arena has no room for {count:,} {name} in a row{where}: {why}",
             limit=option,
-            allowed=getattr(self.capacity, option),
-            reached=count + above,
-            remedies=[RaiseCapacity(option)],
+            allowed=allowed,
+            reached=needed,
+            remedies=[RaiseCapacity(option, least=needed if needed > allowed else None)],
         )
 
     def _check_widths(self, table: TransitionTable) -> None:

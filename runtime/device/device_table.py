@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -383,7 +384,9 @@ def whole(table: Any) -> TransitionTable | SortedMatrix:
 
 def not_a_table(found: object) -> TypeError:
     """Return the error for what `put` does not take."""
-    return TypeError(f"put takes a TransitionTable, a SortedMatrix or an Arena, not {type(found).__name__}")
+    return TypeError(
+        f"put takes a TransitionTable, a LazyTable, a SortedMatrix or an Arena, not {type(found).__name__}"
+    )
 
 
 def check_table(table: TransitionTable) -> None:
@@ -430,7 +433,14 @@ def check_logits(vocab_size: int, shape: tuple[int, ...]) -> None:
 
 
 def check_starts(starts: int, batch: int) -> None:
-    """Raise ValueError unless it is known where `batch` sequences start: as many in each of `starts` states."""
+    """Raise unless it is known where `batch` sequences start, as many in each of `starts` states.
+
+    Raises TypeError, ValueError.
+    """
+    if isinstance(batch, bool) or not isinstance(batch, Integral):
+        raise TypeError(f"batch must be an integer, not {batch!r}")
+    if batch < 0:
+        raise ValueError(f"batch must be 0 or more, not {batch}")
     if starts == 0:
         raise ValueError("the tables of an arena start in different states: pass at(dev, handles), one handle a row")
     if batch % starts:

@@ -273,3 +273,12 @@ def test_millions_of_rows_hold_what_numpy_says(vocab):
     keys = {row.tobytes() for row in distinct}
     sample = rng.integers(0, len(near), 20_000)
     assert table.contains(near[sample]).tolist() == [row.tobytes() in keys for row in near[sample]]
+
+
+@pytest.mark.parametrize("function", [mw.compile_sids, mw.sort_sids])
+def test_masked_entries_are_refused_by_place(function):
+    rows = np.ma.array([[1, 2], [2, 3]], mask=[[False, False], [False, True]])
+    with pytest.raises(mw.ConstraintError, match=r"masked entry at \[1, 1\]"):
+        function(rows, 4)
+    whole = function(np.ma.array([[1, 2], [2, 3]]), 4)
+    assert whole.contains(np.array([[1, 2], [2, 3], [1, 3]])).tolist() == [True, True, False]

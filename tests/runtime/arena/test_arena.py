@@ -600,9 +600,16 @@ def test_what_is_wider_than_the_arena_is_refused_by_name(name, vocab, tables):
 @pytest.mark.parametrize("name", ["states", "edges", "bases", "base_targets", "masks", "lists", "classes", "exits", "sites", "site_entries", "actions", "pushes"])  # fmt: skip  # noqa: E501
 def test_what_never_fits_says_which_part_it_is(name, vocab, tables):
     made = Arena(vocab, dataclasses.replace(SMALL, **{name: 1}))
-    with pytest.raises(mw.ArenaError, match=rf"Capacity\({name}=\.\.\.\)"):
+    with pytest.raises(mw.ArenaError, match=rf"Capacity\({name}=\d+\)") as caught:
         made.add(tables[0])
     assert made.stored.tables == 0
+    least = caught.value.remedies[0].least
+    if name == "lists":  # of classes, then of exits: each says how many it takes
+        with pytest.raises(mw.ArenaError) as caught:
+            Arena(vocab, dataclasses.replace(SMALL, lists=least)).add(tables[0])
+        assert caught.value.remedies[0].least > least
+        least = caught.value.remedies[0].least
+    Arena(vocab, dataclasses.replace(SMALL, **{name: least})).add(tables[0])
     assert made.stored.free == Arena(vocab, made.capacity).stored.free
 
 
@@ -896,3 +903,17 @@ def test_room_for_a_trie_is_twice_its_states_and_an_error_says_so(vocab):
         arena.add(table)
     with pytest.raises(mw.ArenaError, match=r"behind the first \d+.*Capacity\(states="):
         Arena(vocab, dataclasses.replace(just, states=just.states - 1)).fits(table)
+
+
+def test_a_table_that_is_too_large_says_how_large_an_arena_it_takes(vocab):
+    table = mw.compile_regex("[a-z]{12}", vocab)
+    with pytest.raises(mw.ArenaError) as caught:
+        Arena(vocab, dataclasses.replace(SMALL, states=2)).add(table)
+    (remedy,) = caught.value.remedies
+    assert (remedy.name, remedy.least) == ("states", caught.value.reached)
+    Arena(vocab, dataclasses.replace(SMALL, states=remedy.least)).add(table)
+
+
+def test_a_capacity_of_another_kind_is_refused(vocab):
+    with pytest.raises(TypeError, match="capacity must be a Capacity, not int"):
+        Arena(vocab, 3)

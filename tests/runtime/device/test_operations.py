@@ -564,7 +564,9 @@ def test_wide_selection_without_a_constraint_agrees_with_numpy(name):
 
 def test_put_takes_tables_only():
     for name in FAST:
-        with pytest.raises(TypeError, match="put takes a TransitionTable, a SortedMatrix or an Arena, not list"):
+        with pytest.raises(
+            TypeError, match="put takes a TransitionTable, a LazyTable, a SortedMatrix or an Arena, not list"
+        ):
             backend(name).ops.put([[1, 2]])
 
 
@@ -669,3 +671,13 @@ if not pid:
 assert right and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("batch", ["x", 1.5, True, (2,), -1])
+def test_a_batch_that_is_no_number_of_rows_is_refused(batch):
+    torch_ops = pytest.importorskip("maskwright.runtime.torch_ops")
+    jax_ops = pytest.importorskip("maskwright.runtime.jax_ops")
+    table = mw.compile_sids([[1, 2]], 4)
+    for ops in (numpy_ops, torch_ops, jax_ops):
+        with pytest.raises((TypeError, ValueError), match="batch must be"):
+            ops.start(ops.put(table), batch)
