@@ -9,22 +9,27 @@ PYTEST := $(BIN)/pytest -n auto --dist worksteal
 # what needs no optional dependency
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
-.PHONY: demo test test-fast test-slow test-lowest check bench gate dist clean
+.PHONY: demo kernels-ahead test test-fast test-slow test-lowest check bench gate dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
 
-test: $(VENV)/dev check
-	$(PYTEST) -m "not slow"
+# tests run on kernels that were compiled ahead, as in a wheel
+test: $(VENV)/dev check kernels-ahead
+	MASKWRIGHT_JIT=0 $(PYTEST) -m "not slow"
 
-test-fast: $(VENV)/dev
-	$(PYTEST) -m "not slow and not long"
+test-fast: $(VENV)/dev kernels-ahead
+	MASKWRIGHT_JIT=0 $(PYTEST) -m "not slow and not long"
 
-test-slow: $(VENV)/dev
-	$(PYTEST) -m slow
+test-slow: $(VENV)/dev kernels-ahead
+	MASKWRIGHT_JIT=0 $(PYTEST) -m slow
+
+# the library of all kernels, for this processor, in two to three minutes if any kernel has changed
+kernels-ahead: $(VENV)/dev
+	$(BIN)/python -m maskwright.kernels.ahead.build kernels/_native.abi3.so --here
 
 test-lowest: $(LOWEST)/made
-	NUMBA_CACHE_DIR=$(LOWEST)/kernels $(LOWEST)/bin/pytest -m "not slow and not long" $(CORE)
+	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(LOWEST)/cache $(LOWEST)/bin/pytest -m "not slow and not long" $(CORE)
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -62,7 +67,7 @@ $(VENV)/torch: constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/demo: pyproject.toml $(VENV)/torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,jit]"
 	touch $@
 
 $(VENV)/dev: pyproject.toml $(VENV)/torch

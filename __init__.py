@@ -16,6 +16,7 @@ from .errors import (
     ConstraintError,
     DataError,
     GrammarError,
+    KernelError,
     MaskwrightError,
     MissingDependencyError,
     NoTableError,
@@ -25,6 +26,7 @@ from .errors import (
     TableFileError,
     VocabularyMismatchError,
 )
+from .first_use import warm
 from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
@@ -45,6 +47,7 @@ __all__ = [
     "ConstraintError",
     "DataError",
     "GrammarError",
+    "KernelError",
     "LazyTable",
     "MaskwrightError",
     "Matcher",
@@ -69,4 +72,5 @@ __all__ = [
     "compile_sids",
     "compile_structural_tag",
     "sort_sids",
+    "warm",
 ]

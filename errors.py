@@ -12,6 +12,7 @@
     ├── ArenaError(ValueError)            a table for which an arena has no room, or was not made
     ├── VocabularyMismatchError(ValueError)   a table and a vocabulary, or logits, that do not belong together
     ├── DataError(ValueError)             a file of data that is missing or malformed
+    ├── KernelError(RuntimeError)         a kernel for which there is no machine code
     └── MissingDependencyError(ImportError)   an optional package that is not installed
 
 An error says what is wrong, where, and what to do about it, each in fields of its own. `str(error)` words the fields
@@ -253,6 +254,10 @@ class MissingDependencyError(MaskwrightError, ImportError):
     """An optional package that a function needs is not installed; the message gives the install command."""
 
 
+class KernelError(MaskwrightError, RuntimeError):
+    """A kernel for which there is no machine code, or no way to make it; the message says how to get it."""
+
+
 class NoTableError(ConstraintError):
     """A grammar of which there is no finite table, where arrays were asked for; it can be read as it is."""
 
@@ -355,7 +360,7 @@ def _caret(pattern: str, position: int) -> str:
 
 _ERRORS = (
     MaskwrightError, ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError, TableError,
-    TableFileError, ArenaError, VocabularyMismatchError, DataError, MissingDependencyError,
+    TableFileError, ArenaError, VocabularyMismatchError, DataError, KernelError, MissingDependencyError,
 )  # fmt: skip
 _REMEDIES: dict[str, Callable[..., Remedy]] = {kind.kind: kind for kind in get_args(Remedy)}
 

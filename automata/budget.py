@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from numba.core import event
-
 from ..errors import BudgetError, RaiseBudget
-
-
-class _Compiling(event.Listener):
-    """How long numba has compiled kernels: a machine does that once, and no budget is meant for it."""
-
-    def __init__(self) -> None:
-        self._finished, self._depth, self._began = 0.0, 0, 0.0
-
-    def on_start(self, event: Any) -> None:
-        if not self._depth:
-            self._began = time.monotonic()
-        self._depth += 1
-
-    def on_end(self, event: Any) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._finished += time.monotonic() - self._began
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the process began, those of a kernel that is being compiled included."""
-        return self._finished + (time.monotonic() - self._began if self._depth else 0.0)
-
-
-_COMPILING = _Compiling()
-event.register("numba:compile", _COMPILING)  # type: ignore[no-untyped-call]
+from ..kernels import compiled
 
 
 @dataclass(frozen=True)
@@ -47,7 +21,7 @@ class Budget:
     """
 
     states: int = 1_000_000  # of any one deterministic automaton made on the way, before it is minimised
-    seconds: float = 30.0
+    seconds: float = 30.0  # of the processor, in the thread that compiles
     bytes: int = 1 << 30  # of the arrays of the step at hand
 
     def __post_init__(self) -> None:
@@ -70,17 +44,26 @@ class Budget:
 
 @dataclass
 class Meter:
-    """What a compilation has spent so far: the clock, and the most states and bytes that a step asked for."""
+    """What a compilation has spent so far: processor time, and the most states and bytes that a step asked for."""
 
     budget: Budget
-    started: float = field(default_factory=lambda: time.monotonic() - _COMPILING.seconds)
     states: int = 0
     bytes: int = 0
+    _began: float = field(default_factory=lambda: _clock())
+    _thread: int = field(default_factory=threading.get_ident)
+    _spent: float = 0.0  # when a thread was last seen, and by all threads before it
+    _before: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds since the compilation began, without those in which kernels were compiled."""
-        return time.monotonic() - _COMPILING.seconds - self.started
+        """Processor seconds of the compiling thread, without those in which kernels were compiled.
+
+        A machine that is busy with something else costs none. If another thread goes on, its seconds are added.
+        """
+        if threading.get_ident() != self._thread:
+            self._thread, self._began, self._before = threading.get_ident(), _clock(), self._spent
+        self._spent = self._before + _clock() - self._began
+        return self._spent
 
     def check(self, *, states: int = 0, bytes: int = 0, ahead: float = 0.0, doing: str) -> None:
         """Raise BudgetError if a step that needs this many states and bytes goes over a limit; ask before spending.
@@ -110,6 +93,11 @@ class Meter:
             reached=reached,
             remedies=[RaiseBudget((limit,), "make the constraint smaller")],
         )
+
+
+def _clock() -> float:
+    """Return the processor seconds of this thread, without those in which kernels were compiled."""
+    return time.thread_time() - compiled.compiling_seconds()
 
 
 def _size(count: int) -> str:

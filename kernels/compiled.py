@@ -1,108 +1,111 @@
-"""Decorators that compile functions with numba and keep their machine code on disk.
+"""Functions that are compiled to machine code: kernels, and loops that threads of somebody else call.
 
-Numba keeps the machine code of a function until the file of that function changes. The code also contains the functions
-that it calls, so a change in another file would leave old code in use. Here a kernel's code is kept until any file of
-kernels in its package changes.
-
-Numba has no public way to replace this condition. All that the package uses of its private parts is in this file.
+In a wheel all of them are compiled ahead, in one library: see `native.py`. Where no library fits, numba compiles each
+when it is first called: see `jit.py`. One process uses one of the two for everything.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import sys
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.ccallback import CFunc
-from numba.core.sigutils import normalize_signature
+from ..errors import MissingDependencyError
+from . import native
 
-MARKS = (b"compiled import", b"Kernels take names from this file.")
-"""What is in every file of kernels, and in every other file whose constants and types kernels use."""
+LIBRARY = native.load()
+"""The library of all kernels compiled ahead, None where numba compiles them."""
+
+
+def _jit() -> Any:
+    """Return the module that compiles kernels with numba. Raises MissingDependencyError without numba."""
+    try:
+        from . import jit
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("numba", "llvmlite"):
+            raise
+        raise MissingDependencyError(
+            "maskwright's kernels are not compiled for this machine, and numba, which would compile them, is not "
+            "installed: pip install 'maskwright[jit]'"
+        ) from None
+    return jit
+
+
+def kernels_from() -> str:
+    """Return where this process has its kernels from, in a few words."""
+    if LIBRARY is None:
+        return "kernels that numba compiles"
+    return f"compiled kernels ({LIBRARY.variant}) from {LIBRARY.path}"
+
+
+class NativeLoop(Protocol):
+    """A function of machine code that takes one number, the address of what it works on, and returns nothing."""
+
+    @property
+    def address(self) -> int:
+        """Where its code is, for those that call it as `void (*)(void *)`."""
+
+    def __call__(self, argument: int) -> None:
+        """Call it, without the GIL."""
 
 
 def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Callable[..., Any]:
-    """Return a function compiled on its first call, as `numba.njit` does, whose machine code is cached.
+    """Return a function as machine code, which takes positional arguments alone and releases the GIL.
 
-    Use it bare or with options of `numba.njit`, as in `@kernel(inline="always")`. A kernel releases the GIL.
+    Use it bare or with options of `numba.njit`, as in `@kernel(inline="always")`.
     """
     if function is None:
         return lambda function: kernel(function, **options)
-    compiled: Callable[..., Any] = numba.njit(nogil=True, **options)(function)
-    if compiled is not function:  # which it is if NUMBA_DISABLE_JIT is set
-        _keep(compiled, function)
-    return compiled
+    if LIBRARY is not None and LIBRARY.holds(function.__module__):
+        return LIBRARY.kernel(function)
+    made: Callable[..., Any] = _jit().kernel(function, options)
+    return made
 
 
-def callback(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a C function at once, as `numba.cfunc` does, whose machine code is cached."""
+def native_loop(function: Callable[..., Any], *constants: Any) -> NativeLoop:
+    """Return a kernel as a native function of its first argument, an address; the others are these constants.
 
-    def compiled(function: Callable[..., Any]) -> Any:
-        made = CFunc(function, normalize_signature(signature), locals={}, options={})  # type: ignore[no-untyped-call]
-        _keep(made, function)
-        made.compile()
-        return made
-
-    return compiled
-
-
-def _keep(compiled: Any, function: Callable[..., Any]) -> None:
-    """Keep the machine code of a function, unless the sources that it depends on cannot be read, as in an archive."""
-    stamp = source_stamp(function.__module__.partition(".")[0])
-    if stamp is not None:
-        compiled._cache = _KernelCache(function, stamp)
-
-
-class _KernelCache(FunctionCache):
-    """Numba's cache, in the place that numba chooses, whose entries hold for one state of the sources.
-
-    Numba writes over entries of another state.
+    The constants are types of numpy.
     """
-
-    def __init__(self, function: Callable[..., Any], stamp: str) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        self._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
-            cache_path=self._cache_path, filename_base=self._impl.filename_base, source_stamp=stamp
-        )
-        # compared before entries are unpickled, which fails where a class that they name has moved
-        self._cache_file._version = f"{numba.__version__} {stamp}"
+    if LIBRARY is not None and LIBRARY.holds(function.__module__):
+        found: NativeLoop = LIBRARY.loop(function, constants)
+        return found
+    loop: NativeLoop = _jit().native_loop(function, constants)
+    return loop
 
 
-@cache
-def source_stamp(package: str) -> str | None:
-    """Return a digest of numba's version and of the files of kernels in an imported package, None if none can be read.
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Return what kernels call in place of a function that says which LLVM instructions to write.
 
-    It takes 5 ms, once per process. The first kernel asks for it while the package is imported, so that it describes
-    the sources that are loaded, not later ones.
+    See `numba.extending.intrinsic`. A library holds those instructions already.
     """
-    every = [(path, path.read_bytes()) for path in _sources(package)]
-    files = [(path, source) for path, source in every if any(mark in source for mark in MARKS)]
-    if not files:
+    if LIBRARY is not None and LIBRARY.holds(function.__module__):
         return None
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path, source in [*files, (Path(__file__), Path(__file__).read_bytes())]:
-        digest.update(f"\0{path.name}\0{len(source)}\0".encode() + source)
-    return digest.hexdigest()
+    return _jit().intrinsic(function)
 
 
-def _sources(package: str) -> Iterator[Path]:
-    """Yield the Python files of an imported package, or the one of a module, in an order that is always the same."""
-    module = sys.modules[package]
-    if not hasattr(module, "__path__"):
-        if (file := getattr(module, "__file__", None)) and os.path.isfile(file):
-            yield Path(file)
-        return
-    folders = [folder for folder in module.__path__ if os.path.isdir(folder)]
-    while folders:
-        with os.scandir(folders.pop()) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-        for entry in entries:
-            if entry.name.endswith(".py"):
-                yield Path(entry.path)
-            elif entry.is_dir() and os.path.isfile(os.path.join(entry.path, "__init__.py")):
-                folders.append(entry.path)
+def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return a kernel as it is called where the types of its arguments are those of `arguments`.
+
+    Numba looks at all arguments of each call for what was compiled for their types, which takes longer than many a loop
+    runs. Here nobody looks: integers must be integers, and arrays such as these.
+    """
+    if LIBRARY is not None:
+        return loop  # which looks quickly
+    return _jit().entry_of(loop, arguments)
+
+
+def compiling_seconds() -> float:
+    """Return the processor seconds that this thread has spent on compiling kernels."""
+    if LIBRARY is not None:
+        return 0.0
+    seconds: float = _jit().compiling_seconds()
+    return seconds
+
+
+def kernel_folder() -> Path | None:
+    """Return the folder in which machine code of kernels is kept, None if there is none."""
+    if LIBRARY is not None:
+        return LIBRARY.path.parent if LIBRARY.is_kept else None
+    folder: Path | None = _jit().code_folder(native.PACKAGE)
+    return folder

@@ -6,22 +6,22 @@ The owner of a header must keep its arrays alive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import typeof, types
-from numba.core import cgutils
-from numba.extending import intrinsic
-from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from .compiled import kernel
+from .compiled import LIBRARY, intrinsic, kernel
+
+if LIBRARY is None:
+    from numba.np.numpy_support import carray
 
 
 @intrinsic
 def _to_pointer(typing: Any, number: Any) -> Any:
     """Return a number as a pointer."""
+    from numba import types
+    from numba.core import cgutils
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -51,17 +51,6 @@ def address_of(array: NDArray[Any]) -> int:
     """Return the address of a contiguous array."""
     found: int = array.__array_interface__["data"][0]
     return found
-
-
-def entry_of(loop: Any, arguments: Sequence[Any]) -> Any:
-    """Return a compiled loop as it is called where the types of its arguments are those of `arguments`.
-
-    Numba looks at all arguments of each call for what was compiled for their types, which takes longer than many a loop
-    runs. Here nobody looks: integers must be integers, and arrays such as these.
-    """
-    signature = tuple(map(typeof, arguments))
-    loop.compile(signature)
-    return loop.overloads[signature].entry_point
 
 
 def put(header: NDArray[np.int64], at: int, array: NDArray[Any]) -> None:

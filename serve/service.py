@@ -15,6 +15,7 @@ from typing import Any
 
 from ..compile.cache.cache import Cache
 from ..errors import ArenaError, ConstraintError, SchemaError
+from ..first_use import use
 from ..lazy.lazy_table import Compiled
 from ..runtime.arena.arena import Arena
 from ..runtime.arena.capacity import Capacity
@@ -87,13 +88,14 @@ class Service:
     # ---------------------------------------------------------------------------------------------- from start to end
 
     async def start(self) -> None:
-        """Start the engine and write a first answer, so that no request waits for kernels to load."""
+        """Start the engine, use each kind of constraint and write a first answer, so that no request waits for that."""
         self._loop = asyncio.get_running_loop()
         self.worker.start(self._tell)
         self._warming = asyncio.create_task(self._warm_up())
 
     async def _warm_up(self) -> None:
         try:
+            await asyncio.get_running_loop().run_in_executor(self._pool, use, self.loaded.vocabulary)
             table = None
             with suppress(Refused):  # under tight limits; the kernels are loaded all the same
                 table = await self.compile(

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from maskwright.kernels.compiled import kernel_folder
+
 # the clock decides nothing: a first example may compile kernels, and any may wait for a processor. The same examples
 # each time, unless a seed is given: --hypothesis-seed=random looks for others
 settings.register_profile(
@@ -27,8 +29,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 if "MASKWRIGHT_CACHE" not in os.environ:  # nothing a user has kept may decide a test, and nothing of tests is kept
+    kept = kernel_folder()  # but machine code, which has a folder of its own for each state of the sources
     os.environ["MASKWRIGHT_CACHE"] = tempfile.mkdtemp(prefix="maskwright-tests-")
     atexit.register(shutil.rmtree, os.environ["MASKWRIGHT_CACHE"], ignore_errors=True)
+    if kept is not None:
+        (Path(os.environ["MASKWRIGHT_CACHE"]) / kept.name).symlink_to(kept)
 
 
 _MOST_MEMORY = 4 << 30  # of a process, from which on it forgets what JAX compiled: over all tests that is gigabytes

@@ -23,10 +23,10 @@ def test_every_python_version_that_is_supported_is_tested():
     assert PROJECT["project"]["requires-python"] == f">={supported()[0]}"
 
 
-def test_wheels_are_tried_with_the_oldest_and_the_newest_python():
+def test_wheels_are_tried_with_every_python():
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     (matrix,) = re.findall(r"python: \[(.*)\]", workflow)
-    assert re.findall(r"\d\.\d+", matrix) == [supported()[0], supported()[-1]]
+    assert re.findall(r"\d\.\d+", matrix) == supported()
 
 
 def test_every_command_of_workflows_and_of_the_guides_is_one_of_the_makefile():
@@ -43,7 +43,7 @@ def test_every_dependency_of_the_core_and_its_extras_names_its_lowest_version():
         *project["dependencies"],
         *(one for extra in project["optional-dependencies"].values() for one in extra),
     ):
-        assert re.fullmatch(r"[\w-]+>=[\d.]+", asked), asked
+        assert re.fullmatch(r"[\w-]+>=[\d.]+(; .*)?", asked), asked
 
 
 def test_the_changelog_is_in_dated_releases_the_newest_on_top():

@@ -212,6 +212,7 @@ def test_the_public_names_are_these():
         "ConstraintError",
         "DataError",
         "GrammarError",
+        "KernelError",
         "LazyTable",
         "MaskwrightError",
         "Matcher",
@@ -236,6 +237,7 @@ def test_the_public_names_are_these():
         "compile_sids",
         "compile_structural_tag",
         "sort_sids",
+        "warm",
     }
     for name in mw.__all__:
         assert getattr(mw, name).__doc__

@@ -445,6 +445,8 @@ class Cache:
             self._write(key, found)
         with self._lock:
             self._counts.failures += isinstance(found, ConstraintError)
+        if isinstance(found, BudgetError) and found.limit == "seconds":
+            return _Entry(found, [], own=0)  # for those who wait; the next one may find a faster moment
         return self._keep(key, spelling, found)
 
     def _keep(self, key: Any, spelling: Any, found: Compiled | ConstraintError) -> _Entry:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...kernels.pointers import entry_of
+from ...kernels.compiled import entry_of
 from .content_mask import write_content
 from .frames import frames_behind
 from .free_contents import reads_little

@@ -14,13 +14,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ...kernels.compiled import callback, kernel
+from ...kernels.compiled import NativeLoop, intrinsic, kernel, native_loop
 from ...kernels.pointers import address_of, array_at
 from .logits import AHEAD, AT, COLUMNS, COUNT, END_OF_LOGITS, Logits
 from .orders import LONGEST, compose_row, sizes, stray_in
@@ -128,31 +124,23 @@ def draw(
     order = array("q", (0, *logits, FLOATS[kind], at, words, size, *where[:5], int(mass), *where[5:], -1))
     part = _part_of(None if composed else tokens)
     if team is None or not pays(rows, logits.columns, threads):
-        part.ctypes(order.buffer_info()[0])
+        part(order.buffer_info()[0])
     else:
         team(part.address, order.buffer_info()[0], threads)
     return out if order[_STRAY] < 0 else order[_STRAY]
 
 
 @lru_cache(maxsize=4)
-def _part_of(kind: Any) -> Any:
+def _part_of(kind: Any) -> NativeLoop:
     """Return the native function that a team's threads call: see `draw`. kind: the type of tokens, None for masks."""
-    if kind is None:
-
-        def take(argument: Any) -> None:
-            _draw_rows(carray(argument, (_STRAY + 1,), np.int64))
-
-    else:
-
-        def take(argument: Any) -> None:
-            _draw_composed(carray(argument, (_STRAY + 1,), np.int64), kind)
-
-    return callback(types.void(types.voidptr))(take)
+    return native_loop(_draw_rows) if kind is None else native_loop(_draw_composed, kind)
 
 
 @intrinsic
 def _bits_to_float(typing: Any, bits: Any) -> Any:
     """Return the number that 32 bits are."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
@@ -163,6 +151,8 @@ def _bits_to_float(typing: Any, bits: Any) -> Any:
 @intrinsic
 def _float_to_bits(typing: Any, value: Any) -> Any:
     """Return the 32 bits that a number is, with their sign."""
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(32))
@@ -277,8 +267,9 @@ def _allowed(mask: NDArray[np.uint32], block: int, bits: NDArray[np.uint32]) -> 
 
 
 @kernel
-def _draw_rows(order: NDArray[np.int64]) -> None:
+def _draw_rows(address: int) -> None:
     """Draw from one row after the other that no other thread has taken, by masks that are there."""
+    order = array_at(address, _STRAY + 1, np.int64)
     room, words = _room_for(order), order[_MASK_WORDS]
     while True:
         i = next_row(order.ctypes.data)
@@ -288,8 +279,9 @@ def _draw_rows(order: NDArray[np.int64]) -> None:
 
 
 @kernel
-def _draw_composed(order: NDArray[np.int64], kind: Any) -> None:
+def _draw_composed(address: int, kind: Any) -> None:
     """Do the same, composing the mask of each. kind: the type of tokens."""
+    order = array_at(address, _STRAY + 1, np.int64)
     composing = array_at(order[_MASKS], LONGEST, np.int64)
     stray = stray_in(composing)
     if stray >= 0:  # all threads look at all rows

@@ -7,11 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.np.numpy_support import carray
-from numpy.typing import NDArray
 
-from ...kernels.compiled import callback, kernel
+from ...kernels.compiled import NativeLoop, kernel, native_loop
 from ...kernels.pointers import array_at
 from ...table.walk import Ends
 from ...table.walk import follow as follow_rows
@@ -51,25 +48,22 @@ def follow(
     order = array("q", (0, rows, tokens, *state, *out, pointers_of(table).address, -1))
     part = _part_of(table.arrays.edges.token.dtype)
     if team is None or rows < _FEW_ROWS:
-        part.ctypes(order.buffer_info()[0])
+        part(order.buffer_info()[0])
     else:
         team(part.address, order.buffer_info()[0], threads)
     return order[-1]
 
 
 @lru_cache(maxsize=3)
-def _part_of(kind: Any) -> Any:
+def _part_of(kind: Any) -> NativeLoop:
     """Return the native function that a team's threads call: see `follow`. kind: the type of tokens."""
-
-    def take(argument: Any) -> None:
-        _follow_each(carray(argument, (_LENGTH,), np.int64), kind)
-
-    return callback(types.void(types.voidptr))(take)
+    return native_loop(_follow_each, kind)
 
 
 @kernel
-def _follow_each(order: NDArray[np.int64], kind: Any) -> None:
+def _follow_each(order_at: int, kind: Any) -> None:
     """Take some rows after the others that no other thread has taken, and follow their tokens."""
+    order = array_at(order_at, _LENGTH, np.int64)
     _, rows, tokens_at, node_at, stack_at, height_at, to_node, to_stack, to_height, address, _ = order
     header = header_at(address)
     arrays, slots = arrays_of(header, kind), header[SLOTS]

@@ -10,15 +10,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from llvmlite.binding import get_host_cpu_features
-from numba import types
-from numba.extending import intrinsic
-from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ...kernels.compiled import callback, kernel
+from ...kernels.compiled import NativeLoop, intrinsic, kernel, native_loop
 from ...kernels.pointers import address_of, array_at
+from ...kernels.processor import stores_by_masks
 from .team import Team, next_row, own_threads, pays
 
 _BLOCK = 16  # words of a mask that are looked at together
@@ -73,14 +69,15 @@ def apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: int, threads:
 
 
 @lru_cache(maxsize=1)
-def _part_of() -> Any:
+def _part_of() -> NativeLoop:
     """Return the native function that a team's threads call: see `apply`."""
-    return callback(types.void(types.voidptr))(_take_rows)
+    return native_loop(_take_rows)
 
 
-def _take_rows(argument: Any) -> None:
+@kernel
+def _take_rows(address: int) -> None:
     """Take one row after the other that no other thread has taken, and mask it."""
-    order = carray(argument, (_MASK_WORDS + 1,), np.int64)
+    order = array_at(address, _MASK_WORDS + 1, np.int64)
     words = order[_MASK_WORDS]
     while True:
         i = next_row(order.ctypes.data)
@@ -111,7 +108,7 @@ def _apply(masks: NDArray[np.uint32], logits: NDArray[Any], lowest: Any, first: 
 @kernel
 def _apply_row(mask: NDArray[np.uint32], row: NDArray[Any], lowest: Any) -> None:
     """Write `lowest` over each logit of a row that its mask forbids."""
-    done = _apply_words(mask, row, lowest)
+    done = _apply_parts(mask, row, lowest) if stores_by_masks() else _apply_blocks(mask, row, lowest)
     for j in range(32 * done, row.size):
         if j >> 5 >= mask.size or not (mask[j >> 5] >> np.uint32(j & 31)) & np.uint32(1):
             row[j] = lowest
@@ -159,6 +156,8 @@ def _write_where(typing: Any, address: Any, word: Any, value: Any) -> Any:
 
     Nothing is read, and cache lines in which there is no such bit are not fetched.
     """
+    from llvmlite import ir
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, number = arguments[2], ir.IntType(32)
@@ -182,4 +181,3 @@ def _write_where(typing: Any, address: Any, word: Any, value: Any) -> Any:
 
 
 _write: Any = _write_where  # which kernels call without its first argument
-_apply_words: Any = _apply_parts if get_host_cpu_features().get("avx512bw") else _apply_blocks

@@ -10,11 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ...kernels.compiled import callback, kernel
+from ...kernels.compiled import NativeLoop, kernel, native_loop
 from ...kernels.limits import UNREACHABLE
 from ...kernels.pointers import address_of, array_at
 from ...table.walk import stray_row
@@ -67,18 +65,15 @@ def order_of(table: HostTable, state: tuple[int, int, int], room: int, logits: L
 
 
 @lru_cache(maxsize=3)
-def _part_of(kind: Any) -> Any:
+def _part_of(kind: Any) -> NativeLoop:
     """Return the native function that a team's threads call: see `apply_nested`. kind: the type of tokens."""
-
-    def take(argument: Any) -> None:
-        _compose_rows(carray(argument, (LONGEST,), np.int64), kind)
-
-    return callback(types.void(types.voidptr))(take)
+    return native_loop(_compose_rows, kind)
 
 
 @kernel
-def _compose_rows(order: _Order, kind: Any) -> None:
+def _compose_rows(address: int, kind: Any) -> None:
     """Take one row after the other that no other thread has taken, compose its mask and apply it."""
+    order = array_at(address, LONGEST, np.int64)
     stray = stray_in(order)
     if stray >= 0:  # all threads look at all rows, so that none begins where one of them is none of the table's
         order[_STRAY] = stray

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
+from ...kernels.compiled import intrinsic
 
 Team = Callable[[int, int, int], None]
 """team(function, argument, threads): call the native function at an address with an argument in so many threads."""
@@ -39,6 +38,7 @@ def _pool(workers: int, process: int) -> ThreadPoolExecutor:
 @intrinsic
 def _count(typing: Any, address: Any) -> Any:
     """Return the number at an address and add one to it, whatever other threads do."""
+    from numba import types
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = arguments[0].type

@@ -91,5 +91,5 @@ def test_adding_an_array_is_one_edit(tmp_path):
     text = groups.read_text()
     at = text.index("class Edges(")
     groups.write_text(text[:at].rstrip() + FIELD + "\n\n" + text[at:])
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_DISABLE_JIT": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_DISABLE_JIT": "1", "MASKWRIGHT_JIT": "1"}
     subprocess.run([sys.executable, "-c", USE], env=environment, cwd=tmp_path, check=True, timeout=120)

@@ -774,6 +774,16 @@ def test_parts_that_stand_in_many_places_are_spelled_once(vocab):
     assert cache.compile_json_schema(schema) is cache.compile_json_schema(schema)
 
 
+def test_what_ran_out_of_time_is_tried_again_and_what_was_too_large_is_not(vocab):
+    cache = mw.Cache(vocab)
+    for budget, compilations in ((mw.Budget(states=10), 1), (mw.Budget(seconds=0), 3)):
+        for _ in range(2):
+            with pytest.raises(mw.BudgetError):
+                cache.compile_regex("(.*a.{20}){3}", budget=budget)
+        assert cache.stats.compilations == compilations
+    assert cache.stats.entries == 1
+
+
 def test_an_error_has_its_cause_the_first_time(vocab):
     cache = mw.Cache(vocab)
     with pytest.raises(mw.SchemaError) as first:

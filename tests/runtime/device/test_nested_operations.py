@@ -1419,7 +1419,7 @@ print(sound, refused)
 def test_forged_arrays_are_refused_or_read_within_bounds(request):
     kernels = request.config.cache.mkdir("kernels-that-check-bounds")  # 20 seconds to compile, once
     code = FORGED.format(root=os.path.dirname(mw.__file__), count=400)
-    environment = dict(os.environ, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(kernels))
+    environment = dict(os.environ, NUMBA_BOUNDSCHECK="1", MASKWRIGHT_JIT="1", MASKWRIGHT_CACHE=str(kernels))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     sound, refused = map(int, done.stdout.split())

@@ -1,0 +1,1 @@
+"""Cold starts: what a new process spends before its first mask."""
