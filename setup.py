@@ -30,10 +30,13 @@ LIBRARY = (
 class BuildKernels(build_ext):
     """Compiles kernels with numba, in processes of their own that import the package from here."""
 
-    def build_extension(self, extension: Extension) -> None:
+    def run(self) -> None:
         """Make the library, but not for an editable install, whose kernels change."""
-        if self.editable_mode or self.inplace:
-            return
+        if not (self.editable_mode or self.inplace):
+            super().run()
+
+    def build_extension(self, extension: Extension) -> None:
+        """Have numba compile the kernels, in processes of their own."""
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "maskwright").symlink_to(ROOT)
             target = Path(self.get_ext_fullpath(extension.name)).absolute()
