@@ -286,6 +286,7 @@ def _as_array(source: Any, name: str) -> NDArray[Any]:
         raise ConstraintError(f"{name} has dtype {array.dtype}: tokens must be integers{_first_other(source, array)}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
+    array = np.require(array, requirements="A")  # kernels read whole numbers at addresses that are multiples of theirs
     return np.ascontiguousarray(array) if array.ndim else array
 
 

@@ -157,10 +157,10 @@ class GroupedArrays:
 
 
 def token_rows(tokens: ArrayLike) -> NDArray[Any]:
-    """Return tokens (N, L) as an array in this machine's byte order. Raises ValueError for what is none."""
+    """Return tokens (N, L) as an aligned array of int64, as kernels take it. Raises ValueError for what is none."""
     array = np.asarray(tokens)
     if array.size == 0:
         return array
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise ValueError(f"tokens must be integers of shape (N, L), not {array.dtype} of shape {array.shape}")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return np.require(array, np.int64, "A")

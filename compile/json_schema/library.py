@@ -229,7 +229,8 @@ class _Libraries:
 
 def _build(vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Library:
     needed = set(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}  # all that UTF-8 uses
-    missing = sorted(needed - {t[0] for t in vocabulary.tokens if len(t) == 1})
+    alone = vocabulary.token_bytes[vocabulary.token_offset[:-1][np.diff(vocabulary.token_offset) == 1]]
+    missing = sorted(needed - set(alone.tolist()))
     if missing:
         raise ConstraintError(
             f"the vocabulary has no token for the single byte {bytes(missing[:1])!r}"

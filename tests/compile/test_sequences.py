@@ -282,3 +282,30 @@ def test_masked_entries_are_refused_by_place(function):
         function(rows, 4)
     whole = function(np.ma.array([[1, 2], [2, 3]]), 4)
     assert whole.contains(np.array([[1, 2], [2, 3], [1, 3]])).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("vocab_size", [5, 255, 256, 65_535, 70_000])
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_every_type_of_integers_makes_the_same_table_with_every_size_of_vocabulary(kind, vocab_size):
+    """The type of tokens in a table follows the vocabulary's size, and kernels are compiled for each pair of types."""
+    rows = np.array([[0, 1, 2], [4, 1, 3], [0, 1, 2], [0, 2, 2]])
+    buffer = bytearray(rows.size * np.dtype(kind).itemsize + 1)
+    unaligned = np.frombuffer(buffer, kind, rows.size, offset=1).reshape(rows.shape)
+    unaligned[:] = rows
+    expected = mw.compile_sids(rows.tolist(), vocab_size)
+    for given_rows in (
+        rows.astype(kind),
+        np.asfortranarray(rows.astype(kind)),
+        rows.astype(kind)[:, ::-1][:, ::-1],
+        unaligned,
+    ):
+        made = mw.compile_sids(given_rows, vocab_size)
+        for name, array in expected.arrays.by_name().items():
+            assert np.array_equal(array, made.arrays.by_name()[name]), name
+        matrix = mw.sort_sids(given_rows, vocab_size)
+        assert matrix.contains(rows).all()
+        assert not matrix.contains(np.array([[0, 1, 3]])).any()
+        assert made.contains(rows).all()
+        assert made.num_sequences == 3
+    uneven = mw.compile_sequences([row[: 1 + i].astype(kind) for i, row in enumerate(rows[:3])], vocab_size=vocab_size)
+    assert [uneven.accepts(x) for x in ((0,), (4, 1), (0, 1, 2), (0, 1))] == [True, True, True, False]

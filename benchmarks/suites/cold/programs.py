@@ -9,7 +9,6 @@ BEGIN = """
 import json, pickle, resource, sys
 tokens, special, eos = pickle.load(open(sys.argv[1], "rb"))
 import hashlib
-import numpy as np
 taken, last = {}, [resource.getrusage(resource.RUSAGE_SELF)]
 digest = hashlib.sha256()
 def stop(stage):
@@ -31,6 +30,8 @@ TEXT = '{"name": "Ulm", "founded": 1181, "twins": [{"name": "York", "founded": n
 """
 
 _OURS = """
+import numpy as np
+stop("numpy")
 import maskwright as mw
 stop("import")
 vocabulary = mw.Vocabulary.from_bytes(tokens, eos=eos, special=special)
@@ -64,6 +65,7 @@ atom: /[0-9]+/ | "-" atom | "(" start ")"
     + _WALK,
     "SIDs, torch": """
 import torch
+import numpy as np
 stop("torch")
 import maskwright as mw
 stop("import")
@@ -86,6 +88,8 @@ stop("first search")
 PEERS = {
     "llguidance": CITY
     + """
+import numpy as np
+stop("numpy")
 import llguidance, llguidance.numpy
 stop("import")
 class Wrapped:
@@ -102,6 +106,8 @@ stop("first mask")
 """,
     "xgrammar": CITY
     + """
+import numpy as np
+stop("numpy")
 import xgrammar
 stop("import")
 info = xgrammar.TokenizerInfo([token or b"<special_%d>" % i for i, token in enumerate(tokens)],
