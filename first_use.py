@@ -43,7 +43,8 @@ def warm(
     """Make everything ready that first use would make, for every kind of constraint.
 
     vocabulary: one for which the files that its constraints share are made too; without it, only kernels. processes:
-    how many compile kernels at once, None for as many as there are processors. Processes that start later find it all.
+    how many compile kernels at once, None for as many as there are processors, up to 8. Processes that start later
+    find it all.
     Raises KernelError if kernels cannot be compiled. Source: `kernels/ahead`, `compile/store.py`.
     """
     if processes is not None and (not isinstance(processes, int) or isinstance(processes, bool)):
@@ -52,12 +53,12 @@ def warm(
         raise ValueError(f"processes={processes} must be 1 or more")
     tell = progress if progress is not None else lambda what, done, of: None
     if compiled.LIBRARY is None:
-        _make_kernels(processes or len(os.sched_getaffinity(0)), tell)
+        _make_kernels(processes, tell)
     if vocabulary is not None:
         use(vocabulary, tell)
 
 
-def _make_kernels(processes: int, tell: Progress) -> None:
+def _make_kernels(processes: int | None, tell: Progress) -> None:
     """Have a library made, or all kernels compiled by numba where none can be."""
     digest = native.library_digest()
     target = None if digest is None else native.kept_at(digest)
@@ -71,7 +72,7 @@ def _make_kernels(processes: int, tell: Progress) -> None:
         return
     command = [sys.executable, "-m", __name__]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with ThreadPoolExecutor(processes) as pool:
+    with ThreadPoolExecutor(processes or os.cpu_count()) as pool:
         running = [
             pool.submit(subprocess.run, [*command, kind], env=environment, capture_output=True, text=True)
             for kind in KINDS
@@ -145,6 +146,8 @@ _SMALL = Capacity(
 
 
 def _arena(vocabulary: Vocabulary) -> None:
+    if vocabulary.eos is None:  # without which there is no arena
+        return
     arena = Arena(vocabulary, _SMALL)
     view = at(put(arena), [arena.add(compile_regex("[ab]+", vocabulary).to_table())])
     bitmask(view, start(view, 1))

@@ -42,6 +42,11 @@ class Budget:
         return Meter(self)
 
 
+def _clock() -> float:
+    """Return the processor seconds of this thread, without those in which kernels were compiled."""
+    return time.thread_time() - compiled.compiling_seconds()
+
+
 @dataclass
 class Meter:
     """What a compilation has spent so far: processor time, and the most states and bytes that a step asked for."""
@@ -49,7 +54,7 @@ class Meter:
     budget: Budget
     states: int = 0
     bytes: int = 0
-    _began: float = field(default_factory=lambda: _clock())
+    _began: float = field(default_factory=_clock)
     _thread: int = field(default_factory=threading.get_ident)
     _spent: float = 0.0  # when a thread was last seen, and by all threads before it
     _before: float = 0.0
@@ -93,11 +98,6 @@ class Meter:
             reached=reached,
             remedies=[RaiseBudget((limit,), "make the constraint smaller")],
         )
-
-
-def _clock() -> float:
-    """Return the processor seconds of this thread, without those in which kernels were compiled."""
-    return time.thread_time() - compiled.compiling_seconds()
 
 
 def _size(count: int) -> str:

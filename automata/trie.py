@@ -82,6 +82,7 @@ def build_trie(
     num_rows, num_edges = int(rows.sum()), int(edges.sum())
     num_states = num_rows + tails + 2
     target_type: type[np.signedinteger[Any]] = np.int64 if num_edges + num_states >= WIDE else np.int32
+    index = index.astype(np.promote_types(target_type, index.dtype), copy=False)  # kernels take all wide or none
 
     nodes = _Nodes(
         np.empty(num_rows + 1, target_type), np.empty(num_edges + tails + 2, np.min_scalar_type(vocab_size + 1)),

@@ -14,7 +14,9 @@ from .tokenizer import Tokenizer, optional_tokenizer
 @click.command()
 @optional_tokenizer
 @click.option(
-    "--processes", type=click.IntRange(min=1), help="How many compile at once; as many as processors if not given."
+    "--processes",
+    type=click.IntRange(min=1),
+    help="How many compile at once; as many as processors, up to 8, if not given.",
 )
 def warm(tokenizer: Tokenizer | None, processes: int | None) -> None:
     """Make ready what the first use on this machine would make: kernels and, with --tokenizer, a vocabulary's files."""

@@ -11,7 +11,6 @@ Numba has no public way to do this. All that the package uses of its private par
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -25,10 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.ccallback import CFunc
 from numba.extending import intrinsic as _numba_intrinsic
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: processes that start together all compile
+    fcntl = None  # type: ignore[assignment]
 
 from .cache_folder import cache_folder
 from .progress import CompilingProgress
@@ -76,7 +81,7 @@ class _Loop:
             def loop(argument: int) -> None:
                 function(argument, kind)
 
-        loop.__module__, loop.__qualname__ = function.__module__, f"{function.__name__}.loop.{kind}"
+        loop.__module__, loop.__qualname__ = function.__module__, f"{function.__name__}.loop.{kind and np.dtype(kind)}"
         made: Any = CFunc(loop, ((numba.int64,), numba.void), locals={}, options={})
         _keep(made, loop)
         made.compile()
@@ -145,7 +150,8 @@ def compiling_seconds() -> float:
 def code_folder(package: str) -> Path | None:
     """Return the folder for the machine code of a package's kernels, made; None, with one warning, where none can be.
 
-    Machine code that nobody has read for two weeks is removed when a new folder is made.
+    One that is there may be read-only. Machine code that nobody has read for two weeks is removed when a new folder is
+    made.
     """
     digest = source_digest(package)
     if digest is None:  # the sources cannot be read, as in an archive
@@ -160,9 +166,8 @@ def code_folder(package: str) -> Path | None:
         if not folder.is_dir():
             _remove_unused(base)
             folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(f"{folder} cannot be written")
-        os.utime(folder)
+        with contextlib.suppress(OSError):
+            os.utime(folder)
     except OSError as error:
         _warn_once(str(error))
         return None
@@ -173,6 +178,7 @@ _warned: list[str] = []
 
 
 def _warn_once(why: str) -> None:
+    """Warn, the first time in this process, that machine code cannot be kept."""
     if _warned:
         return
     _warned.append(why)
@@ -247,7 +253,8 @@ def _let_go() -> None:
         os.close(_HELD.popitem()[1])
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 class _KernelCache(FunctionCache):
@@ -278,7 +285,8 @@ class _KernelCache(FunctionCache):
         with contextlib.suppress(OSError):  # of a file system without locks
             _HELD[self._lock] = os.open(self._lock, os.O_CREAT | os.O_RDWR, 0o666)
             CompilingProgress.begin()
-            fcntl.flock(_HELD[self._lock], fcntl.LOCK_EX)
+            if fcntl is not None:
+                fcntl.flock(_HELD[self._lock], fcntl.LOCK_EX)
             found = self._read(signature, target_context)
         return found
 
@@ -291,6 +299,8 @@ class _KernelCache(FunctionCache):
             return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        """Keep what was compiled, unless the disk refuses it."""
-        with contextlib.suppress(OSError):
+        """Keep what was compiled; warn once if the disk refuses it."""
+        try:
             super().save_overload(signature, data)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            _warn_once(str(error))

@@ -9,6 +9,7 @@ with 0 it is an error if none fits.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable
@@ -104,6 +105,9 @@ def load() -> Library | None:
         return None
     for path in (Path(__file__).with_name(FILE_NAME), kept_at(digest)):
         if path is not None and path.is_file() and (library := read(path, digest)) is not None:
+            if library.is_kept:
+                with contextlib.suppress(OSError):
+                    os.utime(path.parent)  # folders that nobody has used for long are removed
             return library
     if asked == "0":
         raise KernelError(

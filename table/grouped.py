@@ -142,7 +142,9 @@ class GroupedArrays:
                 np.zeros(count, np.int64), np.zeros((count, self.slots), np.int32), np.zeros(count, np.int32)
             )
         out = NestedState(
-            np.array(state.node, np.int64), np.array(state.stack, np.int32), np.array(state.height, np.int32)
+            np.array(state.node, np.int64, order="C"),
+            np.array(state.stack, np.int32, order="C"),
+            np.array(state.height, np.int32, order="C"),
         )
         if (out.node.shape, out.stack.shape, out.height.shape) != ((count,), (count, self.slots), (count,)):
             raise ValueError(

@@ -46,7 +46,7 @@ class SortedMatrix:
     def __post_init__(self) -> None:
         """Check the matrix, once: TableError."""
         columns = np.asarray(self.columns)
-        columns = np.ascontiguousarray(columns, columns.dtype.newbyteorder("="))
+        columns = np.require(columns, columns.dtype.newbyteorder("="), ["C", "A"])
         if columns.ndim != 2 or columns.dtype.kind != "u" or not columns.size:
             raise TableError(f"columns must be unsigned integers (L, Q), not {columns.dtype} {columns.shape}")
         if columns.shape[1] > MOST_ROWS:
@@ -67,6 +67,8 @@ class SortedMatrix:
             raise TableError(f"item_row has {self.item_row.size} entries, there are {self.num_items} input rows")
         if self.item_row.size and not 0 <= self.item_row.min() <= self.item_row.max() < self.num_items:
             raise TableError(f"item_row has rows outside 0 .. {self.num_items - 1}")
+        if columns.dtype.itemsize == 8:  # which no vocabulary needs
+            columns = columns.astype(np.uint32)
         for name, array in (("columns", columns), ("item_start", self.item_start), ("item_row", self.item_row)):
             array = array.astype(array.dtype.newbyteorder("="), copy=False)
             frozen = array.copy() if array.flags.writeable else array
@@ -164,9 +166,7 @@ class SortedMatrix:
             raise ValueError(f"sids must be integers (N, L), not {array.dtype} {array.shape}")
         out = np.full(array.shape[0], self.num_sequences, np.int64)
         if array.shape[1] == self.length:
-            array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).view()
-            array.flags.writeable = False
-            find_rows(self.columns, self._first_rows, array, out)
+            find_rows(self.columns, self._first_rows, np.require(array, np.int64, ["C", "A"]), out)
         return out
 
     @cached_property

@@ -277,7 +277,12 @@ class TransitionTable(GroupedArrays):
 
     @cached_property
     def distances(self) -> Distances:
-        """Of a nested table: distances of codes and sites, upper bounds that some allowed token always reduces."""
+        """Of a nested table: distances of codes and sites, upper bounds that some allowed token always reduces.
+
+        Raises ValueError for a trie.
+        """
+        if self.is_trie:
+            raise ValueError("a trie has one distance for each state: use distance")
         return nested_distances(self.arrays, self.code_frames_required)
 
     @cached_property
@@ -295,18 +300,19 @@ class TransitionTable(GroupedArrays):
 
     # -------------------------------------------------------------------------------------------- membership
 
-    def walk(self, tokens: ArrayLike, states: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def walk(self, tokens: ArrayLike, states: ArrayLike | None = None) -> NDArray[np.int64]:
         """Return the state (N,) that each row of tokens (N, L) leads to; the dead state if it is not allowed.
 
-        states: where each row starts (N,); the start if left out. Raises ValueError for a state that is not this
-        table's. A nested table is walked from the start alone; `follow` goes on from anywhere.
+        states: integers, where each row starts (N,); the start if left out. Raises ValueError for states of another
+        shape, or that are not this table's. A nested table is walked from the start alone; `follow` goes on from
+        anywhere.
         """
         if self.is_nested:
             if states is not None:
                 raise ValueError("a state of a nested table needs its stack: use follow")
             return np.asarray(self.follow(tokens).node)
         array = token_rows(tokens)
-        out = np.zeros(array.shape[0], np.int64) if states is None else states.copy()
+        out = np.zeros(array.shape[0], np.int64) if states is None else _as_states(states, array.shape[0])
         if array.size == 0:
             return out
         if self.is_trie:
@@ -323,8 +329,11 @@ class TransitionTable(GroupedArrays):
     def follow(self, tokens: ArrayLike, state: NestedState | None = None) -> NestedState:
         """Return where each row of tokens (N, L) leads in a nested table: (N,); the dead state if it is not allowed.
 
-        state: where each row starts (N,); the start if left out. Raises ValueError for a state of another table.
+        state: where each row starts (N,); the start if left out. Raises ValueError for a state of another table, and
+        for a trie, which has no stack to follow.
         """
+        if self.is_trie:
+            raise ValueError("a trie has no stack: use walk")
         return self._followed(self.code_frames_required, tokens, state)
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
@@ -429,3 +438,11 @@ def _check_scalars(table: TransitionTable) -> None:
         raise TableError(f"the vocabulary is {table.vocabulary}, but vocab_size is {size}")
     if type(table.depth) is not int or not 0 <= table.depth <= MOST_DEPTH:
         raise TableError(f"depth must be an integer from 0 to {MOST_DEPTH:,}, not {table.depth!r}")
+
+
+def _as_states(states: ArrayLike, rows: int) -> NDArray[np.int64]:
+    """Return a copy of states (N,) as int64. Raises ValueError for what is none, or not one for each row."""
+    array = np.asarray(states)
+    if array.shape != (rows,) or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"states must be integers of shape ({rows},), not {array.dtype} of shape {array.shape}")
+    return np.array(array, np.int64, order="C")

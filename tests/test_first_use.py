@@ -40,8 +40,9 @@ def test_each_kind_is_used_with_a_vocabulary_of_bytes(kind, folder):
     first_use.KINDS[kind](mw.Vocabulary.from_bytes(BYTES, eos=0))
 
 
-def test_kinds_that_a_vocabulary_cannot_have_are_left_out(folder):
-    mw.warm(mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0))
+@pytest.mark.parametrize("eos", [0, None])
+def test_kinds_that_a_vocabulary_cannot_have_are_left_out(eos, folder):
+    mw.warm(mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=eos))
 
 
 @pytest.mark.parametrize(

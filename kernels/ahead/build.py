@@ -46,8 +46,8 @@ def build(
 ) -> None:  # fmt: skip
     """Compile all kernels and write the library, with code for these variants of this machine's architecture.
 
-    processes: as many as there are processors if None. done: called with how many kernels are typed, and how many there
-    are. Raises KernelError if there is no C compiler, or if a process fails.
+    processes: as many as there are processors, up to 8, if None. done: called with how many kernels are typed, and how
+    many there are. Raises KernelError if there is no C compiler, or if a process fails.
     """
     cc, digest = compiler(), library_digest()
     if cc is None or digest is None or not variants:
@@ -55,7 +55,7 @@ def build(
             "kernels cannot be compiled ahead here: that takes Linux on x86-64 or aarch64, and a C compiler",
             remedies=[Advice("install gcc"), Advice("let numba compile them, which it does if no library is there")],
         )
-    parts = processes or len(os.sched_getaffinity(0))
+    parts = processes or min(os.cpu_count() or 1, 8)  # each takes a gigabyte, and kernels that others make too
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept)
         _lower(folder, parts, variants, done)
@@ -124,6 +124,7 @@ def _declared(entries: list[list[str]], variants: Sequence[Variant], digest: str
         for symbol, module, name, arguments, returned, slots, outs, constants in entries:
             returned = re.sub("<(.*?)>", lambda found: "T" + numbers[found[1]], returned)
             assert max(int(slots), int(outs)) <= 1024, (module, name)
+            assert len(returned) <= 64, (module, name)  # and so no tuple in it has more parts: see `glue.c`
             if constants is not None:
                 yield f"extern void {symbol}_{variant.name}(int64_t);\n"
                 loops.append(f'  {{"{module}", "{name}", "{constants}", {symbol}_{variant.name}}},\n')

@@ -142,6 +142,7 @@ static int is_number(int found, int wanted) {
     return found == wanted || (wanted == NPY_LONG && found == NPY_LONGLONG) || (wanted == NPY_ULONG && found == NPY_ULONGLONG);
 }
 
+/* A kernel may write into an array that Python may not: callers hand on none that is read-only to be written. */
 static int write_array(const char *letters, PyObject *object, int64_t *out) {
     if (!PyArray_Check(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -252,7 +253,7 @@ static PyObject *owner_of(PyObject *object, const char *data) {
             if (found) return found;
         }
     }
-    return first && data >= first && data <= first + size ? object : NULL;
+    return first && data >= first && data < first + (size ? size : 1) ? object : NULL;
 }
 
 static PyObject *made_array(const char *letters, int64_t *numbers, PyObject *const *arguments, Py_ssize_t count) {
@@ -312,7 +313,7 @@ static PyObject *made(const char **letters, int64_t **numbers, PyObject *const *
     if (letter == '(') {
         PyObject *items[MOST_ITEMS];
         Py_ssize_t size = 0;
-        while (**letters != ')') {
+        while (**letters != ')') { /* `build.py` lets no tuple have more than there is room for */
             items[size] = made(letters, numbers, arguments, count);
             if (!items[size++]) {
                 while (--size >= 0) Py_XDECREF(items[size]);
@@ -373,7 +374,9 @@ static PyObject *refuse(const Entry *first, PyObject *const *arguments, Py_ssize
         if (PyArray_Check(arguments[i])) {
             PyArrayObject *array = (PyArrayObject *)arguments[i];
             const char *layout = PyArray_IS_C_CONTIGUOUS(array) ? "" : " not contiguous";
-            text = PyUnicode_FromFormat("%S array of %d axes%s", PyArray_DESCR(array), PyArray_NDIM(array), layout);
+            const char *place = PyArray_ISALIGNED(array) ? "" : " not aligned";
+            text = PyUnicode_FromFormat(
+                "%S array of %d axes%s%s", PyArray_DESCR(array), PyArray_NDIM(array), layout, place);
         } else text = PyType_GetName(Py_TYPE(arguments[i]));
         if (!text || PyList_Append(list, text)) return NULL;
         Py_DECREF(text);

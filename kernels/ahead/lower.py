@@ -259,15 +259,18 @@ def _entry(context: Any, module: ir.Module, lowered: _Lowered, symbol: str) -> E
         signature.module,
         signature.name,
         arguments,
-        letters_returned(described.restype),
+        letters(described.restype, named=True),
         len(wanted),
         outs,
         None,
     )
 
 
-def letters(kind: Any) -> str:
-    """Return a type as `glue.c` reads it. Raises TypeError for one that it cannot handle."""
+def letters(kind: Any, *, named: bool = False) -> str:
+    """Return a type as `glue.c` reads it. Raises TypeError for one that it cannot handle.
+
+    named: with the class of a named tuple, between <>, in front of its parts, as what is returned has it.
+    """
     if isinstance(kind, types.Omitted):
         return "o"
     if isinstance(kind, types.Bytes):
@@ -277,18 +280,10 @@ def letters(kind: Any) -> str:
     if isinstance(kind, types.NoneType):
         return "n"
     if isinstance(kind, types.BaseTuple):
-        return f"({''.join(letters(each) for each in kind)})"
+        parts = "".join(letters(each, named=named) for each in kind)
+        owner = getattr(kind, "instance_class", None) if named else None
+        return f"<{owner.__module__}:{owner.__qualname__}>({parts})" if owner else f"({parts})"
     return _letter(kind)
-
-
-def letters_returned(kind: Any) -> str:
-    """Return the type of what is returned: a named tuple's class, between <>, stands in front of its parts."""
-    if isinstance(kind, types.NamedTuple | types.NamedUniTuple):
-        owner = kind.instance_class
-        return f"<{owner.__module__}:{owner.__qualname__}>({''.join(letters_returned(each) for each in kind)})"
-    if isinstance(kind, types.BaseTuple):
-        return f"({''.join(letters_returned(each) for each in kind)})"
-    return letters(kind)
 
 
 def _letter(kind: Any) -> str:

@@ -309,3 +309,25 @@ def test_every_type_of_integers_makes_the_same_table_with_every_size_of_vocabula
         assert made.num_sequences == 3
     uneven = mw.compile_sequences([row[: 1 + i].astype(kind) for i, row in enumerate(rows[:3])], vocab_size=vocab_size)
     assert [uneven.accepts(x) for x in ((0,), (4, 1), (0, 1, 2), (0, 1))] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_states_to_walk_from_may_be_of_any_type_of_integers(kind):
+    table = mw.compile_sids([[1, 2], [3, 4], [1, 3]], 9)
+    first = table.walk([[1], [3]])
+    assert table.walk([[3], [4]], first.astype(kind)).tolist() == table.walk([[1, 3], [3, 4]]).tolist()
+    assert table.walk([[3], [4]], first.tolist()).tolist() == table.walk([[1, 3], [3, 4]]).tolist()
+
+
+@pytest.mark.parametrize("states", [[0], [0, 0, 0, 0, 0], [[0], [0]], 0, [0.0, 0.0], ["a", "b"]])
+def test_states_that_are_not_one_for_each_row_are_refused(states):
+    with pytest.raises(ValueError, match=r"states must be integers of shape \(2,\), not"):
+        mw.compile_sids([[1, 2], [3, 4]], 9).walk([[1], [3]], states)
+
+
+def test_a_trie_has_no_stack_to_follow_and_no_distances_by_ends():
+    table = mw.compile_sids([[1, 2], [3, 4]], 9)
+    with pytest.raises(ValueError, match="use walk"):
+        table.follow([[1]])
+    with pytest.raises(ValueError, match="use distance"):
+        _ = table.distances

@@ -186,6 +186,28 @@ def test_code_that_names_a_class_that_is_gone_is_not_read(tmp_path):
         assert run(tmp_path, "import toy.grouped") == ["7", str(hits)]
 
 
+TWINS = """
+from maskwright.kernels.compiled import kernel
+
+
+def counted(number, within):
+    if within is None:
+        return number
+    return rest(number, None) + within
+
+
+whole, rest = kernel(counted), kernel(counted)
+"""
+
+
+@pytest.mark.long
+def test_two_kernels_of_one_function_do_not_wait_for_each_other(tmp_path):
+    (tmp_path / "twins.py").write_text(TWINS)
+    command = [sys.executable, "-c", "from twins import whole\nprint(whole(3, 4))"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(tmp_path), timeout=120)
+    assert (done.stdout, done.stderr) == ("7\n", "")
+
+
 @pytest.mark.long
 def test_a_kernel_of_a_script_is_kept(tmp_path):
     program = CALLEE.format(added=5) + "print(told(1), sum(told.stats.cache_hits.values()))\n"

@@ -807,3 +807,20 @@ def test_look_ups_take_any_byte_order_and_nothing():
     matrix = mw.sort_sids([[3, 1], [0, 2]], 4)
     assert matrix.contains(np.array([[3, 1], [1, 3]], ">i4")).tolist() == [True, False]
     assert matrix.contains([]).tolist() == []
+
+
+@pytest.mark.parametrize("vocab_size", [5, 300, 70_000])
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, ">i4"]
+)
+def test_sequences_of_any_type_of_integers_are_found(kind, vocab_size):
+    matrix = mw.sort_sids([[1, 2], [3, 4], [1, 3]], vocab_size)
+    asked = np.array([[1, 3], [3, 3], [3, 4]], kind)
+    for given_rows in (asked, np.asfortranarray(asked), asked[::-1][::-1]):
+        assert matrix.find(given_rows).tolist() == [1, 3, 2]
+
+
+def test_columns_wider_than_any_vocabulary_needs_are_taken():
+    columns = np.array([[1, 1, 3], [2, 3, 4]], np.uint64)
+    matrix = mw.SortedMatrix(9, np.asfortranarray(columns))
+    assert matrix.find([[1, 3], [2, 2]]).tolist() == [1, 3]
