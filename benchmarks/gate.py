@@ -174,10 +174,23 @@ def _self_draft(results: Any) -> Ratios:
     return out
 
 
+def _cold(results: Any) -> Ratios:
+    ours = _seconds(results["second"]["JSON"])
+    return {
+        f"a process to its first mask, JSON, over {name}": ours / _seconds(each)
+        for name, each in results["others"].items()
+    }
+
+
+def _seconds(stages: Any) -> float:
+    """Return the processor seconds from the start of a process to its first mask."""
+    return float(sum(stages[stage] for stage in ("numpy", "import", "vocabulary", "first mask")))
+
+
 READERS: dict[str, Callable[[Any], Ratios]] = {
     "sid-build": _sid, "sid-decode": _sid, "sid-contains": _sid, "sid-matrix": _matrix,
     "device-cpu": _device, "device-cuda": _device, "regex": _regex, "json_schema": _json_schema, "grammar": _grammar,
-    "serving": _serving, "decode": _decode, "self_draft": _self_draft,
+    "serving": _serving, "decode": _decode, "self_draft": _self_draft, "cold": _cold,
 }  # fmt: skip
 """How to read the ratios of a record, by its name; records of other names have none."""
 
