@@ -12,7 +12,7 @@ from torch import Tensor
 from ..backend import Cache, Random
 from ..device_table import map_tree
 from . import compat
-from .memory import SAME_SIZE, is_writable, noted, triton_for, write_lowest
+from .memory import SAME_SIZE, is_writable, noted, takes_logits, write_lowest
 
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
 
@@ -200,10 +200,12 @@ def keep_packed(x: Tensor, words: Tensor, size: int, in_place: bool = False) -> 
         if in_place:
             return noted(write_lowest(masks, x))
         return write_lowest(masks, x.clone(memory_format=torch.contiguous_format))
-    if (kernels := triton_for(x)) is not None:
+    if takes_logits(x):
+        from .gpu import apply  # Triton is slow to import
+
         if in_place:
-            return noted(kernels.apply(words, x, x))
-        return kernels.apply(words, x, torch.empty_like(x, memory_format=torch.contiguous_format))
+            return noted(apply.apply(words, x, x))
+        return apply.apply(words, x, torch.empty_like(x, memory_format=torch.contiguous_format))
     if not in_place:
         return keep(x, -unpack(words, size).int(), size)
     forbidden = torch.nn.functional.pad(~unpack(words, size), (0, x.shape[1] - size), value=True)

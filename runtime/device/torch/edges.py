@@ -15,6 +15,11 @@ def unsigned(array: Tensor, largest: int) -> Tensor:
     return out & ((1 << bits) - 1) if array.dtype != torch.uint8 and largest >> (bits - 1) else out
 
 
+def is_narrow(dev: TorchTable) -> bool:
+    """Return whether a table has fewer than 2^31 entries, as Triton kernels take it."""
+    return dev.row_start.element_size() == 4
+
+
 def first_edge(dev: TorchTable, node: Tensor) -> Tensor:
     """Return the first edge of each state; a state ends where the next one starts."""
     row: Tensor = dev.row_start.take(node.clamp(max=dev.num_rows))

@@ -18,9 +18,19 @@ from .. import stepping
 from ..device_table import AnyState, DeviceCalls, check_floating, check_logits, check_remaining, check_rows
 from ..dispatch import by_kind
 from . import arrays, compat, stacks
-from .arrays import is_integral, keep, log_softmax, pack
-from .edges import base_of, class_target, first_edge, first_edges, in_mask, target_of, token_of, unsigned
-from .memory import addresses, in_memory, is_writable, logits_at, noted, torch_team, triton_for, write_lowest
+from .arrays import is_integral, keep, keep_packed, log_softmax, pack
+from .edges import base_of, class_target, first_edge, first_edges, in_mask, is_narrow, target_of, token_of, unsigned
+from .memory import (
+    addresses,
+    in_memory,
+    is_writable,
+    logits_at,
+    noted,
+    takes_logits,
+    takes_triton,
+    torch_team,
+    write_lowest,
+)
 from .states import accepting, check_state_of, map_state
 from .table import TorchTable
 
@@ -164,6 +174,10 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -
         masks = np.empty((state.node.shape[0], -(-dev.vocab_size // 32)), np.uint32)
         _packed(dev, state, remaining, masks)
         return torch.from_numpy(masks.view(np.int32))
+    if is_narrow(dev) and takes_triton(*state, *(() if remaining is None else (remaining,))):
+        from .gpu import text_masks  # Triton is slow to import
+
+        return text_masks.bitmask(dev, state, remaining)
     return pack(_allowed(dev, state, remaining)[:, : dev.vocab_size])
 
 
@@ -176,9 +190,8 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Ten
     check_masking(dev, logits, state, remaining)
     if on_host(dev, state, remaining) and is_writable(logits):
         return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
-    if (kernels := triton_for(logits)) is not None:
-        out = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        return kernels.apply(bitmask(dev, state, remaining), logits, out)
+    if takes_logits(logits):
+        return keep_packed(logits, bitmask(dev, state, remaining), dev.vocab_size)
     return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
 
 
@@ -191,8 +204,8 @@ def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Te
     check_masking(dev, logits, state, remaining)
     if on_host(dev, state, remaining) and is_writable(logits):
         return noted(_mask_on_host(dev, logits, state, remaining))
-    if (kernels := triton_for(logits)) is not None:
-        return noted(kernels.apply(bitmask(dev, state, remaining), logits, logits))
+    if takes_logits(logits):
+        return keep_packed(logits, bitmask(dev, state, remaining), dev.vocab_size, in_place=True)
     allowed = _allowed(dev, state, remaining)[:, : dev.vocab_size].bool()
     forbidden = torch.nn.functional.pad(~allowed, (0, logits.shape[1] - dev.vocab_size), value=True)
     return logits.masked_fill_(forbidden, -torch.inf)

@@ -1,4 +1,4 @@
-"""Tensors that lie in a CPU's memory, as the host's kernels take them, and the threads and Triton kernels for them."""
+"""Tensors that lie in a CPU's memory, as the host's kernels take them, the threads for them, and what Triton takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,13 +29,6 @@ SAME_SIZE = {
 LOWEST = {kind: int(torch.full((), -torch.inf, dtype=kind).view(same)) for kind, same in SAME_SIZE.items()}
 
 _PROCESS = os.getpid()  # a forked one has none of torch's threads
-
-
-class Kernels(Protocol):
-    """What `triton_ops` has."""
-
-    def apply(self, masks: Tensor, logits: Tensor, out: Tensor) -> Tensor:
-        """Write logits to out with -inf where masks has no bit set."""
 
 
 def is_writable(logits: Tensor) -> bool:
@@ -99,25 +91,24 @@ def _team() -> host_team.Team | None:
     return None
 
 
-def triton_for(logits: Tensor) -> Kernels | None:
-    """Return the Triton kernels if they take these logits: on CUDA, of a float type they know; else None."""
-    usable = (
-        compat.is_plain(logits)
-        and (logits.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")  # the interpreter takes tensors of the host
-        and logits.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        and is_in_rows(logits)
-    )
-    return _triton() if usable else None
+def takes_triton(*arrays: Tensor) -> bool:
+    """Return whether Triton kernels take these: Triton is installed, and they are ordinary memory of a CUDA device.
+
+    Triton's interpreter, which the environment variable `TRITON_INTERPRET` asks for, takes tensors of the host.
+    """
+    there = all(x.is_cuda for x in arrays) or os.environ.get("TRITON_INTERPRET") == "1"
+    return there and compat.is_plain(*arrays) and _has_triton()
+
+
+def takes_logits(logits: Tensor) -> bool:
+    """Return whether Triton kernels may read and write logits (B, V'): of a float type that they know, row by row."""
+    known = logits.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    return known and takes_triton(logits) and is_in_rows(logits)
 
 
 @lru_cache(maxsize=1)
-def _triton() -> Kernels | None:
-    """Return the module of Triton kernels, None where Triton is not installed; it is slow to import."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    from . import triton_ops
-
-    return triton_ops
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def noted(logits: Tensor) -> Tensor:

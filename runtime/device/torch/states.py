@@ -17,8 +17,8 @@ from ..device_table import AnyState, State, check_put, check_sids, check_starts,
 from ..dispatch import by_kind
 from . import arrays, compat, stacks
 from .arrays import is_integral
-from .edges import find_edge, step, target_of, token_of
-from .memory import addresses, in_memory, torch_team
+from .edges import find_edge, is_narrow, step, target_of, token_of
+from .memory import addresses, in_memory, takes_triton, torch_team
 from .table import TorchTable
 
 
@@ -120,6 +120,10 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, is_integral(tokens), tokens.dtype)
     check_state_of(dev, state)
+    if dev.host is None and is_narrow(dev) and takes_triton(tokens, *state):
+        from .gpu import text_step  # Triton is slow to import
+
+        return text_step.advance(dev, state, tokens)
     tokens = tokens.long()  # before any comparison: a narrow type would wrap what it is compared with
     if dev.host is not None and compat.is_plain(tokens, *state):
         if not isinstance(state, NestedState):

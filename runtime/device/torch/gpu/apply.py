@@ -1,14 +1,12 @@
-"""Applying packed masks to logits on a CUDA device in one Triton kernel.
-
-Imported only where Triton is installed and its kernel is to run.
-"""
+"""Applying packed masks to logits in one Triton launch."""
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .launch import launch
 
 _COLUMNS = 4096  # logits per program: 128 words of a mask
 
@@ -18,12 +16,10 @@ def apply(masks: Tensor, logits: Tensor, out: Tensor) -> Tensor:
     batch, columns = logits.shape
     if batch and columns:
         grid = (batch, -(-columns // _COLUMNS))
-        # kernels go to the current device, not to that of their arguments
-        with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
-            _apply_masks[grid](
-                masks, logits, out, columns, masks.shape[1], masks.stride(0), logits.stride(0), out.stride(0),
-                COLUMNS=_COLUMNS, SAME=out.data_ptr() == logits.data_ptr(),
-            )  # fmt: skip
+        launch(
+            _apply_masks, grid, masks, logits, out, columns, masks.shape[1], masks.stride(0), logits.stride(0),
+            out.stride(0), COLUMNS=_COLUMNS, SAME=out.data_ptr() == logits.data_ptr(),
+        )  # fmt: skip
     return out
 
 

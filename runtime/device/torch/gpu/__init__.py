@@ -1,0 +1,1 @@
+"""Triton kernels of the PyTorch operations, for tensors on a CUDA device: imported only where they run."""
