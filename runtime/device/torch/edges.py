@@ -17,7 +17,7 @@ def unsigned(array: Tensor, largest: int) -> Tensor:
 
 def is_narrow(dev: TorchTable) -> bool:
     """Return whether a table has fewer than 2^31 entries, as Triton kernels take it."""
-    return dev.row_start.element_size() == 4
+    return int(dev.row_start.element_size()) == 4
 
 
 def first_edge(dev: TorchTable, node: Tensor) -> Tensor:

@@ -574,11 +574,11 @@ def check_triton() -> None:
     import torch
 
     from maskwright.runtime import torch_ops
-    from maskwright.runtime.device.torch import triton_ops
+    from maskwright.runtime.device.torch.gpu import apply as of_gpu
 
     calls = []
-    apply = triton_ops.apply
-    triton_ops.apply = lambda *args: calls.append(1) or apply(*args)
+    apply = of_gpu.apply
+    of_gpu.apply = lambda *args: calls.append(1) or apply(*args)
     kinds = [torch.float32, torch.float16, torch.bfloat16]
     for i, (seed, extra) in enumerate([(7, 0), (5, 3), (6, 0), (9, 5000), (4, 1)]):
         table, dtype = random_table(seed), kinds[i % 3]
@@ -609,7 +609,7 @@ def check_triton() -> None:
             assert (buffer[:, -3:] == 2.5).all()
     assert len(calls) == 5 * 2 * 4
     empty = torch.zeros(0, 70)
-    assert triton_ops.apply(torch.zeros(0, 3, dtype=torch.int32), empty, empty) is empty
+    assert of_gpu.apply(torch.zeros(0, 3, dtype=torch.int32), empty, empty) is empty
 
 
 # ------------------------------------------------------------------------------------------------ JAX

@@ -1,67 +1,142 @@
-"""Triton kernels compile for GPUs: Triton brings its own assembler, so no device is needed.
+"""Triton kernels compile for GPUs, and do what numpy's operations do. No device is needed.
 
-`test_graph_operations.py` runs them in Triton's interpreter, which accepts kernels that its compiler refuses.
+Triton brings its own assembler. Its interpreter runs kernels on tensors of the host, but accepts some that its compiler
+refuses: both are asked.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import importlib
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
 
+import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.runtime import numpy_ops
+from maskwright.runtime.device import device_table
+from maskwright.runtime.device.device_table import State
+from tests.runtime.device import test_graph_operations as graphs
+from tests.runtime.device import test_nested_operations as nested
 
-ARCHITECTURES = (80, 90, 100)  # A100, H100, B200
+ARCHITECTURES = (90, *(pytest.param(each, marks=pytest.mark.slow) for each in (80, 100)))  # H100; A100, B200
 FLOATS = ("fp32", "fp16", "bf16")
+INTERPRETED = ("check_graphs", "check_nested", "check_layouts")
 
 
-@pytest.mark.parametrize("check", ["check_machine_code", "check_launch"])
-def test_kernels_compile(check, tmp_path):
-    """Each check has a process of its own: Triton decides at import whether kernels are compiled or interpreted."""
+def run(check: str, **more: str) -> None:
+    """Run a check in a process of its own: Triton decides at import whether kernels are compiled or interpreted."""
     pytest.importorskip("torch")
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    code = f"import tests.runtime.device.test_triton as t; t.{check}()"
+    code = f"import tests.runtime.device.test_triton as t; t.{check}"
     here = Path(mw.__file__).parent
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=here, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment | more, cwd=here, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def check_machine_code() -> None:
-    """Every kernel becomes machine code for each architecture, type and layout, and spills no registers.
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_compile(architecture, tmp_path):
+    run(f"check_machine_code({architecture})", TRITON_CACHE_DIR=str(tmp_path))
 
-    One case is known to spill: 16-bit logits whose rows do not begin at multiples of 16 elements, read in single
-    elements.
-    """
+
+def test_a_launch_compiles_a_kernel(tmp_path):
+    run("check_launch()", TRITON_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("check", INTERPRETED)
+def test_kernels_do_what_numpy_says(check):
+    run(f"{check}()", TRITON_INTERPRET="1")
+
+
+# ------------------------------------------------------------------------------------------------ compiled
+
+
+class Case(NamedTuple):
+    """A kernel with the types of its arguments, as Triton names them, and its constants."""
+
+    kernel: str
+    types: tuple[str, ...]
+    constants: dict[str, Any]
+    options: dict[str, int] = {}  # noqa: RUF012, nothing writes to it
+    aligned: tuple[int, ...] = ()  # arguments that are multiples of 16
+    stack: int = 0  # bytes that may be spilled
+
+
+def cases() -> Iterator[Case]:
+    """Yield kernels with arguments of each kind that they take."""
+    from maskwright.runtime.device.torch.gpu import apply, text_masks, text_step
+
+    pointers, integers = range(3), range(3, 8)
+    for kind, same, aligned in product(FLOATS, (False, True), (False, True)):
+        types = ("*i32", f"*{kind}", f"*{kind}", *("i32" for _ in integers))
+        multiples = (*pointers, *(integers if aligned else ()))
+        # 16-bit logits whose rows do not begin at multiples of 16 elements are read in single elements, and spill
+        most = 64 if kind != "fp32" and not same and not aligned else 0
+        yield Case("_apply_masks", types, {"COLUMNS": apply._COLUMNS, "SAME": same}, {}, multiples, most)
+    for kind, ends in product((0, 1, 2), (0, 1, 9)):
+        if (kind, ends) in ((0, 9), (1, 9)):
+            continue  # without calls there is one end
+        stacks, slots, token = ("*i32", 65, 4) if kind == 2 else ("*i64", 0, 2)
+        types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", "*i32")
+        constants = {"KIND": kind, "TOKEN": token, "SLOTS": slots, "ENDS": ends, "BLOCK": text_masks._BLOCK}
+        yield Case("_write_masks", types, constants, text_masks._OPTIONS, tuple(range(7)))
+    for kind, token in product((0, 1, 2), (2, 4)):
+        stacks, slots = ("*i32", 65) if kind == 2 else ("*i64", 0)
+        types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", stacks, stacks)
+        constants = {"KIND": kind, "TOKEN": token, "RANKS": token, "SLOTS": slots}
+        yield Case("_follow", types, constants, text_step._OPTIONS, tuple(range(8)))
+
+
+def kernels() -> dict[str, Any]:
+    """Return the kernels that are launched from Python, by name."""
+    from maskwright.runtime.device.torch import gpu
+
+    found = {}
+    for module in pkgutil.iter_modules(gpu.__path__):
+        file = importlib.import_module(f"{gpu.__name__}.{module.name}")
+        launched = re.findall(r"launch\(\s*(\w+)", inspect.getsource(file))
+        found |= {name: getattr(file, name) for name in launched if name != "kernel"}
+    return found
+
+
+def check_machine_code(architecture: int) -> None:
+    """Every kernel becomes machine code for an architecture, and spills no registers but where a case says so."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from maskwright.runtime.device.torch import triton_ops
-
-    kernels = {name: one for name, one in vars(triton_ops).items() if isinstance(one, triton.JITFunction)}
-    assert kernels.keys() == {"_apply_masks"}  # another needs a signature here
-    pointers, integers = range(3), range(3, 8)
-    for architecture, kind, same, aligned in product(ARCHITECTURES, FLOATS, (False, True), (False, True)):
-        types = ["*i32", f"*{kind}", f"*{kind}", *("i32" for _ in integers), "constexpr", "constexpr"]
+    known, seen = kernels(), set()
+    for case in cases():
+        seen.add(case.kernel)
+        function = known[case.kernel]
+        types = (*case.types, *("constexpr" for _ in case.constants))
         source = ASTSource(
-            fn=kernels["_apply_masks"],
-            signature=dict(zip(kernels["_apply_masks"].arg_names, types, strict=True)),
-            constexprs={"COLUMNS": triton_ops._COLUMNS, "SAME": same},
-            attrs={(i,): [["tt.divisibility", 16]] for i in (*pointers, *(integers if aligned else ()))},
+            fn=function,
+            signature=dict(zip(function.arg_names, types, strict=True)),
+            constexprs=case.constants,
+            attrs={(i,): [["tt.divisibility", 16]] for i in case.aligned},
         )
-        made = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+        made = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=case.options)
         usage = resources(made.asm["cubin"])
-        most = 64 if kind != "fp32" and not same and not aligned else 0
-        assert usage["STACK"] <= most, (architecture, kind, same, aligned, usage)  # where spilled registers go
-        assert usage["LOCAL"] == 0, (architecture, kind, same, aligned, usage)
+        assert usage["STACK"] <= case.stack, (architecture, case, usage)  # where spilled registers go
+        assert usage["LOCAL"] == 0, (architecture, case, usage)
+    assert seen == known.keys()  # another kernel needs a case
 
 
 def resources(cubin: bytes) -> dict[str, int]:
@@ -82,7 +157,7 @@ def check_launch() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
-    from maskwright.runtime.device.torch import triton_ops
+    from maskwright.runtime.device.torch.gpu import apply
 
     class Driver:
         """A driver for a device that is not there."""
@@ -101,5 +176,102 @@ def check_launch() -> None:
     for kind, same in product((torch.float32, torch.float16, torch.bfloat16), (False, True)):
         x = torch.zeros(2, 2048, dtype=kind)
         arguments = (masks, x, x, 2048, 64, 64, 2048, 2048)
-        made = triton_ops._apply_masks.warmup(*arguments, COLUMNS=triton_ops._COLUMNS, SAME=same, grid=(2, 1))
+        made = apply._apply_masks.warmup(*arguments, COLUMNS=apply._COLUMNS, SAME=same, grid=(2, 1))
         assert made.asm["cubin"]
+
+
+# ------------------------------------------------------------------------------------------------ interpreted
+
+
+def into(x: Any) -> Any:
+    import torch
+
+    return type(x)(*map(into, x)) if isinstance(x, tuple) else torch.tensor(x)
+
+
+def on_device(table: Any) -> Any:
+    """Return a table as it is put on a GPU, where no operation runs on the host."""
+    from maskwright.runtime import torch_ops
+
+    return dataclasses.replace(torch_ops.put(table, budgets=True), host=None)
+
+
+def check_rows(table: Any, state: Any, rng: np.random.Generator) -> None:
+    """Masks with and without budgets, and where tokens lead, are those of numpy, each in one launch."""
+    from maskwright.runtime import torch_ops
+
+    dev, rows = on_device(table), len(state.node)
+    for room in (None, rng.integers(-1, 12, rows), np.full(rows, 2**31 - 1)):
+        there = None if room is None else into(room)
+        wanted = numpy_ops.bitmask(table, state, room)
+        with counted("text_masks") as launches:
+            got = torch_ops.bitmask(dev, into(state), there)
+        assert launches == ["_write_masks"]
+        np.testing.assert_array_equal(got.numpy().view(np.uint32), wanted)
+    tokens = rng.integers(-1, table.vocab_size + 1, rows)
+    for i, mask in enumerate(graphs.bits_of(numpy_ops.bitmask(table, state), table.vocab_size)):
+        if mask.any() and rng.random() < 0.85:
+            tokens[i] = rng.choice(np.flatnonzero(mask))
+    with counted("text_step") as launches:
+        reached = torch_ops.advance(dev, into(state), into(tokens))
+    assert launches == ["_follow"]
+    for got, wanted in zip(reached, numpy_ops.advance(table, state, tokens), strict=True):
+        assert got.numpy().dtype == np.asarray(wanted).dtype
+        np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+@contextlib.contextmanager
+def counted(module: str) -> Iterator[list[str]]:
+    """Yield the names of the kernels that a module of the GPU's launches from here on."""
+    file = importlib.import_module(f"maskwright.runtime.device.torch.gpu.{module}")
+    launch, names = file.launch, []
+
+    def counting(kernel: Any, *arguments: Any, **constants: Any) -> None:
+        names.append(kernel.__name__)
+        launch(kernel, *arguments, **constants)
+
+    with mock.patch.object(file, "launch", counting):
+        yield names
+
+
+def check_graphs() -> None:
+    """Tries and graphs, tokens of one and of two bytes among them."""
+    rng = np.random.default_rng(0)
+    tables = [graphs.random_table(seed) for seed in range(8)]
+    for table in (*tables, graphs.bound.__wrapped__()):
+        check_rows(table, State(graphs.some_nodes(table, 6)), rng)
+    assert {table.is_trie for table in tables} == {False, True}
+
+
+def check_nested() -> None:
+    """Nested tables, with room for few frames, several ends, and sites searched for their symbols."""
+    rng, kinds = np.random.default_rng(0), set()
+    for seed, entries in ((nested.ROOMY[0], 1 << 16), (nested.ROOMY[1], 0), (0, 0), (1, 1 << 16), (2, 0)):
+        with mock.patch.multiple(device_table, _DENSE=entries, _SPARSE=0):
+            table = nested.random_nested(seed)
+            places = nested.some_places(nested.random_model(seed), seed, most=8)
+            calls, dev = on_device(table).calls, on_device(table)
+            kinds |= {"searched" if calls.site_width else "dense", "ends" if dev.distance.ndim > 1 else "one end"}
+            kinds |= {"rooms"} if calls.state_room.shape[0] or calls.distance_room.shape[0] else set()
+            check_rows(table, nested.state_of(table, places[:12]), rng)
+    assert kinds == {"searched", "dense", "ends", "one end", "rooms"}
+
+
+def check_layouts() -> None:
+    """States and budgets of any layout and type are read; a batch of nothing launches nothing."""
+    from maskwright.runtime import torch_ops
+
+    table = nested.random_nested(1)
+    dev, state = on_device(table), nested.state_of(table, nested.some_places(nested.random_model(1), 1, most=4)[:6])
+    rows = len(state.node)
+    apart = type(state)(*(into(np.repeat(x, 2, axis=0))[::2] for x in state))
+    room = np.arange(rows, dtype=np.int16)
+    got = torch_ops.bitmask(dev, apart, into(np.repeat(room, 2))[::2]).numpy().view(np.uint32)
+    np.testing.assert_array_equal(got, numpy_ops.bitmask(table, state, room))
+    tokens = np.arange(rows, dtype=np.uint8)
+    reached = torch_ops.advance(dev, apart, into(np.repeat(tokens, 2))[::2])
+    for mine, wanted in zip(reached, numpy_ops.advance(table, state, tokens), strict=True):
+        np.testing.assert_array_equal(mine.numpy(), wanted)
+    nothing = type(state)(*(into(x[:0]) for x in state))
+    assert torch_ops.bitmask(dev, nothing).shape == (0, -(-table.vocab_size // 32))
+    assert torch_ops.advance(dev, nothing, into(tokens[:0])).node.shape == (0,)

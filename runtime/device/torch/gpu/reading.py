@@ -73,14 +73,14 @@ def tokens_at(header, AT: tl.constexpr, at, inside, TOKEN: tl.constexpr):  # typ
     return tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=inside, other=0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def first_edge(header, node):  # type: ignore[no-untyped-def]
     """Return the first edge of a state; a state ends where the next one starts."""
     rows = number(header, NUM_ROWS)
     return tl.load(array(header, ROW_START) + tl.minimum(node, rows)) + tl.maximum(node - rows, 0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def base_of(header, node):  # type: ignore[no-untyped-def]
     """Return the base of a state; the last, which allows nothing, where it has none."""
     return tl.load(array(header, BASE_ROW) + tl.minimum(node, number(header, BASES) - 1))
@@ -99,7 +99,7 @@ def find_token(header, AT: tl.constexpr, low, last, token, TOKEN: tl.constexpr):
     return low, (low < last) & (tokens_at(header, AT, low, low < last, TOKEN) == token)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def in_mask(header, base, token, inside):  # type: ignore[no-untyped-def]
     """Return whether tokens are in the mask of a base."""
     row = tl.load(array(header, BASE_MASK) + base).to(tl.int64) * number(header, MASK_WORDS)
@@ -107,7 +107,7 @@ def in_mask(header, base, token, inside):  # type: ignore[no-untyped-def]
     return ((word >> (token & 31)) & 1) != 0
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def class_target(header, node, base, name, inside):  # type: ignore[no-untyped-def]
     """Return where a state leads by tokens of its base that have this class."""
     first = tl.load(array(header, BASE_START) + base)
@@ -126,7 +126,7 @@ def target_in_base(header, node, base, token, TOKEN: tl.constexpr):  # type: ign
     return class_target(header, node, base, name, True)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def site_target(header, site, symbol, inside):  # type: ignore[no-untyped-def]
     """Return what symbols come to at a site: a code, the dead state where the site has none, or -1 - y."""
     targets = array(header, SITE_TARGET)
@@ -153,7 +153,7 @@ def site_target(header, site, symbol, inside):  # type: ignore[no-untyped-def]
     return found
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def has_room(header, code, inside, frames, height, slots):  # type: ignore[no-untyped-def]
     """Return whether codes fit onto a stack of a height, `frames` of which are no leaves; none does that is dead."""
     dead = number(header, NUM_STATES) - 1

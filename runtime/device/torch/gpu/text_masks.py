@@ -73,7 +73,7 @@ from .reading import (
 )
 
 _BLOCK = 256  # entries of a list, and words of a mask, that a program takes at once
-_WARPS = 4
+_OPTIONS = {"num_warps": 4, "maxnreg": 64}  # left to choose, the assembler takes 40 registers and spills one
 
 
 def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:
@@ -94,7 +94,7 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tenso
         _write_masks, (rows,), header_of(dev), node, stack, height,
         node if remaining is None else remaining.contiguous(), far, out,
         KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-        SLOTS=0 if calls is None else calls.slots, ENDS=ends, BLOCK=_BLOCK, num_warps=_WARPS,
+        SLOTS=0 if calls is None else calls.slots, ENDS=ends, BLOCK=_BLOCK, **_OPTIONS,
     )  # fmt: skip
     return out
 
@@ -160,7 +160,7 @@ def _write_masks(  # type: ignore[no-untyped-def]
         tl.atomic_or(out + (eos >> 5), tl.full([], 1, tl.int32) << (eos & 31), sem="relaxed", scope="cta")
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _frames_of(header, stack, height):  # type: ignore[no-untyped-def]
     """Return how many frames of a stack are no leaves."""
     frames = 0
@@ -235,7 +235,7 @@ def _fits(  # type: ignore[no-untyped-def]
     return fits
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _write(out, token, inside, value):  # type: ignore[no-untyped-def]
     """Set or clear the bits of tokens that are inside."""
     bit = tl.full(token.shape, 1, tl.int32) << (token & 31)
@@ -263,9 +263,8 @@ def _write_base(  # type: ignore[no-untyped-def]
     lane = tl.arange(0, BLOCK)
     limited = (KIND > 0) & ((ENDS > 0) | (number(header, STATE_ROOMS) > 0))
     shown = base
-    if KIND == 2:  # a state that no text leads to may have more frames than are followed
-        if frames > number(header, DEPTH):
-            shown = number(header, NO_BASE)
+    if (KIND == 2) & (frames > number(header, DEPTH)):  # a state that no text leads to
+        shown = number(header, NO_BASE)
     if limited:  # what classes lead to may be too far from an end, or need too much room
         zero = class_target(header, node, base, 0, True)
         if ~_fits(header, zero, True, frames, height, far, last, KIND, SLOTS, ENDS):

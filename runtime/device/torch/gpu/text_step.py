@@ -54,7 +54,7 @@ from .reading import (
     target_in_base,
 )
 
-_WARPS = 1
+_OPTIONS = {"num_warps": 1}
 
 
 def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
@@ -64,13 +64,16 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     """
     node, calls = state.node.contiguous(), dev.calls
     rows, out = node.shape[0], torch.empty_like(node)
-    stack, height = (state.stack.int().contiguous(), state.height.int().contiguous()) if calls else (node, node)
-    reached_stack, reached_height = (torch.empty_like(stack), torch.empty_like(height)) if calls else (out, out)
+    stack = height = node
+    reached_stack = reached_height = out
+    if isinstance(state, NestedState):
+        stack, height = state.stack.int().contiguous(), state.height.int().contiguous()
+        reached_stack, reached_height = torch.empty_like(stack), torch.empty_like(height)
     if rows:
         launch(
             _follow, (rows,), header_of(dev), node, stack, height, tokens.contiguous(), out, reached_stack,
             reached_height, KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-            RANKS=dev.rank.element_size(), SLOTS=0 if calls is None else calls.slots, num_warps=_WARPS,
+            RANKS=dev.rank.element_size(), SLOTS=0 if calls is None else calls.slots, **_OPTIONS,
         )  # fmt: skip
     return State(out) if calls is None else NestedState(out, reached_stack, reached_height)
 
