@@ -21,10 +21,9 @@ from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device.device_table import State
 
 
-@pytest.mark.parametrize("check", ["check_tables", "check_rounds", "check_rows_without_a_distribution", "check_search"])
-def test_the_kernel_selects_as_numpy_does(check):
-    """Each check has a process of its own: Triton decides at import whether kernels are compiled or interpreted."""
-    run(check)
+def test_the_kernel_selects_as_numpy_does():
+    """One process for all checks: Triton decides at import whether kernels are compiled or interpreted."""
+    run("check_all")
 
 
 @pytest.mark.slow
@@ -111,6 +110,13 @@ def walk(table: mw.TransitionTable, kind: str, beams: int, seed: int, batch: int
     return len(table.levels) + 1
 
 
+def check_all() -> None:
+    check_tables()
+    check_rows_without_a_distribution()
+    check_search()
+    check_rounds()  # which makes programs smaller
+
+
 def check_tables() -> None:
     """Every level of tables of every kind, in the three types of logits, under both softmaxes."""
     calls, kinds = counted(), ["float32", "float16", "bfloat16"]
@@ -133,13 +139,12 @@ def check_rounds() -> None:
     """Lists that do not fit into one program are joined in rounds; states with many children are shared."""
     from maskwright.runtime.device.torch.gpu import sid_step
 
-    sid_step._JOINED, sid_step._PIECE = 8, 8
+    sid_step._JOINED, sid_step._PIECE = 8, 16
     rounds, most = sid_step.plan(4, 33, 3, 8)
     assert (rounds.pieces, rounds.first, most) == (5, 2, 8)
     assert rounds.counters_stride == 10 + 5 + 3 + 2 + 1
     table = tables(0)[0]
-    walk(table, "float32", 3, 0)
-    walk(table, "float32", 4, 1, batch=1)
+    walk(table, "float32", 3, 0, batch=1)
     check_ties(table)
 
 
@@ -169,18 +174,20 @@ def check_rows_without_a_distribution() -> None:
     for alone in (False, True):
         for beams in (5, 30):
             same_selection(table, logits, node, scores, beams, 1, alone)
-        same_selection(table, logits, node, scores, 5, 5, alone)  # in place
+        tails = np.arange(table.num_states - 10, table.num_states)
+        same_selection(table, logits, tails, scores, 5, 4, alone)  # in place
     assert len(calls) == 6
 
     from maskwright.runtime import torch_ops
 
     stray = State(torch.tensor([-1, -(2**40), table.num_states, 2**40]))
-    picked = torch_ops.select(torch_ops.put(table), logits[4:8], stray, torch.zeros(1, 4), 5, 1)
-    assert (picked.scores == -torch.inf).all()
-    assert (picked.state.node == table.dead).all()
+    for beams, level in ((5, 1), (4, 4)):
+        picked = torch_ops.select(torch_ops.put(table), logits[4:8], stray, torch.zeros(1, 4), beams, level, True)
+        assert (picked.scores == -torch.inf).all()
+        assert (picked.state.node == table.dead).all()
     empty = torch_ops.select(torch_ops.put(table), logits[:0], State(stray.node[:0]), torch.zeros(0, 4), 4, 5)
     assert empty.tokens.shape == (0, 4)
-    assert len(calls) == 7, "nothing is launched for no rows"
+    assert len(calls) == 8, "nothing is launched for no rows"
 
 
 def check_search() -> None:

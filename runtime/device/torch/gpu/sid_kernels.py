@@ -25,7 +25,7 @@ class Edges(NamedTuple):
     row_start: Tensor
     edge_token: Tensor
     edge_target: Tensor
-    accepting: Tensor
+    accepting: Tensor  # as uint8: 1 where a row is the end of a sequence
 
 
 class Kept(NamedTuple):
@@ -155,12 +155,13 @@ def _softmax_of_allowed(row, table, sizes, state, low, count, BLOCK: tl.constexp
         allowed = (child < count) & (token < sizes.vocab_size)
         x = tl.load(row + token, mask=allowed, other=float("-inf")).to(tl.float32)
         top, total = _added(top, total, x)
-    if sizes.eos >= 0:
-        is_row, is_tail = state < sizes.num_rows, state >= sizes.num_rows
-        row_ends = tl.load(table.accepting + tl.minimum(state, sizes.num_rows - 1)).to(tl.int32) != 0
-        ends = (is_row & row_ends) | (is_tail & (_tokens(table, low, is_tail) == sizes.vocab_size))
+    if (sizes.eos >= 0) & (count > 0):  # a number that is no state has no children
+        if state < sizes.num_rows:
+            ends = tl.load(table.accepting + state).to(tl.int32)
+        else:
+            ends = (_tokens(table, low, True) == sizes.vocab_size).to(tl.int32)
         lane = tl.arange(0, BLOCK)
-        x = tl.load(row + sizes.eos + lane, mask=ends & (lane == 0), other=float("-inf")).to(tl.float32)
+        x = tl.load(row + sizes.eos + lane, mask=lane < ends, other=float("-inf")).to(tl.float32)
         top, total = _added(top, total, x)
     return top, tl.log(tl.sum(total, 0))
 

@@ -62,7 +62,7 @@ def select(
     shape = (batch, beams)
     places = torch.empty((3, *shape), dtype=torch.int64, device=scores.device).unbind()
     kept = Kept(torch.empty(shape, dtype=torch.float32, device=scores.device), *places)
-    table = Edges(dev.row_start, dev.edge_token, dev.edge_target, dev.accepting)
+    table = Edges(dev.row_start, dev.edge_token, dev.edge_target, dev.accepting.view(torch.uint8))
     rows = Rows(node.contiguous(), scores.contiguous())
     columns, stride = logits.shape[1], logits.stride(0)
     block = min(triton.next_power_of_2(columns), _BLOCK)
