@@ -23,7 +23,7 @@ from .sid_kernels import Edges, Kept, Rounds, Rows, Scratch, Sizes, branch, go_o
 MOST_BEAMS = 1024
 MOST_TOKENS = 262_144
 _BLOCK = 4096  # logits that a program reads at once
-_PIECE = 4096  # most children of one beam in one program
+_PIECE = 2048  # most children of one beam in one program: with 4,096, ptxas spills registers
 # most continuations in a program's registers at once. With 8,192 a program takes all registers of a multiprocessor
 _JOINED = 4096
 
@@ -54,7 +54,7 @@ def select(
 
     One launch, and no other operation of torch but allocations: scratch memory is 8 bytes a continuation that is
     compared, B * m * min(width, M) of them or some more. If m * min(width, M) exceeds 4,096, teams of beams join their
-    continuations in rounds, within the same launch. If a state may have more than 4,096 children, several programs
+    continuations in rounds, within the same launch. If a state may have more than 2,048 children, several programs
     share a beam, and each reads the row.
     """
     batch, m = scores.shape
@@ -104,7 +104,7 @@ def plan(m: int, width: int, beams: int, piece: int) -> tuple[Rounds, int]:
 
 def warps(piece: int, most: int) -> int:
     """Return how many warps a program has: enough for registers to hold what it compares, without spills."""
-    return 16 if piece > 2048 else 8 if max(piece, most) > 1024 else 4
+    return 8 if max(piece, most) > 1024 else 4
 
 
 def _counters(count: int, device: torch.device) -> Tensor:
