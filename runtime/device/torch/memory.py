@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -109,6 +110,15 @@ def takes_logits(logits: Tensor) -> bool:
 @lru_cache(maxsize=1)
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
+
+
+@lru_cache(maxsize=1)
+def has_groups() -> bool:
+    """Return whether Triton takes named tuples as arguments of kernels: from version 3.3 on, which torch 2.7 brings."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    major, minor = importlib.metadata.version("triton").split(".")[:2]
+    return (int(major), int(minor)) >= (3, 3)
 
 
 def noted(logits: Tensor) -> Tensor:

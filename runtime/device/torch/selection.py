@@ -7,10 +7,11 @@ from torch import Tensor
 
 from ..device_table import AnyState, Candidates, Selection, State, check_logits, check_rows
 from ..dispatch import by_kind
-from . import arrays
+from . import arrays, compat
 from .arrays import gather, keep_bits, log_softmax, top_k, top_of_beams, widen
 from .edges import first_edge, first_edges, rank_of, target_of, token_of
 from .masks import mask_logits, unfold
+from .memory import has_groups, takes_logits
 from .states import accepting, advance, check_state_of, follow_token, map_state, only_where
 from .table import TorchTable
 
@@ -61,19 +62,21 @@ def select(
     logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
     under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
+
+    On CUDA one Triton kernel does all of it for a trie, within the limits of `gpu.sid_step.takes`.
     """
     batch, m = scores.shape
-    # without a constraint all tokens are allowed, and both softmaxes are one
-    log_probs = widen(logits) if renormalise and dev is not None else log_softmax(logits)
     if dev is None:
-        width = logits.shape[1]
-        best, at = top_of_beams(log_probs.view(batch, m, width), scores, beams)
-        alive = best > -torch.inf
-        unused = state.node.new_zeros(batch * beams)
-        return Selection(best, at // width, torch.where(alive, at % width, 0), State(unused))
+        return _select_unconstrained(logits, state, scores, beams)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     check_state_of(dev, state)
+    if dev.is_trie and _has_one_launch(dev, logits, state.node, scores):
+        from .gpu import sid_step
+
+        if sid_step.takes(dev, logits, state.node, scores, beams):
+            return sid_step.select(dev, logits, state.node, scores, beams, level, renormalise)
+    log_probs = widen(logits) if renormalise else log_softmax(logits)
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and (level > 0 or not dev.is_trie)
@@ -127,6 +130,27 @@ def select(
     alive = best > -torch.inf
     reached = State(target_of(dev, edges)) if dev.is_trie else follow_token(dev, state, tokens.view(-1))
     return Selection(best, parents, torch.where(alive, tokens, 0), only_where(dev, alive.view(-1), reached))
+
+
+def _has_one_launch(dev: TorchTable, *arrays: Tensor) -> bool:
+    """Return whether Triton is there for a step over a trie, and logits (B * m, V), states and scores are plain."""
+    logits, node, scores = arrays
+    return (
+        takes_logits(logits)
+        and has_groups()
+        and compat.is_plain(node, scores, dev.edge_token)
+        and compat.is_as_stored(scores)
+        and not compat.wants_derivative(scores)
+    )
+
+
+def _select_unconstrained(logits: Tensor, state: AnyState, scores: Tensor, beams: int) -> Selection:
+    """Return what `select` does without a table: all tokens are allowed, and both softmaxes are one."""
+    (batch, m), width = scores.shape, logits.shape[1]
+    best, at = top_of_beams(log_softmax(logits).view(batch, m, width), scores, beams)
+    alive = best > -torch.inf
+    unused = state.node.new_zeros(batch * beams)
+    return Selection(best, at // width, torch.where(alive, at % width, 0), State(unused))
 
 
 @by_kind(arrays)

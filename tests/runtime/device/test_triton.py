@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -29,6 +30,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
+from maskwright.table.transition_table import Level
 from tests.runtime.device import test_graph_operations as graphs
 from tests.runtime.device import test_nested_operations as nested
 
@@ -41,6 +43,10 @@ def run(check: str, **more: str) -> None:
     """Run a check in a process of its own: Triton decides at import whether kernels are compiled or interpreted."""
     pytest.importorskip("torch")
     pytest.importorskip("triton")
+    from maskwright.runtime.device.torch import memory
+
+    if "sid_step" in check and not memory.has_groups():
+        pytest.skip("needs Triton 3.3")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     code = f"import tests.runtime.device.test_triton as t; t.{check}"
     here = Path(mw.__file__).parent
@@ -52,6 +58,17 @@ def run(check: str, **more: str) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_compile(architecture, tmp_path):
     run(f"check_machine_code({architecture})", TRITON_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_of_a_step_over_a_trie_compile(architecture, tmp_path):
+    run(f"check_sid_step({architecture})", TRITON_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90, 100])
+def test_they_compile_for_many_shapes(architecture, tmp_path):
+    run(f"check_sid_steps_of_many_shapes({architecture})", TRITON_CACHE_DIR=str(tmp_path))
 
 
 def test_a_launch_compiles_a_kernel(tmp_path):
@@ -104,11 +121,13 @@ def cases() -> Iterator[Case]:
 
 
 def kernels() -> dict[str, Any]:
-    """Return the kernels that are launched from Python, by name."""
+    """Return the kernels that are launched from Python, by name, but those of `sid_step`, which have a check."""
     from maskwright.runtime.device.torch import gpu
 
     found = {}
     for module in pkgutil.iter_modules(gpu.__path__):
+        if module.name == "sid_step":
+            continue
         file = importlib.import_module(f"{gpu.__name__}.{module.name}")
         launched = re.findall(r"launch\(\s*(\w+)", inspect.getsource(file))
         found |= {name: getattr(file, name) for name in launched if name != "kernel"}
@@ -178,6 +197,91 @@ def check_launch() -> None:
         arguments = (masks, x, x, 2048, 64, 64, 2048, 2048)
         made = apply._apply_masks.warmup(*arguments, COLUMNS=apply._COLUMNS, SAME=same, grid=(2, 1))
         assert made.asm["cubin"]
+
+
+def check_sid_step(architecture: int) -> None:
+    """The kernels of a step over a trie become machine code for an architecture, and spill no registers."""
+    import triton
+
+    from maskwright.runtime.device.torch.gpu import sid_kernels
+
+    made = {name for name, one in vars(sid_kernels).items() if isinstance(one, triton.JITFunction)}
+    assert {name for name in made if name[0] != "_"} == {"branch", "go_on"}  # another needs a signature here
+    for kind in FLOATS:
+        compile_sid_step(architecture, kind, 2048, 70, 1, 70)
+        compile_sid_step(architecture, kind, 2048, 70, 8, 8)
+    if architecture == 90:
+        compile_sid_step(90, "fp32", 2048, 70, 64, 70)
+
+
+def check_sid_steps_of_many_shapes(architecture: int) -> None:
+    """So they do for few and many beams, for many children and for rows that are not aligned."""
+    shapes = [
+        (2048, 70, 64, 70),
+        (2047, 70, 2048, 70),
+        (150_001, 1, 8000, 70),
+        (2048, 1024, 4096, 1024),
+        (33, 4, 33, 4),
+    ]
+    for kind, shape in product(FLOATS, shapes):
+        compile_sid_step(architecture, kind, *shape)
+
+
+def compile_sid_step(architecture: int, kind: str, columns: int, m: int, width: int, beams: int) -> None:
+    """Compile the kernel that takes a step of m beams to others, and check its resources and its order of memory."""
+    import torch
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    from maskwright.runtime.device.torch.gpu import sid_kernels, sid_step
+
+    class Driver:
+        """A driver for a device that is not there; its number stands for the architecture."""
+
+        def get_current_target(self) -> GPUTarget:
+            return GPUTarget("cuda", architecture, 32)
+
+        def get_current_device(self) -> int:
+            return architecture
+
+        def get_current_stream(self, device: int) -> int:
+            return 0
+
+    driver.set_active(Driver())
+    found = []
+
+    def compile_only(kernel, grid, *arguments, **constants):
+        found.append(kernel.warmup(*arguments, grid=grid, **constants))
+
+    sid_step.launch = compile_only
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[kind]
+    level = Level(width, False, True, True)
+    dev = SimpleNamespace(
+        row_start=torch.zeros(8, dtype=torch.int32), edge_token=torch.zeros(8, dtype=torch.int16),
+        edge_target=torch.zeros(8, dtype=torch.int32), accepting=torch.zeros(8, dtype=torch.bool),
+        level=lambda _: level, vocab_size=columns, eos=0, num_rows=5, num_edges=7, num_states=9,
+    )  # fmt: skip
+    node, scores = torch.zeros(m, dtype=torch.int64), torch.zeros(1, m)
+    sid_step.select(dev, torch.zeros(m, columns, dtype=dtype), node, scores, beams, 1, False)
+    for made in found:
+        usage = resources(made.asm["cubin"])
+        assert usage["STACK"] == usage["LOCAL"] == 0, (architecture, kind, columns, m, width, beams, usage)
+        if made.metadata.name == sid_kernels.branch.__name__:
+            check_order(made.asm["ptx"])
+
+
+def check_order(ptx: str) -> None:
+    """A barrier of the block stands before and after the counter's addition, which acquires and releases.
+
+    All that is read of other programs' entries goes past L1.
+    """
+    asked = r"\b(bar\.sync|atom\.\S+|st\.global|ld\.global\S*)"
+    order = [line for line in re.findall(asked, ptx) if not line.startswith("ld.global.b")]
+    (at,) = (i for i, line in enumerate(order) if line.startswith("atom"))
+    assert order[at] == "atom.global.gpu.acq_rel.add.u32"
+    assert order[at - 1] == order[at + 1] == "bar.sync"
+    later = [line for line in re.findall(asked, ptx[ptx.index("atom.global") :]) if line.startswith("ld.global.")]
+    assert any(line.startswith("ld.global.cg") for line in later)
 
 
 # ------------------------------------------------------------------------------------------------ interpreted

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Tensor | int, **constants: Any) -> None:
-    """Run a kernel on the device of its first argument, a tensor; grid: its programs, at most three numbers.
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Run a Triton kernel on the device of its first argument that is a tensor, in that device's current stream.
 
-    constants: the kernel's compile-time arguments, and Triton's own such as `num_warps`.
+    A kernel goes to the current device, not to that of its arguments. grid: how many programs along each axis.
     """
-    # kernels go to the current device, not to that of their arguments
-    with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
+    tensor = next(x for x in arguments if isinstance(x, Tensor))
+    with torch.cuda.device_of(tensor):  # type: ignore[no-untyped-call]
         kernel[grid](*arguments, **constants)
