@@ -109,14 +109,14 @@ def cases() -> Iterator[Case]:
     for kind, ends in product((0, 1, 2), (0, 1, 9)):
         if (kind, ends) in ((0, 9), (1, 9)):
             continue  # without calls there is one end
-        stacks, slots, token = ("*i32", 65, 4) if kind == 2 else ("*i64", 0, 2)
+        stacks, token = ("*i32", 4) if kind == 2 else ("*i64", 2)
         types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", "*i32")
-        constants = {"KIND": kind, "TOKEN": token, "SLOTS": slots, "ENDS": ends, "BLOCK": text_masks._BLOCK}
+        constants = {"KIND": kind, "TOKEN": token, "ENDS": ends}
         yield Case("_write_masks", types, constants, text_masks._OPTIONS, tuple(range(7)))
     for kind, token in product((0, 1, 2), (2, 4)):
-        stacks, slots = ("*i32", 65) if kind == 2 else ("*i64", 0)
+        stacks, slots = ("*i32", 128) if kind == 2 else ("*i64", 0)
         types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", stacks, stacks)
-        constants = {"KIND": kind, "TOKEN": token, "RANKS": token, "SLOTS": slots}
+        constants = {"KIND": kind, "TOKEN": token, "RANKS": token, "WIDTH": slots}
         yield Case("_follow", types, constants, text_step._OPTIONS, tuple(range(8)))
 
 

@@ -25,14 +25,15 @@ from ..table import TorchTable
     SITE_FRAMES, SITE_ROOM, SITE_DISTANCE, END_DISTANCE, DISTANCE_ROOM, SITE_DISTANCE_ROOM, ACTION_STATE, ACTION_START,
     ACTION_PUSH, ACTION_ROOM, STATE_ROOM,
     # sizes
-    VOCAB_SIZE, NUM_ROWS, NUM_EDGES, NUM_STATES, EOS, BASES, MASK_WORDS, EDGE_TARGETS, NO_BASE, DEPTH, SYMBOLS,
+    VOCAB_SIZE, NUM_ROWS, NUM_EDGES, NUM_STATES, EOS, BASES, MASK_WORDS, EDGE_TARGETS, NO_BASE, DEPTH, SLOTS,
+    SYMBOLS,
     SITE_WIDTH, NO_SITE, POPS, PUSHES,
     # lengths of arrays that hold nothing where a table has no such thing; ends of what lies below a site
     ROW_EXITS, BASE_EXITS, BASE_PUSHES, STATE_ROOMS, DISTANCE_ROOMS, OTHERS,
     # steps between the numbers of distances that tell ends apart: by end and code; by end, other end and site
     END_STEP, CODE_STEP, ROOM_END_STEP, ROOM_CODE_STEP, SITE_END_STEP, SITE_OTHER_STEP, SITE_STEP, SITE_ROOM_END_STEP,
     SITE_ROOM_OTHER_STEP, SITE_ROOM_STEP,
-) = map(tl.constexpr, range(66))  # fmt: skip
+) = map(tl.constexpr, range(67))  # fmt: skip
 
 NAMES = tuple(name for name, value in list(globals().items()) if isinstance(value, tl.constexpr))
 """What each number is, in their order."""
@@ -70,6 +71,7 @@ _NUMBERS: dict[str, Callable[[TorchTable], int]] = {
     "EDGE_TARGETS": lambda dev: dev.edge_target.shape[0],
     "NO_BASE": lambda dev: dev.base_mask.shape[0] - 1,
     "DEPTH": _of_calls(lambda calls: calls.depth),
+    "SLOTS": _of_calls(lambda calls: calls.slots),
     "SYMBOLS": _of_calls(lambda calls: calls.symbols),
     "SITE_WIDTH": _of_calls(lambda calls: calls.site_width),
     "NO_SITE": _of_calls(lambda calls: calls.site_frames.shape[0] - 1),

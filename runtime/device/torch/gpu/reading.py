@@ -41,6 +41,7 @@ from .layout import (
     SITE_SYMBOL,
     SITE_TARGET,
     SITE_WIDTH,
+    SLOTS,
     STATE_ROOM,
     STATE_ROOMS,
     SYMBOLS,
@@ -154,7 +155,7 @@ def site_target(header, site, symbol, inside):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def has_room(header, code, inside, frames, height, slots):  # type: ignore[no-untyped-def]
+def has_room(header, code, inside, frames, height):  # type: ignore[no-untyped-def]
     """Return whether codes fit onto a stack of a height, `frames` of which are no leaves; none does that is dead."""
     dead = number(header, NUM_STATES) - 1
     depth = number(header, DEPTH)
@@ -165,7 +166,7 @@ def has_room(header, code, inside, frames, height, slots):  # type: ignore[no-un
         room = tl.maximum(room, of_state)
     starts = array(header, ACTION_START) + action
     pushed = tl.load(starts + 1, mask=inside, other=0) - tl.load(starts, mask=inside, other=0)
-    return inside & (code != dead) & (frames + room <= depth) & (height + pushed <= slots)
+    return inside & (code != dead) & (frames + room <= depth) & (height + pushed <= number(header, SLOTS))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

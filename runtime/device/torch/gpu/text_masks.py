@@ -54,6 +54,7 @@ from .layout import (
     SITE_ROOM_OTHER_STEP,
     SITE_ROOM_STEP,
     SITE_STEP,
+    SLOTS,
     STATE_ROOMS,
     VOCAB_SIZE,
     header_of,
@@ -72,8 +73,8 @@ from .reading import (
     tokens_at,
 )
 
-_BLOCK = 256  # entries of a list, and words of a mask, that a program takes at once
-_OPTIONS = {"num_warps": 4, "maxnreg": 64}  # left to choose, the assembler takes 40 registers and spills one
+_BLOCK = tl.constexpr(256)  # entries of a list, and words of a mask, that a program takes at once
+_OPTIONS = {"num_warps": 4, "maxnreg": 96}  # left to choose, the assembler takes 40 and spills one
 
 
 def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:
@@ -94,7 +95,7 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tenso
         _write_masks, (rows,), header_of(dev), node, stack, height,
         node if remaining is None else remaining.contiguous(), far, out,
         KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-        SLOTS=0 if calls is None else calls.slots, ENDS=ends, BLOCK=_BLOCK, **_OPTIONS,
+        ENDS=ends, **_OPTIONS,
     )  # fmt: skip
     return out
 
@@ -111,9 +112,7 @@ def _write_masks(  # type: ignore[no-untyped-def]
     out,
     KIND: tl.constexpr,
     TOKEN: tl.constexpr,
-    SLOTS: tl.constexpr,
     ENDS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     """Write the mask of one row. KIND: 0 of a trie, 1 of a graph, 2 of a nested table."""
     row = tl.program_id(0).to(tl.int64)
@@ -121,10 +120,11 @@ def _write_masks(  # type: ignore[no-untyped-def]
     out += row * ((number(header, VOCAB_SIZE) + 31) // 32)
     base = base_of(header, node)
     height, frames, pushed, base_height, base_frames = 0, 0, -1, 0, 0
-    stack = stacks + row * SLOTS
+    slots = number(header, SLOTS)
+    stack = stacks + row * slots
     last = tl.full([], 0, tl.int64)
     if ENDS > 0:
-        far += row * (SLOTS + (2 if KIND == 2 else 1)) * ENDS
+        far += row * (slots + (2 if KIND == 2 else 1)) * ENDS
         last = tl.minimum(tl.load(remaining + row).to(tl.int64), 2147483647) - 1
     if KIND == 2:
         height = tl.load(heights + row).to(tl.int32)
@@ -136,24 +136,24 @@ def _write_masks(  # type: ignore[no-untyped-def]
             base_height = height + 1
             needed = frames + tl.load(array(header, SITE_ROOM) + pushed)
             base_frames = frames + tl.load(array(header, SITE_FRAMES) + pushed)
-            if (needed > number(header, DEPTH)) | (base_height > SLOTS):
+            if (needed > number(header, DEPTH)) | (base_height > slots):
                 base = number(header, NO_BASE)
     if ENDS > 0:
         _write_far(header, stack, height, base_height, pushed, far, KIND, ENDS)
         tl.debug_barrier()
-    _write_base(header, node, base, base_frames, base_height, far, last, out, KIND, TOKEN, SLOTS, ENDS, BLOCK)
+    _write_base(header, node, base, base_frames, base_height, far, last, out, KIND, TOKEN, ENDS)
     if KIND == 2:
         if number(header, BASE_EXITS) > 0:
             exits = tl.load(array(header, BASE_EXIT) + base)
-            _write_exits(header, exits, base, pushed, stack, height, frames, far, last, out, TOKEN, SLOTS, ENDS, BLOCK)
+            _write_exits(header, exits, base, pushed, stack, height, frames, far, last, out, TOKEN, ENDS)
             tl.debug_barrier()
         if number(header, ROW_EXITS) > 0:
             exits = tl.load(array(header, ROW_EXIT) + tl.minimum(node, number(header, ROW_EXITS) - 1))
             none = number(header, NO_BASE)
-            _write_exits(header, exits, none, -1, stack, height, frames, far, last, out, TOKEN, SLOTS, ENDS, BLOCK)
+            _write_exits(header, exits, none, -1, stack, height, frames, far, last, out, TOKEN, ENDS)
             tl.debug_barrier()
     if (KIND > 0) | (ENDS > 0) | (base == number(header, NO_BASE)):  # the mask of a trie's row says all of its edges
-        _write_edges(header, node, frames, height, far, last, out, KIND, TOKEN, SLOTS, ENDS, BLOCK)
+        _write_edges(header, node, frames, height, far, last, out, KIND, TOKEN, ENDS)
         tl.debug_barrier()
     eos = number(header, EOS)
     if (eos >= 0) & (height == 0) & may_end(header, node, TOKEN):
@@ -222,12 +222,11 @@ def _fits(  # type: ignore[no-untyped-def]
     far,
     last,
     KIND: tl.constexpr,
-    SLOTS: tl.constexpr,
     ENDS: tl.constexpr,
 ):
     """Return whether codes may be followed from a stack of a height, `frames` of which are no leaves."""
     if KIND == 2:
-        fits = has_room(header, code, inside, frames, height, SLOTS)
+        fits = has_room(header, code, inside, frames, height)
     else:
         fits = inside & (code != number(header, NUM_STATES) - 1)
     if ENDS > 0:
@@ -255,37 +254,35 @@ def _write_base(  # type: ignore[no-untyped-def]
     out,
     KIND: tl.constexpr,
     TOKEN: tl.constexpr,
-    SLOTS: tl.constexpr,
     ENDS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     """Write what a base allows; frames, height: of the stack with the site that its tokens push."""
-    lane = tl.arange(0, BLOCK)
+    lane = tl.arange(0, _BLOCK)
     limited = (KIND > 0) & ((ENDS > 0) | (number(header, STATE_ROOMS) > 0))
     shown = base
     if (KIND == 2) & (frames > number(header, DEPTH)):  # a state that no text leads to
         shown = number(header, NO_BASE)
     if limited:  # what classes lead to may be too far from an end, or need too much room
         zero = class_target(header, node, base, 0, True)
-        if ~_fits(header, zero, True, frames, height, far, last, KIND, SLOTS, ENDS):
+        if ~_fits(header, zero, True, frames, height, far, last, KIND, ENDS):
             shown = number(header, NO_BASE)
     words = (number(header, VOCAB_SIZE) + 31) // 32
     mask = tl.load(array(header, BASE_MASK) + shown).to(tl.int64) * number(header, MASK_WORDS)
     source = array(header, MASKS) + mask
-    for first in range(0, words, BLOCK):
+    for first in range(0, words, _BLOCK):
         at = first + lane
         tl.store(out + at, tl.load(source + at, mask=at < words, other=0), mask=at < words)
     tl.debug_barrier()
     if limited:
         starts = array(header, CLASS_START) + tl.load(array(header, BASE_CLASSES) + base)
         stop = tl.load(starts + 1)
-        for first in range(tl.load(starts), stop, BLOCK):
+        for first in range(tl.load(starts), stop, _BLOCK):
             at = first + lane
             inside = at < stop
             token = tokens_at(header, CLASS_TOKEN, at, inside, TOKEN)
             name = tl.load(array(header, CLASS_ID) + at, mask=inside, other=0)
             target = class_target(header, node, base, name, inside)
-            fits = _fits(header, target, inside, frames, height, far, last, KIND, SLOTS, ENDS)
+            fits = _fits(header, target, inside, frames, height, far, last, KIND, ENDS)
             _write(out, token, inside, fits & in_mask(header, base, token, inside))
         tl.debug_barrier()
 
@@ -303,19 +300,17 @@ def _write_exits(  # type: ignore[no-untyped-def]
     last,
     out,
     TOKEN: tl.constexpr,
-    SLOTS: tl.constexpr,
     ENDS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     """Write what an exit list allows, but for tokens of the mask of a base. pushed: a site on the stack besides, or -1.
 
     A symbol leaves the frame on top for a code, or for a symbol that leaves the next.
     """
-    lane = tl.arange(0, BLOCK)
+    lane = tl.arange(0, _BLOCK)
     starts = array(header, EXIT_START) + exits
     stop = tl.load(starts + 1)
     pops = number(header, POPS)
-    for first in range(tl.load(starts), stop, BLOCK):
+    for first in range(tl.load(starts), stop, _BLOCK):
         at = first + lane
         inside = at < stop
         token = tokens_at(header, EXIT_TOKEN, at, inside, TOKEN)
@@ -331,7 +326,7 @@ def _write_exits(  # type: ignore[no-untyped-def]
                 left -= tl.load(array(header, SITE_FRAMES) + site)
             target = site_target(header, site, symbol, leaving)
             arrived = leaving & (target >= 0)
-            allowed = allowed | _fits(header, target, arrived, left, below, far, last, 2, SLOTS, ENDS)
+            allowed = allowed | _fits(header, target, arrived, left, below, far, last, 2, ENDS)
             leaving = leaving & (target < 0)
             symbol = tl.where(leaving, -1 - target, 0)
             popped += 1
@@ -350,19 +345,17 @@ def _write_edges(  # type: ignore[no-untyped-def]
     out,
     KIND: tl.constexpr,
     TOKEN: tl.constexpr,
-    SLOTS: tl.constexpr,
     ENDS: tl.constexpr,
-    BLOCK: tl.constexpr,
 ):
     """Write what a row's own edges say."""
-    lane = tl.arange(0, BLOCK)
+    lane = tl.arange(0, _BLOCK)
     stop = first_edge(header, node + 1)
     edges, rows = tl.load(header + NUM_EDGES).to(tl.int32), number(header, NUM_ROWS)
-    for first in range(first_edge(header, node), stop, BLOCK):
+    for first in range(first_edge(header, node), stop, _BLOCK):
         at = first + lane
         token = tokens_at(header, EDGE_TOKEN, at, at < stop, TOKEN)
         inside = (at < stop) & (token < number(header, VOCAB_SIZE))
         here = inside & (at < edges)
         target = tl.load(array(header, EDGE_TARGET) + at, mask=here, other=0)
         target = tl.where(at < edges, target, at + (rows - edges + 1))
-        _write(out, token, inside, _fits(header, target, inside, frames, height, far, last, KIND, SLOTS, ENDS))
+        _write(out, token, inside, _fits(header, target, inside, frames, height, far, last, KIND, ENDS))

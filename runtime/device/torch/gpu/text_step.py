@@ -38,6 +38,7 @@ from .layout import (
     ROW_EXITS,
     SITE_FRAMES,
     SITE_ROOM,
+    SLOTS,
     VOCAB_SIZE,
     header_of,
 )
@@ -63,6 +64,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     One launch. tokens: any integers.
     """
     node, calls = state.node.contiguous(), dev.calls
+    width = 0 if calls is None else triton.next_power_of_2(calls.slots)
     rows, out = node.shape[0], torch.empty_like(node)
     stack = height = node
     reached_stack = reached_height = out
@@ -73,7 +75,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
         launch(
             _follow, (rows,), header_of(dev), node, stack, height, tokens.contiguous(), out, reached_stack,
             reached_height, KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-            RANKS=dev.rank.element_size(), SLOTS=0 if calls is None else calls.slots, **_OPTIONS,
+            RANKS=dev.rank.element_size(), WIDTH=width, **_OPTIONS,
         )  # fmt: skip
     return State(out) if calls is None else NestedState(out, reached_stack, reached_height)
 
@@ -92,9 +94,12 @@ def _follow(  # type: ignore[no-untyped-def]
     KIND: tl.constexpr,
     TOKEN: tl.constexpr,
     RANKS: tl.constexpr,
-    SLOTS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
-    """Follow the token of one row. KIND: 0 of a trie, 1 of a graph, 2 of a nested table. RANKS: bytes of a rank."""
+    """Follow the token of one row. KIND: 0 of a trie, 1 of a graph, 2 of a nested table. RANKS: bytes of a rank.
+
+    WIDTH: at least as many as a stack has slots, a power of two.
+    """
     row = tl.program_id(0).to(tl.int64)
     node = tl.load(nodes + row).to(tl.int32)
     given = tl.load(tokens + row).to(tl.int64)
@@ -109,10 +114,11 @@ def _follow(  # type: ignore[no-untyped-def]
     ends = ends & (height == 0) & may_end(header, node, TOKEN)
     ended = tl.where(node < rows, dead - 1, node)
     if KIND == 2:
-        stack, out_stack = stacks + row * SLOTS, out_stacks + row * SLOTS
-        code, left, pushed = _resolve(header, node, stack, height, token, TOKEN, SLOTS)
+        slots = number(header, SLOTS)
+        stack, out_stack = stacks + row * slots, out_stacks + row * slots
+        code, left, pushed = _resolve(header, node, stack, height, token, TOKEN)
         _enter(header, tl.where(known, code, dead), left, pushed, ends, ended, stack, out + row, out_stack,
-               out_heights + row, SLOTS)  # fmt: skip
+               out_heights + row, WIDTH)  # fmt: skip
     else:
         if KIND == 0:
             reached = _along_trie(header, node, token, TOKEN, RANKS)
@@ -161,7 +167,7 @@ def _along_graph(header, node, token, TOKEN: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _resolve(header, node, stack, height, token, TOKEN: tl.constexpr, SLOTS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _resolve(header, node, stack, height, token, TOKEN: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the code that a token of a nested table comes to, the frames left below it, and a site on them or -1.
 
     Own edges come first, then exits of the row, then the base's mask, then exits of the base. The code is the dead
@@ -186,7 +192,7 @@ def _resolve(header, node, stack, height, token, TOKEN: tl.constexpr, SLOTS: tl.
         fits = True
         if pushed >= 0:
             needed = frames + tl.load(array(header, SITE_ROOM) + pushed)
-            fits = (needed <= number(header, DEPTH)) & (height + 1 <= SLOTS)
+            fits = (needed <= number(header, DEPTH)) & (height + 1 <= number(header, SLOTS))
         if fits:
             if in_mask(header, base, token, True):
                 target = target_in_base(header, node, base, token, TOKEN)
@@ -210,7 +216,7 @@ def _resolve(header, node, stack, height, token, TOKEN: tl.constexpr, SLOTS: tl.
     if pushed >= 0:
         frames += tl.load(array(header, SITE_FRAMES) + pushed)
         top = left + 1
-    room = has_room(header, target, target >= 0, frames, top, SLOTS)
+    room = has_room(header, target, target >= 0, frames, top)
     return tl.where(room, target, dead), left, pushed
 
 
@@ -235,7 +241,7 @@ def _enter(  # type: ignore[no-untyped-def]
     out,
     out_stack,
     out_height,
-    SLOTS: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Write the state after a code from the `left` lowest frames of a stack, with a site or -1 on them."""
     dead, rows = number(header, NUM_STATES) - 1, number(header, NUM_ROWS)
@@ -257,7 +263,6 @@ def _enter(  # type: ignore[no-untyped-def]
         height = 0
     tl.store(out, node.to(tl.int64))
     tl.store(out_height, height)
-    WIDTH: tl.constexpr = triton.next_power_of_2(SLOTS)
     slot = tl.arange(0, WIDTH)
     over = slot - left
     kept = tl.load(stack + slot, mask=(slot < height) & (over < 0), other=0)
@@ -266,4 +271,4 @@ def _enter(  # type: ignore[no-untyped-def]
     )
     site = tl.where(over < 0, kept, new)
     site = tl.where((over == 0) & (pushed >= 0), pushed, site)
-    tl.store(out_stack + slot, tl.where(slot < height, site, 0), mask=slot < SLOTS)
+    tl.store(out_stack + slot, tl.where(slot < height, site, 0), mask=slot < number(header, SLOTS))
