@@ -14,6 +14,7 @@ from .arrays import gather, log_softmax, logsumexp, take, top_k, widen
 from .edges import first_edges, ranked_edge, target_of, token_of
 from .masks import mask_logits, unfold
 from .states import accepting, advance, check_state_of, follow_token, map_state, only_where
+from .tpu_layout import TpuTable
 
 
 def draw(*_: Any) -> None:
@@ -69,6 +70,13 @@ def select(
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """
     batch, m = scores.shape
+    if isinstance(dev, TpuTable):
+        from . import tpu_selection  # which imports Pallas: others need not wait for that
+
+        check_logits(dev.vocab_size, logits.shape)
+        check_rows(logits.shape[0], state.node.shape)
+        if tpu_selection.takes(dev, logits, level):
+            return tpu_selection.select(dev, logits, state, scores, beams, level, renormalise)
     logits = widen(logits)
     node = state.node
     if dev is None or not renormalise:
