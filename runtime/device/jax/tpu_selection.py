@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..device_table import AnyState, Selection, State
-from .arrays import take
+from .arrays import take_inside
 from .states import accepting
 from .tpu_layout import LANES, WIDEST, TpuTable
 from .tpu_masked import masked_continuations, ranked_targets
@@ -59,7 +59,7 @@ def select(
         return _selection(dev, state, totals, None, tokens, targets)
     best, at = lax.top_k(_filled(totals, beams), beams)
     at = jnp.minimum(at, m * shape.width - 1)
-    return _selection(dev, state, best, at // shape.width, take(tokens, at), take(targets, at))
+    return _selection(dev, state, best, at // shape.width, take_inside(tokens, at), take_inside(targets, at))
 
 
 def _rows(dev: TpuTable, logits: Array, state: AnyState, scores: Array, renormalise: bool) -> Rows:
