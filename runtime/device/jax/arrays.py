@@ -54,9 +54,10 @@ def top_k(scores: Array, k: int) -> tuple[Array, Array]:
         scores = jnp.pad(scores, ((0, 0), (0, -n % _BLOCK)), constant_values=-jnp.inf)
         blocks = scores.reshape(batch, -1, _BLOCK)
         _, block = lax.top_k(blocks.max(axis=-1), k)
-        inside = jnp.take_along_axis(blocks, block[:, :, None], axis=1).reshape(batch, -1)
+        block = jnp.sort(block, axis=-1)  # so that of equal scores the first counts as larger, as in one pass
+        inside = jnp.take_along_axis(blocks, block[:, :, None], axis=1, mode="promise_in_bounds").reshape(batch, -1)
         best, at = lax.top_k(inside, k)
-        return best, take(block, at // _BLOCK) * _BLOCK + at % _BLOCK
+        return best, take_inside(block, at // _BLOCK) * _BLOCK + at % _BLOCK
     best, at = lax.top_k(scores, k)
     return best, jnp.minimum(at, n - 1)
 
@@ -70,6 +71,16 @@ def top_of_beams(x: Array, scores: Array, k: int) -> tuple[Array, Array]:
 def take(array: Array, index: Array) -> Array:
     """Return array (B, n) gathered at index (B, k) along the second axis."""
     return jnp.take_along_axis(array, index, axis=1)
+
+
+def take_inside(array: Array, index: Array) -> Array:
+    """Return array (B, n) gathered at index (B, k) along the second axis; all indices must be 0 .. n - 1."""
+    return jnp.take_along_axis(array, index, axis=1, mode="promise_in_bounds")
+
+
+def repeated_rows(x: Array, count: int) -> Array:
+    """Return x (n, ..) with each row `count` times, one behind the other: a broadcast, where `repeat` is a scatter."""
+    return jnp.broadcast_to(x[:, None], (x.shape[0], count, *x.shape[1:])).reshape(-1, *x.shape[1:])
 
 
 def gather(cache: Cache, index: Array) -> Any:

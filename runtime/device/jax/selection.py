@@ -10,10 +10,11 @@ from jax import Array
 from ..device_table import AnyState, Candidates, DeviceTable, Selection, State, check_logits, check_rows
 from ..dispatch import by_kind
 from . import arrays
-from .arrays import gather, log_softmax, logsumexp, take, top_k, widen
+from .arrays import gather, log_softmax, logsumexp, repeated_rows, take_inside, top_k, widen
 from .edges import first_edges, ranked_edge, target_of, token_of
 from .masks import mask_logits, unfold
 from .states import accepting, advance, check_state_of, follow_token, map_state, only_where
+from .tpu_layout import TpuTable
 
 
 def draw(*_: Any) -> None:
@@ -37,17 +38,17 @@ def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, lev
         token = None
     else:
         _, token, allowed = first_edges(dev, state.node, shape.width)
-        gathered = jnp.take_along_axis(log_probs, jnp.minimum(token, dev.vocab_size - 1), axis=1)
+        gathered = take_inside(log_probs, jnp.minimum(token, dev.vocab_size - 1))
         scores = jnp.where(allowed, gathered, -jnp.inf)
         if dev.eos is not None:
             last = jnp.where(accepting(dev, state), log_probs[:, dev.eos], -jnp.inf)
             scores = jnp.concatenate([scores, last[:, None]], axis=1)
             token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)
     best, at = top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), width)
-    tokens = at if token is None else take(token, at)
+    tokens = at if token is None else take_inside(token, at)
     alive = best > -jnp.inf
     tokens = jnp.where(alive, tokens, 0)
-    rows = map_state(lambda x: jnp.repeat(x, width, axis=0), state)
+    rows = map_state(lambda x: repeated_rows(x, width), state)
     reached = only_where(dev, alive.reshape(-1), advance(dev, rows, tokens.reshape(-1)))
     return Candidates(best, tokens, map_state(lambda x: x.reshape(*tokens.shape, *x.shape[1:]), reached))
 
@@ -69,6 +70,13 @@ def select(
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
     """
     batch, m = scores.shape
+    if isinstance(dev, TpuTable):
+        from . import tpu_selection  # which imports Pallas: others need not wait for that
+
+        check_logits(dev.vocab_size, logits.shape)
+        check_rows(logits.shape[0], state.node.shape)
+        if tpu_selection.takes(dev, logits, level):
+            return tpu_selection.select(dev, logits, state, scores, beams, level, renormalise)
     logits = widen(logits)
     node = state.node
     if dev is None or not renormalise:
@@ -100,7 +108,7 @@ def select(
             edge = (node + (dev.num_edges - dev.num_rows))[:, None]
             token = token_of(dev, edge)
             allowed = token < dev.vocab_size
-        x = jnp.take_along_axis(logits, jnp.minimum(token, dev.vocab_size - 1), axis=1)
+        x = take_inside(logits, jnp.minimum(token, dev.vocab_size - 1))
         x = jnp.where(allowed, x, -jnp.inf)
     if renormalise:
         log_z = logsumexp(x)
@@ -123,8 +131,8 @@ def select(
             if dev.is_trie:
                 edges = ranked_edge(dev, state.node, tokens.reshape(-1))[0]
         else:
-            tokens = take(token.reshape(batch, -1), at)
-            edges = take(edge.reshape(batch, -1), at).reshape(-1)
+            tokens = take_inside(token.reshape(batch, -1), at)
+            edges = take_inside(edge.reshape(batch, -1), at).reshape(-1)
     alive = best > -jnp.inf
     reached = State(target_of(dev, edges)) if dev.is_trie else follow_token(dev, state, tokens.reshape(-1))
     reached = reached._replace(node=reached.node.astype(node.dtype))

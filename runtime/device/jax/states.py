@@ -13,7 +13,7 @@ from .. import stepping
 from ..device_table import AnyState, DeviceTable, State, check_put, check_sids, check_starts, check_state, check_tokens
 from ..dispatch import by_kind
 from . import arrays, stacks
-from .arrays import gathered, take
+from .arrays import gathered, repeated_rows, take
 from .edges import find_edge, step, target_of, token_of
 
 
@@ -22,7 +22,7 @@ def start(dev: DeviceTable, batch: int) -> AnyState:
     """Return the state of `batch` sequences with nothing written yet."""
     check_put(dev)
     check_starts(dev.starts.shape[0], batch)
-    node = jnp.repeat(dev.starts.astype(dev.row_start.dtype), batch // dev.starts.shape[0], total_repeat_length=batch)
+    node = repeated_rows(dev.starts.astype(dev.row_start.dtype), batch // dev.starts.shape[0])
     if dev.calls is None:
         return State(node)
     return stacks.nested_state(node, jnp.zeros((batch, dev.calls.slots)), jnp.zeros(batch))

@@ -34,6 +34,9 @@ from ..device_table import (
 from ..matrix_ops import DeviceMatrix, place
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from . import arrays
+from .tpu_layout import TpuTable, fits, tpu_table
+
+_PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 
 _LEAST = 64  # entries of an arena's arrays that are written at once
 
@@ -43,6 +46,10 @@ jax.tree_util.register_dataclass(
 
 jax.tree_util.register_dataclass(
     DeviceTable, data_fields=[*arrays_of(DeviceTable), "calls"], meta_fields=list(statics_of(DeviceTable))
+)
+
+jax.tree_util.register_dataclass(
+    TpuTable, data_fields=[*arrays_of(TpuTable), "calls"], meta_fields=list(statics_of(TpuTable))
 )
 
 jax.tree_util.register_dataclass(
@@ -76,6 +83,7 @@ def put(
     budgets: bool = False,
     top: None = None,
     on_demand: Literal[False] | None = None,
+    platform: str | None = None,
 ) -> DeviceTable: ...
 
 
@@ -87,17 +95,30 @@ def put(
     budgets: bool = False,
     top: None = None,
     on_demand: Literal[True],
+    platform: str | None = None,
 ) -> OnDemandTable: ...
 
 
 @overload
 def put(
-    table: SortedMatrix, device: jax.Device | None = None, *, budgets: bool = False, top: int | None = None
+    table: SortedMatrix,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    platform: str | None = None,
 ) -> DeviceMatrix: ...
 
 
 @overload
-def put(table: Arena, device: jax.Device | None = None, *, budgets: bool = False, top: None = None) -> DeviceTable: ...
+def put(
+    table: Arena,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    platform: str | None = None,
+) -> DeviceTable: ...
 
 
 @overload
@@ -108,6 +129,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
+    platform: str | None = None,
 ) -> DeviceTable | DeviceMatrix | OnDemandTable: ...
 
 
@@ -118,6 +140,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
+    platform: str | None = None,
 ) -> DeviceTable | DeviceMatrix | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
@@ -127,10 +150,18 @@ def put(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
+    platform: the platform that a trie is laid out for, by default that of the one device it is put on. "tpu" gives a
+    `TpuTable`, whose `select` runs kernels that compile for TPUs alone, on one device, without derivatives, in JAX's
+    32-bit mode; name it to compile for a TPU where there is none. Any other gives the layout for all devices. Tables of
+    other kinds have that one everywhere.
+
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
     which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
+
+    Raises ValueError for a platform that JAX does not have, and for "tpu" in JAX's 64-bit mode.
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
+    _check_platform(platform, wide)
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, device)
@@ -149,8 +180,23 @@ def put(
         return arena.mirror(("jax", device), lambda: _Mirror(arena, convert))
     if not wide:
         refuse_wide(table)
-
+        if fits(table) and (platform or _platform_of(device)) == "tpu":
+            return tpu_table(table, convert, budgets)
     return device_table(table, convert, DeviceTable, budgets)
+
+
+def _check_platform(platform: str | None, wide: bool) -> None:
+    """Raise ValueError unless tables can be laid out for a platform."""
+    if platform not in (None, *_PLATFORMS):
+        raise ValueError(f"platform must be one of {', '.join(_PLATFORMS)}, not {platform!r}")
+    if platform == "tpu" and wide:
+        raise ValueError("kernels for a TPU need JAX's 32-bit mode: jax.config.update('jax_enable_x64', False)")
+
+
+def _platform_of(device: jax.Device | None) -> str | None:
+    """Return the platform of the device that arrays are put on; None if they are put on several."""
+    devices = jax.device_put(np.zeros(0, np.int32), device).devices()
+    return next(iter(devices)).platform if len(devices) == 1 else None
 
 
 class _Mirror:
