@@ -34,20 +34,40 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
+def kept(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the records that a file keeps, none where there is no file.
+
+    Raises SystemExit where they were made by other compilers: then everything is to be compiled anew.
+    """
+    if not path.exists():
+        return {}
+    results = json.loads(path.read_text())["results"]
+    if results["versions"] != versions():
+        raise SystemExit(f"{path} is of {results['versions']}: compile all steps for all targets, without --only")
+    records: dict[str, dict[str, Any]] = results["records"]
+    return records
+
+
 def main() -> None:
     """Compile, print and keep the record."""
     from .steps import STEPS
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="steps whose names begin so; nothing is kept of some alone")
+    parser.add_argument("--only", default="", help="steps whose names begin so; records of others stay as they are")
     parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
     parser.add_argument("--limit", type=float, default=LIMIT, help="processor seconds of one step")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     steps = [name for name in STEPS if name.startswith(asked.only)]
-    records = compile_all(steps, asked.targets, asked.limit)
-    if len(steps) < len(STEPS) or set(asked.targets) != set(TARGETS):
-        return
+    whole = len(steps) == len(STEPS) and set(asked.targets) == set(TARGETS)
+    records = {} if whole else kept(asked.out / f"{NAME}.json")
+    for step, record in compile_all(steps, asked.targets, asked.limit).items():
+        records[step] = records.get(step, {}) | record
+    records = {
+        step: {name: records[step][name] for name in TARGETS if name in records[step]}
+        for step in STEPS
+        if step in records
+    }
     results = {"machine": machine(), "versions": versions(), "limit": asked.limit, "records": records}
     write_json(asked.out / f"{NAME}.json", results)
     write_report(asked.out / f"{NAME}.md", "Compiled for devices", ABOUT, results, bars(records), parts(records))

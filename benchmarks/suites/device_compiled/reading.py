@@ -26,8 +26,10 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _NAME = re.compile(r'op_name="([^"]*)"')
 
-FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy-done", "async-done", "after-all"}
-"""Opcodes that run nothing of their own: names for what is there, and the ends of what has begun."""
+FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
+"""Opcodes that run nothing of their own, as are all that end in `-done`: what they end has begun before."""
+
+_COPIES = {"copy", "copy-start", "slice-start"}
 
 _VIEWS = {"bitcast", "reshape", "get-tuple-element", "copy", "copy-start", "copy-done", "convert", "transpose"}
 _READERS = {"gather", "dynamic-slice", "slice"}
@@ -56,6 +58,20 @@ class Instruction:
         """The bytes of each array of the result, and whether it lies in VMEM."""
         found = _ARRAY.findall(self.type)
         return [(array_bytes(kind, shape), "S(1)" in layout) for kind, shape, layout in found]
+
+    @property
+    def runs(self) -> bool:
+        """Whether this takes time of its own."""
+        return self.opcode not in FREE and not self.opcode.endswith("-done")
+
+    @property
+    def made(self) -> tuple[int, bool]:
+        """The bytes that an asynchronous operation or a copy writes, and whether they lie in VMEM.
+
+        The result of `copy-start` is a tuple of destination, source and flag; that of other operations is one of the
+        sources, the destination and a flag.
+        """
+        return self.arrays[0 if self.opcode in ("copy", "copy-start") else len(self.operands)]
 
     @property
     def nbytes(self) -> int:
@@ -124,7 +140,7 @@ class Code:
         A loop whose number of rounds the compiler does not know counts once. Of branches all count.
         """
         for one in self.computations[name].values():
-            if one.opcode not in FREE:
+            if one.runs:
                 yield name, one, times
             if one.opcode in ("while", "call", "conditional", "async-start"):
                 rounds = _TRIPS.search(one.rest)
@@ -157,14 +173,17 @@ class Code:
         return count
 
     def table_copies(self) -> list[tuple[str, int]]:
-        """Return the arrays of the table that are copied whole into VMEM, or elsewhere, and the bytes of each copy."""
+        """Return the arrays of the table that are copied into VMEM, or elsewhere, and the bytes of each copy.
+
+        An array may be copied in several slices.
+        """
         found = []
         for computation, one, times in self.running:
-            if one.opcode not in ("copy", "copy-start") or not one.operands:
+            if one.opcode not in _COPIES:
                 continue
             name = self._table_array(computation, one.operands[0])
             if name is not None:
-                found += [(name, one.arrays[0][0])] * times
+                found += [(name, one.made[0])] * times
         return found
 
     def _table_array(self, computation: str, name: str) -> str | None:
@@ -191,8 +210,8 @@ class Code:
 
     @staticmethod
     def _written(one: Instruction) -> int:
-        if one.opcode in ("copy-start", "async-start"):  # a tuple: the destination, the source, a flag
-            size, beside = one.arrays[0]
+        if one.opcode.endswith("-start"):
+            size, beside = one.made
             return 0 if beside else size
         return one.nbytes_outside
 
@@ -207,6 +226,8 @@ class Code:
 
     def _fetched(self, one: Instruction, at: int, whole: int) -> int:
         """Return how many bytes of its operand number `at`, of `whole` bytes, an instruction reads."""
+        if one.opcode == "slice-start":
+            return one.made[0]
         if one.opcode in _READERS:
             return one.nbytes if at == 0 else whole
         if one.opcode != "fusion":
