@@ -26,17 +26,11 @@ UNWANTED = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 @dataclass(frozen=True)
 class Target:
-    """A device, as its compiler knows it, and what its maker says of it.
-
-    bandwidth: bytes a second between its memory and its cores. fast: bytes of memory beside its cores, of a GPU its
-    second-level cache. launch: microseconds from one kernel to the next, None of a device that runs one program.
-    """
+    """A device, as its compiler knows it. bandwidth: bytes a second of its large memory."""
 
     name: str
     platform: str  # as `lower` names it
     bandwidth: float
-    fast: int
-    launch: float | None
 
     @functools.cached_property
     def device(self) -> Any:
@@ -65,12 +59,12 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("v5e", "tpu", 0.82e12, 128 << 20, None),
-        Target("v6e", "tpu", 1.64e12, 128 << 20, None),
-        Target("h100", "cuda", 3.35e12, 50 << 20, 3.0),
+        Target("v5e", "tpu", 0.82e12),
+        Target("v6e", "tpu", 1.64e12),
+        Target("h100", "cuda", 3.35e12),
     )
 }
-"""Devices by name. Bandwidths and sizes are those of JAX's `tpu_info` and of NVIDIA's data sheet of the H100 SXM."""
+"""Devices by name. Bandwidths are those of JAX's `tpu_info` and of NVIDIA's data sheet of the H100 SXM."""
 
 
 def prepare(environment: dict[str, str]) -> dict[str, str]:
