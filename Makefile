@@ -3,13 +3,15 @@
 
 VENV := .venv
 LOWEST := .venv-lowest
+DEVICES := .venv-devices
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 # what needs no optional dependency
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
-.PHONY: demo kernels-ahead test test-fast test-slow test-lowest check bench gate dist clean
+.PHONY: demo kernels-ahead test test-fast test-slow test-lowest test-devices check bench
+.PHONY: bench-devices gate dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
@@ -31,6 +33,10 @@ kernels-ahead: $(VENV)/dev
 test-lowest: $(LOWEST)/made
 	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(LOWEST)/cache $(LOWEST)/bin/pytest -m "not slow and not long" $(CORE)
 
+# what XLA makes of each step for TPUs and for an H100: no device is needed, but 2 GB of compilers
+test-devices: $(DEVICES)/made
+	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(DEVICES)/cache $(DEVICES)/bin/pytest tests/devices
+
 check: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,6 +51,10 @@ bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks.suites.decode $(if $(SCHEMAS),--data $(SCHEMAS))
 	$(BIN)/python -m benchmarks.suites.json_schema $(if $(SCHEMAS),--data $(SCHEMAS))
 	$(if $(SCHEMAS),$(BIN)/python -m benchmarks.suites.serving --data $(SCHEMAS))
+
+# the record that `make test-devices` holds new code against
+bench-devices: $(DEVICES)/made
+	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(DEVICES)/cache $(DEVICES)/bin/python -m benchmarks.suites.device_compiled
 
 # records of benchmarks/results/ against those of the last commit, or of the folder NEW against them
 gate:
@@ -89,5 +99,11 @@ $(LOWEST)/made: pyproject.toml
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group core-tests
 	touch $@
 
+$(DEVICES)/made: pyproject.toml
+	$(PYTHON) -m venv --clear $(DEVICES)
+	$(DEVICES)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(DEVICES)/bin/python -m pip install --quiet --editable . --group devices
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info
+	rm -rf $(VENV) $(LOWEST) $(DEVICES) build dist *.egg-info

@@ -4,6 +4,7 @@ Peak memory is in `memory.py`, the gate that compares records in `gate.py`, beam
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -96,12 +96,21 @@ def machine() -> dict[str, Any]:
         "processor": processor,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "torch_threads": torch.get_num_threads(),
+        **_of_torch(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def _of_torch() -> dict[str, Any]:
+    """Return what torch says of the machine; None of all of it in an environment without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return {"accelerator": None, "torch_threads": None}
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"accelerator": name, "torch_threads": torch.get_num_threads()}
 
 
 def _plain(value: Any) -> Any:
