@@ -80,7 +80,12 @@ def select(
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and (level > 0 or not dev.is_trie)
-    if dense:
+    in_kernels = not dev.is_trie and takes_logits(log_probs)
+    if dense and in_kernels:
+        x = mask_logits(dev, log_probs, state)
+        if dev.eos is not None:
+            x[:, dev.eos] = -torch.inf
+    elif dense:
         tails = dev.sparse_width if not dev.is_trie else 1 if shape.tails else 0
         if renormalise:  # of logits that are not normalised, some that are not allowed may be NaN or inf: no sums
             mask = unfold(dev, state, dev.byte_mask, tails)
@@ -128,7 +133,10 @@ def select(
             tokens = token.reshape(batch, -1).gather(1, at)
             edges = edge.reshape(batch, -1).gather(1, at).view(-1)
     alive = best > -torch.inf
-    reached = State(target_of(dev, edges)) if dev.is_trie else follow_token(dev, state, tokens.view(-1))
+    if dev.is_trie:
+        reached: AnyState = State(target_of(dev, edges))
+    else:  # no token that is kept is EOS, which alone `advance` follows to elsewhere
+        reached = (advance if in_kernels else follow_token)(dev, state, tokens.view(-1))
     return Selection(best, parents, torch.where(alive, tokens, 0), only_where(dev, alive.view(-1), reached))
 
 

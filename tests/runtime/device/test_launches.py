@@ -80,11 +80,11 @@ def test_values_that_decide_something_are_read(read):
 
 
 def test_kernels_of_triton_are_counted_and_none_runs():
-    from maskwright.runtime.device.torch import triton_ops
+    from maskwright.runtime.device.torch.gpu import apply
 
     with launches.mode(), launches.pretending():
         masks, x = launches.numbers(2, 4, kind=torch.int32), launches.numbers(2, 128, kind=torch.float32)
         with launches.counting() as counter:
-            triton_ops.apply(masks, x, x)
+            apply.apply(masks, x, x)
     assert dict(counter.launches) == {"_apply_masks": 1}
     assert counter.bytes == 2 * 4 * 4 + 2 * 128 * 4

@@ -36,7 +36,7 @@ from tests.runtime.device import test_nested_operations as nested
 
 ARCHITECTURES = (90, *(pytest.param(each, marks=pytest.mark.slow) for each in (80, 100)))  # H100; A100, B200
 FLOATS = ("fp32", "fp16", "bf16")
-INTERPRETED = ("check_graphs", "check_nested", "check_layouts")
+INTERPRETED = ("check_graphs", "check_nested", "check_layouts", "check_select")
 
 
 def run(check: str, **more: str) -> None:
@@ -359,6 +359,35 @@ def check_nested() -> None:
             kinds |= {"rooms"} if calls.state_room.shape[0] or calls.distance_room.shape[0] else set()
             check_rows(table, nested.state_of(table, places[:12]), rng)
     assert kinds == {"searched", "dense", "ends", "one end", "rooms"}
+
+
+def check_select() -> None:
+    """The best continuations of graphs and nested tables are those of numpy, from masks and steps that are launched."""
+    from maskwright.runtime import torch_ops
+
+    rng = np.random.default_rng(0)
+    for seed, calls in ((1, False), (2, True), (3, False), (5, True)):
+        table: Any = nested.random_nested(seed) if calls else graphs.random_table(seed)
+        state: Any = State(graphs.some_nodes(table, 3)[:6])
+        if calls:
+            state = nested.state_of(table, nested.some_places(nested.random_model(seed), seed)[:6])
+        rows = len(state.node) // 2 * 2
+        state = type(state)(*(x[:rows] for x in state))
+        logits = rng.normal(size=(rows, table.vocab_size + 3)).astype(np.float32)
+        logits[0, 1] = np.nan
+        scores = rng.normal(size=(2, rows // 2)).astype(np.float32)
+        for renormalise in (False, True):
+            wanted = numpy_ops.select(table, logits, state, scores, 5, 0, renormalise)
+            with counted("text_masks") as launches:
+                got = torch_ops.select(on_device(table), *map(into, (logits, state, scores)), 5, 0, renormalise)
+            assert launches == ["_write_masks"]
+            alive = wanted.scores > -np.inf
+            assert alive.any()
+            np.testing.assert_allclose(got.scores.numpy(), wanted.scores, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(got.tokens.numpy(), wanted.tokens)
+            np.testing.assert_array_equal(got.parents.numpy()[alive], wanted.parents[alive])
+            for mine, theirs in zip(got.state, wanted.state, strict=True):
+                np.testing.assert_array_equal(mine.numpy(), theirs)
 
 
 def check_layouts() -> None:
