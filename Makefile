@@ -1,7 +1,13 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes its own environment in .venv.
 # CONTRIBUTING.md says what the others are for.
 
+# two of what `test` needs at a time: kernels are compiled while the environment is installed
+MAKEFLAGS += --jobs=2
+# tests start many processes: each reads what Python has compiled of the sources before
+export PYTHONDONTWRITEBYTECODE =
+
 VENV := .venv
+KERNELS := .venv-kernels
 LOWEST := .venv-lowest
 DEVICES := .venv-devices
 PYTHON ?= python3
@@ -27,8 +33,8 @@ test-slow: $(VENV)/dev kernels-ahead
 	MASKWRIGHT_JIT=0 $(PYTEST) -m slow
 
 # the library of all kernels, for this processor, in two to three minutes if any kernel has changed
-kernels-ahead: $(VENV)/dev
-	$(BIN)/python -m maskwright.kernels.ahead.build kernels/_native.abi3.so --here
+kernels-ahead: $(KERNELS)/made
+	PYTHONPATH=$(KERNELS)/src $(KERNELS)/bin/python -m maskwright.kernels.ahead.build kernels/_native.abi3.so --here
 
 test-lowest: $(LOWEST)/made
 	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(LOWEST)/cache $(LOWEST)/bin/pytest -m "not slow and not long" $(CORE)
@@ -93,6 +99,14 @@ $(VENV)/release: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --group release
 	touch $@
 
+# what compiles kernels, in seconds, so that it need not wait for torch
+$(KERNELS)/made: pyproject.toml
+	$(PYTHON) -m venv --clear $(KERNELS)
+	$(KERNELS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(KERNELS)/bin/python -m pip install --quiet --constraint constraints.txt --group kernels
+	mkdir -p $(KERNELS)/src && ln -sfn ../.. $(KERNELS)/src/maskwright
+	touch $@
+
 $(LOWEST)/made: pyproject.toml
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet uv
@@ -106,4 +120,4 @@ $(DEVICES)/made: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(DEVICES) build dist *.egg-info
+	rm -rf $(VENV) $(KERNELS) $(LOWEST) $(DEVICES) build dist *.egg-info

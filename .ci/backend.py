@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from setuptools.build_meta import *  # noqa: F403
 from setuptools.build_meta import get_requires_for_build_wheel as _requires
 
-_KERNELS = ("numba>=0.68", "numpy>=2.0", "safetensors>=0.4.3", "regex>=2023.10.3", "referencing>=0.35", "lark>=1.3")
+_PROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """Return what a wheel is built with: numba, and what kernels' modules import."""
-    return [*_requires(config_settings), *_KERNELS, "jsonschema-specifications>=2023.12.1"]
+    groups = tomllib.loads(_PROJECT.read_text())["dependency-groups"]
+    return [*_requires(config_settings), *groups["kernels"]]

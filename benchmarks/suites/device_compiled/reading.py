@@ -199,7 +199,8 @@ class Code:
     def bytes_moved(self) -> int:
         """Return the bytes that all instructions read outside VMEM and write there.
 
-        A gather reads what it fetches and its indices, not the array that it fetches from. Caches are not counted in.
+        A gather reads what it fetches and its indices, not the array that it fetches from. What a Pallas kernel copies
+        of the table is left out. Caches are not counted in.
         """
         total = 0
         for computation, one, times in self.running:
@@ -221,6 +222,8 @@ class Code:
             operand = self.computations[computation].get(name)
             if operand is None or operand.opcode == "constant" or not operand.nbytes_outside:
                 continue
+            if one.opcode == "custom-call" and self._table_array(computation, name) is not None:
+                continue  # a kernel of ours, which copies the rows it needs: how many, the code does not say
             total += min(operand.nbytes_outside, self._fetched(one, at, operand.nbytes_outside))
         return total
 

@@ -54,9 +54,9 @@ class Step:
     function: Callable[..., Any]
     shapes: Callable[[Any], tuple[Any, ...]]
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Return the shapes of all arguments, the table's first."""
-        table = TABLES[self.table]()
+    def arguments(self, platform: str) -> tuple[Any, ...]:
+        """Return the shapes of all arguments, the table's first, which is laid out for a platform."""
+        table = TABLES[self.table](platform)
         return (table, *self.shapes(table))
 
 
@@ -69,10 +69,10 @@ def shapes_of(tree: Any) -> Any:
 
 
 @functools.cache
-def sid_table(count: int) -> Any:
+def sid_table(count: int, platform: str) -> Any:
     """Return the shapes of a table of so many random semantic IDs."""
     sids = np.random.default_rng(0).integers(0, SID_VOCABULARY, (count, LENGTH), dtype=np.uint16)
-    return shapes_of(jax_ops.put(mw.compile_sids(sids, SID_VOCABULARY)))
+    return shapes_of(jax_ops.put(mw.compile_sids(sids, SID_VOCABULARY), platform=platform))
 
 
 @functools.cache
@@ -83,33 +83,33 @@ def vocabulary() -> mw.Vocabulary:
 
 
 @functools.cache
-def graph_table() -> Any:
+def graph_table(platform: str) -> Any:
     """Return the shapes of a graph: the table of a regular expression."""
-    return shapes_of(jax_ops.put(mw.compile_regex(PATTERN, vocabulary())))
+    return shapes_of(jax_ops.put(mw.compile_regex(PATTERN, vocabulary()), platform=platform))
 
 
 @functools.cache
-def nested_table() -> Any:
+def nested_table(platform: str) -> Any:
     """Return the shapes of a nested table: that of a JSON schema that refers to itself."""
-    return shapes_of(jax_ops.put(mw.compile_json_schema(SCHEMA, vocabulary()), on_demand=False))
+    return shapes_of(jax_ops.put(mw.compile_json_schema(SCHEMA, vocabulary()), on_demand=False, platform=platform))
 
 
 @functools.cache
-def arena_table() -> Any:
+def arena_table(platform: str) -> Any:
     """Return the shapes of an arena of the usual capacity, in which each row of a batch starts in a table."""
     arena = mw.Arena(vocabulary())
     handle = arena.add(mw.compile_json_schema(SCHEMA, vocabulary()))
-    return shapes_of(jax_ops.at(jax_ops.put(arena), [handle] * ROWS))
+    return shapes_of(jax_ops.at(jax_ops.put(arena, platform=platform), [handle] * ROWS))
 
 
 SID_COUNTS = {"10^5": 10**5, "10^6": 10**6, "10^7": 10**7}
-TABLES: dict[str, Callable[[], Any]] = {
+TABLES: dict[str, Callable[[str], Any]] = {
     **{f"SID {name}": functools.partial(sid_table, count) for name, count in SID_COUNTS.items()},
     "graph": graph_table,
     "nested": nested_table,
     "arena": arena_table,
 }
-"""Tables by name; each is made once."""
+"""Tables by name, given the platform; each is made once."""
 
 
 # ---------------------------------------------------------------------------------------- steps

@@ -17,7 +17,7 @@ from .targets import TARGETS
 
 def record(step: str, target: str) -> dict[str, Any]:
     """Return the counts of a step compiled for a target; seconds are those of the processor."""
-    arguments = STEPS[step].arguments()
+    arguments = STEPS[step].arguments(TARGETS[target].platform)
     begin = time.process_time()
     compiled = TARGETS[target].compile(STEPS[step].function, arguments)
     seconds = time.process_time() - begin

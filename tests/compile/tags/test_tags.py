@@ -202,7 +202,7 @@ def a_text(rng: random.Random, tag: dict[str, Any]) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.slow) for part in (2, 3))])
 @pytest.mark.parametrize("kind", ["plain", "values"])
 def test_random_tags_allow_what_looking_for_triggers_and_ends_says(kind, part, vocab, monkeypatch):
     """Membership, masks against single bytes, arrays against what is read as it is, both ways down where both are."""

@@ -789,7 +789,7 @@ def reached(ops, dev, inside, sequences):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["numpy", "torch", "host", "jax"])
+@pytest.mark.parametrize("name", ["numpy", "torch", "host", pytest.param("jax", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sequences", [ITEMS, [[7, 7], *ITEMS[:4], [1, 5], *ITEMS[4:]]], ids=["fixed", "ragged"])
 def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them(vocab, name, sequences):
     arena = Arena(vocab, SMALL)
@@ -815,7 +815,7 @@ def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("name", ["numpy", "torch", pytest.param("jax", marks=pytest.mark.slow)])
 def test_beams_of_an_arena_lead_to_the_items_that_were_written(vocab, name):
     arena = Arena(vocab, SMALL)
     sets = [ITEMS, [[2, 3, each[2]] for each in ITEMS]]

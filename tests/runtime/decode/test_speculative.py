@@ -62,7 +62,9 @@ def check(target: Toy, kind: str, found: Any, **options: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["ragged", pytest.param("sids", marks=pytest.mark.slow), "endless", "lists"])
+@pytest.mark.parametrize(
+    "kind", ["ragged", "lists", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sids", "endless"))]
+)
 @pytest.mark.parametrize(
     ("draft", "branches"),
     [
