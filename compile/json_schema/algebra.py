@@ -11,9 +11,11 @@ when it is first needed.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import ref
 
 NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT = (1 << k for k in range(7))
@@ -354,19 +356,25 @@ def any_of(parts: Iterable[Node]) -> Node:
     return found[0] if len(found) == 1 else AnyOf(*found)
 
 
-def negate(node: Node) -> Node:
-    """Return the complement; negations stand before atoms and `Reference` only."""
+def negate(node: Node, known: dict[Node, Node] | None = None) -> Node:
+    """Return the complement; negations stand before atoms and `Reference` only.
+
+    known: complements by node, so that a part that occurs several times is negated once.
+    """
     kind = type(node)
     if kind is Types:
         return Types(EVERYTHING & ~node.args[0])
     if kind is Not:
         part: Node = node.args[0]
         return part
-    if kind is AllOf:
-        return any_of(map(negate, node.args))
-    if kind is AnyOf:
-        return all_of(map(negate, node.args))
-    return Not(node)
+    if kind is not AllOf and kind is not AnyOf:
+        return Not(node)
+    known = {} if known is None else known
+    found = known.get(node)
+    if found is None:
+        parts = [negate(part, known) for part in node.args]
+        found = known[node] = any_of(parts) if kind is AllOf else all_of(parts)
+    return found
 
 
 def restrict(node: Node, kind: int, known: dict[Node, Node] | None = None) -> Node:
@@ -455,6 +463,36 @@ def atoms(*nodes: Node) -> list[Node]:
     return list(found)
 
 
+Answer = TypeVar("Answer")
+More = ParamSpec("More")
+
+
+def once_each(function: Callable[Concatenate[Node, More], Answer]) -> Callable[Concatenate[Node, More], Answer]:
+    """Let a function that asks itself about the parts of a formula ask about each part once, however many share it.
+
+    Written out, a formula can be exponentially larger than it is. The function must pass its other arguments on as they
+    are, and what it returns must not be changed.
+    """
+    asked = threading.local()
+
+    @wraps(function)
+    def answer(node: Node, /, *args: More.args, **kwargs: More.kwargs) -> Answer:
+        if type(node) is not AllOf and type(node) is not AnyOf:
+            return function(node, *args, **kwargs)
+        known: dict[Node, Answer] | None = getattr(asked, "known", None)
+        if known is None:
+            asked.known = {}
+            try:
+                return function(node, *args, **kwargs)
+            finally:
+                asked.known = None
+        if node not in known:
+            known[node] = function(node, *args, **kwargs)
+        return known[node]
+
+    return answer
+
+
 # ---------------------------------------------------------------------------------------------- what is left
 
 
@@ -477,15 +515,20 @@ def counted(node: Node) -> Node:
     return type(node)(low, high, *path) if low or high is not None else ANY
 
 
-def closes(node: Node) -> bool:
-    """Return whether an array or object may end when this is left of its formula."""
+def closes(node: Node, known: dict[Node, bool] | None = None) -> bool:
+    """Return whether an array or object may end when this is left of its formula.
+
+    known: the answers by node, for parts that formulas have in common.
+    """
     shape = type(node)
     if shape is Types:
         return bool(node.args[0])
-    if shape is AllOf:
-        return all(map(closes, node.args))
-    if shape is AnyOf:
-        return any(map(closes, node.args))
+    if shape is AllOf or shape is AnyOf:
+        known = {} if known is None else known
+        found = known.get(node)
+        if found is None:
+            found = known[node] = (all if shape is AllOf else any)(closes(part, known) for part in node.args)
+        return found
     if shape is Not:
         return not closes(node.args[0])
     if shape is ItemCount or shape is MemberCount:

@@ -220,15 +220,21 @@ class _Derivatives:
         left = Items((), rest) if prefix and place + 1 >= len(prefix) else node
         return ANY if not left.args[0] and is_any(self._builder.cases.flat(rest)) else left
 
-    def _after(self, node: Node, place: int) -> Node:
-        """Return the derivative of a formula by the item at a place: tests on the item, and what is left then."""
+    def _after(self, node: Node, place: int, known: dict[Node, Node] | None = None) -> Node:
+        """Return the derivative of a formula by the item at a place: tests on the item, and what is left then.
+
+        known: the derivatives by node, for parts that formulas have in common.
+        """
         shape = type(node)
         if shape is Types:
             return node
-        if shape is AllOf:
-            return all_of([self._after(part, place) for part in node.args])
-        if shape is AnyOf:
-            return any_of([self._after(part, place) for part in node.args])
+        if shape is AllOf or shape is AnyOf:
+            known = {} if known is None else known
+            found = known.get(node)
+            if found is None:
+                parts = [self._after(part, place, known) for part in node.args]
+                found = known[node] = all_of(parts) if shape is AllOf else any_of(parts)
+            return found
         if shape is Not:
             return negate(self._after(node.args[0], place))
         cases = self._builder.cases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...automata.budget import Meter
-from .algebra import ANY, EVERYTHING, NEVER, AllOf, AnyOf, Node, Not, Types, all_of, any_of, negate
+from .algebra import ANY, EVERYTHING, NEVER, AllOf, AnyOf, Node, Not, Types, all_of, negate
 from .disjoint import Disjoint
 
 
@@ -21,14 +21,7 @@ class Branches:
         """Return the complement of a node, each part of it made once."""
         if type(node) is Types:
             return ANY if not node.mask else NEVER if node.mask == EVERYTHING else negate(node)
-        if type(node) is not AllOf and type(node) is not AnyOf:
-            return negate(node)
-        found = self._negated.get(node)
-        if found is None:
-            parts = [self.negate(part) for part in node.args]
-            found = any_of(parts) if type(node) is AllOf else all_of(parts)
-            self._negated[node] = found
-        return found
+        return negate(node, self._negated)
 
     def size(self, node: Node) -> int:
         """Return the number of atoms that a formula has when written out."""

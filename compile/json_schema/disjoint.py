@@ -32,6 +32,7 @@ from .algebra import (
     Required,
     Types,
     Words,
+    once_each,
 )
 from .sketches import Listed
 
@@ -99,6 +100,7 @@ class Facts:
         return found
 
 
+@once_each
 def kinds(node: Node) -> int:
     """Return the types that a node's values may have, or more."""
     kind = type(node)

@@ -25,13 +25,17 @@ def mentioned(parts: Parts) -> tuple[tuple[str, ...], list[Members], list[Node]]
             names[atom.node] = None
     declared = frozenset([key for one in members for key, _ in one.args[0]])
     orders: dict[Node, list[list[str]]] = {}
+    seen: set[Node] = set()
     for part in parts:
-        _orders(part, declared, orders)
+        _orders(part, declared, orders, seen)
     return in_order([order for each in orders.values() for order in each]), list(members), list(names)
 
 
-def _orders(node: Node, declared: frozenset[str], orders: dict[Node, list[list[str]]]) -> None:
-    """Note the keys of each Members of a formula. Keys that are only required come last in their conjunction."""
+def _orders(node: Node, declared: frozenset[str], orders: dict[Node, list[list[str]]], seen: set[Node]) -> None:
+    """Note the keys of each Members of a formula. Keys that are only required come last in their conjunction.
+
+    seen: conjunctions and alternatives that are noted: formulas share parts, and one noted twice would add nothing.
+    """
     shape = type(node)
     if shape is Members:
         if node not in orders:
@@ -40,16 +44,17 @@ def _orders(node: Node, declared: frozenset[str], orders: dict[Node, list[list[s
         if node not in orders:
             orders[node] = [[key] for key in node.args[0] if key not in declared]
     elif shape is Not or shape is Lacks or shape is Beyond:
-        _orders(node.args[0], declared, orders)
-    elif shape is AllOf or shape is AnyOf:
+        _orders(node.args[0], declared, orders, seen)
+    elif (shape is AllOf or shape is AnyOf) and node not in seen:
+        seen.add(node)
         late = []
         for part in node.args:
             if type(part) is Required:
                 late.append(part)
             else:
-                _orders(part, declared, orders)
+                _orders(part, declared, orders, seen)
         for part in late:
-            _orders(part, declared, orders)
+            _orders(part, declared, orders, seen)
 
 
 def in_order(orders: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ from .algebra import (
     Unique,
     all_of,
     any_of,
+    once_each,
     restrict,
 )
 from .branches import Branches
@@ -369,6 +370,7 @@ def property_names(context: KeywordContext, value: Json) -> Node | None:
     return None if node is ANY else Names(node)
 
 
+@once_each
 def _has_reference(node: Node) -> bool:
     """Return whether a formula has a `Reference` in place."""
     return type(node) is Reference or (

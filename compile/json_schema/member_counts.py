@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .algebra import AllOf, AnyOf, MemberCount, Node, Not, Required
+from .algebra import AllOf, AnyOf, MemberCount, Node, Not, Required, once_each
 from .source import inexact
 
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
@@ -17,16 +17,17 @@ def least_count(node: Node) -> int:
     return 0
 
 
+@once_each
 def asks_for_several(node: Node) -> bool:
     """Return whether a formula asks for two members or more, so that it matters which keys are left."""
     shape = type(node)
     return least_count(node) > 1 or ((shape is AllOf or shape is AnyOf) and any(map(asks_for_several, node.args)))
 
 
-def check_counts(node: Node, required: int = 0) -> None:
+def check_counts(node: Node, required: int = 0, seen: set[tuple[Node, int]] | None = None) -> None:
     """Raise SchemaError if a formula asks for more members than an automaton can tell apart.
 
-    That is for two or more besides those that are required anyway.
+    That is for two or more besides those that are required anyway. seen: parts that are checked, with what is required.
     """
     shape = type(node)
     if least_count(node) - required > 1:
@@ -34,7 +35,11 @@ def check_counts(node: Node, required: int = 0) -> None:
         if path is not None:
             raise inexact(path, _TWICE, "that")
     elif shape is AllOf or shape is AnyOf:
+        seen = set() if seen is None else seen
+        if (node, required) in seen:
+            return
+        seen.add((node, required))
         if shape is AllOf:
             required += len({key for part in node.args if type(part) is Required for key in part.args[0]})
         for part in node.args:
-            check_counts(part, required)
+            check_counts(part, required, seen)

@@ -26,7 +26,7 @@ from ...automata import ops
 from ...automata.budget import Meter
 from ...automata.dfa import Dfa
 from ...automata.labelled import Labelled, labelled, relabelled, spelled
-from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, OneOfValues, Range, Types, atoms
+from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, OneOfValues, Range, Types, atoms, once_each
 from .memo import remembered
 from .number_bounds import interval
 from .number_texts import dfa_of_values, dfa_of_words, fraction_of, grammar, plain_text, signed
@@ -64,6 +64,7 @@ def _numbers(parts: tuple[Node, ...], meter: Meter) -> Labelled | None:
     return labelled([dfas.get(i, nothing) for i in range(len(parts))], meter)
 
 
+@once_each
 def holds(node: Node, value: Decimal, meter: Meter) -> bool:
     """Whether a number is in a formula as `algebra.restrict` makes it for NUMBER."""
     kind = type(node)
@@ -103,6 +104,7 @@ def _texts(node: Node, meter: Meter) -> Dfa | list[bytes]:
     return remembered(_languages, (node, whole), lambda: _regular(node, whole, meter))
 
 
+@once_each
 def _signs(node: Node) -> tuple[bool, bool, bool] | None:
     """Return whether the negative numbers, zero and the positive ones are in, if only the sign matters, else None."""
     kind = type(node)
@@ -130,6 +132,7 @@ def _signs(node: Node) -> tuple[bool, bool, bool] | None:
     return None
 
 
+@once_each
 def _is_whole(node: Node) -> bool:
     """Whether the formula says outright that its numbers are integral."""
     kind = type(node)
@@ -140,6 +143,7 @@ def _is_whole(node: Node) -> bool:
     return kind is Integer
 
 
+@once_each
 def _values(node: Node, meter: Meter) -> Iterable[Decimal] | None:
     """Return the formula's numbers, each once, if it lists them, else None."""
     kind = type(node)
@@ -205,6 +209,7 @@ def _adjusted(value: Decimal) -> int:
     return max(value.adjusted(), -value.adjusted()) if value else 0
 
 
+@once_each
 def _bounds(node: Node) -> tuple[Decimal | None, Decimal | None]:
     """Return bounds between which the formula's numbers lie, None where none is plain to see."""
     kind = type(node)
@@ -219,6 +224,7 @@ def _bounds(node: Node) -> tuple[Decimal | None, Decimal | None]:
     return None, None
 
 
+@once_each
 def _step(node: Node) -> Fraction | None:
     """Return a number of which all the formula's numbers are multiples, None where none is plain to see."""
     kind = type(node)
@@ -247,6 +253,7 @@ def _step(node: Node) -> Fraction | None:
     return None
 
 
+@once_each
 def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
     """Return the plain texts of a formula's numbers; whole: those without a fraction."""
     kind = type(node)

@@ -15,7 +15,7 @@ from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.nfa import Nfa
 from ...automata.subsets import determinize
-from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, all_of, atoms
+from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, all_of, atoms, once_each
 from .number_texts import BYTE_CLASSES, NUM_CLASSES, check_digits, factor_and_scale, fraction_of, grammar
 
 _MANY_REMAINDERS = 20_000  # states above which the multiples within bounds are listed instead
@@ -47,6 +47,7 @@ def multiples(of: Decimal, meter: Meter) -> Dfa:
     return _told_by_remainder(np.arange(factor) == 0, places, False, meter)
 
 
+@once_each
 def is_about_remainders(node: Node) -> bool:
     """Whether a formula asks for nothing but of what a number is a multiple."""
     kind = type(node)
@@ -82,6 +83,7 @@ def by_remainder(parts: list[Node], meter: Meter) -> Dfa | None:
     return _told_by_remainder(inside, places, finer, meter)
 
 
+@once_each
 def truths_of(node: Node, truths: Mapping[Node, NDArray[np.bool_]]) -> NDArray[np.bool_]:
     """Return where a formula holds, given where its atoms do."""
     kind = type(node)

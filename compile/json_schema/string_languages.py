@@ -19,7 +19,7 @@ from ...automata.minimize import canonical
 from ...errors import SchemaError
 from ..regex.lower import to_dfa
 from . import formats
-from .algebra import AllOf, AnyOf, Format, Length, Node, Not, Pattern, Types, Words, atoms
+from .algebra import AllOf, AnyOf, Format, Length, Node, Not, Pattern, Types, Words, atoms, once_each
 from .memo import remembered
 
 _languages: dict[object, Dfa] = {}
@@ -100,6 +100,7 @@ def holds(node: Node, text: str, meter: Meter | None = None) -> bool:
     return told
 
 
+@once_each
 def truth_of(node: Node, text: str, meter: Meter) -> bool | None:
     """Return whether a string is in a formula; None if it is in the gap of a format that decides."""
     kind = type(node)

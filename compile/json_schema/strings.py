@@ -15,7 +15,7 @@ from ...automata.budget import Meter
 from ...automata.dfa import Dfa
 from ...automata.labelled import Labelled, labelled, minimized, overlaid, relabelled
 from ...automata.utf8 import characters_left
-from .algebra import AllOf, AnyOf, Length, Node, Not, Types, Words, atoms
+from .algebra import AllOf, AnyOf, Length, Node, Not, Types, Words, atoms, once_each
 from .memo import remembered
 from .skeleton import Bounded, Finite, Free, Regular, StringSet
 from .string_languages import counted, is_text, language, nothing, spelled_out, truth_of, uncut, utf8_of
@@ -140,6 +140,7 @@ def _by_length(parts: Mapping[int, Node], meter: Meter) -> StringSet | None:
     return Regular(Labelled(text.class_of, rows, np.delete(ends, inner)))
 
 
+@once_each
 def _fits(node: Node, length: int) -> bool:
     """Whether the strings of a length are in a formula that is about lengths alone."""
     kind = type(node)
@@ -153,6 +154,7 @@ def _fits(node: Node, length: int) -> bool:
     return (all if kind is AllOf else any)(_fits(part, length) for part in node.args)
 
 
+@once_each
 def _words(node: Node, meter: Meter) -> Sequence[str] | None:
     """Return the strings of a formula that lists them, else None."""
     kind = type(node)

@@ -150,17 +150,29 @@ class UnorderedDerivatives(MemberDerivatives):
         row[letter] = found
         return found
 
-    def _without_negative(self, node: Node) -> Node:
-        """Return a formula without the parts that ask that some member fail: part of the whole formula."""
+    def _without_negative(self, node: Node, known: dict[Node, Node] | None = None) -> Node:
+        """Return a formula without the parts that ask that some member fail: part of the whole formula.
+
+        known: the results by node, for parts that formulas have in common.
+        """
         if not self._is_negative(node):
             return node
         if type(node) is not AllOf and type(node) is not AnyOf:
             return node if type(node) is Not and type(node.args[0]) is Required else NEVER
-        parts = map(self._without_negative, node.args)
-        return all_of(parts) if type(node) is AllOf else any_of(parts)
+        known = {} if known is None else known
+        found = known.get(node)
+        if found is None:
+            parts = [self._without_negative(part, known) for part in node.args]
+            found = known[node] = all_of(parts) if type(node) is AllOf else any_of(parts)
+        return found
 
-    def _forgotten(self, node: Node, beside: tuple[Members, ...]) -> Node:
-        """Return a formula in which no `Beyond` names a key that cannot fail; beside: Members that must hold."""
+    def _forgotten(
+        self, node: Node, beside: tuple[Members, ...], known: dict[tuple[Node, tuple[Members, ...]], Node] | None = None
+    ) -> Node:
+        """Return a formula in which no `Beyond` names a key that cannot fail; beside: Members that must hold.
+
+        known: the results by node and `beside`, for parts that formulas have in common.
+        """
         shape = type(node)
         if shape is Not and type(node.args[0]) is Beyond:
             members, keys = node.args[0].args
@@ -168,11 +180,16 @@ class UnorderedDerivatives(MemberDerivatives):
             if len(told) < len(keys):
                 return Not(Beyond(members, frozenset(told)) if told else members)
         elif (shape is AllOf or shape is AnyOf) and self._is_negative(node):
-            if shape is AllOf:
-                beside = (*beside, *[part for part in node.args if type(part) is Members])
-            parts = [self._forgotten(part, beside) for part in node.args]
-            if any(map(is_not, parts, node.args)):
-                return all_of(parts) if shape is AllOf else any_of(parts)
+            known = {} if known is None else known
+            found = known.get((node, beside))
+            if found is None:
+                held = (*beside, *[part for part in node.args if type(part) is Members]) if shape is AllOf else beside
+                parts = [self._forgotten(part, held, known) for part in node.args]
+                found = node
+                if any(map(is_not, parts, node.args)):
+                    found = all_of(parts) if shape is AllOf else any_of(parts)
+                known[node, beside] = found
+            return found
         return node
 
     def _is_held(self, members: Members, letter: int, beside: tuple[Members, ...]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .algebra import ANY, NEVER, AllOf, AnyOf, Node, Not, Types, all_of, any_of, is_never, negate
+from .algebra import ANY, NEVER, AllOf, AnyOf, Node, Not, Types, all_of, any_of, is_never, negate, once_each
 
 MANY = 4  # as many tests for listed values are told apart by their values, not one by one
 Case = tuple[Node, tuple[Node, ...]]
@@ -174,6 +174,7 @@ def by_conjunction(node: Node) -> list[Case] | None:
     return [(condition, (rest[0] if len(rest) == 1 else AllOf(*rest) if rest else ANY,))]
 
 
+@once_each
 def _has_test(node: Node) -> bool:
     """Return whether a formula has a test."""
     shape = type(node)

@@ -9,8 +9,10 @@ import os
 import random
 import re
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import jsonschema._keywords
@@ -809,6 +811,30 @@ def itself():
     return schema
 
 
+def member(i: int) -> dict[str, Any]:
+    return {"properties": {f"k{i}": {"const": i}}, "required": [f"k{i}"]}
+
+
+LINKS: dict[str, Callable[[int, Any], Any]] = {  # what names the next twice: written out, it is 2^n times as long
+    "if, then, else not": lambda i, to: {"if": member(i), "then": to, "else": {"not": to}},
+    "a condition": lambda i, to: {"if": to, "then": member(i), "else": {"required": [f"q{i}"]}},
+    "one of": lambda i, to: {"oneOf": [{"allOf": [to, member(i)]}, {"allOf": [to, {"required": [f"q{i}"]}]}]},
+    "any of": lambda i, to: {"anyOf": [{"allOf": [to, member(i)]}, {"not": to, "required": [f"q{i}"]}]},
+    "items": lambda i, to: {"anyOf": [{"items": to}, {"items": {"not": to}}]},
+    "patterns": lambda i, to: {"if": {"pattern": f"a{i}"}, "then": to, "else": {"not": to}},
+    "multiples": lambda i, to: {"if": {"multipleOf": i + 2}, "then": to, "else": {"not": to}},
+    "bounds": lambda i, to: {"if": {"minimum": i}, "then": to, "else": {"not": to}},
+    "counts": lambda i, to: {"if": {"minProperties": i + 1}, "then": to, "else": {"not": to}},
+}
+
+
+def chained(link: str, levels: int) -> dict[str, Any]:
+    """A chain of definitions, each of which names the next twice."""
+    defs: dict[str, Any] = {f"d{i}": LINKS[link](i, {"$ref": f"#/$defs/d{i + 1}"}) for i in range(levels)}
+    defs[f"d{levels}"] = {"type": ["object", "array", "string", "number"]}
+    return {"$defs": defs, "$ref": "#/$defs/d0"}
+
+
 ANY_END = (None, SchemaError, BudgetError)
 INTEGER = {"type": "integer"}
 HOSTILE = {
@@ -942,6 +968,7 @@ HOSTILE = {
     "5,000 groups": (SchemaError, lambda: {"pattern": "(" * 5_000 + "a" + ")" * 5_000}),
     "a pattern of 100,000 characters": (ANY_END, lambda: {"pattern": "a" * 100_000}),
     "10,000 items of their own": (ANY_END, lambda: {"prefixItems": [{"const": i} for i in range(10_000)]}),
+    **{f"a chain by {link}": (ANY_END, lambda k=link: chained(k, 30)) for link in LINKS},
     "100,000 definitions": (None, lambda: {"$defs": dict.fromkeys(named(100_000), INTEGER), "type": "null"}),
 }
 
@@ -966,6 +993,23 @@ def test_hostile_schemas_end_in_an_answer_or_an_error_within_the_budget(name, la
     assert time.process_time() - begin < 1.2 * seconds + 6
     endings = expected if isinstance(expected, tuple) else (expected,)
     assert found in endings or (lazy and found is None and BudgetError in endings)
+
+
+@pytest.mark.parametrize("link", sorted(LINKS.keys() - {"counts"}))  # which is refused by name
+def test_parts_that_formulas_share_mean_what_they_mean_alone(link):
+    schema = chained(link, 3)
+    table = mw.compile_json_schema(schema, vocabulary(256), any_order=True)
+    validator = jsonschema.Draft202012Validator(schema)
+    rng, seen = random.Random(link), set()
+    for _ in range(150):
+        keys = [key for i in range(3) for key in (f"k{i}", f"q{i}")]
+        value: Any = {key: rng.choice([int(key[1]), 7]) for key in keys if rng.random() < 0.5}
+        if "k" not in json.dumps(LINKS[link](0, True)):
+            value = rng.choice([rng.randrange(0, 70), f"a{rng.randrange(5)}a{rng.randrange(5)}", [value, 3], value])
+        inside = validator.is_valid(value)
+        assert not takes(table, json.dumps(value)) or inside
+        seen.add(inside and takes(table, json.dumps(value)))
+    assert True in seen
 
 
 @pytest.mark.long
