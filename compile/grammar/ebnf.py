@@ -17,10 +17,9 @@ from typing import NoReturn
 from ...automata.budget import Budget, Meter
 from ...automata.utf8 import ANY, Ranges, char_class, complement_ranges, normalize_ranges
 from ...errors import ConstraintError, GrammarError
-from .form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
+from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 
 _MOST_NESTING = 100  # parentheses in parentheses
-_MOST_TIMES = 2**31 - 1
 
 _NAME = {True: re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), False: re.compile(r"[A-Za-z0-9_-]+")}  # by whether EBNF
 _HEAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\[[^\]\n]*\][ \t]*(?=::=)|\s*(?=::=))")
@@ -229,10 +228,10 @@ class Reader:
         if not found:
             self.fail("a number of times is written {2}, {2,} or {2,5}", begin)
         self.at = found.end()
-        low = int(found[1]) if len(found[1]) < 20 else _MOST_TIMES + 1
-        high = low if found[2] is None else int(found[3]) if found[3] else None
-        if max(low, high or 0) > _MOST_TIMES:
-            self.fail(f"this repeats more often than {_MOST_TIMES:,} times: lower the number", begin)
+        low = times(found[1])
+        high = low if found[2] is None else times(found[3]) if found[3] else None
+        if max(low, high or 0) > MOST_TIMES:
+            self.fail(f"this repeats more often than {MOST_TIMES:,} times: lower the number", begin)
         if high is not None and high < low:
             self.fail(f"at least {low} and at most {high} times is never: exchange the numbers", begin)
         return low, high

@@ -97,3 +97,15 @@ class Grammar:
     def error(self, message: str, rule: str) -> GrammarError:
         """Return an error about a rule."""
         return GrammarError(message, self.source, (self.where or {}).get(rule, 0))
+
+
+MOST_TIMES = 2**31 - 1
+"""The most often that a grammar may repeat something."""
+
+
+def times(digits: str) -> int:
+    """Return the number that decimal digits write, or one more than `MOST_TIMES` if it is larger.
+
+    Python reads no more than some thousands of digits.
+    """
+    return min(int(digits.lstrip("0") or 0), MOST_TIMES + 1) if len(digits.lstrip("0")) <= 10 else MOST_TIMES + 1

@@ -31,7 +31,7 @@ from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
 from ...errors import ConstraintError, GrammarError, RegexError
-from .form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text
+from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .lark_definitions import Definition, FaultError, Literals, Module
 from .lark_parser import parsed
 from .terminals import in_any_case, words
@@ -204,9 +204,10 @@ class _Reader:
         sign = str(children[1])
         if sign != "~":
             return {"*": (0, None), "+": (1, None), "?": (0, 1)}[sign]
-        low = high = int(children[2])
-        if len(children) == 4:
-            high = int(children[3])
+        low, *more = [times(str(child)) for child in children[2:]]
+        high = more[0] if more else low
+        if max(low, high) > MOST_TIMES:
+            self.fail(f"this repeats more often than {MOST_TIMES:,} times: lower the number", children[1])
         if not 0 <= low <= high:
             self.fail(f"{low} to {high} times is never: exchange the numbers", children[1])
         return low, high

@@ -49,12 +49,16 @@ def number(value: object) -> Decimal | None:
     return None
 
 
-def one_of(values: Iterable[object]) -> Node:
-    """Return the node of the values equal to one of `values`. Raises ValueError if one is no JSON value."""
+def one_of(values: Iterable[object], known: dict[int, Node] | None = None) -> Node:
+    """Return the node of the values equal to one of `values`. Raises ValueError if one is no JSON value.
+
+    known: the nodes of objects and arrays by their identity, as values may share parts.
+    """
     words: dict[str, None] = {}
     numbers: list[Decimal] = []
     mask = 0
     others: list[Node] = []
+    known = {} if known is None else known
     for value in values:
         if type(value) is str:
             words[value] = None
@@ -67,7 +71,10 @@ def one_of(values: Iterable[object]) -> Node:
         elif (decimal := number(value)) is not None:
             numbers.append(decimal)
         else:
-            others.append(_compound(value))
+            node = known.get(id(value))
+            if node is None:
+                node = known[id(value)] = _compound(value, known)
+            others.append(node)
     parts: list[Node] = []
     if words:
         check_text("".join(words))
@@ -92,7 +99,7 @@ def check_text(text: str) -> None:
             ) from None
 
 
-def _compound(value: object) -> Node:
+def _compound(value: object, known: dict[int, Node]) -> Node:
     """Return the node of one object, array or other value."""
     if isinstance(value, dict):
         members = []
@@ -100,7 +107,7 @@ def _compound(value: object) -> Node:
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r} of an object is no string")
             check_text(key)
-            members.append((key, one_of([member])))
+            members.append((key, one_of([member], known)))
         if not members:
             return all_of([_OBJECT, Members((), (), NEVER)])
         return all_of([_OBJECT, Members(tuple(members), (), NEVER), Required(tuple(value))])
@@ -108,7 +115,7 @@ def _compound(value: object) -> Node:
         size = len(value)
         if not size:
             return all_of([_ARRAY, ItemCount(0, 0)])
-        return all_of([_ARRAY, Items(tuple(one_of([item]) for item in value), NEVER), ItemCount(size, size)])
+        return all_of([_ARRAY, Items(tuple(one_of([item], known) for item in value), NEVER), ItemCount(size, size)])
     if isinstance(value, str):
         check_text(value)
         return all_of([_STRING, Words((str(value),))])

@@ -37,7 +37,10 @@ def _text(contents: Any) -> str:
         level = _inside(level)
     try:
         return json.dumps(contents)
-    except TypeError:  # a Decimal, which must not look like a string
+    except (
+        TypeError,
+        ValueError,
+    ):  # a Decimal, which must not look like a string; a number too long for Python to write
         return _digest(contents)
 
 
@@ -77,6 +80,11 @@ def _digest(contents: Whole) -> str:
             parts = list(whole.items() if isinstance(whole, dict) else enumerate(whole))
             if any(known.get(id(part)) == _BEGUN for _, part in parts):
                 return uuid.uuid4().hex
-            said = [f"{key!r}:{known.get(id(part)) or type(part).__name__ + repr(part)}" for key, part in parts]
+            said = [f"{key!r}:{known.get(id(part)) or type(part).__name__ + _said(part)}" for key, part in parts]
             known[id(whole)] = hashlib.sha256("\0".join((type(whole).__name__, *said)).encode()).hexdigest()
     return known[id(contents)]
+
+
+def _said(part: object) -> str:
+    """Return what tells a part without an inside from others. Python limits how many decimal digits it writes."""
+    return hex(part) if type(part) is int else repr(part)

@@ -80,6 +80,7 @@ class _Lowering:
 
     def language(self, node: Node, markers: int = 0) -> Dfa:
         """Return the language of a tree taken as the whole text, over the bytes and `markers` markers in the tree."""
+        self.meter.check(doing="taking lookarounds apart")
         node = _at_edge(_at_edge(node, True, None), False, None)
         found = _assertions(node)
         if not found:
@@ -334,13 +335,12 @@ def _at_edge(node: Node, left: bool, beyond: Node | None) -> Node:
         return Union(tuple(_at_edge(item, left, beyond) for item in node.items))
     if isinstance(node, Repeat):
         return Repeat(_at_edge(node.item, left, None), node.low, 1) if node.high == 1 else node
-    items = list(_items(node))
-    i = 0 if left else len(items) - 1
-    while 0 <= i < len(items):
+    items: list[Node | None] = list(_items(node))
+    for i in range(len(items)) if left else reversed(range(len(items))):
         item = items[i]
-        rest = items[1:] if left else items[:-1]
         if isinstance(item, Anchor):
             if beyond is not None:  # the item at the very edge, and anchored
+                rest = _items(node)[1:] if left else _items(node)[:-1]
                 if item.kind in ("start", "end"):
                     return _at_edge(_concat(rest), left, None)
                 if item.kind == "last newline":
@@ -349,17 +349,14 @@ def _at_edge(node: Node, left: bool, beyond: Node | None) -> Node:
                 edge = _optional(_concat((beyond, line) if left else (line, beyond)))
                 return _concat((edge, *rest) if left else (*rest, edge))
             if item.kind in _LOOKS[left]:
-                del items[i]
-                i -= not left
-                continue
+                items[i] = None
         elif isinstance(item, Look) and item.behind == left and isinstance(item.item, Chars):
             items[i] = EMPTY if item.negated else Chars(())  # there is no character
         elif not isinstance(item, (Look, Boundary)):
             if isinstance(item, (Concat, Union, Repeat)):
                 items[i] = _at_edge(item, left, beyond)
             break
-        i += 1 if left else -1
-    return _concat(items)
+    return _concat([item for item in items if item is not None])
 
 
 def _anchored(node: Node, left: bool) -> bool:

@@ -384,6 +384,8 @@ LARK_ERRORS: list[tuple[str, str, int, int]] = [
     ('start: a{"b"}\na{x}: "c" a{b{x}} |\nb{x}: x', "ever larger", 2, 11),
     ('start: a{"b"}\na{x, x}: x', "two parameters", 2, 1),
     ('start: "a"~3..2', "3 to 2 times", 1, 11),
+    ('start: "a"~1..99999999999', "repeats more often than", 1, 11),
+    ('start: "a"~-1', "times is never", 1, 11),
     ('start: "a".."bc"', "one character at either end", 1, 8),
     ('start: "b".."a"', "backwards", 1, 8),
     ('start: ""', "Empty terminals are not allowed", 1, 8),
@@ -423,6 +425,15 @@ LARK_ERRORS: list[tuple[str, str, int, int]] = [
 @pytest.mark.parametrize(("text", "message", "line", "column"), LARK_ERRORS)
 def test_errors_in_lark_grammars_point_at_what_is_wrong(text: str, message: str, line: int, column: int) -> None:
     check_error(read_lark, text, message, line, column)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [(read_lark, 'start: "a"~1..{}'), (read_gbnf, 'root ::= "a"{{1,{}}}'), (read_ebnf, 'root ::= "a"{{{}}}')],
+)
+def test_numbers_longer_than_python_reads_are_refused_by_name(read: Callable[[str], Grammar], text: str) -> None:
+    with pytest.raises(GrammarError, match="repeats more often than"):
+        read(text.format("9" * 5000))
 
 
 def check_error(read: Callable[[str], Grammar], text: str, message: str, line: int, column: int) -> None:

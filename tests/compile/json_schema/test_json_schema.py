@@ -835,6 +835,14 @@ def chained(link: str, levels: int) -> dict[str, Any]:
     return {"$defs": defs, "$ref": "#/$defs/d0"}
 
 
+def doubled(levels: int) -> dict[str, Any]:
+    """An object that holds another twice, and so on: written out, it is 2^n times as long."""
+    value: dict[str, Any] = {"a": 1}
+    for _ in range(levels):
+        value = {"a": value, "b": value}
+    return value
+
+
 ANY_END = (None, SchemaError, BudgetError)
 INTEGER = {"type": "integer"}
 HOSTILE = {
@@ -942,6 +950,10 @@ HOSTILE = {
     "a billion members of few": (ANY_END, lambda: {"minProperties": 10**9, "propertyNames": {"enum": ["a", "b"]}}),
     "a billion things to contain": (BudgetError, lambda: {"contains": {"const": 1}, "minContains": 10**9}),
     "a billion letters": (BudgetError, lambda: {"type": "string", "maxLength": 10**9, "pattern": "^[a-z]*$"}),
+    "a minimum of 5,000 digits": (ANY_END, lambda: {"type": "integer", "minimum": 10**5000}),
+    "a length of 5,000 digits": (SchemaError, lambda: {"type": "string", "minLength": 10**5000}),
+    "a constant of 5,000 digits": (None, lambda: {"const": 10**5000}),
+    "a constant of shared parts": (ANY_END, lambda: {"const": doubled(40)}),
     "a minimum of 1e400": (None, lambda: '{"type": "number", "minimum": 1e400}'),
     "a minimum of 1e99999": (ANY_END, lambda: '{"type": "integer", "minimum": 1e99999}'),
     "a minimum of 1e999999999": (BudgetError, lambda: '{"type": "integer", "minimum": 1e999999999}'),

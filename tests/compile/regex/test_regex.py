@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import re
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -561,3 +562,12 @@ def test_a_set_is_one_node_of_ranges() -> None:
     node = parse("[a-cb-d\ud900x]")
     assert isinstance(node, Chars)
     assert node.ranges == ((97, 100), (120, 120))
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)" * 50_000 + "a", r"\b" * 50_000 + "a", "^" * 50_000 + "a" + "$" * 50_000])
+def test_many_assertions_end_within_the_budget(pattern):
+    vocabulary = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    begin = time.process_time()
+    with contextlib.suppress(mw.ConstraintError):
+        mw.compile_regex(pattern, vocabulary, budget=mw.Budget(seconds=1))
+    assert time.process_time() - begin < 5
