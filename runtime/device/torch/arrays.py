@@ -195,17 +195,17 @@ def keep_packed(x: Tensor, words: Tensor, size: int, in_place: bool = False) -> 
 
     in_place: write to x itself.
     """
-    if compat.is_plain(words) and words.device.type == "cpu" and is_writable(x):
-        masks = np.ascontiguousarray(words.numpy()).view(np.uint32)
-        if in_place:
-            return noted(write_lowest(masks, x))
-        return write_lowest(masks, x.clone(memory_format=torch.contiguous_format))
     if takes_logits(x):
         from .gpu import apply  # Triton is slow to import
 
         if in_place:
             return noted(apply.apply(words, x, x))
         return apply.apply(words, x, torch.empty_like(x, memory_format=torch.contiguous_format))
+    if compat.is_plain(words) and words.device.type == "cpu" and is_writable(x):
+        masks = np.ascontiguousarray(words.numpy()).view(np.uint32)
+        if in_place:
+            return noted(write_lowest(masks, x))
+        return write_lowest(masks, x.clone(memory_format=torch.contiguous_format))
     if not in_place:
         return keep(x, -unpack(words, size).int(), size)
     forbidden = torch.nn.functional.pad(~unpack(words, size), (0, x.shape[1] - size), value=True)

@@ -92,7 +92,7 @@ def find_token(header, AT: tl.constexpr, low, last, token, TOKEN: tl.constexpr):
     """Return where a token stands among the sorted tokens low .. last of an array, and whether it does."""
     high = last
     while low < high:
-        middle = (low + high) >> 1
+        middle = low + ((high - low) >> 1)
         if tokens_at(header, AT, middle, True, TOKEN) < token:
             low = middle + 1
         else:
@@ -141,7 +141,7 @@ def site_target(header, site, symbol, inside):  # type: ignore[no-untyped-def]
         low, high = symbol * 0 + first, symbol * 0 + last
         left = last - first
         while left > 0:
-            middle = (low + high) >> 1
+            middle = low + ((high - low) >> 1)
             searching = inside & (low < high)
             below = tl.load(symbols + middle, mask=searching, other=0) < symbol
             low = tl.where(searching & below, middle + 1, low)
