@@ -1,8 +1,6 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes its own environment in .venv.
 # CONTRIBUTING.md says what the others are for.
 
-# two of what `test` needs at a time: kernels are compiled while the environment is installed
-MAKEFLAGS += --jobs=2
 # tests start many processes: each reads what Python has compiled of the sources before
 export PYTHONDONTWRITEBYTECODE =
 
@@ -22,8 +20,9 @@ CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/
 demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
 
-# tests run on kernels that were compiled ahead, as in a wheel
-test: $(VENV)/dev check kernels-ahead
+# tests run on kernels that were compiled ahead, as in a wheel: these are made while the environment is installed
+test:
+	$(MAKE) --jobs=2 $(VENV)/dev check kernels-ahead
 	MASKWRIGHT_JIT=0 $(PYTEST) -m "not slow"
 
 test-fast: $(VENV)/dev kernels-ahead

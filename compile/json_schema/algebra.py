@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from operator import is_
+from typing import Any, Self, TypeVar, TypeVarTuple, Unpack
 from weakref import ref
 
 NULL, FALSE, TRUE, NUMBER, STRING, ARRAY, OBJECT = (1 << k for k in range(7))
@@ -464,30 +465,31 @@ def atoms(*nodes: Node) -> list[Node]:
 
 
 Answer = TypeVar("Answer")
-More = ParamSpec("More")
+More = TypeVarTuple("More")
 
 
-def once_each(function: Callable[Concatenate[Node, More], Answer]) -> Callable[Concatenate[Node, More], Answer]:
+def once_each(function: Callable[[Node, Unpack[More]], Answer]) -> Callable[[Node, Unpack[More]], Answer]:
     """Let a function that asks itself about the parts of a formula ask about each part once, however many share it.
 
-    Written out, a formula can be exponentially larger than it is. The function must pass its other arguments on as they
-    are, and what it returns must not be changed.
+    Written out, a formula can be exponentially larger than it is. Answers hold for the very arguments that were passed
+    on with a part, and must not be changed.
     """
     asked = threading.local()
 
     @wraps(function)
-    def answer(node: Node, /, *args: More.args, **kwargs: More.kwargs) -> Answer:
+    def answer(node: Node, /, *args: *More) -> Answer:
         if type(node) is not AllOf and type(node) is not AnyOf:
-            return function(node, *args, **kwargs)
-        known: dict[Node, Answer] | None = getattr(asked, "known", None)
-        if known is None:
-            asked.known = {}
+            return function(node, *args)
+        before: tuple[tuple[Any, ...], dict[Node, Answer]] | None = getattr(asked, "before", None)
+        if before is None or not all(map(is_, before[0], args)):  # from elsewhere, or about something else
+            asked.before = args, {}
             try:
-                return function(node, *args, **kwargs)
+                return function(node, *args)
             finally:
-                asked.known = None
+                asked.before = before
+        known = before[1]
         if node not in known:
-            known[node] = function(node, *args, **kwargs)
+            known[node] = function(node, *args)
         return known[node]
 
     return answer

@@ -23,7 +23,7 @@ def takes(dev: TpuTable, logits: Array, level: int) -> bool:
     """
     shape = dev.level(level)
     narrow = logits.dtype.itemsize <= 4 and logits.shape[1] <= _MOST_COLUMNS
-    return narrow and (shape.dense or shape.width <= WIDEST)
+    return logits.shape[0] > 0 and narrow and (shape.dense or shape.width <= WIDEST)
 
 
 def select(

@@ -42,3 +42,8 @@ def is_as_stored(x: Tensor) -> bool:
 def has_openmp() -> bool:
     """Return whether torch was built with OpenMP."""
     return torch._C.has_openmp
+
+
+def is_rocm() -> bool:
+    """Return whether this torch is for AMD's GPUs, which it calls CUDA devices too."""
+    return torch.version.hip is not None

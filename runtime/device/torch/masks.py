@@ -26,7 +26,6 @@ from .memory import (
     is_writable,
     logits_at,
     noted,
-    takes_logits,
     takes_triton,
     torch_team,
     write_lowest,
@@ -43,7 +42,7 @@ def unfold(dev: TorchTable, state: AnyState, table: Tensor, width: int, remainin
     """
     node, size, calls = state.node, dev.masks.shape[1], dev.calls
     yes, no = table[255, 0], table[0, 0]
-    last = None if remaining is None else (remaining.clamp(max=UNREACHABLE) - 1)[:, None]  # below what cannot end
+    last = None if remaining is None else (remaining.clamp(0, UNREACHABLE) - 1)[:, None]  # below what cannot end
     stack = None if calls is None else stacks.stacks_of(calls, state, last is not None)
     around = None if stack is None else stepping.around_of(stacks, stack, stack.height[:, None])
     base = base_of(dev, node)
@@ -174,7 +173,7 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None = None) -
         masks = np.empty((state.node.shape[0], -(-dev.vocab_size // 32)), np.uint32)
         _packed(dev, state, remaining, masks)
         return torch.from_numpy(masks.view(np.int32))
-    if is_narrow(dev) and takes_triton(*state, *(() if remaining is None else (remaining,))):
+    if run_in_kernels(dev, state, remaining):
         from .gpu import text_masks  # Triton is slow to import
 
         return text_masks.bitmask(dev, state, remaining)
@@ -190,7 +189,7 @@ def mask_logits(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Ten
     check_masking(dev, logits, state, remaining)
     if on_host(dev, state, remaining) and is_writable(logits):
         return _mask_on_host(dev, logits.clone(memory_format=torch.contiguous_format), state, remaining)
-    if takes_logits(logits):
+    if run_in_kernels(dev, state, remaining):
         return keep_packed(logits, bitmask(dev, state, remaining), dev.vocab_size)
     return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
 
@@ -204,7 +203,7 @@ def mask_logits_(dev: TorchTable, logits: Tensor, state: AnyState, remaining: Te
     check_masking(dev, logits, state, remaining)
     if on_host(dev, state, remaining) and is_writable(logits):
         return noted(_mask_on_host(dev, logits, state, remaining))
-    if takes_logits(logits):
+    if run_in_kernels(dev, state, remaining):
         return keep_packed(logits, bitmask(dev, state, remaining), dev.vocab_size, in_place=True)
     allowed = _allowed(dev, state, remaining)[:, : dev.vocab_size].bool()
     forbidden = torch.nn.functional.pad(~allowed, (0, logits.shape[1] - dev.vocab_size), value=True)
@@ -245,10 +244,15 @@ def on_host(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> bool:
     return compat.is_plain(*given) and all(x.is_cpu for x in given)
 
 
+def run_in_kernels(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> bool:
+    """Return whether Triton kernels compose the masks of these states."""
+    return is_narrow(dev) and takes_triton(dev.row_start, *state, *(() if remaining is None else (remaining,)))
+
+
 def _packed(dev: TorchTable, state: AnyState, remaining: Tensor | None, out: NDArray[np.uint32]) -> None:
     """Write the masks of states (n,) into out (n, ceil(V / 32))."""
     assert dev.host is not None
-    room = None if remaining is None else remaining.long().numpy()
+    room = None if remaining is None else remaining.long().clamp(min=0).numpy()
     if isinstance(state, NestedState):
         nested_masks.compose_nested_into(dev.host, map_state(Tensor.numpy, state), out, room)
     else:
@@ -263,7 +267,7 @@ def _mask_on_host(dev: TorchTable, logits: Tensor, state: AnyState, remaining: T
     team = torch_team()
     if team is not None and isinstance(state, NestedState) and host_team.pays(rows, columns, threads):
         given = in_memory(state)  # names keep what is converted: kernels are handed addresses
-        room = None if remaining is None else remaining.long().contiguous()
+        room = None if remaining is None else remaining.long().clamp(min=0).contiguous()
         stray = orders.apply_nested(
             dev.host, addresses(given), 0 if room is None else room.data_ptr(), logits_at(logits), threads, team
         )
@@ -294,7 +298,7 @@ def allowed_tokens(
     if remaining is not None:
         check_remaining_of(dev, state.node.shape[0], remaining)
     if remaining is not None or not dev.is_trie:
-        last = None if remaining is None else (remaining.long().clamp(max=UNREACHABLE) - 1)[:, None]
+        last = None if remaining is None else (remaining.long().clamp(0, UNREACHABLE) - 1)[:, None]
         allowed = allowed & stepping.may_follow(
             stacks, dev, torch.where(allowed, target_of(dev, edge), dev.dead), None, last
         )

@@ -93,12 +93,14 @@ def _team() -> host_team.Team | None:
 
 
 def takes_triton(*arrays: Tensor) -> bool:
-    """Return whether Triton kernels take these: Triton is installed, and they are ordinary memory of a CUDA device.
+    """Return whether Triton kernels take these: ordinary memory of one CUDA device, and Triton 3.3 or newer is there.
 
     Triton's interpreter, which the environment variable `TRITON_INTERPRET` asks for, takes tensors of the host.
     """
-    there = all(x.is_cuda for x in arrays) or os.environ.get("TRITON_INTERPRET") == "1"
-    return there and compat.is_plain(*arrays) and _has_triton()
+    there = os.environ.get("TRITON_INTERPRET") == "1" or (
+        not compat.is_rocm() and all(x.is_cuda and x.device == arrays[0].device for x in arrays)
+    )
+    return there and compat.is_plain(*arrays) and has_triton()
 
 
 def takes_logits(logits: Tensor) -> bool:
@@ -108,16 +110,13 @@ def takes_logits(logits: Tensor) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
-@lru_cache(maxsize=1)
-def has_groups() -> bool:
-    """Return whether Triton takes named tuples as arguments of kernels: from version 3.3 on, which torch 2.7 brings."""
+def has_triton() -> bool:
+    """Return whether Triton 3.3 or newer is installed, which torch 2.7 brings: it takes named tuples as arguments."""
     if importlib.util.find_spec("triton") is None:
         return False
-    major, minor = importlib.metadata.version("triton").split(".")[:2]
+    import triton  # slow; its distribution has several names
+
+    major, minor = triton.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (3, 3)
 
 

@@ -10,8 +10,8 @@ from ..dispatch import by_kind
 from . import arrays, compat
 from .arrays import gather, keep_bits, log_softmax, top_k, top_of_beams, widen
 from .edges import first_edge, first_edges, rank_of, target_of, token_of
-from .masks import mask_logits, unfold
-from .memory import has_groups, takes_logits
+from .masks import mask_logits, run_in_kernels, unfold
+from .memory import takes_logits, takes_triton
 from .states import accepting, advance, check_state_of, follow_token, map_state, only_where
 from .table import TorchTable
 
@@ -80,7 +80,7 @@ def select(
     shape = dev.level(level)
     # all states of level 0 are the root, whose edges need no look-up and no ranking in its mask
     dense = shape.dense and (level > 0 or not dev.is_trie)
-    in_kernels = not dev.is_trie and takes_logits(log_probs)
+    in_kernels = not dev.is_trie and run_in_kernels(dev, state, None)
     if dense and in_kernels:
         x = mask_logits(dev, log_probs, state)
         if dev.eos is not None:
@@ -145,8 +145,7 @@ def _has_one_launch(dev: TorchTable, *arrays: Tensor) -> bool:
     logits, node, scores = arrays
     return (
         takes_logits(logits)
-        and has_groups()
-        and compat.is_plain(node, scores, dev.edge_token)
+        and takes_triton(dev.edge_token, logits, node, scores)
         and compat.is_as_stored(scores)
         and not compat.wants_derivative(scores)
     )

@@ -120,7 +120,7 @@ def advance(dev: TorchTable, state: AnyState, tokens: Tensor) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, is_integral(tokens), tokens.dtype)
     check_state_of(dev, state)
-    if dev.host is None and is_narrow(dev) and takes_triton(tokens, *state):
+    if dev.host is None and is_narrow(dev) and takes_triton(dev.row_start, tokens, *state):
         from .gpu import text_step  # Triton is slow to import
 
         return text_step.advance(dev, state, tokens)

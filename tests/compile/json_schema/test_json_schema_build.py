@@ -54,6 +54,7 @@ from maskwright.compile.json_schema.algebra import (
     any_of,
     atoms,
     negate,
+    once_each,
 )
 from maskwright.compile.json_schema.build import build, new_builder
 from maskwright.compile.json_schema.cases import Branch, either
@@ -1036,3 +1037,33 @@ def test_a_state_for_every_count_of_items() -> None:
     assert value.array is not None
     assert len(value.array.states) == 3001
     assert [label(value, [""] * n) for n in (999, 1000, 3000, 3001)] == [-1, 0, 0, -1]
+
+
+def test_parts_are_asked_about_once_for_the_same_arguments_and_again_for_others():
+    def said_by(kept: Callable[[Any], Any]) -> Any:
+        def said(node: Node, mark: str) -> str:
+            inside = "or" if type(node) is AnyOf else mark
+            parts = node.args if type(node) is AllOf or type(node) is AnyOf else ()
+            return f"{mark}({','.join(asked(part, inside) for part in parts)})"
+
+        asked = kept(said)
+        return asked
+
+    part = any_of([Length(1, 2), Pattern("a")])
+    whole = all_of([part, any_of([all_of([part, Pattern("b")]), Pattern("c")])])
+    for mark in ("x", "y"):
+        assert said_by(once_each)(whole, mark) == said_by(lambda said: said)(whole, mark)
+
+    count = 0
+
+    @once_each
+    def visit(node: Node) -> None:
+        nonlocal count
+        count += 1
+        for each in node.args if type(node) is AllOf or type(node) is AnyOf else ():
+            visit(each)
+
+    for i in range(40):
+        whole = any_of([all_of([whole, Length(i, 90)]), all_of([whole, Length(i, 91)])])
+    visit(whole)
+    assert count < 1_000

@@ -50,10 +50,8 @@ SCATTERS = {"scatter", "scatter_", "index_put", "index_put_", "index_copy_", "in
 
 TRITON_BYTES: dict[str, Callable[..., int]] = {
     # the words of a base are read and written; single bits of lists are few
-    "_write_masks": lambda header, nodes, stacks, heights, remaining, far, out, **_: (
-        size_of(nodes) + size_of(stacks) + size_of(heights) + 2 * size_of(far) + 2 * size_of(out)
-    ),
-    "_follow": lambda header, *given, **_: sum(map(size_of, given)),
+    "_write_masks": lambda header, *given, **_: distinct(*given) + size_of(given[-1]),
+    "_follow": lambda header, *given, **_: distinct(*given),
     # each row of logits is read once; of a table, a few edges a beam
     "branch": lambda logits, _stride, rows, _table, kept, scratch, *_, **__: (
         size_of(logits) + sum(map(size_of, (*rows, *kept))) + 2 * size_of(scratch.entries)
@@ -63,7 +61,12 @@ TRITON_BYTES: dict[str, Callable[..., int]] = {
         size_of(masks) + size_of(out) + (0 if SAME else size_of(logits))
     ),
 }
-"""The bytes that a kernel moves at most, by its name and given its arguments."""
+"""The bytes that a kernel moves, but for the lists of a table, by its name and given its arguments."""
+
+
+def distinct(*arrays: Tensor) -> int:
+    """Return the bytes of tensors, each counted once: an argument that a kernel does not read is another one again."""
+    return sum(map(size_of, {id(x): x for x in arrays}.values()))
 
 
 def size_of(x: Tensor) -> int:

@@ -45,7 +45,7 @@ def run(check: str) -> None:
 def kernels_are_usable() -> bool:
     from maskwright.runtime.device.torch import memory
 
-    return memory.has_groups()
+    return memory.has_triton()
 
 
 def counted() -> list[int]:

@@ -31,12 +31,14 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.device import device_table
 from maskwright.runtime.device.device_table import State
 from maskwright.table.transition_table import Level
+from tests.runtime.arena.test_arena import SMALL
 from tests.runtime.device import test_graph_operations as graphs
+from tests.runtime.device import test_nested_devices as nested_devices
 from tests.runtime.device import test_nested_operations as nested
 
 ARCHITECTURES = (90, *(pytest.param(each, marks=pytest.mark.slow) for each in (80, 100)))  # H100; A100, B200
 FLOATS = ("fp32", "fp16", "bf16")
-INTERPRETED = ("check_graphs", "check_nested", "check_layouts", "check_select")
+INTERPRETED = ("check_graphs", "check_nested", "check_arena", "check_layouts", "check_select")
 
 
 def run(check: str, **more: str) -> None:
@@ -45,7 +47,7 @@ def run(check: str, **more: str) -> None:
     pytest.importorskip("triton")
     from maskwright.runtime.device.torch import memory
 
-    if "sid_step" in check and not memory.has_groups():
+    if "sid_step" in check and not memory.has_triton():
         pytest.skip("needs Triton 3.3")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     code = f"import tests.runtime.device.test_triton as t; t.{check}"
@@ -273,15 +275,16 @@ def compile_sid_step(architecture: int, kind: str, columns: int, m: int, width: 
 def check_order(ptx: str) -> None:
     """A barrier of the block stands before and after the counter's addition, which acquires and releases.
 
-    All that is read of other programs' entries goes past L1.
+    All that is read of entries, which other programs have written, goes past L1: they alone have 64 bits there.
     """
     asked = r"\b(bar\.sync|atom\.\S+|st\.global|ld\.global\S*)"
     order = [line for line in re.findall(asked, ptx) if not line.startswith("ld.global.b")]
     (at,) = (i for i, line in enumerate(order) if line.startswith("atom"))
     assert order[at] == "atom.global.gpu.acq_rel.add.u32"
     assert order[at - 1] == order[at + 1] == "bar.sync"
-    later = [line for line in re.findall(asked, ptx[ptx.index("atom.global") :]) if line.startswith("ld.global.")]
-    assert any(line.startswith("ld.global.cg") for line in later)
+    later = re.findall(r"\bld\.global\S*b64\b", ptx[ptx.index("atom.global") :])
+    assert later
+    assert all(line.startswith("ld.global.cg") for line in later)
 
 
 # ------------------------------------------------------------------------------------------------ interpreted
@@ -342,7 +345,8 @@ def check_graphs() -> None:
     """Tries and graphs, tokens of one and of two bytes among them."""
     rng = np.random.default_rng(0)
     tables = [graphs.random_table(seed) for seed in range(8)]
-    for table in (*tables, graphs.bound.__wrapped__()):
+    wide = mw.compile_sids(rng.integers(0, 70_000, (60, 3)), 70_000)  # tokens of four bytes
+    for table in (*tables, graphs.bound.__wrapped__(), wide):
         check_rows(table, State(graphs.some_nodes(table, 6)), rng)
     assert {table.is_trie for table in tables} == {False, True}
 
@@ -359,6 +363,36 @@ def check_nested() -> None:
             kinds |= {"rooms"} if calls.state_room.shape[0] or calls.distance_room.shape[0] else set()
             check_rows(table, nested.state_of(table, places[:12]), rng)
     assert kinds == {"searched", "dense", "ends", "one end", "rooms"}
+
+
+def check_arena() -> None:
+    """Tables in an arena that tells ends apart: its arrays of distances lie in memory in another order."""
+    import torch
+
+    from maskwright.runtime import torch_ops
+
+    rng = np.random.default_rng(0)
+    made = [nested_devices.compiled(name) for name in ("good", "lists", "flat")]
+    arena = mw.Arena(nested_devices.vocabulary(), SMALL, budgets=True)
+    handles = [arena.add(table) for table in made for _ in range(2)]
+    dev = dataclasses.replace(torch_ops.at(torch_ops.put(arena, budgets=True), handles), host=None)
+    assert dev.distance.ndim == 2
+    assert not dev.distance.is_contiguous()
+    states = torch_ops.start(dev, len(handles))
+    alone = [numpy_ops.start(table, 2) for table in made]
+    for _ in range(4):
+        for room in (None, 3, 9):
+            there = None if room is None else torch.full((len(handles),), room)
+            left = None if room is None else np.full(2, room)
+            wanted = [numpy_ops.bitmask(t, each, left) for t, each in zip(made, alone, strict=True)]
+            got = torch_ops.bitmask(dev, states, there).numpy().view(np.uint32)
+            np.testing.assert_array_equal(got, np.concatenate(wanted))
+        wanted = np.concatenate([numpy_ops.bitmask(t, each) for t, each in zip(made, alone, strict=True)])
+        allowed = graphs.bits_of(wanted, arena.table.vocab_size)
+        tokens = np.array([rng.choice(np.flatnonzero(mask)) if mask.any() else 0 for mask in allowed])
+        states = torch_ops.advance(dev, states, into(tokens))
+        parts = np.split(tokens, len(made))
+        alone = [numpy_ops.advance(t, *both) for t, *both in zip(made, alone, parts, strict=True)]
 
 
 def check_select() -> None:

@@ -13,7 +13,7 @@ _COLUMNS = 4096  # logits per program: 128 words of a mask
 
 def apply(masks: Tensor, logits: Tensor, out: Tensor) -> Tensor:
     """Write logits (B, V') to out (B, V'), which may be the same, with -inf where masks (B, words) has no bit set."""
-    batch, columns = logits.shape
+    (batch, columns), masks = logits.shape, masks.contiguous()
     if batch and columns:
         grid = (batch, -(-columns // _COLUMNS))
         launch(

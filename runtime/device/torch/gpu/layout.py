@@ -25,15 +25,15 @@ from ..table import TorchTable
     SITE_FRAMES, SITE_ROOM, SITE_DISTANCE, END_DISTANCE, DISTANCE_ROOM, SITE_DISTANCE_ROOM, ACTION_STATE, ACTION_START,
     ACTION_PUSH, ACTION_ROOM, STATE_ROOM,
     # sizes
-    VOCAB_SIZE, NUM_ROWS, NUM_EDGES, NUM_STATES, EOS, BASES, MASK_WORDS, EDGE_TARGETS, NO_BASE, DEPTH, SLOTS,
+    VOCAB_SIZE, NUM_ROWS, NUM_EDGES, NUM_STATES, EOS, BASES, MASK_WORDS, NO_BASE, DEPTH, SLOTS,
     SYMBOLS,
-    SITE_WIDTH, NO_SITE, POPS, PUSHES,
+    SITE_WIDTH, POPS,
     # lengths of arrays that hold nothing where a table has no such thing; ends of what lies below a site
     ROW_EXITS, BASE_EXITS, BASE_PUSHES, STATE_ROOMS, DISTANCE_ROOMS, OTHERS,
     # steps between the numbers of distances that tell ends apart: by end and code; by end, other end and site
     END_STEP, CODE_STEP, ROOM_END_STEP, ROOM_CODE_STEP, SITE_END_STEP, SITE_OTHER_STEP, SITE_STEP, SITE_ROOM_END_STEP,
     SITE_ROOM_OTHER_STEP, SITE_ROOM_STEP,
-) = map(tl.constexpr, range(67))  # fmt: skip
+) = map(tl.constexpr, range(64))  # fmt: skip
 
 NAMES = tuple(name for name, value in list(globals().items()) if isinstance(value, tl.constexpr))
 """What each number is, in their order."""
@@ -68,15 +68,12 @@ _NUMBERS: dict[str, Callable[[TorchTable], int]] = {
     "EOS": lambda dev: -1 if dev.eos is None else dev.eos,
     "BASES": lambda dev: dev.base_row.shape[0],
     "MASK_WORDS": lambda dev: dev.masks.shape[1] // 4,
-    "EDGE_TARGETS": lambda dev: dev.edge_target.shape[0],
     "NO_BASE": lambda dev: dev.base_mask.shape[0] - 1,
     "DEPTH": _of_calls(lambda calls: calls.depth),
     "SLOTS": _of_calls(lambda calls: calls.slots),
     "SYMBOLS": _of_calls(lambda calls: calls.symbols),
     "SITE_WIDTH": _of_calls(lambda calls: calls.site_width),
-    "NO_SITE": _of_calls(lambda calls: calls.site_frames.shape[0] - 1),
     "POPS": _of_calls(lambda calls: calls.pops),
-    "PUSHES": _of_calls(lambda calls: calls.action_push.shape[0]),
     "ROW_EXITS": _of_calls(lambda calls: calls.row_exit.shape[0]),
     "BASE_EXITS": _of_calls(lambda calls: calls.base_exit.shape[0]),
     "BASE_PUSHES": _of_calls(lambda calls: calls.base_push.shape[0]),
@@ -99,7 +96,7 @@ _headers: Any = WeakTensorKeyDictionary()  # by an array that all views of a tab
 
 
 def header_of(dev: TorchTable) -> Tensor:
-    """Return the header of a table, int64 on its device, made at the first call: before a CUDA graph is captured."""
+    """Return the header of a table, int64 on its device, made at the first call: that must not be in a CUDA graph."""
     found: Tensor | None = _headers.get(dev.row_start)
     if found is None:
         numbers = [_number(dev, name) for name in NAMES]

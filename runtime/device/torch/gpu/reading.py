@@ -37,6 +37,7 @@ from .layout import (
     ROOM_CODE_STEP,
     ROOM_END_STEP,
     ROW_START,
+    SITE_FRAMES,
     SITE_START,
     SITE_SYMBOL,
     SITE_TARGET,
@@ -203,3 +204,12 @@ def may_end(header, node, TOKEN: tl.constexpr):  # type: ignore[no-untyped-def]
     here = tl.load(accepting + tl.minimum(node, rows - 1)) != 0
     entry = tl.maximum(node - rows, 0) + tl.load(header + NUM_EDGES).to(tl.int32)
     return tl.where(node < rows, here, tokens_at(header, EDGE_TOKEN, entry, True, TOKEN) == number(header, VOCAB_SIZE))
+
+
+@triton.jit
+def frames_of(header, stack, height):  # type: ignore[no-untyped-def]
+    """Return how many frames of a stack are no leaves."""
+    frames = 0
+    for at in range(height):
+        frames += tl.load(array(header, SITE_FRAMES) + tl.load(stack + at))
+    return frames

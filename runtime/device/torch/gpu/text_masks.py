@@ -64,6 +64,7 @@ from .reading import (
     base_of,
     class_target,
     first_edge,
+    frames_of,
     has_room,
     in_mask,
     is_near,
@@ -125,10 +126,10 @@ def _write_masks(  # type: ignore[no-untyped-def]
     last = tl.full([], 0, tl.int64)
     if ENDS > 0:
         far += row * (slots + (2 if KIND == 2 else 1)) * ENDS
-        last = tl.minimum(tl.load(remaining + row).to(tl.int64), 2147483647) - 1
+        last = tl.minimum(tl.maximum(tl.load(remaining + row).to(tl.int64), 0), 2147483647) - 1
     if KIND == 2:
         height = tl.load(heights + row).to(tl.int32)
-        frames = _frames_of(header, stack, height)
+        frames = frames_of(header, stack, height)
         if number(header, BASE_PUSHES) > 0:
             pushed = tl.load(array(header, BASE_PUSH) + tl.minimum(node, number(header, BASE_PUSHES) - 1))
         base_height, base_frames = height, frames
@@ -158,15 +159,6 @@ def _write_masks(  # type: ignore[no-untyped-def]
     eos = number(header, EOS)
     if (eos >= 0) & (height == 0) & may_end(header, node, TOKEN):
         tl.atomic_or(out + (eos >> 5), tl.full([], 1, tl.int32) << (eos & 31), sem="relaxed", scope="cta")
-
-
-@triton.jit
-def _frames_of(header, stack, height):  # type: ignore[no-untyped-def]
-    """Return how many frames of a stack are no leaves."""
-    frames = 0
-    for at in range(height):
-        frames += tl.load(array(header, SITE_FRAMES) + tl.load(stack + at))
-    return frames
 
 
 @triton.jit  # type: ignore[untyped-decorator]

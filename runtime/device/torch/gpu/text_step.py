@@ -47,6 +47,7 @@ from .reading import (
     base_of,
     find_token,
     first_edge,
+    frames_of,
     has_room,
     in_mask,
     may_end,
@@ -182,9 +183,7 @@ def _resolve(header, node, stack, height, token, TOKEN: tl.constexpr):  # type: 
         if number(header, ROW_EXITS) > 0:
             exits = tl.load(array(header, ROW_EXIT) + tl.minimum(node, number(header, ROW_EXITS) - 1))
             target, own = _exit_of(header, exits, token, dead, TOKEN)
-    frames = 0
-    for at in range(height):
-        frames += tl.load(array(header, SITE_FRAMES) + tl.load(stack + at))
+    frames = frames_of(header, stack, height)
     if ~own:
         base = base_of(header, node)
         if number(header, BASE_PUSHES) > 0:
