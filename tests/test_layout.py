@@ -236,6 +236,8 @@ def test_the_public_names_are_these():
         "compile_sequences",
         "compile_sids",
         "compile_structural_tag",
+        "generate",
+        "logits_processor",
         "sort_sids",
         "warm",
     }
