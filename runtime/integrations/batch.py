@@ -18,8 +18,8 @@ from ...table.constraint import Constraint
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
+from ..device.device_matrix import DeviceMatrix
 from ..device.device_table import MatrixState, State, check_floating
-from ..device.matrix_ops import DeviceMatrix
 from ..device.on_demand import OnDemandTable, has_lengths
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids
 

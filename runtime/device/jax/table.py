@@ -20,6 +20,7 @@ from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_matrix import DeviceMatrix, place
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -31,7 +32,6 @@ from ..device_table import (
     statics_of,
     whole,
 )
-from ..matrix_ops import DeviceMatrix, place
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from . import arrays
 from .tpu_layout import TpuTable, fits, tpu_table

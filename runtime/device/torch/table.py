@@ -17,9 +17,9 @@ from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_matrix import DeviceMatrix, place
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
-from ..matrix_ops import DeviceMatrix, place
 from ..on_demand import OnDemandTable, is_read, read
 from . import arrays
 from .arrays import signed
