@@ -222,6 +222,9 @@ class _Mirror:
         array = self._arrays[name]
         return jnp.moveaxis(array, 0, -1) if name in self._by_ends else array
 
+    def read(self) -> DeviceTable:
+        return self.dev
+
     def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
         for name, start, values in changes:
             size = max(_LEAST, 1 << (len(values) - 1).bit_length())  # few sizes, each of which is compiled for once
