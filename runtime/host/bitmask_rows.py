@@ -67,7 +67,7 @@ def fill_bitmasks(
 
     matchers: different ones. rows: the row of each, 0, 1, .. if None. threads: how many share the work. Kernels of
     different tables run side by side, what Python does for a row does not: more than one thread pays where masks take
-    long, and costs some 20 % more of the processor where most take microseconds.
+    long, and only costs where most take microseconds.
 
     Raises ValueError for other numbers of rows than matchers, a matcher that comes twice, or fewer threads than 1; and
     the errors of `fill_bitmask`.

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import sglang
 
@@ -22,7 +23,7 @@ if __name__ == "__main__":
     for run in range(2):
         params = [
             {"max_new_tokens": 400, "temperature": 1.0, "json_schema": json.dumps(each)}
-            for each in json.load(open(schemas))
+            for each in json.loads(Path(schemas).read_text())
         ]
         answers += map(told, engine.generate([f"p{run} {i} " for i in range(len(params))], params))
     limits = {"max_new_tokens": 400, "temperature": 1.0}

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -33,7 +34,9 @@ if __name__ == "__main__":
 
     answers = []
     for run in range(2):
-        params = [write(1000 * run + i, json=json.dumps(each)) for i, each in enumerate(json.load(open(schemas)))]
+        params = [
+            write(1000 * run + i, json=json.dumps(each)) for i, each in enumerate(json.loads(Path(schemas).read_text()))
+        ]
         found = llm.generate([f"p{run} {i} " for i in range(len(params))], params, use_tqdm=False)
         answers += [(each.outputs[0].text, each.outputs[0].finish_reason) for each in found]
     others = {}

@@ -25,7 +25,8 @@ def schemas() -> list[dict]:
             "kind": {"enum": ["city", "town", f"village{i}"]},
             "tags": {"type": "array", "items": {"type": "string", "maxLength": 6}, "maxItems": 2},
         }
-        out.append({"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False})  # fmt: skip
+        required = {"required": list(properties), "additionalProperties": False}
+        out.append({"type": "object", "properties": properties, **required})
     return out
 
 
