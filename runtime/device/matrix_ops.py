@@ -100,11 +100,14 @@ def _rows(ops: Backend, dev: DeviceMatrix, low: Array, width: int) -> Array:
     return low + ops.arange(width, like=dev.steps)
 
 
-def _offered(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, width: int) -> tuple[Array, Array]:
+def _offered(
+    ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, width: int, *, once: bool
+) -> tuple[Array, Array]:
     """Return what the first `width` places that are read of intervals (n, 1) hold: tokens, and which of them count.
 
-    Tokens (n, width) ascend. Each of the interval counts once, if `width` is as much as is read at the depth. depth:
-    one for all, or (n, 1), below L.
+    Tokens (n, width) ascend. Each of the interval counts, if `width` is as much as is read at the depth; the first
+    place does if the interval has any. depth: one for all, or (n, 1), below L. once: count a token that several places
+    hold at the first of them alone.
     """
     levels = [depth] if isinstance(depth, int) else range(dev.length)
     kept = [(level, firsts) for level in levels if (firsts := dev.firsts[level]) is not None]
@@ -113,7 +116,7 @@ def _offered(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Ar
         row = _rows(ops, dev, low, width)
         token = _tokens_at(ops, dev, row, depth)
         inside = row < high
-        if width > 1:
+        if once and width > 1:
             inside = inside & _first(ops, token)
     if not kept:
         return token, inside
@@ -180,7 +183,7 @@ def _allowed(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Arr
     if width == 0:
         return mask
     depth = ops.where(live, depth, 0)  # of those that have masks it only says the same again
-    token, inside = _offered(ops, dev, low, high, depth, width)
+    token, inside = _offered(ops, dev, low, high, depth, width, once=False)
     return _write(ops, mask, token, live & inside)
 
 
@@ -227,7 +230,7 @@ def _moved(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remain
     live = (low < high) & (depth < dev.length)
     if remaining is not None:
         live = live & _fits(ops, dev, state, remaining)
-    token, inside = _offered(ops, dev, low, high, ops.where(live, depth, 0), width)
+    token, inside = _offered(ops, dev, low, high, ops.where(live, depth, 0), width, once=False)
     inside = live & inside
     some = inside[:, :1]  # an interval counts its first token first
     token = ops.where(inside, token, ops.where(some, token[:, :1], 0))  # in the place of others, once more
@@ -255,7 +258,7 @@ def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level
         return ops.keep(
             x[:, : dev.vocab_size], _unfold(ops, dev, ops.where(low < high, number, none)), dev.vocab_size
         ), None
-    token, inside = _offered(ops, dev, low, high, level, width)
+    token, inside = _offered(ops, dev, low, high, level, width, once=True)
     return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
@@ -456,7 +459,7 @@ def allowed_tokens(
     live = depth < dev.length
     if remaining is not None:
         live = live & _fits(ops, dev, state, remaining)
-    token, inside = _offered(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), width)
+    token, inside = _offered(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), width, once=True)
     allowed = live & inside
     return ops.where(allowed, token, 0), allowed
 
