@@ -17,6 +17,16 @@ from .errors import ConstraintError
 from .table.constraint import Constraint
 from .vocabulary.vocabulary import Vocabulary
 
+OPTIONS = frozenset(
+    {
+        "bad_words_ids", "budgets", "cache_implementation", "do_sample", "early_stopping", "epsilon_cutoff",
+        "eta_cutoff", "length_penalty", "logits_processor", "min_new_tokens", "min_p", "no_repeat_ngram_size",
+        "num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
+        "use_cache",
+    }
+)  # fmt: skip
+"""Options of `model.generate` that `generate` takes: those that change which complete text is written."""
+
 _MOST = 4  # tokenizers whose vocabularies are kept
 
 _lock = threading.Lock()
@@ -58,7 +68,7 @@ def cache_of(tokenizer: Any, *, size: int | None = None, ends: Sequence[int] = (
             "no token ends a text: neither the tokenizer has an eos_token nor the model's generation config an "
             "eos_token_id; set one of them"
         )
-    key = id(tokenizer), len(tokenizer), size, eos
+    key = id(tokenizer), len(tokenizer), tuple(tokenizer.all_special_ids), size, eos
     with _lock:
         if key not in _caches:
             vocabulary = Vocabulary.from_transformers(tokenizer, size=size, eos=eos)
@@ -95,33 +105,37 @@ def generate(
     prompts: one text, one conversation (a list of messages with role and content), or a list of either. Exactly one of
     schema (a dict, JSON text, True for any JSON, or a pydantic class), regex, choices (texts) and grammar (Lark).
     budget: what compiling may take. max_new_tokens: tokens in which each text is complete, its end among them.
-    options: of `model.generate`, such as do_sample, temperature, num_beams; of grammars of which there is no table
-    budgets=False, by which texts that are too long are cut off.
+    options: those of `model.generate` that are named in `OPTIONS`, such as do_sample, temperature, num_beams; of
+    grammars of which there is no table budgets=False, by which texts that are too long are cut off.
 
     Returns a text, or a list of one for each prompt; with num_return_sequences a list of texts in the place of each,
     which has fewer where beam search finds fewer.
 
     The vocabulary and the table are made at the first call, and kept for the next.
-    Raises TypeError unless one constraint is given; what the compiler raises, ConstraintError among them; ValueError
-    where max_new_tokens is too few for a match, and for a prompt without tokens; MissingDependencyError without
-    transformers. Source: `runtime/integrations/generate.py`.
+    Raises TypeError unless one constraint is given, for other options, and for prompts that are no texts or
+    conversations; what the compiler raises, ConstraintError among them; ValueError where max_new_tokens is too few for
+    a match, and for a prompt without tokens; MissingDependencyError without transformers.
+    Source: `runtime/integrations/generate.py`.
 
     >>> import maskwright as mw
     >>> mw.generate(model, tokenizer, "The capital of France: ", regex="[A-Z][a-z]{2,9}")  # doctest: +SKIP
     'Paris'
     """
     source = Source(schema=schema, regex=regex, choices=choices, grammar=grammar)
-    if options.get("return_dict_in_generate"):
-        raise ValueError(
-            "generate returns texts: for the outputs of transformers call model.generate with "
-            "custom_generate=constrained_generate, see the how-to on batches"
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise TypeError(
+            f"generate does not take {', '.join(unknown)}: call model.generate with a logits_processor of this module, "
+            "or with custom_generate=constrained_generate"
         )
+    single = isinstance(prompts, str) or _is_conversation(prompts)
+    asked = [prompts] if single else list(prompts)
+    if isinstance(prompts, Mapping) or not all(isinstance(prompt, str) or _is_conversation(prompt) for prompt in asked):
+        raise TypeError("prompts must be texts, conversations as lists of messages, or a list of either")
     from .runtime.integrations import texts
 
     cache = cache_of(tokenizer, size=texts.size_of(model), ends=texts.ends_of(model))
     table = source.compiled(cache, budget)
-    single = isinstance(prompts, str) or _is_conversation(prompts)
-    asked = [prompts] if single else list(prompts)
     if not asked:
         return []
     options["max_new_tokens"] = max_new_tokens
@@ -159,6 +173,8 @@ def logits_processor(
     return ConstraintLogitsProcessor(source.compiled(cache, budget), max_tokens=max_tokens, eos_token_ids=ends)
 
 
-def _is_conversation(prompts: Sequence[Any]) -> bool:
+def _is_conversation(prompts: Any) -> bool:
     """Return whether this is one list of messages, not a list of prompts."""
-    return bool(prompts) and all(isinstance(message, Mapping) for message in prompts)
+    return (
+        isinstance(prompts, list | tuple) and bool(prompts) and all(isinstance(message, Mapping) for message in prompts)
+    )

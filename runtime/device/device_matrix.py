@@ -24,7 +24,8 @@ from .backend import Array
 _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
 _FEW = 8  # no mask is made where at most 1/8 of the vocabulary may come first, as of a text model with IDs besides
 _MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
-_ALIKE = 2  # first rows of a depth are kept where intervals have more than twice as many rows as different tokens
+_ALIKE = 2  # first rows of a depth are kept where intervals have more than twice as many rows as different tokens,
+_LONG = 256  # and more than so many: fewer are read as they are, as first rows take memory for every prefix
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
@@ -182,10 +183,10 @@ def _first_rows(
     """Return the first row of each token in each interval, of the depths where few rows differ; tokens; where they lie.
 
     masked: depths at which masks say what is allowed. Of a depth there are as many as prefixes of one token more: at
-    most Q, and far fewer where intervals are long.
+    most Q.
     """
     wanted = [
-        depth >= masked and branches > 1 and width > min(_ALIKE * branches, matrix.vocab_size)
+        depth >= masked and branches > 1 and width > min(max(_ALIKE * branches, _LONG), matrix.vocab_size)
         for depth, (width, branches) in enumerate(zip(matrix.widths, matrix.branches, strict=True))
     ]
     new = np.zeros(matrix.num_sequences, np.bool_)

@@ -452,7 +452,7 @@ def allowed_tokens(
     """Return tokens (B, width) of the first `width` rows that are read of each state, and which are allowed: each once.
 
     Tokens ascend, 0 where there is none. They are all that are allowed where `width` is that of the depth's `Level` or
-    more. ValueError where top= is set, as it has no logits.
+    more, and that is not `dense`. ValueError where top= is set, as it has no logits.
     """
     _need_all(dev, "allowed_tokens")
     low, high, depth = (array[:, None] for array in state)

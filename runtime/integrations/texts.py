@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from ...errors import ConstraintError
 from ...table.constraint import Constraint
 from ...vocabulary.vocabulary import Vocabulary
-from ..host.matcher import Matcher
+from . import compat
 from .generate import constrained_generate
 
 
@@ -28,31 +29,58 @@ def ends_of(model: Any) -> list[int]:
 
 
 def written_texts(
-    model: Any, tokenizer: Any, prompts: Sequence[Any], vocabulary: Vocabulary, table: Constraint, options: Any
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    vocabulary: Vocabulary,
+    table: Constraint,
+    options: Mapping[str, Any],
 ) -> list[list[str]]:
     """Return the texts that a model writes after each prompt, as many as `num_return_sequences` of options says.
 
     prompts: texts, or conversations as lists of messages. options: of `model.generate`. Raises ValueError for a prompt
-    without tokens.
+    without tokens; ConstraintError where something ended the run before a text was complete.
     """
     rows = [_encoded(tokenizer, prompt) for prompt in prompts]
     for i, row in enumerate(rows):
         if not row:
             raise ValueError(f"prompt {i} has no tokens: a model needs at least one, such as the tokenizer's bos_token")
-    decoder_only = not model.config.is_encoder_decoder
     pad = vocabulary.eos if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-    ids, mask = _padded(rows, pad, decoder_only)
+    ids, mask = _padded(rows, pad, not model.config.is_encoder_decoder)
+    run = _Run()
     out = model.generate(
-        input_ids=ids.to(model.device), attention_mask=mask.to(model.device), custom_generate=constrained_generate,
-        tables=table, **options,
+        input_ids=ids.to(model.device), attention_mask=mask.to(model.device), custom_generate=run.method, tables=table,
+        return_dict_in_generate=True, **options,
     )  # fmt: skip
-    begin = ids.shape[1] if decoder_only else _decoder_prompt(model, options)
-    ends = {vocabulary.eos, *ends_of(model)}
-    texts = [_text(row[begin:], ends, vocabulary) for row in out.tolist()]
-    if not Matcher(table).is_accepting:  # a row of padding, where there are fewer sequences than were asked for
-        texts = [text or None for text in texts]
+    scores = getattr(out, "sequences_scores", None)  # of beam search: -inf where there are fewer than were asked for
+    there = [True] * len(out.sequences) if scores is None else (scores > -torch.inf).tolist()
+    ends = {vocabulary.eos, *run.ends}
+    texts = [
+        _text(row[run.first :], ends, vocabulary, options.get("budgets", True)) if here else None
+        for row, here in zip(out.sequences.tolist(), there, strict=True)
+    ]
     count = len(texts) // len(rows)
     return [[text for text in texts[at : at + count] if text is not None] for at in range(0, len(texts), count)]
+
+
+class _Run:
+    """What transformers decided of a run: where its texts begin, and what ends them."""
+
+    first = 0
+    ends: Sequence[int] = ()
+
+    @property
+    def method(self) -> Any:
+        """`constrained_generate`, which notes this."""
+
+        @wraps(constrained_generate)  # transformers looks for the names of its parameters
+        def noted(model: Any, input_ids: Tensor, *, generation_config: Any, **options: Any) -> Any:
+            forced = generation_config.forced_bos_token_id is not None and input_ids.shape[1] == 1
+            self.first = input_ids.shape[1] + forced  # a token that is forced is no part of a text
+            self.ends = compat.end_tokens(generation_config)
+            return constrained_generate(model, input_ids, generation_config=generation_config, **options)
+
+        return noted
 
 
 def _encoded(tokenizer: Any, prompt: Any) -> list[int]:
@@ -76,14 +104,12 @@ def _padded(rows: list[list[int]], pad: int | None, left: bool) -> tuple[Tensor,
     return torch.tensor(ids), torch.tensor(mask)
 
 
-def _decoder_prompt(model: Any, options: Mapping[str, Any]) -> int:
-    """Return how many tokens of a decoder come before the text: the one it starts with, and one that is forced."""
-    config = options.get("generation_config") or model.generation_config
-    forced = options.get("forced_bos_token_id", config.forced_bos_token_id)
-    return 1 + (forced is not None)
-
-
-def _text(tokens: list[int], ends: set[int | None], vocabulary: Vocabulary) -> str | None:
-    """Return what tokens spell before the first that ends a text."""
-    stop = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
+def _text(tokens: list[int], ends: set[int | None], vocabulary: Vocabulary, complete: bool) -> str:
+    """Return what tokens spell before the first that ends a text. complete: raise ConstraintError where none does."""
+    stop = next((i for i, token in enumerate(tokens) if token in ends), None)
+    if stop is None and complete:
+        raise ConstraintError(
+            "the run ended before a text was complete: take what ends runs early, such as max_time, out of the model's "
+            "generation_config"
+        )
     return vocabulary.decode(tokens[:stop]).decode("utf-8", "replace")

@@ -107,6 +107,29 @@ def test_an_encoder_decoder_model_writes_texts_too(tokenizer):
     assert len(found) == 2
 
 
+def test_what_a_model_is_configured_with_decides_where_texts_begin_and_end(model, tokenizer, monkeypatch):
+    mark = tokenizer("!")["input_ids"][0]
+    monkeypatch.setattr(model.generation_config, "return_dict_in_generate", True)
+    monkeypatch.setattr(model.generation_config, "eos_token_id", [tokenizer.eos_token_id, mark])
+    torch.manual_seed(0)
+    for text in mw.generate(model, tokenizer, ["a", "b"] * 3, regex="[a-f]{3,9}", do_sample=True):
+        assert re.fullmatch("[a-f]{3,9}", text)
+    monkeypatch.setattr(model.generation_config, "max_time", 0.0)
+    with pytest.raises(mw.ConstraintError, match="ended before a text was complete"):
+        mw.generate(model, tokenizer, "a", regex="[a-c]{50}")
+
+
+def test_beams_beyond_all_texts_are_left_out(model, tokenizer):
+    assert sorted(mw.generate(model, tokenizer, "a", regex="!?", num_beams=4, num_return_sequences=4)) == ["", "!"]
+    pad = tokenizer("a")["input_ids"][0]
+    config = model.generation_config
+    before, config.pad_token_id = config.pad_token_id, pad
+    try:
+        assert mw.generate(model, tokenizer, "x", choices=["!"], num_beams=4, num_return_sequences=4) == ["!"]
+    finally:
+        config.pad_token_id = before
+
+
 def test_a_processor_of_a_source_keeps_generate_inside_it(model, tokenizer):
     processor = mw.logits_processor(tokenizer, model, regex="[a-f]{3,9}!", max_tokens=20)
     prompt = tokenizer("A word: ", return_tensors="pt")
@@ -146,7 +169,11 @@ def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):
         mw.generate(model, tokenizer, "a", regex="[0-9a-f]{40}", max_new_tokens=3)
     with pytest.raises(ValueError, match="prompt 1 has no tokens"):
         mw.generate(model, tokenizer, ["a", ""], regex="a")
-    with pytest.raises(ValueError, match="custom_generate"):
-        mw.generate(model, tokenizer, "a", regex="a", return_dict_in_generate=True)
+    for option in ("return_dict_in_generate", "eos_token_id", "generation_config", "max_time", "decoder_input_ids"):
+        with pytest.raises(TypeError, match=f"does not take {option}: call model.generate"):
+            mw.generate(model, tokenizer, "a", regex="a", **{option: 1})
+    for prompts in ({"role": "user", "content": "a"}, [["a"]], [1]):
+        with pytest.raises(TypeError, match="prompts must be texts"):
+            mw.generate(model, tokenizer, prompts, regex="a")
     with pytest.raises(mw.BudgetError):
         mw.generate(model, tokenizer, "a", regex="(a|b)*c{2000}", budget=mw.Budget(states=10))
