@@ -1,4 +1,4 @@
-"""Constrained texts in two lines: what a tokenizer's constraints need is made here, and kept.
+"""Constrained texts in two lines: the vocabulary and the tables of a tokenizer are made here, and kept.
 
 `generate` writes texts with a model of transformers; `logits_processor` is for those who call `model.generate`
 themselves. Both compile a constraint for the tokenizer's vocabulary and keep it for the next call.
@@ -17,7 +17,7 @@ from .errors import ConstraintError
 from .table.constraint import Constraint
 from .vocabulary.vocabulary import Vocabulary
 
-OPTIONS = frozenset(
+_OPTIONS = frozenset(
     {
         "bad_words_ids", "budgets", "cache_implementation", "do_sample", "early_stopping", "epsilon_cutoff",
         "eta_cutoff", "length_penalty", "logits_processor", "min_new_tokens", "min_p", "no_repeat_ngram_size",
@@ -25,7 +25,6 @@ OPTIONS = frozenset(
         "use_cache",
     }
 )  # fmt: skip
-"""Options of `model.generate` that `generate` takes: those that change which complete text is written."""
 
 _MOST = 4  # tokenizers whose vocabularies are kept
 
@@ -105,8 +104,10 @@ def generate(
     prompts: one text, one conversation (a list of messages with role and content), or a list of either. Exactly one of
     schema (a dict, JSON text, True for any JSON, or a pydantic class), regex, choices (texts) and grammar (Lark).
     budget: what compiling may take. max_new_tokens: tokens in which each text is complete, its end among them.
-    options: those of `model.generate` that are named in `OPTIONS`, such as do_sample, temperature, num_beams; of
-    grammars of which there is no table budgets=False, by which texts that are too long are cut off.
+    options: of `model.generate`: do_sample, temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
+    num_beams, num_return_sequences, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram_size,
+    bad_words_ids, min_new_tokens, logits_processor, use_cache, cache_implementation. A grammar of which there is no
+    table needs budgets=False as well: texts that are too long are then cut off.
 
     Returns a text, or a list of one for each prompt; with num_return_sequences a list of texts in the place of each,
     which has fewer where beam search finds fewer.
@@ -122,11 +123,11 @@ def generate(
     'Paris'
     """
     source = Source(schema=schema, regex=regex, choices=choices, grammar=grammar)
-    unknown = sorted(set(options) - OPTIONS)
+    unknown = sorted(set(options) - _OPTIONS)
     if unknown:
         raise TypeError(
-            f"generate does not take {', '.join(unknown)}: call model.generate with a logits_processor of this module, "
-            "or with custom_generate=constrained_generate"
+            f"mw.generate does not take {', '.join(unknown)}: call model.generate with mw.logits_processor, or with "
+            "custom_generate=constrained_generate"
         )
     single = isinstance(prompts, str) or _is_conversation(prompts)
     asked = [prompts] if single else list(prompts)

@@ -22,10 +22,11 @@ from ...table.transition_table import Level
 from .backend import Array
 
 _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
-_FEW = 8  # no mask is made where at most 1/8 of the vocabulary may come first, as of a text model with IDs besides
+_FIRST_SHARE = 8  # no mask is made where at most 1/8 of the vocabulary may come first: IDs beside the tokens of text
 _MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
-_ALIKE = 2  # first rows of a depth are kept where intervals have more than twice as many rows as different tokens,
-_LONG = 256  # and more than so many: fewer are read as they are, as first rows take memory for every prefix
+# first rows of a depth are kept where an interval has more than 256 rows and more than twice as many as any has
+# different tokens, since they take memory for every prefix; and wherever one has more rows than there are tokens
+_ALIKE, _LONG = 2, 256
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
@@ -40,9 +41,7 @@ class DeviceMatrix:
     words: tuple[Array, ...]  # of (Q,)
     masks: Array  # (R, K) uint8: the first of what may come first, the last of nothing, else of what may come second
     mask_after: Array  # (V,) int32 the mask after a first token, where `masked` is 2
-    first_rows: (
-        Array  # (F,) int32, depth after depth: the first row of each token in each interval, where they are kept
-    )
+    first_rows: Array  # (F,) int32, by depth: the first row of each token in each interval, of depths that keep them
     first_tokens: Array  # (F,) int32, these tokens
     byte_bits: Array  # (256, 8) int32: -1 where the bit of a byte is set
     steps: Array  # (L,) 0 .. L - 1, of the type of positions
@@ -54,7 +53,7 @@ class DeviceMatrix:
     masked: int  # depths that have masks: 0, 1 or 2
     widths: tuple[int, ...]  # (L,) longest interval by depth
     branches: tuple[int, ...]  # (L,) most tokens allowed by depth
-    firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end, None of most depths
+    firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end; None: not kept
     top: int | None  # how many logits of a row are verified; None for all
 
     # what decoders ask of a table
@@ -161,7 +160,7 @@ def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     size, columns = matrix.vocab_size, matrix.columns
     width = 64 * (size // 64 + 1)
     first = np.unique(columns[0])
-    if first.size * _FEW <= size:
+    if first.size * _FIRST_SHARE <= size:
         return np.zeros((1, width // 8), np.uint8), np.zeros(size, np.int32)
     second = (
         matrix.length > 1 and matrix.widths[1] > size // 8 and first.size * width * _MASK_SHARE <= 64 * columns.nbytes
@@ -180,10 +179,10 @@ def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
 def _first_rows(
     matrix: SortedMatrix, masked: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]:
-    """Return the first row of each token in each interval, of the depths where few rows differ; tokens; where they lie.
+    """Return `first_rows`, `first_tokens` and `firsts` of a `DeviceMatrix`.
 
-    masked: depths at which masks say what is allowed. Of a depth there are as many as prefixes of one token more: at
-    most Q.
+    masked: depths at which masks say what is allowed. A depth has as many first rows as there are prefixes of one token
+    more: at most Q.
     """
     wanted = [
         depth >= masked and branches > 1 and width > min(max(_ALIKE * branches, _LONG), matrix.vocab_size)

@@ -22,7 +22,7 @@ from .device_table import (
     check_tokens,
 )
 
-_FEW = 8  # what is allowed is written over -inf where at most 1/8 of the vocabulary is read
+_READ_SHARE = 8  # logits that stay are written over -inf where at most 1/8 of the vocabulary is read
 
 # ------------------------------------------------------------------------------------------------ intervals
 
@@ -213,7 +213,7 @@ def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remai
     """Return x (n, V') with -inf where a token is not allowed from states at any depths."""
     if dev.top is None:
         width = max(map(dev.read, range(dev.length)))
-        if dev.masked == 0 and width * _FEW <= dev.vocab_size:
+        if dev.masked == 0 and width * _READ_SHARE <= dev.vocab_size:
             return _moved(ops, dev, x, state, remaining, width)
         mask = _allowed(ops, dev, state, remaining)
     else:

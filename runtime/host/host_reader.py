@@ -103,9 +103,5 @@ class HostReader(ABC, Generic[Place]):
         """Return whether a sequence may end at a place."""
 
     @abstractmethod
-    def ended(self, place: Place) -> bool:
-        """Return whether the sequence of a place has ended, so that nothing but EOS can follow, if it has one."""
-
-    @abstractmethod
     def configuration(self, place: Place) -> tuple[int, tuple[int, ...]]:
         """Return the state of a place and the sites on its stack, the outermost first."""

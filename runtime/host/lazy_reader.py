@@ -81,12 +81,6 @@ class LazyReader(StackReader):
         node, stack = place
         return node == AFTER_EOS or (stack.below is None and self.machine.accepts(node))
 
-    def ended(self, place: Configuration) -> bool:
-        """Return whether EOS was taken; without EOS, whether a sequence is complete and nothing can follow."""
-        if self.eos >= 0:
-            return place[0] == AFTER_EOS
-        return self.ends(place) and not self.mask(place).any()
-
 
 class _GrowingLeaves:
     """Which sites are leaves, of a machine that grows."""

@@ -138,7 +138,9 @@ class Matcher:
     @property
     def is_terminated(self) -> bool:
         """Whether the sequence has ended: EOS was taken; without EOS, it is complete and nothing can follow."""
-        return self._reader.ended(self._place)
+        if self._reader.eos >= 0:
+            return bool(self._tokens) and self._tokens[-1] == self._reader.eos
+        return self.is_accepting and not self.mask().any()
 
     @property
     def remaining(self) -> int | None:

@@ -86,10 +86,6 @@ class MatrixReader(HostReader[Interval]):
         """Return whether a sequence is complete at a place."""
         return place[2] == self.length
 
-    def ended(self, place: Interval) -> bool:
-        """Return whether a sequence is complete at a place: it cannot go on."""
-        return place[2] == self.length
-
     def configuration(self, place: Interval) -> tuple[int, tuple[int, ...]]:
         """Return the first row of a place, which is its `node` on a device, and no sites."""
         return place[0], ()

@@ -174,12 +174,6 @@ class NestedReader(StackReader):
         node, stack = place
         return bool(node >= self.rows or (self._views.accepting[node] and stack.below is None))
 
-    def ended(self, place: Configuration) -> bool:
-        """Return whether EOS was taken; without EOS, whether a sequence is complete and nothing can follow."""
-        if self.eos >= 0:
-            return place[0] == self.after_eos
-        return self.ends(place) and not self.mask(place).any()
-
     def _left(self, stack: Stack, symbol: int) -> Configuration | None:
         """Return where leaving the fragment on top with a symbol leads."""
         views = self._views

@@ -93,12 +93,6 @@ class TableReader(HostReader[int]):
             return bool(self._views.accepting[place])
         return bool(self._views.edge_token[self.edges + place - self.rows] == self.size)
 
-    def ended(self, place: int) -> bool:
-        """Return whether EOS was taken; without EOS, whether a sequence is complete and nothing can follow."""
-        if self.eos >= 0:
-            return place == self.after_eos
-        return self.ends(place) and not self.mask(place).any()
-
     def configuration(self, place: int) -> tuple[int, tuple[int, ...]]:
         """Return the state of a place and the sites on its stack, the outermost first."""
         return place, ()

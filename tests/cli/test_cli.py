@@ -434,6 +434,14 @@ def test_samples_of_a_schema_fit_it_and_are_the_same_for_a_seed(tmp_path):
     assert run_well(*arguments).splitlines() != members
 
 
+def test_a_sample_that_can_just_be_short_enough_is_found_at_once(tmp_path):
+    (tmp_path / "s.json").write_text('{"type": "array", "items": {"type": "integer"}, "minItems": 20}')
+    arguments = ("sample", "json-schema", tmp_path / "s.json", "--whitespace", "compact", "-n", 3, "--max-bytes", 41)
+    for member in run_well(*arguments).splitlines():  # one digit each: by chance alone, none in 10^20
+        assert len(member) == 41
+        assert len(json.loads(member)) == 20
+
+
 def test_samples_of_grammars_and_tags_are_members(tmp_path):
     (tmp_path / "pairs.lark").write_text('start: "(" start ")" | "x"')  # a table with calls
     (tmp_path / "twice.lark").write_text('start: "a" start "a" | "b" start "b" | "!"')  # with none

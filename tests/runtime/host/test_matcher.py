@@ -705,6 +705,23 @@ def test_a_sequence_has_ended_once_it_has_taken_eos_or_can_take_nothing_more():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("eos", [0, None])
+@pytest.mark.parametrize("sids", [[[1, 2, 3], [1, 2, 4], [5, 6, 7]], [[1], [1, 2]], [[4]]])
+def test_a_sequence_of_a_set_ends_as_any_other(sids, eos):
+    table = mw.compile_sequences(sids, vocab_size=8, eos=eos)
+    for sid in sids:
+        matcher = mw.Matcher(table)
+        assert matcher.accept_tokens(sid)
+        goes_on = any(other[: len(sid)] == sid and other != sid for other in sids)
+        assert matcher.is_terminated is (eos is None and not goes_on)
+        if eos is not None:
+            assert matcher.validate_tokens([eos, eos]) == 1
+            assert matcher.advance(eos)
+            assert matcher.is_terminated
+            matcher.rollback(1)
+            assert not matcher.is_terminated
+
+
 def test_bitmasks_of_torch_are_filled_where_they_are():
     torch = pytest.importorskip("torch")
     matcher = mw.Matcher(mw.compile_regex("(ab)+", small()))

@@ -96,15 +96,18 @@ def test_an_encoder_decoder_model_writes_texts_too(tokenizer):
     config = transformers.BartConfig(
         vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, init_std=0.5,
-        bos_token_id=1, eos_token_id=0, pad_token_id=3, decoder_start_token_id=5, forced_bos_token_id=4,
-        forced_eos_token_id=None,
+        bos_token_id=1, eos_token_id=0, pad_token_id=3, decoder_start_token_id=5, forced_eos_token_id=None,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
         bart = transformers.BartForConditionalGeneration(config).eval()
-    found = mw.generate(bart, tokenizer, ["a", "some longer text"], regex="[a-f]{3,9}!", max_new_tokens=30)
-    assert all(re.fullmatch("[a-f]{3,9}!", text) for text in found)
-    assert len(found) == 2
+    for forced in (None, tokenizer("x")["input_ids"][0]):  # as the code of a language is
+        bart.generation_config.forced_bos_token_id = forced
+        for beams in (1, 3):
+            prompts = ["a", "some longer text"]
+            found = mw.generate(bart, tokenizer, prompts, regex="[a-f]{3,9}!", max_new_tokens=30, num_beams=beams)
+            assert all(re.fullmatch("[a-f]{3,9}!", text) for text in found)
+            assert len(found) == 2
 
 
 def test_what_a_model_is_configured_with_decides_where_texts_begin_and_end(model, tokenizer, monkeypatch):
@@ -117,6 +120,26 @@ def test_what_a_model_is_configured_with_decides_where_texts_begin_and_end(model
     monkeypatch.setattr(model.generation_config, "max_time", 0.0)
     with pytest.raises(mw.ConstraintError, match="ended before a text was complete"):
         mw.generate(model, tokenizer, "a", regex="[a-c]{50}")
+
+
+def test_each_option_that_is_taken_keeps_texts_complete(model, tokenizer):
+    sampled = {
+        "temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.9, "epsilon_cutoff": 1e-4,
+        "eta_cutoff": 1e-4,
+    }  # fmt: skip
+    beams = {"length_penalty": 0.5, "early_stopping": True}
+    free = {
+        "repetition_penalty": 1.2, "no_repeat_ngram_size": 2, "bad_words_ids": [[5]], "min_new_tokens": 2,
+        "logits_processor": [], "use_cache": False, "cache_implementation": "dynamic", "budgets": False,
+    }  # fmt: skip
+    own = {"do_sample": True, "num_beams": 2, "num_return_sequences": 1}
+    assert {*sampled, *beams, *free, *own} == texts._OPTIONS
+    cases = [{"do_sample": True, name: value} for name, value in sampled.items()]
+    cases += [{"num_beams": 2, name: value} for name, value in beams.items()]
+    cases += [{name: value} for name, value in free.items()]
+    for options in cases:
+        torch.manual_seed(0)
+        assert re.fullmatch("[a-f]{3,5}!", mw.generate(model, tokenizer, "a", regex="[a-f]{3,5}!", **options)), options
 
 
 def test_beams_beyond_all_texts_are_left_out(model, tokenizer):
