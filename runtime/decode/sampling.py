@@ -10,15 +10,13 @@ import math
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-import numpy as np
-
 from ...errors import VocabularyMismatchError
 from ..device.backend import Array, Cache, Operations, Placed, Random
-from ..device.device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
+from ..device.device_table import AnyState, check_floating, check_logits, check_rows
 from ..device.on_demand import counts_tokens
+from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step
 
-_NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many
 _WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 _BLOCK = 256
 _COLDEST = 1e-6  # logits of 10,000 divided by this are still far from infinite in 32 bits
@@ -104,7 +102,7 @@ def sample(
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     width = static_width(dev, level)
-    if width is not None and _NARROW * width > logits.shape[1]:
+    if width is not None and NARROW * width > logits.shape[1]:
         width = None
     if width is None:
 
@@ -122,7 +120,7 @@ def sample(
     log_z = ops.logsumexp(x)
     tokens = None
     if width is not None:
-        tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
+        tokens, allowed = ops.allowed_tokens(dev, state, edges_of(dev, width), remaining)
         x = ops.where(allowed, ops.take(x, tokens), -float("inf"))
     else:
         x = ops.mask_logits(dev, x, state, remaining)
@@ -131,25 +129,6 @@ def sample(
     share = ops.where(share > 0, 0.0, share)  # by rounding
     found = at if tokens is None else ops.take(tokens, at[:, None])[:, 0]
     return Sample(ops.where(valid, found, -1), log_probs, share if log_mass else None, valid)
-
-
-def static_width(dev: Placed, level: int | None = None) -> int | None:
-    """Return the most tokens that states at a depth allow, EOS among them; None if that is not less than all.
-
-    level None: any state. Known of tries, and of graphs in which no row has a mask and nothing is called.
-    """
-    if level is not None and (not isinstance(level, Integral) or isinstance(level, bool) or level < 0):
-        raise ValueError(f"level={level!r} must be a depth, 0 or more, or None for states of any depth")
-    on_device = isinstance(dev, DeviceTable)
-    if dev.is_trie:
-        levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
-        width = max([1, *(one.width for one in levels)])  # beyond the longest all are final
-    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.bases.masks.shape[0]:
-        return None
-    else:
-        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.rows.edge_start).max()))
-    width += dev.eos is not None
-    return width if width < dev.vocab_size else None
 
 
 def allowed_logits(
@@ -189,7 +168,7 @@ def allowed_logits(
             f"how few tokens {where} allow is not known before, or they allow all {dev.vocab_size}: "
             "compute all logits, hidden @ weight.T, and mask them"
         )
-    tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
+    tokens, allowed = ops.allowed_tokens(dev, state, edges_of(dev, width), remaining)
     logits = (weight[tokens] @ hidden[:, :, None])[:, :, 0]
     if bias is not None:
         logits = logits + bias[tokens]
@@ -412,11 +391,6 @@ def _split(ops: Operations, random: Random) -> tuple[Any, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------ checks
-
-
-def _edges(dev: Placed, width: int) -> int:
-    """Return how many of a static width are none of EOS."""
-    return width - (dev.eos is not None)
 
 
 def _number(name: str, value: Any, kind: Any, what: str) -> None:
