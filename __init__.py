@@ -31,6 +31,7 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.members import sample_members
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -74,6 +75,7 @@ __all__ = [
     "compile_structural_tag",
     "generate",
     "logits_processor",
+    "sample_members",
     "sort_sids",
     "warm",
 ]

@@ -27,7 +27,6 @@ from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
     Candidates,
-    MatrixState,
     Selection,
     State,
     check_floating,
@@ -511,7 +510,7 @@ def log_probs(
     dev: Placed,
     logits: Array,
     tokens: Array,
-    state: AnyState | MatrixState | None = None,
+    state: AnyState | None = None,
     *,
     remaining: Array | None = None,
     renormalise: bool = True,

@@ -241,6 +241,7 @@ def test_the_public_names_are_these():
         "compile_structural_tag",
         "generate",
         "logits_processor",
+        "sample_members",
         "sort_sids",
         "warm",
     }

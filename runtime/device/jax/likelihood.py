@@ -8,7 +8,7 @@ from jax import Array, lax
 
 from .. import likelihood
 from ..backend import Placed
-from ..device_table import AnyState, MatrixState
+from ..device_table import AnyState
 from ..on_demand import OnDemandTable
 from . import arrays
 from .masks import allowed_tokens, mask_logits
@@ -19,7 +19,7 @@ def log_probs(
     dev: Placed,
     logits: Array,
     tokens: Array,
-    state: AnyState | MatrixState | None = None,
+    state: AnyState | None = None,
     *,
     remaining: Array | None = None,
     renormalise: bool = True,
@@ -34,7 +34,7 @@ def log_probs(
     return by_token if by_position else by_token.sum(-1)
 
 
-def _walk(dev: Placed, state: AnyState | MatrixState, tokens: Array) -> tuple[AnyState | MatrixState, Array]:
+def _walk(dev: Placed, state: AnyState, tokens: Array) -> tuple[AnyState, Array]:
     """Return states before all tokens (B * T,) and nodes after them (B, T); a negative token leaves a state."""
     if isinstance(dev, OnDemandTable):  # followed on the host
         before, after = [], []
@@ -49,25 +49,26 @@ def _walk(dev: Placed, state: AnyState | MatrixState, tokens: Array) -> tuple[An
 
 
 @jax.jit  # for calls outside of a compiled function: a loop by itself would be compiled at each of them
-def _scan(dev: Placed, state: AnyState | MatrixState, tokens: Array) -> tuple[AnyState | MatrixState, Array]:
+def _scan(dev: Placed, state: AnyState, tokens: Array) -> tuple[AnyState, Array]:
     """Return states before tokens, (T, B, ..), and nodes after them (T, B)."""
 
-    def one(state: AnyState | MatrixState, token: Array) -> tuple[AnyState | MatrixState, tuple[object, Array]]:
+    def one(state: AnyState, token: Array) -> tuple[AnyState, tuple[AnyState, Array]]:
         following = _after(dev, state, token)
         return following, (state, following.node)
 
-    _, found = lax.scan(one, state, tokens.T)
-    return found  # type: ignore[no-any-return]  # of a scan there are no types
+    found: tuple[AnyState, Array] = lax.scan(one, state, tokens.T)[1]
+    return found
 
 
-def _after(dev: Placed, state: AnyState | MatrixState, token: Array) -> AnyState | MatrixState:
+def _after(dev: Placed, state: AnyState, token: Array) -> AnyState:
     """Return the state after tokens (B,); a negative token leaves it."""
     stays = token < 0
 
     def chosen(old: Array, new: Array) -> Array:
         return jnp.where(stays.reshape(-1, *(1 for _ in new.shape[1:])), old, new)
 
-    return jax.tree.map(chosen, state, advance(dev, state, token))  # type: ignore[no-any-return]
+    after: AnyState = jax.tree.map(chosen, state, advance(dev, state, token))
+    return after
 
 
 _STEPS = likelihood.Steps(start, _walk, allowed_tokens, mask_logits)

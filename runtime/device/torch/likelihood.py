@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .. import likelihood
 from ..backend import Placed
-from ..device_table import AnyState, MatrixState
+from ..device_table import AnyState
 from . import arrays
 from .masks import allowed_tokens, mask_logits
 from .states import advance, start
@@ -17,7 +17,7 @@ def log_probs(
     dev: Placed,
     logits: Tensor,
     tokens: Tensor,
-    state: AnyState | MatrixState | None = None,
+    state: AnyState | None = None,
     *,
     remaining: Tensor | None = None,
     renormalise: bool = True,
@@ -32,7 +32,7 @@ def log_probs(
     return by_token if by_position else by_token.sum(-1)
 
 
-def _walk(dev: Placed, state: AnyState | MatrixState, tokens: Tensor) -> tuple[AnyState | MatrixState, Tensor]:
+def _walk(dev: Placed, state: AnyState, tokens: Tensor) -> tuple[AnyState, Tensor]:
     """Return states before all tokens (B * T,) and nodes after them (B, T); a negative token leaves a state."""
     before, after = [], []
     for token in tokens.unbind(1):
