@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .automata.budget import Budget
 from .compile.cache.cache import Cache
+from .compile.catalogue import Catalogue
 from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
@@ -46,6 +47,7 @@ __all__ = [
     "BudgetError",
     "Cache",
     "Capacity",
+    "Catalogue",
     "ConstraintError",
     "DataError",
     "GrammarError",

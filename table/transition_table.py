@@ -386,10 +386,13 @@ class TransitionTable(GroupedArrays):
 
     # -------------------------------------------------------------------------------------------- the file
 
+    def header(self) -> dict[str, Any]:
+        """Return the fields that are no arrays, as a file has them."""
+        return {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to one safetensors file, in full or not at all."""
-        header = {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
-        file.write(path, header, self.arrays.by_name())
+        file.write(path, self.header(), self.arrays.by_name())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, vocabulary: str | None = None) -> TransitionTable:
