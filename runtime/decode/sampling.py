@@ -16,6 +16,7 @@ from ..device.device_table import AnyState, check_floating, check_logits, check_
 from ..device.on_demand import counts_tokens
 from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step
+from .continuation import Continuation, check_room, start_of, table_of
 
 _WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 _BLOCK = 256
@@ -215,6 +216,7 @@ def sample_sequences(
 ) -> Sequences:
     """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
 
+    dev: from `ops.put`; a `Continuation` begins where sequences stand already.
     step: step(tokens (B * S,), cache, t) -> (logits (B * S, V), cache), where tokens are those chosen at t - 1,
     `start_token` at t = 0 and where a sequence has ended. cache: anything; rows never change places.
     max_length: the most tokens of a sequence, EOS not counted. A table with EOS takes one step more, to draw it; of
@@ -228,13 +230,19 @@ def sample_sequences(
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """
     filters = _filters(**options)
-    _check_run(dev, batch, samples, max_length)
-    steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
-    shortened = dev.max_length is None or steps < dev.max_length
+    given, (dev, depth) = dev, table_of(dev)
+    _check_run(dev, depth, batch, samples, max_length)
+    most = None if dev.max_length is None else dev.max_length - depth
+    steps = max_length if most is None else min(max_length, most)
+    shortened = most is None or steps < most
     budgets = shortened and counts_tokens(dev)
     fixed = dev.eos is None
     rows = batch * samples
-    state = ops.start(dev, rows)
+    if isinstance(given, Continuation):
+        state = start_of(ops, given, batch).state
+        state = ops.gather(state, ops.arange(rows, like=state.node) // samples)
+    else:
+        state = ops.start(dev, rows)
     tokens = ops.first_tokens(dev, cache, rows, start_token)
     count = ops.zeros((rows,), like=tokens)
     lengths, nodes = count, ops.zeros((rows,), like=state.node) + dev.dead
@@ -245,7 +253,7 @@ def sample_sequences(
         logits, cache = step(tokens, cache, t)
         now, random = _split(ops, random)
         drawn = sample(
-            dev, logits, state, now, ops=ops, **filters._asdict(), level=t if dev.is_trie else None,
+            dev, logits, state, now, ops=ops, **filters._asdict(), level=depth + t if dev.is_trie else None,
             remaining=count + (max_length - t) if budgets else None,
         )  # fmt: skip
         if log_probs is None:
@@ -429,18 +437,14 @@ def _check_dev(dev: Placed) -> None:
         raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
 
 
-def _check_run(dev: Placed, batch: int, samples: int, max_length: int) -> None:
+def _check_run(dev: Placed, depth: int, batch: int, samples: int, max_length: int) -> None:
     """Raise unless sequences can be drawn: TypeError, ValueError."""
     if batch < 1 or samples < 1 or max_length < 1:
         raise ValueError(f"batch, samples and max_length must be positive, not {batch}, {samples} and {max_length}")
     _check_dev(dev)
-    if max_length < dev.min_length:
-        raise ValueError(
-            f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
-            "nothing could be complete"
-        )
-    if dev.max_length == 0:
-        raise ValueError("the table allows the empty sequence alone: there is nothing to draw")
+    check_room(dev, depth, max_length)
+    if dev.max_length is not None and dev.max_length <= depth:
+        raise ValueError(f"the table allows no more than {depth} tokens: there is nothing to draw")
     if dev.eos is None and dev.fixed_length is None:
         raise ValueError(
             "the table has no EOS and its sequences have different lengths, so that nothing says how probable it is "
