@@ -181,12 +181,15 @@ class Catalogue:
         """Return the items of states (M,), the best first, with their scores."""
         order = np.argsort(-scores, kind="stable")  # NaN, the last, all keep their order
         order = order[valid[order]]
+        rows = self.table.input_rows(states[order])
+        behind = np.repeat(np.arange(len(rows)), [len(group) for group in rows])  # which of the states each row is of
+        found = np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64)
+        found = found[np.lexsort((found, behind))]  # items that share an ID in the order of the input
         out: dict[ItemId, float] = {}
-        for score, rows in zip(scores[order].tolist(), self.table.input_rows(states[order]), strict=True):
-            for item in self.ids.at(np.sort(rows)):
-                if len(out) == limit:
-                    return out
-                out.setdefault(item, score)
+        for item, score in zip(self.ids.at(found), scores[order][behind].tolist(), strict=True):
+            if len(out) == limit:
+                break
+            out.setdefault(item, score)
         return out
 
     def states(self, tokens: Any) -> NDArray[np.int64]:
