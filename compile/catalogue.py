@@ -22,6 +22,7 @@ from ..vocabulary.vocabulary import Vocabulary
 from .codes import CodeTokens, by_names, with_offsets
 from .parquet import ParquetRows
 from .sequences import check_vocabulary_size, compile_sids, progress_bar, rectangle, sort_sids
+from .token_names import are_names, tokens_of_names
 
 FORMAT_VERSION = 1
 """Version of the file format; a reader refuses any other."""
@@ -69,8 +70,9 @@ class Catalogue:
     ) -> Catalogue:
         """Return the catalogue of items with semantic IDs.
 
-        sids: (N, L) codes, as `compile_sids` takes them. items: (N,) ids, integers or strings: an array, a list or an
-        Arrow column. Several items may have one semantic ID, and one item several.
+        sids: (N, L) codes, as `compile_sids` takes them; or names of tokens that `vocabulary` knows, for each item
+        "<a_12><b_7>" or ["<a_12>", "<b_7>"]: then a code is the token itself. items: (N,) ids, integers or strings: an
+        array, a list or an Arrow column. Several items may have one semantic ID, and one item several.
         vocab_size: V of the model; that of `vocabulary` if left out.
 
         Which token stands for a code: code + `offsets`, one number for all levels or one for each, as where IDs come
@@ -85,7 +87,9 @@ class Catalogue:
         >>> catalogue.items(catalogue.states([[3, 4], [3, 5]]))
         ['hat', 'shoe']
         """
-        codes, ids = rectangle(sids), ItemIds.of(items)
+        named = are_names(sids)
+        _check_written(named, offsets, names)
+        codes, ids = tokens_of_names(sids, vocabulary) if named else rectangle(sids), ItemIds.of(items)
         if len(ids) != len(codes):
             raise ConstraintError(
                 f"there are {len(ids):,} item ids for {len(codes):,} semantic IDs: one each is needed"
@@ -114,14 +118,16 @@ class Catalogue:
     ) -> Catalogue:
         """Return the catalogue of the items in a Parquet file, or in all files of a folder and of those below it.
 
-        sids: the column with a list of codes in each row, or columns of one code each. items: the column of ids. Files
-        are read in the order of their paths, batch by batch: codes and ids are held, and never a whole file besides.
+        sids: the column with a list of codes in each row, or columns of one code each; or of names, as of `of`.
+        items: the column of ids. Files are read in the order of their paths, batch by batch: codes and ids are held,
+        and never a whole file besides.
         progress: whether to show a bar; None for long reads on a terminal. Other arguments as of `of`.
 
         Raises MissingDependencyError without pyarrow, FileNotFoundError, DataError for a file that cannot be read,
         and ConstraintError naming the file and the row.
         """
-        rows = ParquetRows(source, sids, items)
+        rows = ParquetRows(source, sids, items, vocabulary)
+        _check_written(rows.are_names, offsets, names)
         if not rows.count:
             raise ConstraintError(f"there are no rows in {os.fspath(source)}: nothing could be decoded")
         size = _size(vocab_size, vocabulary)
@@ -276,6 +282,12 @@ def _size(vocab_size: int | None, vocabulary: Vocabulary | None) -> int:
     check_vocabulary_size(size)
     assert size is not None
     return int(size)
+
+
+def _check_written(named: bool, offsets: Any, names: Any) -> None:
+    """Raise ConstraintError if what says how codes become tokens is given for IDs that are names of tokens."""
+    if named and (names is not None or np.any(np.asarray(offsets) != 0)):
+        raise ConstraintError("the semantic IDs are names of tokens already: leave names and offsets out")
 
 
 def _code_tokens(codes: NDArray[Any], offsets: Any, names: Any, vocabulary: Vocabulary | None) -> CodeTokens:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Advice, ConstraintError
+from ..errors import ConstraintError
 from ..kernels.limits import MOST_TOKENS
 from ..vocabulary.vocabulary import Vocabulary
-
-_SHOWN = 5  # names in an error
+from .token_names import no_such_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +124,5 @@ def by_names(names: Sequence[str | Sequence[str]], used: Sequence[NDArray[Any]],
                 tokens[code] = found
         lists.append(tokens)
     if missing:
-        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
-        raise ConstraintError(
-            f"the vocabulary has no token of the name {', '.join(map(repr, missing[:_SHOWN]))}{more}",
-            remedies=[
-                Advice(
-                    "Add these tokens to the tokenizer, make the vocabulary from it again, or correct {}", ("names",)
-                )
-            ],
-        )
+        raise no_such_names(missing)
     return CodeTokens((), tuple(lists))

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from ..automata.sequence_sort import Progress
 from ..errors import ConstraintError, DataError, MissingDependencyError
 from ..table.item_ids import ItemIds
+from ..vocabulary.vocabulary import Vocabulary
 from .sequences import rectangle
+from .token_names import is_text, tokens_of_names
 
 _BATCH = 1 << 17  # rows read at once
 
@@ -37,29 +39,37 @@ class Batch(NamedTuple):
 class ParquetRows:
     """The rows of a Parquet file, or of all in a folder and those below it: files by their paths, rows as they stand.
 
-    sids: one column of lists of codes, or several of one code each. items: the column of ids, integers or strings.
+    sids: one column of lists of codes, or several of one code each; or of names of tokens, which `vocabulary` knows.
+    items: the column of ids, integers or strings.
 
     Raises MissingDependencyError without pyarrow, FileNotFoundError, ConstraintError for a column that a file lacks,
     DataError for a file that cannot be read.
     """
 
-    def __init__(self, source: str | os.PathLike[str], sids: str | Sequence[str], items: str) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        sids: str | Sequence[str],
+        items: str,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
         try:
             import pyarrow.parquet as pq
         except ModuleNotFoundError:
             raise MissingDependencyError(
                 f"reading {os.fspath(source)} needs pyarrow: pip install 'maskwright[arrow]'"
             ) from None
-        self._pq = pq
+        self._pq, self._vocabulary = pq, vocabulary
         self._sids, self._items = [sids] if isinstance(sids, str) else list(sids), items
         self._files = _files(Path(source))
-        self.count = 0
+        self.count, self.are_names = 0, False
         for path in self._files:
             with _reading(path), pq.ParquetFile(path) as file:
-                schema, rows = file.schema_arrow.names, file.metadata.num_rows
+                schema, rows = file.schema_arrow, file.metadata.num_rows
             for name in (*self._sids, items):
-                if name not in schema:
-                    raise ConstraintError(f"{path} has no column {name!r}; it has {', '.join(schema)}")
+                if name not in schema.names:
+                    raise ConstraintError(f"{path} has no column {name!r}; it has {', '.join(schema.names)}")
+            self.are_names |= any(is_text(schema.field(name).type) for name in self._sids)
             self.count += rows
 
     def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
@@ -72,7 +82,7 @@ class ParquetRows:
                     codes, ids = self._codes(part), ItemIds.of(part.column(self._items))
                 except ConstraintError as error:
                     where = f"{path}, counting from row {first - begin}" if first > begin else f"{path}"
-                    raise ConstraintError(f"{where}: {error.message}") from None
+                    raise ConstraintError(f"{where}: {error.message}", remedies=error.remedies) from None
                 yield Batch(first, codes, ids)
                 first += len(part)
                 if progress is not None:
@@ -80,6 +90,10 @@ class ParquetRows:
 
     def _codes(self, part: Any) -> NDArray[Any]:
         """Return the codes of a batch (n, L)."""
+        if self.are_names:
+            columns = [part.column(name) for name in self._sids]
+            named = columns[0] if len(columns) == 1 else list(zip(*(c.to_pylist() for c in columns), strict=True))
+            return tokens_of_names(named, self._vocabulary)
         if len(self._sids) == 1:
             return rectangle(part.column(self._sids[0]))
         columns = []

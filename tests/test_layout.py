@@ -62,7 +62,7 @@ HEAVY = {
     "vllm": {"engines/vllm"},
     "sglang": {"engines/sglang"},
     "graphviz": {"cli/drawing.py"},
-    "pyarrow": {"compile/sequences.py", "compile/parquet.py", "table/item_ids.py", "cli"},
+    "pyarrow": {"compile/sequences.py", "compile/parquet.py", "compile/token_names.py", "table/item_ids.py", "cli"},
     "lark": {f"compile/grammar/{name}.py" for name in ("lark", "lark_definitions", "lark_parser")},
     "referencing": {"compile/json_schema/documents.py"},
     "jsonschema_specifications": {"compile/json_schema/documents.py"},

@@ -173,6 +173,60 @@ def test_names_come_back_from_a_file(tmp_path):
     assert read.code_tokens.tokens(SIDS).tolist() == made.code_tokens.tokens(SIDS).tolist()
 
 
+WRITTEN = [["<a_3>", "<b_1>"], ["<a_0>", "<b_2>"], ["<a_3>", "<b_1>"]]
+
+
+def written_forms() -> list[Any]:
+    pa = pytest.importorskip("pyarrow")
+    joined = ["".join(row) for row in WRITTEN]
+    return [
+        WRITTEN, joined, np.array(WRITTEN), np.array(joined), np.array(joined, object), pa.array(WRITTEN),
+        pa.array(joined), pa.array(joined).dictionary_encode(), pa.array(WRITTEN, pa.list_(pa.string(), 2)),
+        pa.chunked_array([joined[:1], joined[1:]]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", range(10))
+def test_semantic_ids_may_be_names_of_tokens(form):
+    catalogue = mw.Catalogue.of(written_forms()[form], [7, 8, 9], vocabulary=named_vocabulary())
+    assert catalogue.items(catalogue.states(np.array([[31, 32], [30, 33]]))) == [8, 7, 9]
+    assert catalogue.code_tokens.tokens(np.array([30, 33])).tolist() == [30, 33]
+
+
+@pytest.mark.parametrize(
+    ("sids", "options", "said"),
+    [
+        (["<a_3><b_1>", "<a_3>-<b_1>"], {}, "row 1 is '<a_3>-<b_1>', which is not a sequence of names"),
+        ([["<a_3>"], ["<a_3>", "<b_1>"]], {}, "row 1 has 2 names, row 0 has 1"),
+        (["<a_3>", None], {}, "row 1 is None"),
+        (["<a_3>", ""], {}, "row 1 has 0 names"),
+        ([["<a_3>"], [3]], {}, r"row 1 is \[3\]"),
+        (["<a_3><c_1>", "<a_9><b_1>"], {}, "no token of the name '<c_1>', '<a_9>'"),
+        (["<a_3>"] * 2, {"offsets": 3}, "leave names and offsets out"),
+        (["<a_3>"] * 2, {"vocabulary": None, "vocab_size": 50}, "names of tokens. Pass vocabulary of the tokenizer"),
+    ],
+)
+def test_wrong_names_are_named(sids, options, said):
+    with pytest.raises(mw.ConstraintError, match=said):
+        mw.Catalogue.of(sids, [1, 2], **({"vocabulary": named_vocabulary()} | options))
+
+
+def test_names_of_tokens_are_read_from_parquet(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"sid": ["".join(row) for row in WRITTEN], "item": [7, 8, 9]}
+    columns |= {"a": [row[0] for row in WRITTEN], "b": [row[1] for row in WRITTEN]}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    for sids in ("sid", ["a", "b"]):
+        read = mw.Catalogue.from_parquet(tmp_path, sids=sids, items="item", vocabulary=named_vocabulary())
+        assert read.items(read.states(np.array([[31, 32], [30, 33]]))) == [8, 7, 9]
+    with pytest.raises(
+        mw.ConstraintError, match=r"rows.parquet: the vocabulary has no token of the name '<b_1>', '<b_2>'\. Add"
+    ):
+        mw.Catalogue.from_parquet(tmp_path, sids="sid", items="item", vocabulary=named_vocabulary(6))
+    with pytest.raises(mw.ConstraintError, match="leave names and offsets out"):
+        mw.Catalogue.from_parquet(tmp_path, sids="sid", items="item", vocabulary=named_vocabulary(), offsets=1)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -192,6 +246,7 @@ def test_names_come_back_from_a_file(tmp_path):
         ({"names": ["<a_{}>"] * 3, "vocabulary": named_vocabulary(), "offsets": 3}, "leave one out"),
         ({"names": [["x"]] * 3, "vocabulary": named_vocabulary()}, "names 1 codes of level 0, which has code 3"),
         ({"vocab_size": None}, "Pass vocab_size or vocabulary"),
+        ({"sids": pytest.importorskip("pyarrow").table({"a": [1]})}, "pass one column of it"),
         ({"kind": "list"}, 'kind must be "table" or "matrix"'),
         ({"kind": "matrix", "eos": 1}, "eos is for tables"),
     ],
