@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .automata.budget import Budget
 from .compile.cache.cache import Cache
+from .compile.catalogue import Catalogue
 from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
@@ -31,6 +32,7 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.members import sample_members
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -45,6 +47,7 @@ __all__ = [
     "BudgetError",
     "Cache",
     "Capacity",
+    "Catalogue",
     "ConstraintError",
     "DataError",
     "GrammarError",
@@ -74,6 +77,7 @@ __all__ = [
     "compile_structural_tag",
     "generate",
     "logits_processor",
+    "sample_members",
     "sort_sids",
     "warm",
 ]

@@ -39,6 +39,9 @@ from .device.jax.arrays import (
     where,
     zeros,
 )
+from .device.jax.likelihood import (
+    log_probs,
+)
 from .device.jax.masks import (
     allowed_tokens,
     bitmask,
@@ -89,6 +92,7 @@ __all__ = [
     "keep",
     "keep_packed",
     "log_mass",
+    "log_probs",
     "log_softmax",
     "logsumexp",
     "lookup",

@@ -22,6 +22,7 @@ from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
 from .device import numpy_arrays
+from .device.backend import Placed
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
@@ -41,6 +42,7 @@ from .device.device_table import (
     whole,
 )
 from .device.dispatch import by_kind
+from .device.likelihood import check_likelihood
 from .device.numpy_arrays import (
     all_known_true,
     arange,
@@ -100,6 +102,7 @@ __all__ = [
     "keep",
     "keep_packed",
     "log_mass",
+    "log_probs",
     "log_softmax",
     "logsumexp",
     "lookup",
@@ -501,6 +504,58 @@ def log_mass(dev: HostTable, logits: Array, state: AnyState) -> Array:
     masked = mask_logits(dev, log_softmax(logits), state)
     with np.errstate(all="ignore"):
         return np.asarray(np.logaddexp.reduce(masked, axis=-1))
+
+
+def log_probs(
+    dev: Placed,
+    logits: Array,
+    tokens: Array,
+    state: AnyState | None = None,
+    *,
+    remaining: Array | None = None,
+    renormalise: bool = True,
+    by_position: bool = False,
+) -> Array:
+    """Return the log-probability of each sequence of tokens (B, T): (B,), or by_position of each token: (B, T).
+
+    logits: (B, T, V), where logits[:, t] are those that tokens[:, t] is chosen from. Each token counts with its share
+    of the softmax of what is allowed there, as `sample` reports it at temperature 1 and without filters, and
+    `beam_search` with renormalise; without `renormalise` with that of the full softmax. At another temperature, divide
+    the logits by it. A token that is not allowed, or whose row of logits has no distribution, counts -inf, and so does
+    every token after one that is not allowed.
+
+    A negative token is none: it counts 0 and leads nowhere, so that prompts and padding may be -1 or -100. Whatever
+    follows EOS counts 0 too. A sequence that has not ended counts as the prefix that it is; EOS counts where it is
+    among the tokens, which it is not in what `sample_sequences` and `beam_search` return.
+
+    state: where each sequence starts (B,), the start of the table if left out. remaining: (B,) how many tokens might be
+    written from there, as for `bitmask`.
+
+    Raises TypeError, ValueError, VocabularyMismatchError.
+    """
+    check_likelihood(dev, logits, tokens, state, remaining, renormalise)
+    batch, length = tokens.shape
+    here = start(dev, batch) if state is None else state
+    going = np.ones(batch, bool)
+    scores = np.zeros((batch, length), np.promote_types(logits.dtype, np.float32))
+    for t in range(length):
+        written = going & (tokens[:, t] >= 0)
+        reached = advance(dev, here, np.where(written, tokens[:, t], -1))
+        rows = mask_logits(dev, logits[:, t], here, remaining) if renormalise else logits[:, t]
+        found = log_softmax(rows)[np.arange(batch), np.clip(tokens[:, t], 0, rows.shape[1] - 1)]
+        follows = written & (reached.node != dev.dead) & ~np.isnan(found)
+        scores[:, t] = np.where(follows, found, np.where(written, -np.inf, 0))
+        here = type(here)(
+            *(
+                np.where(written.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
+                for old, new in zip(here, reached, strict=True)
+            )
+        )
+        if dev.eos is not None:
+            going &= tokens[:, t] != dev.eos
+        if remaining is not None:
+            remaining = remaining - written
+    return scores if by_position else np.asarray(scores.sum(axis=-1))
 
 
 @by_kind(numpy_arrays)

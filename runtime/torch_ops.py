@@ -42,6 +42,9 @@ from .device.torch.arrays import (
 from .device.torch.drawing import (
     draw,
 )
+from .device.torch.likelihood import (
+    log_probs,
+)
 from .device.torch.masks import (
     allowed_tokens,
     bitmask,
@@ -93,6 +96,7 @@ __all__ = [
     "keep",
     "keep_packed",
     "log_mass",
+    "log_probs",
     "log_softmax",
     "logsumexp",
     "lookup",

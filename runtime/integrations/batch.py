@@ -22,6 +22,7 @@ from ..device.device_matrix import DeviceMatrix
 from ..device.device_table import MatrixState, State, check_floating
 from ..device.on_demand import OnDemandTable, has_lengths
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids
+from .placed import placed
 
 _NO_LIMIT = 1 << 40
 
@@ -57,8 +58,11 @@ class BatchConstraint:
                     f"max_tokens={limit} is less than the shortest match of table {i}, "
                     f"{table.to_table().min_length} tokens: nothing could be complete"
                 )
-            if needs_eos and not self.ends(table):
-                raise ValueError(f"table {i} has no EOS, so generation could not end: {GIVE_EOS}, or eos_token_ids=")
+            if needs_eos and not self.ends(table) and table.fixed_length is None:
+                raise ValueError(
+                    f"table {i} has no EOS and its sequences differ in length, so generation could not end: "
+                    f"{GIVE_EOS}, or eos_token_ids="
+                )
             inside = self.ends_inside(table) if _has_one_spelling(table) else []
             if inside:
                 raise ConstraintError(
@@ -66,8 +70,34 @@ class BatchConstraint:
                     f"written whole: {OTHER_END}; or leave the table without EOS and use constrained_generate, which "
                     "needs no end where all sequences are as long"
                 )
+        self.length = self._length_without_end() if needs_eos else None
+        self._placed = placed(tables)
         self._put: dict[tuple[int, torch.device], Any] = {}
         self._rows: dict[tuple[int, torch.device], BatchRows] = {}
+
+    def _length_without_end(self) -> int | None:
+        """Return the one length of all sequences where no table has an end, None where all have one.
+
+        Raises ValueError where lengths differ, or only some have an end: rows would be complete at different times.
+        """
+        endless = [i for i, table in enumerate(self.elements) if table is not None and not self.ends(table)]
+        if not endless:
+            return None
+        lengths = {None if table is None or self.ends(table) else table.fixed_length for table in self.elements}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"table {endless[0]} has no EOS, which it can do without where all rows have as many tokens, and "
+                f"others here have other lengths or an end: {GIVE_EOS}, or eos_token_ids="
+            )
+        return lengths.pop()
+
+    def check_incomplete(self, written: int) -> None:
+        """Raise ValueError if rows of this many tokens are complete, and nothing says so to `generate`."""
+        if self.length is not None and written >= self.length:
+            raise ValueError(
+                f"all rows are complete after {self.length} tokens, and tables without EOS allow none after them: pass "
+                f"max_new_tokens={self.length} to generate, or eos_token_ids= here"
+            )
 
     def ends(self, table: Constraint | None) -> list[int]:
         """Return the tokens that end a sequence of a table; of an unconstrained row, those of any table."""
@@ -94,6 +124,8 @@ class BatchConstraint:
             return self._put[key]
         of_table = zip(self.elements, self.limits, strict=True)
         budgets = any(limit is not None for element, limit in of_table if element is table)
+        if id(table) in self._placed:
+            return self._placed[id(table)].checked(device, budgets)
         dev = torch_ops.put(table, device, budgets=budgets)
         if not isinstance(dev, OnDemandTable):
             self._put[key] = dev
@@ -308,6 +340,10 @@ class BatchRows:
             part = torch_ops.mask_logits_(group.dev, part, own, remaining)
             may_end = torch_ops.accepting(group.dev, own) | (own.node == group.dev.dead)
             part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
+            if (
+                not group.ends.shape[0] and floor is not None
+            ):  # where nothing follows there is a softmax too, of a token
+                part[:, 0] = torch.where(may_end, floor, part[:, 0])
             if group.inside is not None and floor is not None:
                 stuck.append((group.inside, (part == -torch.inf).all(dim=1).any()))
             out = group.into(out, part)
