@@ -31,6 +31,7 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.sid_filter import SidFilter, filter_sids
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -56,6 +57,7 @@ __all__ = [
     "NoTableError",
     "RegexError",
     "SchemaError",
+    "SidFilter",
     "SortedMatrix",
     "SpecialToken",
     "TableError",
@@ -72,6 +74,7 @@ __all__ = [
     "compile_sequences",
     "compile_sids",
     "compile_structural_tag",
+    "filter_sids",
     "generate",
     "logits_processor",
     "sort_sids",

@@ -25,6 +25,7 @@ from .device.jax.arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -61,6 +62,7 @@ from .device.jax.states import (
 )
 from .device.jax.table import (
     at,
+    filtered,
     first_tokens,
     put,
 )
@@ -81,6 +83,7 @@ __all__ = [
     "draw",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -98,6 +101,7 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "running_max",
     "scatter",
     "search",
     "select",

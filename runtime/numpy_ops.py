@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled
 from ..table.constraint import Constraint
+from ..table.sid_filter import SidFilter
 from ..table.sorted_matrix import SortedMatrix
 from ..table.states import NestedState
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
-from .device import numpy_arrays
+from .device import device_filters, numpy_arrays
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
@@ -59,6 +60,7 @@ from .device.numpy_arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -92,6 +94,7 @@ __all__ = [
     "edges",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -110,6 +113,7 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "running_max",
     "scatter",
     "search",
     "select",
@@ -145,7 +149,9 @@ def put(
     table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 @overload
-def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
+def put(
+    table: SortedMatrix | SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
 @overload
 def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
 @overload
@@ -181,11 +187,25 @@ def put(
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
+    if isinstance(table, SidFilter):
+        return device_filters.place_filter(table, np.asarray, top)
     check_top(top)
     if isinstance(table, Arena):
         table.check_budgets(budgets)
         return table.table
     return table
+
+
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+
+    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
+    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    """
+    return device_filters.filtered(dev, filters, of, np.asarray)
 
 
 def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:

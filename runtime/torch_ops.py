@@ -25,6 +25,7 @@ from .device.torch.arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -64,6 +65,7 @@ from .device.torch.states import (
 from .device.torch.table import (
     TorchTable,
     at,
+    filtered,
     first_tokens,
     put,
 )
@@ -85,6 +87,7 @@ __all__ = [
     "draw",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -102,6 +105,7 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "running_max",
     "scatter",
     "search",
     "select",

@@ -9,6 +9,7 @@ too where that costs little.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,45 @@ _MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at m
 _ALIKE, _LONG = 2, 256
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceFilters:
+    """Which rows of a matrix F filters keep, and below which of what the matrix keeps of them a kept row lies.
+
+    Bits are in words of 32, the lowest first; the arrays of all filters stand one behind the other.
+    """
+
+    rows: Array  # (F W,) int32: bits of rows
+    before: Array  # (F W,) int32: kept rows before each word
+    firsts: Array  # (F U,) int32: bits of the entries of `first_rows`
+    masks: Array  # (F R, K) uint8: the matrix's masks, with what is kept alone
+    of: Array  # (B,) which filter each row of a batch begins with
+    words: int  # W: Q // 32 + 1
+    first_words: int  # U
+
+
+class Origin:
+    """The matrix that a `DeviceMatrix` was made of; all are equal, so that JAX compiles for none of them anew.
+
+    It does not keep the matrix alive, as filters of it do, and is of none once it was pickled.
+    """
+
+    def __init__(self, matrix: SortedMatrix | None) -> None:
+        self._matrix = None if matrix is None else weakref.ref(matrix)
+
+    def made(self, matrix: SortedMatrix) -> bool:
+        """Return whether a matrix is this one."""
+        return self._matrix is not None and self._matrix() is matrix
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[None]]:
+        return Origin, (None,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin)
+
+    def __hash__(self) -> int:
+        return hash(Origin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +95,9 @@ class DeviceMatrix:
     branches: tuple[int, ...]  # (L,) most tokens allowed by depth
     firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end; None: not kept
     top: int | None  # how many logits of a row are verified; None for all
+    wide: bool  # whether positions have 64 bits
+    origin: Origin
+    kept: DeviceFilters | None = None  # of `filtered`; None: all rows are kept
 
     # what decoders ask of a table
     eos = None
@@ -126,9 +169,7 @@ def place(
                 part <<= bits
                 if depth < length:
                     part |= matrix.columns[depth, lo : lo + _CHUNK]
-    masks, after = _masks(matrix)
-    masked = min(len(masks) - 1, 2)
-    first_rows, first_tokens, firsts = _first_rows(matrix, masked)
+    masks, after, (first_rows, first_tokens, firsts) = masks_of(matrix)
     return DeviceMatrix(
         words=tuple(convert(word) for word in words),
         masks=convert(masks),
@@ -142,12 +183,23 @@ def place(
         count=count,
         bits=bits,
         per_word=per_word,
-        masked=masked,
+        masked=min(len(masks) - 1, 2),
         widths=matrix.widths,
         branches=matrix.branches,
         firsts=firsts,
         top=None if top is None or top >= matrix.vocab_size else top,
+        wide=wide,
+        origin=Origin(matrix),
     )
+
+
+FirstRows = tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]
+
+
+def masks_of(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32], FirstRows]:
+    """Return `masks`, `mask_after`, and `first_rows`, `first_tokens`, `firsts` of a `DeviceMatrix`."""
+    masks, after = _masks(matrix)
+    return masks, after, _first_rows(matrix, min(len(masks) - 1, 2))
 
 
 def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -176,9 +228,7 @@ def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     return np.packbits(bits, axis=1, bitorder="little"), number
 
 
-def _first_rows(
-    matrix: SortedMatrix, masked: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]:
+def _first_rows(matrix: SortedMatrix, masked: int) -> FirstRows:
     """Return `first_rows`, `first_tokens` and `firsts` of a `DeviceMatrix`.
 
     masked: depths at which masks say what is allowed. A depth has as many first rows as there are prefixes of one token

@@ -15,12 +15,14 @@ from torch import Tensor
 from ...errors import ConstraintError, VocabularyMismatchError
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
 from ..device.device_matrix import DeviceMatrix
-from ..device.device_table import MatrixState, State, check_floating
+from ..device.device_table import State, check_floating
 from ..device.on_demand import OnDemandTable, has_lengths
+from ..host.matrix_reader import nothing_kept
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids
 
 _NO_LIMIT = 1 << 40
@@ -46,6 +48,8 @@ class BatchConstraint:
         for i, (table, limit) in enumerate(zip(self.elements, self.limits, strict=True)):
             if table is None:
                 continue
+            if isinstance(table, SidFilter) and not table.num_items:
+                raise nothing_kept()
             if limit is not None and not has_lengths(table):
                 raise ConstraintError(
                     f"max_tokens={limit} cannot be kept: table {i} is of a grammar of which there is no table, or none "
@@ -88,13 +92,19 @@ class BatchConstraint:
         return [end for end in ends if end < held.size and held[end]]
 
     def put(self, table: Constraint, device: torch.device) -> Any:
-        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time."""
+        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time.
+
+        Filters of one matrix share it.
+        """
         key = (id(table), device)
         if key in self._put:
             return self._put[key]
         of_table = zip(self.elements, self.limits, strict=True)
         budgets = any(limit is not None for element, limit in of_table if element is table)
-        dev = torch_ops.put(table, device, budgets=budgets)
+        if isinstance(table, SidFilter):
+            dev: Any = torch_ops.filtered(self.put(table.matrix, device), [table])
+        else:
+            dev = torch_ops.put(table, device, budgets=budgets)
         if not isinstance(dev, OnDemandTable):
             self._put[key] = dev
         return dev
@@ -119,7 +129,7 @@ _written: weakref.WeakKeyDictionary[Constraint, NDArray[np.bool_]] = weakref.Wea
 
 def _has_one_spelling(table: Constraint) -> bool:
     """Return whether sequences are of tokens as they are, where those of text can be spelt in other ways."""
-    return isinstance(table, SortedMatrix) or (isinstance(table, TransitionTable) and table.is_trie)
+    return isinstance(table, SortedMatrix | SidFilter) or (isinstance(table, TransitionTable) and table.is_trie)
 
 
 def _parts(table: TransitionTable) -> list[NDArray[Any]]:
@@ -135,6 +145,7 @@ def _parts(table: TransitionTable) -> list[NDArray[Any]]:
 
 def tokens_of(table: Constraint) -> NDArray[np.bool_]:
     """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
+    table = table.matrix if isinstance(table, SidFilter) else table  # whose other rows it may leave out
     held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
     parts = list(table.columns) if isinstance(table, SortedMatrix) else _parts(cast(TransitionTable, table.to_table()))
     for part in parts:
@@ -154,6 +165,7 @@ class RowStates(NamedTuple):
     height: Tensor | None = None  # (n,)
     high: Tensor | None = None  # (n,), of sorted matrices
     depth: Tensor | None = None  # (n,)
+    filter: Tensor | None = None  # (n,), of filters of sorted matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +217,7 @@ def _group(
         start = torch_ops.start(dev, count)
         lost = start._replace(node=torch.full_like(start.node, dev.dead))
     if isinstance(dev, DeviceMatrix):
-        lost = MatrixState(lost.node, lost.node, torch.full_like(lost.node, dev.length))
+        lost = lost._replace(high=lost.node, depth=torch.full_like(lost.node, dev.length))
     return TableRows(dev, rows, limit, ends, start, lost)
 
 

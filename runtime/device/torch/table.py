@@ -8,15 +8,18 @@ from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_filters import filtered as with_filters
+from ..device_filters import place_filter
 from ..device_matrix import DeviceMatrix, place
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
@@ -61,7 +64,11 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False, top: int | None = None
+    table: SortedMatrix | SidFilter,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
 ) -> DeviceMatrix: ...
 
 
@@ -113,6 +120,8 @@ def put(
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, convert, top)
+    if isinstance(table, SidFilter):
+        return place_filter(table, convert, top)
     check_top(top)
     where = torch.empty(0, device=device).device
     more = {
@@ -127,6 +136,22 @@ def put(
         return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
     host = table if where.type == "cpu" else None
     return device_table(table, convert, TorchTable, budgets, host=host, **more)
+
+
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+
+    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
+    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    """
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=dev.steps.device)
+
+    return with_filters(dev, filters, of, convert)
 
 
 class _Mirror:
