@@ -63,7 +63,7 @@ class SidFilter:
         if not self.matrix.item_start.size:
             return self.items
         rows = np.zeros(self.matrix.num_sequences // 32 + 1, np.uint32)
-        or_by_group(self.items, self.matrix.item_start, rows)
+        or_by_group(self.items, np.ascontiguousarray(self.matrix.item_start, np.int32), rows)
         rows.flags.writeable = False
         return rows
 
@@ -143,7 +143,7 @@ def filter_sids(matrix: SortedMatrix, keep: Any) -> SidFilter:
     if not matrix.item_row.size:
         return SidFilter(matrix, words)
     ordered = np.zeros_like(words)
-    put_in_order(words, matrix.item_row.view(f"u{matrix.item_row.itemsize}"), ordered)
+    put_in_order(words, np.ascontiguousarray(matrix.item_row, np.int32).view(np.uint32), ordered)
     return SidFilter(matrix, ordered)
 
 

@@ -24,7 +24,10 @@ def elements_of(tables: Tables) -> list[Constraint | None]:
     """Return the table of each element of a batch, or alone the one for all rows; raise TypeError for anything else."""
     if isinstance(tables, Constraint):
         return [tables]
-    wanted = "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, a SidFilter, or a list of them"
+    wanted = (
+        "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, a SidFilter, or a "
+        "list of them"
+    )
     if not isinstance(tables, Sequence) or isinstance(tables, str | bytes):
         raise TypeError(f"{wanted}, not {type(tables).__name__}")
     for i, table in enumerate(tables):
