@@ -31,6 +31,7 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.live_sids import LiveSids, Snapshot
 from .table.sid_filter import SidFilter, filter_sids
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
@@ -51,6 +52,7 @@ __all__ = [
     "GrammarError",
     "KernelError",
     "LazyTable",
+    "LiveSids",
     "MaskwrightError",
     "Matcher",
     "MissingDependencyError",
@@ -58,6 +60,7 @@ __all__ = [
     "RegexError",
     "SchemaError",
     "SidFilter",
+    "Snapshot",
     "SortedMatrix",
     "SpecialToken",
     "TableError",

@@ -65,6 +65,7 @@ from .device.jax.table import (
     filtered,
     first_tokens,
     put,
+    refreshed,
 )
 
 __all__ = [
@@ -101,6 +102,7 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
     "running_max",
     "scatter",
     "search",

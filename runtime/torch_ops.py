@@ -68,6 +68,7 @@ from .device.torch.table import (
     filtered,
     first_tokens,
     put,
+    refreshed,
 )
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
     "running_max",
     "scatter",
     "search",

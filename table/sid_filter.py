@@ -158,7 +158,7 @@ def _booleans(column: Any) -> NDArray[np.bool_]:
     nulls = getattr(column, "null_count", 0)
     nulls = nulls() if callable(nulls) else nulls
     if isinstance(column, np.ma.MaskedArray):  # what DuckDB's fetchnumpy gives
-        nulls, column = int(np.ma.getmaskarray(column).sum()), column.data
+        nulls, column = int(np.broadcast_to(column.mask, column.shape).sum()), column.data
     if nulls:
         raise ConstraintError(
             f"keep has {nulls:,} nulls, of which nothing says whether to keep them",

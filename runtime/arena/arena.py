@@ -24,6 +24,7 @@ from ...errors import ArenaError, NoTableError, RaiseCapacity, VocabularyMismatc
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.grouped import GroupedArrays
 from ...table.groups import IntArray
+from ...table.live_sids import Snapshot
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
@@ -542,7 +543,7 @@ class Arena:
 
 def check_held(table: Any) -> None:
     """Raise TypeError unless this is a table, as all in an arena are."""
-    if isinstance(table, SortedMatrix | SidFilter):
+    if isinstance(table, SortedMatrix | SidFilter | Snapshot):
         raise TypeError(
             f"an Arena holds tables, not a {type(table).__name__}: compile the rows with compile_sids, or put the "
             "matrix by itself, ops.put(matrix)"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError
+from ...table.first_rows import first_rows
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import Level
 from .backend import Array
@@ -25,11 +26,8 @@ from .backend import Array
 _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
 _FIRST_SHARE = 8  # no mask is made where at most 1/8 of the vocabulary may come first: IDs beside the tokens of text
 _MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
-# first rows of a depth are kept where an interval has more than 256 rows and more than twice as many as any has
-# different tokens, since they take memory for every prefix; and wherever one has more rows than there are tokens
-_ALIKE, _LONG = 2, 256
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
+BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,38 +143,18 @@ def place(
         raise TypeError(f"top must be an integer or None, not a {type(top).__name__}")
     if top is not None and top < 1:
         raise ValueError(f"top={top} must be 1 or more; leave it out to verify all tokens")
-    room = 62 if wide else 30  # one more and a search for what follows the last would overflow
-    bits = max(1, (matrix.vocab_size - 1).bit_length())
-    if bits > room:
-        raise TableError(
-            f"tokens below {matrix.vocab_size:,} need {bits} bits, in JAX's 32-bit mode a word has {room}: "
-            "set jax.config.update('jax_enable_x64', True)"
-        )
     length, count = matrix.columns.shape
-    if not wide and count >= _MOST_NARROW:
-        raise TableError(
-            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
-            "set jax.config.update('jax_enable_x64', True)"
-        )
-    per_word = min(length, room // bits)
+    bits, per_word = packing(matrix.vocab_size, length, count, wide)
     kind = np.int64 if wide else np.int32
-    words: list[Any] = [np.empty(count, kind) for _ in range(-(-length // per_word))]
-    for lo in range(0, count, _CHUNK):
-        for at, word in enumerate(words):
-            part = word[lo : lo + _CHUNK]
-            part[:] = 0
-            for depth in range(at * per_word, (at + 1) * per_word):
-                part <<= bits
-                if depth < length:
-                    part |= matrix.columns[depth, lo : lo + _CHUNK]
-    masks, after, (first_rows, first_tokens, firsts) = masks_of(matrix)
+    words = words_of(matrix.columns, bits, per_word, kind, count)
+    masks, after, (rows, tokens, firsts) = masks_of(matrix)
     return DeviceMatrix(
         words=tuple(convert(word) for word in words),
         masks=convert(masks),
         mask_after=convert(after),
-        first_rows=convert(first_rows),
-        first_tokens=convert(first_tokens),
-        byte_bits=convert(-_BITS.astype(np.int32)),
+        first_rows=convert(rows),
+        first_tokens=convert(tokens),
+        byte_bits=convert(-BITS.astype(np.int32)),
         steps=convert(np.arange(length, dtype=kind)),
         vocab_size=matrix.vocab_size,
         length=length,
@@ -191,6 +169,38 @@ def place(
         wide=wide,
         origin=Origin(matrix),
     )
+
+
+def packing(vocab_size: int, length: int, count: int, wide: bool) -> tuple[int, int]:
+    """Return the bits of a token, and how many tokens are in a word; TableError where they or the rows do not fit."""
+    room = 62 if wide else 30  # one more and a search for what follows the last would overflow
+    bits = max(1, (vocab_size - 1).bit_length())
+    if bits > room:
+        raise TableError(
+            f"tokens below {vocab_size:,} need {bits} bits, in JAX's 32-bit mode a word has {room}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
+    if not wide and count >= _MOST_NARROW:
+        raise TableError(
+            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
+    return bits, min(length, room // bits)
+
+
+def words_of(columns: NDArray[Any], bits: int, per_word: int, kind: Any, size: int) -> list[NDArray[Any]]:
+    """Return the words (size,) of rows, whose tokens are columns (L, n); beyond the n rows, words above all of rows."""
+    length, count = columns.shape
+    words = [np.full(size, 1 << (bits * per_word), kind) for _ in range(-(-length // per_word))]
+    for lo in range(0, count, _CHUNK):
+        for at, word in enumerate(words):
+            part = word[lo : min(lo + _CHUNK, count)]
+            part[:] = 0
+            for depth in range(at * per_word, (at + 1) * per_word):
+                part <<= bits
+                if depth < length:
+                    part |= columns[depth, lo : lo + _CHUNK]
+    return words
 
 
 FirstRows = tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]
@@ -234,25 +244,18 @@ def _first_rows(matrix: SortedMatrix, masked: int) -> FirstRows:
     masked: depths at which masks say what is allowed. A depth has as many first rows as there are prefixes of one token
     more: at most Q.
     """
-    wanted = [
-        depth >= masked and branches > 1 and width > min(max(_ALIKE * branches, _LONG), matrix.vocab_size)
-        for depth, (width, branches) in enumerate(zip(matrix.widths, matrix.branches, strict=True))
-    ]
-    new = np.zeros(matrix.num_sequences, np.bool_)
-    new[0] = True
     rows: list[NDArray[np.int32]] = []
     tokens: list[NDArray[np.int32]] = []
-    firsts: list[tuple[int, int] | None] = [None] * matrix.length
+    firsts: list[tuple[int, int] | None] = []
     begin = 0
-    for depth, column in enumerate(matrix.columns):
-        if not any(wanted[depth:]):
-            break
-        new[1:] |= column[1:] != column[:-1]
-        if wanted[depth]:
-            rows.append(np.flatnonzero(new).astype(np.int32))
-            tokens.append(column[rows[-1]].astype(np.int32))
-            firsts[depth] = begin, begin + rows[-1].size
-            begin += rows[-1].size
+    for column, found in zip(matrix.columns, first_rows(matrix, masked), strict=True):
+        if found is None:
+            firsts.append(None)
+            continue
+        rows.append(found)
+        tokens.append(column[found].astype(np.int32))
+        firsts.append((begin, begin + found.size))
+        begin += found.size
     if not rows:
         return np.zeros(1, np.int32), np.zeros(1, np.int32), tuple(firsts)
     return np.concatenate(rows), np.concatenate(tokens), tuple(firsts)

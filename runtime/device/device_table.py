@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...errors import TableError, VocabularyMismatchError
 from ...table.constraint import Constraint
+from ...table.live_sids import Snapshot
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
@@ -47,7 +48,17 @@ class FilteredState(NamedTuple):
     filter: Array  # (B,) the number of its filter
 
 
-AnyMatrixState = MatrixState | FilteredState
+class LiveState(NamedTuple):
+    """Where each sequence of a batch stands in a live set: the rows that begin with it, of base and delta."""
+
+    node: Array  # (B,) the first row of the base; of a whole sequence of the delta, behind the dead state's
+    high: Array  # (B,)
+    depth: Array  # (B,)
+    delta: Array  # (B,) the first row of the delta
+    delta_high: Array  # (B,)
+
+
+AnyMatrixState = MatrixState | FilteredState | LiveState
 
 AnyState = State | NestedState
 """A state of a table without calls, or of one with: that has a stack as well."""
@@ -178,7 +189,11 @@ def arrays_of(kind: type) -> tuple[str, ...]:
 
 def parts_of(kind: type) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that have arrays of their own."""
-    return tuple(field.name for field in fields(kind) if field.type in ("DeviceCalls | None", "DeviceFilters | None"))
+    return tuple(
+        field.name
+        for field in fields(kind)
+        if field.type in ("DeviceCalls | None", "DeviceFilters | None", "DeviceMatrix")
+    )
 
 
 def statics_of(kind: type) -> tuple[str, ...]:
@@ -400,7 +415,7 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter:
+def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter | Snapshot:
     """Return a constraint as it is put on a device, a lazy table with its arrays. Raises TypeError for others."""
     if not isinstance(table, Constraint):
         raise not_a_table(table)
@@ -410,7 +425,8 @@ def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter:
 def not_a_table(found: object) -> TypeError:
     """Return the error for what `put` does not take."""
     return TypeError(
-        f"put takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter or an Arena, not {type(found).__name__}"
+        "put takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter, a Snapshot or an Arena, not "
+        f"{type(found).__name__}"
     )
 
 

@@ -48,7 +48,7 @@ def _place_of(dev: DeviceMatrix, depth: Array) -> tuple[Array, Array]:
     return at, (dev.per_word - 1 - (depth - at * dev.per_word)) * dev.bits
 
 
-def _tokens_at(ops: Backend, dev: DeviceMatrix, row: Array, depth: Array) -> Array:
+def tokens_at(ops: Backend, dev: DeviceMatrix, row: Array, depth: Array) -> Array:
     """Return the token of rows (n, k) at a depth below L, one for all or (n, 1)."""
     at, shift = _place_of(dev, depth)
     token = (_read(ops, dev, row, at) >> shift) & ((1 << dev.bits) - 1)
@@ -65,16 +65,14 @@ def _halve(ops: Backend, dev: DeviceMatrix, at: Array, low: Array, high: Array, 
     return found
 
 
-def _follow(
-    ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, token: Array
-) -> tuple[Array, Array]:
+def follow(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, token: Array) -> tuple[Array, Array]:
     """Return the rows of low .. high (n, 1) that have a token (n, k) at a depth: their low, high (n, k).
 
     depth: one for all, or (n, 1), below L. Tokens lie in 0 .. V - 1. Where no row has it, both are the same.
     """
     static = isinstance(depth, int)
     if static and dev.branches[depth] == 1:
-        same = _tokens_at(ops, dev, low, depth) == token
+        same = tokens_at(ops, dev, low, depth) == token
         return low, ops.where(same, high, low)
     at, shift = _place_of(dev, depth)
     rest, token = shift + dev.bits, ops.integers(token, dev.words[0])
@@ -132,7 +130,7 @@ def _kept_before(ops: Backend, kept: DeviceFilters, number: Array, row: Array) -
     return ops.integers(ops.lookup(kept.before, at), row) + ((bits + (bits >> 16)) & 63)
 
 
-def _any_kept(ops: Backend, dev: DeviceMatrix, number: Array, low: Array, high: Array) -> Array:
+def any_kept(ops: Backend, dev: DeviceMatrix, number: Array, low: Array, high: Array) -> Array:
     """Return whether there is a row in low .. high (n, k), which number (n, 1) keeps; None: any row."""
     if dev.kept is None:
         return low < high
@@ -148,7 +146,7 @@ def _rows(ops: Backend, dev: DeviceMatrix, low: Array, width: int) -> Array:
     return low + ops.arange(width, like=dev.steps)
 
 
-def _offered(
+def offered(
     ops: Backend, dev: DeviceMatrix, state: tuple[Array, ...], depth: Array, width: int, *, once: bool
 ) -> tuple[Array, Array]:
     """Return what the first `width` places that are read of intervals hold: tokens, and which of them count.
@@ -163,7 +161,7 @@ def _offered(
     token = inside = None
     if len(kept) < len(levels):
         row = _rows(ops, dev, low, width)
-        token = _tokens_at(ops, dev, row, depth)
+        token = tokens_at(ops, dev, row, depth)
         inside = row < high
         if dev.kept is not None:
             inside = _kept_rows(ops, dev, number, row, inside, depth)
@@ -221,7 +219,7 @@ def _kept_rows(ops: Backend, dev: DeviceMatrix, number: Array, row: Array, insid
     return ops.where(same, inside, kept)
 
 
-def _unfold(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) -> Array:
+def unfold(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) -> Array:
     """Return masks (n, 8 K) by their numbers (n, 1): int32, -1 where a token is allowed, else 0.
 
     which: (n, 1) the filter whose masks they are.
@@ -240,10 +238,10 @@ def _nothing(ops: Backend, dev: DeviceMatrix, like: Array) -> Array:
 
 def _mask_after(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
     """Return the number of the mask of what may follow the first token of rows (n, 1)."""
-    return ops.integers(ops.lookup(dev.mask_after, _tokens_at(ops, dev, low, 0)), low)
+    return ops.integers(ops.lookup(dev.mask_after, tokens_at(ops, dev, low, 0)), low)
 
 
-def _fits(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: Array) -> Array:
+def fits(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: Array) -> Array:
     """Return whether so many tokens (n,) are enough for what each sequence lacks: (n, 1)."""
     check_remaining(state.node.shape[0], remaining.shape, _is(remaining, "int"), remaining.dtype, True)
     return (ops.integers(remaining, state.depth) >= dev.length - state.depth)[:, None]
@@ -254,19 +252,19 @@ def _allowed(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: 
     low, high, depth, which = parts = _parts(dev, state)
     live = (low < high) & (depth < dev.length)
     if remaining is not None:
-        live = live & _fits(ops, dev, state, remaining)
+        live = live & fits(ops, dev, state, remaining)
     if dev.masked == 0:
         mask = _nothing(ops, dev, low)
     else:
         number = ops.where(live & (depth == 0), 0, dev.masks.shape[0] - 1)
         if dev.masked == 2:
             number = ops.where(live & (depth == 1), _mask_after(ops, dev, low), number)
-        mask = _unfold(ops, dev, number, which)
+        mask = unfold(ops, dev, number, which)
     width = max((dev.read(level) for level in range(dev.masked, dev.length)), default=0)
     if width == 0:
         return mask
     depth = ops.where(live, depth, 0)  # of those that have masks it only says the same again
-    token, inside = _offered(ops, dev, parts, depth, width, once=False)
+    token, inside = offered(ops, dev, parts, depth, width, once=False)
     return _write(ops, mask, token, live & inside)
 
 
@@ -288,9 +286,9 @@ def _verified(
     low, high, depth, which = _parts(dev, state)
     live = (low < high) & (depth < dev.length)
     token = ops.integers(token, low)
-    lower, upper = _follow(ops, dev, low, high, ops.where(live, depth, 0) if level is None else level, token)
+    lower, upper = follow(ops, dev, low, high, ops.where(live, depth, 0) if level is None else level, token)
     lower = lower + ops.zeros(upper.shape, like=upper)  # where nothing branches it is one for all tokens
-    return best, token, live & _any_kept(ops, dev, which, lower, upper)
+    return best, token, live & any_kept(ops, dev, which, lower, upper)
 
 
 def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, remaining: Array | None = None) -> Array:
@@ -303,7 +301,7 @@ def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, re
     else:
         _, token, found = _verified(ops, dev, x, state, None)
         if remaining is not None:
-            found = found & _fits(ops, dev, state, remaining)
+            found = found & fits(ops, dev, state, remaining)
         mask = _write(ops, _nothing(ops, dev, state.node), token, found)
     return ops.keep(x, mask, dev.vocab_size)
 
@@ -315,8 +313,8 @@ def _moved(
     low, high, depth, _ = parts = _parts(dev, state)
     live = (low < high) & (depth < dev.length)
     if remaining is not None:
-        live = live & _fits(ops, dev, state, remaining)
-    token, inside = _offered(ops, dev, parts, ops.where(live, depth, 0), width, once=False)
+        live = live & fits(ops, dev, state, remaining)
+    token, inside = offered(ops, dev, parts, ops.where(live, depth, 0), width, once=False)
     inside = live & inside
     some, first = inside[:, :1], token[:, :1]  # an interval counts its first token first
     if dev.kept is not None:  # unless it is not kept
@@ -344,9 +342,9 @@ def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, le
     if level < dev.masked and width > 1:
         none = dev.masks.shape[0] - 1
         number = _mask_after(ops, dev, low) if level else low * 0
-        mask = _unfold(ops, dev, ops.where(low < high, number, none), which)
+        mask = unfold(ops, dev, ops.where(low < high, number, none), which)
         return ops.keep(x[:, : dev.vocab_size], mask, dev.vocab_size), None
-    token, inside = _offered(ops, dev, parts, level, width, once=True)
+    token, inside = offered(ops, dev, parts, level, width, once=True)
     return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
@@ -383,7 +381,7 @@ def start(ops: Backend, dev: DeviceMatrix, batch: int) -> AnyMatrixState:
     shares = dev.kept.of.shape[0]
     check_starts(shares, batch)
     which = ops.gather(dev.kept.of, ops.arange(batch, like=dev.steps) // (batch // shares))
-    alive = _any_kept(ops, dev, which[:, None], state.node[:, None], state.high[:, None])[:, 0]
+    alive = any_kept(ops, dev, which[:, None], state.node[:, None], state.high[:, None])[:, 0]
     return FilteredState(*_reached(ops, dev, *state, alive), which)
 
 
@@ -442,9 +440,9 @@ def candidates(
     low, high, depth, which = _parts(dev, state)
     tokens = ops.where(alive, ops.integers(at, low) if token is None else ops.take(token, at), 0)
     if level is not None and level < dev.length:
-        lower, upper = _follow(ops, dev, low, high, level, tokens)
+        lower, upper = follow(ops, dev, low, high, level, tokens)
     else:
-        lower, upper = _follow(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), tokens)
+        lower, upper = follow(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), tokens)
     reached = _reached(ops, dev, lower, upper, depth + 1, alive)
     if which is not None:
         return Candidates(best, tokens, FilteredState(*reached, which + ops.zeros(upper.shape, like=which)))
@@ -488,7 +486,7 @@ def select(
     alive = best > -float("inf")
     tokens = ops.where(alive, tokens.reshape(batch, beams), 0)
     if level < dev.length and not in_place:
-        low, high = _follow(ops, dev, low, high, level, tokens.reshape(-1, 1))
+        low, high = follow(ops, dev, low, high, level, tokens.reshape(-1, 1))
     going = alive.reshape(-1)
     reached = _reached(ops, dev, low[:, 0], high[:, 0], low[:, 0] * 0 + (level + 1), going)
     return Selection(best, parents, tokens, _same_filter(ops, state, reached, row))
@@ -507,8 +505,8 @@ def advance(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, tokens: Arra
     low, high, depth, which = _parts(dev, state)
     token = ops.integers(tokens, state.node)[:, None]
     inside = (token >= 0) & (token < dev.vocab_size) & (low < high) & (depth < dev.length)
-    lower, upper = _follow(ops, dev, low, high, ops.where(inside, depth, 0), ops.where(inside, token, 0))
-    alive = (inside & _any_kept(ops, dev, which, lower, upper))[:, 0]
+    lower, upper = follow(ops, dev, low, high, ops.where(inside, depth, 0), ops.where(inside, token, 0))
+    alive = (inside & any_kept(ops, dev, which, lower, upper))[:, 0]
     return _same_filter(ops, state, _reached(ops, dev, lower[:, 0], upper[:, 0], state.depth + 1, alive))
 
 
@@ -561,8 +559,8 @@ def allowed_tokens(
     _, _, depth, _ = parts = _parts(dev, state)
     live = depth < dev.length
     if remaining is not None:
-        live = live & _fits(ops, dev, state, remaining)
-    token, inside = _offered(ops, dev, parts, ops.where(depth < dev.length, depth, 0), width, once=True)
+        live = live & fits(ops, dev, state, remaining)
+    token, inside = offered(ops, dev, parts, ops.where(depth < dev.length, depth, 0), width, once=True)
     allowed = live & inside
     return ops.where(allowed, token, 0), allowed
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.live_sids import Snapshot
 from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
@@ -23,6 +24,8 @@ from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
 from ..device_filters import filtered as with_filters
 from ..device_filters import place_filter
+from ..device_live import DeviceLive, place_live
+from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceFilters, DeviceMatrix, place
 from ..device_table import (
     CALL_ARRAYS,
@@ -67,6 +70,9 @@ jax.tree_util.register_dataclass(
 jax.tree_util.register_dataclass(
     DeviceMatrix, data_fields=[*arrays_of(DeviceMatrix), "kept"], meta_fields=list(statics_of(DeviceMatrix))
 )
+
+
+jax.tree_util.register_dataclass(DeviceLive, data_fields=["base", "delta", "sizes"], meta_fields=[])
 
 
 def _given(kind: Any, arrays: Any) -> OnDemandTable:
@@ -124,6 +130,17 @@ def put(
 
 @overload
 def put(
+    table: Snapshot,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    platform: str | None = None,
+) -> DeviceLive: ...
+
+
+@overload
+def put(
     table: Arena,
     device: jax.Device | None = None,
     *,
@@ -142,7 +159,7 @@ def put(
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | OnDemandTable: ...
+) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -153,7 +170,7 @@ def put(
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | OnDemandTable:
+) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -188,6 +205,9 @@ def put(
         return place(table, convert, top, wide)
     if isinstance(table, SidFilter):
         return place_filter(table, convert, top, wide)
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return place_live(table, convert, wide)
     check_top(top)
     if isinstance(table, Arena):
         arena = table
@@ -212,6 +232,20 @@ def _platform_of(device: jax.Device | None) -> str | None:
     """Return the platform of the device that arrays are put on; None if they are put on several."""
     devices = jax.device_put(np.zeros(0, np.int32), device).devices()
     return next(iter(devices)).platform if len(devices) == 1 else None
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
+
+    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
+    same, unless `compact` has made a base that has no room in them.
+    """
+
+    def convert(array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, dev.sizes.sharding)
+        return placed
+
+    return refreshed_live(dev, snapshot, convert)
 
 
 def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.live_sids import Snapshot
 from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
@@ -20,6 +21,8 @@ from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
 from ..device_filters import filtered as with_filters
 from ..device_filters import place_filter
+from ..device_live import DeviceLive, place_live
+from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceMatrix, place
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
@@ -74,6 +77,12 @@ def put(
 
 @overload
 def put(
+    table: Snapshot, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+) -> DeviceLive: ...
+
+
+@overload
+def put(
     table: Arena, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
 ) -> TorchTable: ...
 
@@ -86,7 +95,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | OnDemandTable: ...
+) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -96,7 +105,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | OnDemandTable:
+) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -122,6 +131,9 @@ def put(
         return place(table, convert, top)
     if isinstance(table, SidFilter):
         return place_filter(table, convert, top)
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return place_live(table, convert)
     check_top(top)
     where = torch.empty(0, device=device).device
     more = {
@@ -136,6 +148,19 @@ def put(
         return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
     host = table if where.type == "cpu" else None
     return device_table(table, convert, TorchTable, budgets, host=host, **more)
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
+
+    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
+    same, unless `compact` has made a base that has no room in them.
+    """
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=dev.sizes.device)
+
+    return refreshed_live(dev, snapshot, convert)
 
 
 def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
