@@ -8,13 +8,14 @@ VENV := .venv
 KERNELS := .venv-kernels
 LOWEST := .venv-lowest
 DEVICES := .venv-devices
+ENGINES := .venv-engines
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 # what needs no optional dependency
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
-.PHONY: demo kernels-ahead test test-fast test-slow test-lowest test-devices check bench
+.PHONY: demo kernels-ahead test test-fast test-slow test-lowest test-devices test-engines check bench
 .PHONY: bench-devices gate dist clean
 
 demo: $(VENV)/demo
@@ -41,6 +42,10 @@ test-lowest: $(LOWEST)/made
 # what XLA makes of each step for TPUs and for an H100: no device is needed, but 2 GB of compilers
 test-devices: $(DEVICES)/made
 	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(DEVICES)/cache $(DEVICES)/bin/pytest tests/devices
+
+# 64 schemas twice through vLLM and SGLang on this machine's processor: 4 GB of packages
+test-engines: $(ENGINES)/made kernels-ahead
+	$(ENGINES)/bin/pytest tests/engines/real tests/engines
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -118,5 +123,15 @@ $(DEVICES)/made: pyproject.toml
 	$(DEVICES)/bin/python -m pip install --quiet --editable . --group devices
 	touch $@
 
+# SGLang wants other versions of what vLLM pins, and the vision packages another torch: neither is needed here
+$(ENGINES)/made: pyproject.toml
+	$(PYTHON) -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(ENGINES)/bin/python -m pip install --quiet --group engines
+	$(ENGINES)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(ENGINES)/bin/python -m pip install --quiet dill gguf interegular IPython orjson traitlets
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(KERNELS) $(LOWEST) $(DEVICES) build dist *.egg-info
+	rm -rf $(VENV) $(KERNELS) $(LOWEST) $(DEVICES) $(ENGINES) build dist *.egg-info

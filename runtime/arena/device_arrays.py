@@ -28,9 +28,8 @@ _COPIED = (*(name for name in DEVICE_NAMES if name != "rows.frames_required"), C
 class Mirror(Protocol):
     """A copy of an arena's arrays on a device."""
 
-    @property
-    def dev(self) -> DeviceTable:
-        """What operations take, as it is now."""
+    def read(self) -> DeviceTable:
+        """Return what operations take, as it is now, for work that the calling thread gives the device from here on."""
 
     def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
         """Write values over part of each array: its name, where the part begins, what to write."""

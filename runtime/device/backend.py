@@ -57,8 +57,11 @@ class Backend(Protocol):
     def search(self, ascending: Array, query: Array) -> Array:
         """Return how many of ascending numbers (n,) are below each of query."""
 
-    def scatter(self, array: Array, index: Array, value: int) -> Array:
-        """Return array (B, n) with a value at index (B, k)."""
+    def scatter(self, array: Array, index: Array, value: Array | int) -> Array:
+        """Return array (B, n), which may be written to, with a value, or values (B, k), at index (B, k)."""
+
+    def lowest(self, x: Array) -> Array:
+        """Return -inf in the shape and type of an array."""
 
     def sort(self, x: Array) -> Array:
         """Return each row (B, n) with the largest first."""

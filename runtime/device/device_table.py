@@ -348,7 +348,15 @@ def _device_calls(table: TransitionTable, convert: Callable[[NDArray[Any]], Any]
 
 
 def most_pops(table: TransitionTable) -> int:
-    """Return the most frames that one token can leave: one, and one more for each symbol that leaves with another."""
+    """Return the most frames that one token can leave."""
+    return min(table.slots, int(pops_by_symbol(table).max(initial=1)))
+
+
+def pops_by_symbol(table: TransitionTable) -> NDArray[np.int64]:
+    """Return the most frames that each symbol (Y,) can leave: one, and one more for each symbol that it leaves with.
+
+    They are `slots` for all symbols where one comes back to itself.
+    """
     leaves = table.sites.target < 0
     pairs = np.unique(np.stack([table.sites.symbol[leaves], -1 - table.sites.target[leaves]]), axis=1)
     longest = np.zeros(table.num_symbols, np.int64)  # by the symbol that leaves first
@@ -356,10 +364,10 @@ def most_pops(table: TransitionTable) -> int:
         before = longest.copy()
         np.maximum.at(longest, pairs[0], before[pairs[1]] + 1)
         if np.array_equal(longest, before):
-            return min(table.slots, 1 + int(longest.max(initial=0)))
+            return np.minimum(longest + 1, table.slots)
         if longest.max() >= table.num_symbols:  # a symbol comes back to itself
             break
-    return table.slots
+    return np.full(table.num_symbols, table.slots, np.int64)
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from . import matrix_ops, on_demand_ops
 from .backend import Backend, Placed
+from .device_matrix import DeviceMatrix
 from .on_demand import OnDemandTable
 
 Own = TypeVar("Own")  # a table as one library holds it
@@ -19,7 +20,7 @@ def by_kind(
     ops: Backend,
 ) -> Callable[
     [Callable[Concatenate[Own, P], Result]],
-    Callable[Concatenate[Own | matrix_ops.DeviceMatrix | OnDemandTable, P], Result],
+    Callable[Concatenate[Own | DeviceMatrix | OnDemandTable, P], Result],
 ]:
     """Return a decorator of operations on tables, after which they take matrices and tables read on demand as well.
 
@@ -28,10 +29,10 @@ def by_kind(
 
     def decorate(
         operation: Callable[Concatenate[Own, P], Result],
-    ) -> Callable[Concatenate[Own | matrix_ops.DeviceMatrix | OnDemandTable, P], Result]:
+    ) -> Callable[Concatenate[Own | DeviceMatrix | OnDemandTable, P], Result]:
         name = operation.__name__
         others: dict[type, Callable[..., Result]] = {
-            matrix_ops.DeviceMatrix: getattr(matrix_ops, name),
+            DeviceMatrix: getattr(matrix_ops, name),
             OnDemandTable: getattr(on_demand_ops, name),
         }
 

@@ -1,27 +1,15 @@
 """Operations on a sorted matrix, written once against the array functions of an operations module.
 
-A prefix is the interval of rows that begin with it. Each row of the matrix lies on the device as a few words, of as
-many tokens as fit, so that one binary search of the first word follows a token from any state that is not deeper, and
-the few rows of an interval are read as they are. Only where intervals are longer than the vocabulary all tokens are
-searched for; after no token, and after one where that costs little, a bit mask says what is allowed.
-
-`dispatch.by_kind` puts the operations of this file behind those of the same names on tables.
+A prefix is the interval of rows that begin with it. `device_matrix` says how the matrix lies on a device, and what of
+an interval is read for what it allows. `dispatch.by_kind` puts the operations of this file behind those of the same
+names on tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from ...errors import TableError
 from ...kernels.limits import UNREACHABLE
-from ...table.sorted_matrix import SortedMatrix
-from ...table.transition_table import Level
 from .backend import Array, Backend, Cache
+from .device_matrix import DeviceMatrix
 from .device_table import (
     Candidates,
     MatrixState,
@@ -34,141 +22,7 @@ from .device_table import (
     check_tokens,
 )
 
-_MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
-_MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
-_CHUNK = 1 << 15  # rows packed at once, which then stay in cache
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceMatrix:
-    """A `SortedMatrix` in device arrays: Q rows of L tokens, `bits` bits a token, `per_word` tokens a word.
-
-    A word holds tokens most significant first, so that words sort as the tokens do; the last one ends with zeros.
-    """
-
-    words: tuple[Array, ...]  # of (Q,)
-    masks: Array  # (R, K) uint8: the first of what may come first, the last of nothing, else of what may come second
-    mask_after: Array  # (V,) int32 the mask after a first token, where `masked` is 2
-    byte_bits: Array  # (256, 8) int32: -1 where the bit of a byte is set
-    steps: Array  # (L,) 0 .. L - 1, of the type of positions
-    vocab_size: int
-    length: int
-    count: int  # Q
-    bits: int
-    per_word: int
-    masked: int  # depths that have masks, 1 or 2
-    widths: tuple[int, ...]  # (L,) longest interval by depth
-    branches: tuple[int, ...]  # (L,) most tokens allowed by depth
-    top: int | None  # how many logits of a row are verified; None for all
-
-    # what decoders ask of a table
-    eos = None
-    calls = None
-    is_trie = True
-    has_masks = False
-
-    @property
-    def fixed_length(self) -> int:
-        """The length of every sequence, L."""
-        return self.length
-
-    min_length = max_length = fixed_length
-
-    @property
-    def num_states(self) -> int:
-        """One more than the node of the dead state."""
-        return self.count + 1
-
-    @property
-    def dead(self) -> int:
-        """The node of the state that allows nothing."""
-        return self.count
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """What is static at each depth 0 .. L - 1; the width counts rows, V if there are more or logits are needed."""
-        most = self.vocab_size
-        widths = (most if self.top is not None else min(width, most) for width in self.widths)
-        return tuple(Level(width, depth < self.masked, True, False) for depth, width in enumerate(widths))
-
-
-def place(
-    matrix: SortedMatrix, convert: Callable[[NDArray[Any]], Any], top: int | None, wide: bool = True
-) -> DeviceMatrix:
-    """Lay a matrix out for searches; each array goes through `convert`. wide: there are integers of 64 bits.
-
-    Raises TypeError, ValueError; TableError where a token needs more bits than there are.
-    """
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int)):
-        raise TypeError(f"top must be an integer or None, not a {type(top).__name__}")
-    if top is not None and top < 1:
-        raise ValueError(f"top={top} must be 1 or more; leave it out to verify all tokens")
-    room = 62 if wide else 30  # one more and a search for what follows the last would overflow
-    bits = max(1, (matrix.vocab_size - 1).bit_length())
-    if bits > room:
-        raise TableError(
-            f"tokens below {matrix.vocab_size:,} need {bits} bits, in JAX's 32-bit mode a word has {room}: "
-            "set jax.config.update('jax_enable_x64', True)"
-        )
-    length, count = matrix.columns.shape
-    if not wide and count >= _MOST_NARROW:
-        raise TableError(
-            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
-            "set jax.config.update('jax_enable_x64', True)"
-        )
-    per_word = min(length, room // bits)
-    kind = np.int64 if wide else np.int32
-    words: list[Any] = [np.empty(count, kind) for _ in range(-(-length // per_word))]
-    for lo in range(0, count, _CHUNK):
-        for at, word in enumerate(words):
-            part = word[lo : lo + _CHUNK]
-            part[:] = 0
-            for depth in range(at * per_word, (at + 1) * per_word):
-                part <<= bits
-                if depth < length:
-                    part |= matrix.columns[depth, lo : lo + _CHUNK]
-    masks, after = _masks(matrix)
-    return DeviceMatrix(
-        words=tuple(convert(word) for word in words),
-        masks=convert(masks),
-        mask_after=convert(after),
-        byte_bits=convert(-_BITS.astype(np.int32)),
-        steps=convert(np.arange(length, dtype=kind)),
-        vocab_size=matrix.vocab_size,
-        length=length,
-        count=count,
-        bits=bits,
-        per_word=per_word,
-        masked=1 if len(masks) == 2 else 2,
-        widths=matrix.widths,
-        branches=matrix.branches,
-        top=None if top is None or top >= matrix.vocab_size else top,
-    )
-
-
-def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Return masks (R, K), and which of them (V,) is that after a first token.
-
-    The first mask is of first tokens, the last of none; between them those of second tokens, where they are worth it.
-    8 K is a multiple of 64 and more than V: there is always a column to write to what is not allowed.
-    """
-    size, columns = matrix.vocab_size, matrix.columns
-    width = 64 * (size // 64 + 1)
-    first = np.unique(columns[0])
-    second = (
-        matrix.length > 1 and matrix.widths[1] > size // 8 and first.size * width * _MASK_SHARE <= 64 * columns.nbytes
-    )
-    bits = np.zeros((2 + first.size * second, width), np.bool_)
-    bits[0, first] = True
-    number = np.full(size, len(bits) - 1, np.int32)
-    if second:
-        number[first] = np.arange(1, 1 + first.size)
-        new = np.append(True, (columns[0, 1:] != columns[0, :-1]) | (columns[1, 1:] != columns[1, :-1]))
-        at = np.flatnonzero(new)
-        bits[number[columns[0, at]], columns[1, at]] = True
-    return np.packbits(bits, axis=1, bitorder="little"), number
-
+_READ_SHARE = 8  # logits that stay are written over -inf where at most 1/8 of the vocabulary is read
 
 # ------------------------------------------------------------------------------------------------ intervals
 
@@ -241,14 +95,48 @@ def _search(ops: Backend, dev: DeviceMatrix, query: Array, like: Array) -> Array
 # ------------------------------------------------------------------------------------------------ what is allowed
 
 
-def _all_tokens(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
-    """Return all tokens for each row: (n, V)."""
-    return low * 0 + ops.arange(dev.vocab_size, like=dev.steps)
-
-
 def _rows(ops: Backend, dev: DeviceMatrix, low: Array, width: int) -> Array:
     """Return the first `width` rows of each interval (n, width), whether they are in it or not."""
     return low + ops.arange(width, like=dev.steps)
+
+
+def _offered(
+    ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, width: int, *, once: bool
+) -> tuple[Array, Array]:
+    """Return what the first `width` places that are read of intervals (n, 1) hold: tokens, and which of them count.
+
+    Tokens (n, width) ascend. Each of the interval counts, if `width` is as much as is read at the depth; the first
+    place does if the interval has any. depth: one for all, or (n, 1), below L. once: count a token that several places
+    hold at the first of them alone.
+    """
+    levels = [depth] if isinstance(depth, int) else range(dev.length)
+    kept = [(level, firsts) for level in levels if (firsts := dev.firsts[level]) is not None]
+    token = inside = None
+    if len(kept) < len(levels):
+        row = _rows(ops, dev, low, width)
+        token = _tokens_at(ops, dev, row, depth)
+        inside = row < high
+        if once and width > 1:
+            inside = inside & _first(ops, token)
+    if not kept:
+        return token, inside
+    at, end = low * 0, low * 0
+    known = at > 0
+    for level, (begin, stop) in kept:  # an interval begins and ends where a token of it and of the next one begins
+        rows = dev.first_rows[begin:stop]
+        bounds = ops.integers(ops.search(rows, ops.integers(ops.concatenate([low, high], -1), rows)), low) + begin
+        if isinstance(depth, int):
+            at, end = bounds[:, :1], bounds[:, 1:]
+        else:
+            here = depth == level
+            at, end = ops.where(here, bounds[:, :1], at), ops.where(here, bounds[:, 1:], end)
+            known = known | here
+    at = at + ops.arange(width, like=dev.steps)
+    within = at < end
+    first = ops.integers(ops.lookup(dev.first_tokens, ops.where(within, at, 0)), low)
+    if token is None:
+        return first, within
+    return ops.where(known, first, token), ops.where(known, within, inside)
 
 
 def _first(ops: Backend, token: Array) -> Array:
@@ -260,6 +148,11 @@ def _unfold(ops: Backend, dev: DeviceMatrix, number: Array) -> Array:
     """Return masks (n, 8 K) by their numbers (n, 1): int32, -1 where a token is allowed, else 0."""
     packed = ops.integers(ops.gather(dev.masks, number[:, 0]), dev.steps)
     return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], -1)
+
+
+def _nothing(ops: Backend, dev: DeviceMatrix, like: Array) -> Array:
+    """Return a mask (n, 8 K) for each row of like (n, ...) that allows nothing: int32 zeros."""
+    return ops.zeros((like.shape[0], 8 * dev.masks.shape[1]), like=dev.byte_bits)
 
 
 def _mask_after(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
@@ -279,20 +172,19 @@ def _allowed(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Arr
     live = (low < high) & (depth < dev.length)
     if remaining is not None:
         live = live & _fits(ops, dev, state, remaining)
-    number = ops.where(live & (depth == 0), 0, dev.masks.shape[0] - 1)
-    if dev.masked == 2:
-        number = ops.where(live & (depth == 1), _mask_after(ops, dev, low), number)
-    mask = _unfold(ops, dev, number)
-    width = max(dev.widths[dev.masked :], default=0)
+    if dev.masked == 0:
+        mask = _nothing(ops, dev, low)
+    else:
+        number = ops.where(live & (depth == 0), 0, dev.masks.shape[0] - 1)
+        if dev.masked == 2:
+            number = ops.where(live & (depth == 1), _mask_after(ops, dev, low), number)
+        mask = _unfold(ops, dev, number)
+    width = max((dev.read(level) for level in range(dev.masked, dev.length)), default=0)
     if width == 0:
         return mask
     depth = ops.where(live, depth, 0)  # of those that have masks it only says the same again
-    if width <= dev.vocab_size:
-        row = _rows(ops, dev, low, width)
-        return _write(ops, mask, _tokens_at(ops, dev, row, depth), live & (row < high))
-    lower, upper = _follow(ops, dev, low, high, depth, _all_tokens(ops, dev, low))
-    found = -ops.integers(live & (lower < upper), mask)
-    return mask[:, : dev.vocab_size] | found
+    token, inside = _offered(ops, dev, low, high, depth, width, once=False)
+    return _write(ops, mask, token, live & inside)
 
 
 def _write(ops: Backend, mask: Array, token: Array, inside: Array) -> Array:
@@ -320,13 +212,30 @@ def _verified(
 def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remaining: Array | None = None) -> Array:
     """Return x (n, V') with -inf where a token is not allowed from states at any depths."""
     if dev.top is None:
+        width = max(map(dev.read, range(dev.length)))
+        if dev.masked == 0 and width * _READ_SHARE <= dev.vocab_size:
+            return _moved(ops, dev, x, state, remaining, width)
         mask = _allowed(ops, dev, state, remaining)
     else:
         _, token, found = _verified(ops, dev, x, state, None)
         if remaining is not None:
             found = found & _fits(ops, dev, state, remaining)
-        mask = _write(ops, _unfold(ops, dev, state.node[:, None] * 0 + (dev.masks.shape[0] - 1)), token, found)
+        mask = _write(ops, _nothing(ops, dev, state.node), token, found)
     return ops.keep(x, mask, dev.vocab_size)
+
+
+def _moved(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remaining: Array | None, width: int) -> Array:
+    """Return what `_masked` does, where few tokens are read of any state: these are written over -inf."""
+    low, high, depth = (array[:, None] for array in state)
+    live = (low < high) & (depth < dev.length)
+    if remaining is not None:
+        live = live & _fits(ops, dev, state, remaining)
+    token, inside = _offered(ops, dev, low, high, ops.where(live, depth, 0), width, once=False)
+    inside = live & inside
+    some = inside[:, :1]  # an interval counts its first token first
+    token = ops.where(inside, token, ops.where(some, token[:, :1], 0))  # in the place of others, once more
+    kept = ops.where(some, ops.take(x, token), -float("inf"))
+    return ops.scatter(ops.lowest(x), token, kept)
 
 
 def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level: int) -> tuple[Array, Array]:
@@ -342,20 +251,15 @@ def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level
     if dev.top is not None:
         best, token, found = _verified(ops, dev, x, state, level)
         return ops.where(found, best, -float("inf")), token
-    width = 1 if dev.branches[level] == 1 else dev.widths[level]
+    width = dev.read(level)
     if level < dev.masked and width > 1:
         none = dev.masks.shape[0] - 1
         number = _mask_after(ops, dev, low) if level else low * 0
         return ops.keep(
             x[:, : dev.vocab_size], _unfold(ops, dev, ops.where(low < high, number, none)), dev.vocab_size
         ), None
-    if width <= dev.vocab_size:
-        row = _rows(ops, dev, low, width)
-        token = _tokens_at(ops, dev, row, level)
-        inside = (row < high) & _first(ops, token) if width > 1 else row < high
-        return ops.where(inside, ops.take(x, token), -float("inf")), token
-    lower, upper = _follow(ops, dev, low, high, level, _all_tokens(ops, dev, low))
-    return ops.where(lower < upper, x[:, : dev.vocab_size], -float("inf")), None
+    token, inside = _offered(ops, dev, low, high, level, width, once=True)
+    return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
 def _is(x: Array, kind: str) -> bool:
@@ -545,19 +449,18 @@ def contains(ops: Backend, dev: DeviceMatrix, sids: Array) -> Array:
 def allowed_tokens(
     ops: Backend, dev: DeviceMatrix, state: MatrixState, width: int, remaining: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return tokens (B, width) of the first `width` rows of each state, and which are allowed: each once.
+    """Return tokens (B, width) of the first `width` rows that are read of each state, and which are allowed: each once.
 
-    Tokens ascend, 0 where there is none. They are all that are allowed where no interval has more rows than `width`:
-    see `SortedMatrix.widths`. ValueError where top= is set, as it has no logits.
+    Tokens ascend, 0 where there is none. They are all that are allowed where `width` is that of the depth's `Level` or
+    more, and that is not `dense`. ValueError where top= is set, as it has no logits.
     """
     _need_all(dev, "allowed_tokens")
     low, high, depth = (array[:, None] for array in state)
     live = depth < dev.length
     if remaining is not None:
         live = live & _fits(ops, dev, state, remaining)
-    row = _rows(ops, dev, low, width)
-    token = _tokens_at(ops, dev, row, ops.where(depth < dev.length, depth, 0))
-    allowed = live & (row < high) & _first(ops, token)
+    token, inside = _offered(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), width, once=True)
+    allowed = live & inside
     return ops.where(allowed, token, 0), allowed
 
 

@@ -93,11 +93,15 @@ def search(ascending: Array, query: Array) -> Array:
     return np.searchsorted(ascending, query)
 
 
-def scatter(array: Array, index: Array, value: int) -> Array:
-    """Return array (B, n) with a value at index (B, k)."""
-    out = array.copy()
-    np.put_along_axis(out, index, value, axis=1)
-    return out
+def lowest(x: Array) -> Array:
+    """Return -inf in the shape and type of an array."""
+    return np.full_like(x, -np.inf)
+
+
+def scatter(array: Array, index: Array, value: Array | int) -> Array:
+    """Return array (B, n), which may be written to, with a value, or values (B, k), at index (B, k)."""
+    np.put_along_axis(array, index, value, axis=1)
+    return array
 
 
 def keep(x: Array, mask: Array, size: int) -> Array:

@@ -15,6 +15,7 @@ from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
+from .bitmask_rows import words_of_rows, write_row
 from .forced_text import forced_text, whole_characters
 from .host_reader import HostReader
 from .lazy_reader import LazyReader
@@ -135,6 +136,13 @@ class Matcher:
         return int(np.bitwise_count(mask).sum()) == (reader.eos >= 0 and int(mask[at]) >> eos & 1)
 
     @property
+    def is_terminated(self) -> bool:
+        """Whether the sequence has ended: EOS was taken; without EOS, it is complete and nothing can follow."""
+        if self._reader.eos >= 0:
+            return bool(self._tokens) and self._tokens[-1] == self._reader.eos
+        return self.is_accepting and not self.mask().any()
+
+    @property
     def remaining(self) -> int | None:
         """How many more tokens may be written; None without `max_tokens`."""
         if self._max_tokens is None:
@@ -152,6 +160,23 @@ class Matcher:
         if room > self._reader.farthest(self._place):
             return self._reader.mask(self._place)
         return self._reader.made(self._place, room)
+
+    def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+        """Write the tokens allowed next into a row of bitmasks that a batch shares, those of `mask`.
+
+        bitmask: int32 or uint32 (rows, words), words at least ceil(V / 32); a numpy array, or a torch tensor in the
+        host's memory. Words beyond the vocabulary become 0. Nothing else is written. `fill_bitmasks` fills many rows.
+
+        Raises TypeError for another array, IndexError for a row that there is not, ValueError if rows are too short.
+
+        >>> from maskwright import Vocabulary, compile_regex
+        >>> m = Matcher(compile_regex("(ab)+", Vocabulary.from_bytes([b"", b"a", b"b", b"ab"], eos=0)))
+        >>> rows = np.full((2, 1), -1, np.int32)
+        >>> m.fill_bitmask(rows, 1)
+        >>> rows.tolist()
+        [[-1], [10]]
+        """
+        write_row(words_of_rows(bitmask), row, self.mask())
 
     def advance(self, token: int) -> bool:
         """Take one more token and return True; False, with nothing changed, where it is not allowed.
@@ -177,6 +202,35 @@ class Matcher:
         self._tokens.append(token)
         self._place = following
         return True
+
+    def accept_tokens(self, tokens: Iterable[int]) -> bool:
+        """Take tokens one after the other and return True; False, with nothing changed, where one is not allowed.
+
+        Raises the errors of `advance`, with nothing changed.
+        """
+        before = len(self._tokens)
+        taken = False
+        try:
+            taken = all(self.advance(token) for token in tokens)
+        finally:
+            if not taken:
+                self.rollback(len(self._tokens) - before)
+        return taken
+
+    def validate_tokens(self, tokens: Iterable[int]) -> int:
+        """Return how many of these tokens, such as a draft, may follow from the first on; the matcher stays as it is.
+
+        Nothing follows an end: tokens after EOS do not count. Raises the errors of `advance` for a token that it
+        comes to.
+        """
+        before = len(self._tokens)
+        try:
+            for token in tokens:
+                if self.is_terminated or not self.advance(token):
+                    break
+            return len(self._tokens) - before
+        finally:
+            self.rollback(len(self._tokens) - before)
 
     def accepts(self, tokens: Iterable[int]) -> bool:
         """Return whether the sequence would be complete after these tokens; the matcher stays as it is."""

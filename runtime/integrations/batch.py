@@ -18,8 +18,8 @@ from ...table.constraint import Constraint
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
+from ..device.device_matrix import DeviceMatrix
 from ..device.device_table import MatrixState, State, check_floating
-from ..device.matrix_ops import DeviceMatrix
 from ..device.on_demand import OnDemandTable, has_lengths
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids
 
@@ -295,6 +295,7 @@ class BatchRows:
                 f"scores have {scores.shape[1]} columns and EOS is token {self.most_end}: this is another model's"
             )
         out = scores if self._groups[0].rows is None else scores.clone()
+        stuck: list[tuple[tuple[int, list[int]], Tensor]] = []
         for group in self._groups:
             if group.dev is None:
                 continue
@@ -307,13 +308,17 @@ class BatchRows:
             part = torch_ops.mask_logits_(group.dev, part, own, remaining)
             may_end = torch_ops.accepting(group.dev, own) | (own.node == group.dev.dead)
             part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
-            if group.inside is not None and floor is not None and bool((part == -torch.inf).all(dim=1).any()):
-                table, inside = group.inside
-                raise ConstraintError(
-                    f"a text of table {table} can only go on with token {inside[0] if len(inside) == 1 else inside}, "
-                    f"which ends generation: {OTHER_END}"
-                )
+            if group.inside is not None and floor is not None:
+                stuck.append((group.inside, (part == -torch.inf).all(dim=1).any()))
             out = group.into(out, part)
+        if stuck:
+            found = torch.stack([flag for _, flag in stuck]).tolist()  # the one read
+            for ((table, inside), _), here in zip(stuck, found, strict=True):
+                if here:
+                    raise ConstraintError(
+                        f"a text of table {table} can only go on with token "
+                        f"{inside[0] if len(inside) == 1 else inside}, which ends generation: {OTHER_END}"
+                    )
         return out
 
     def accepting(self, state: RowStates) -> Tensor:

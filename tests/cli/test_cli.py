@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from itertools import groupby
 
+import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -416,6 +417,44 @@ def test_samples_are_uniform_among_members_that_are_short_enough(kind):
     assert 140 < min(counts.values()) <= max(counts.values()) < 260  # 200 expected: 60 are more than 4.6 sigma
 
 
+def test_samples_of_a_schema_fit_it_and_are_the_same_for_a_seed(tmp_path):
+    schema = {
+        "type": "object", "required": ["name", "tree"], "additionalProperties": False,
+        "properties": {"name": {"type": "string", "maxLength": 5}, "tree": {"$ref": "#/$defs/tree"}},
+        "$defs": {"tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+    }  # fmt: skip
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    arguments = ("sample", "json-schema", tmp_path / "s.json", "-n", 20, "--whitespace", "compact")
+    members = run_well(*arguments, "--seed", 3).splitlines()
+    assert len(set(members)) > 15
+    for member in members:
+        assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(member))
+        assert len(member.encode()) <= 64
+    assert run_well(*arguments, "--seed", 3).splitlines() == members
+    assert run_well(*arguments).splitlines() != members
+
+
+def test_a_sample_that_can_just_be_short_enough_is_found_at_once(tmp_path):
+    (tmp_path / "s.json").write_text('{"type": "array", "items": {"type": "integer"}, "minItems": 20}')
+    arguments = ("sample", "json-schema", tmp_path / "s.json", "--whitespace", "compact", "-n", 3, "--max-bytes", 41)
+    for member in run_well(*arguments).splitlines():  # one digit each: by chance alone, none in 10^20
+        assert len(member) == 41
+        assert len(json.loads(member)) == 20
+
+
+def test_samples_of_grammars_and_tags_are_members(tmp_path):
+    (tmp_path / "pairs.lark").write_text('start: "(" start ")" | "x"')  # a table with calls
+    (tmp_path / "twice.lark").write_text('start: "a" start "a" | "b" start "b" | "!"')  # with none
+    for name, pattern in (("pairs.lark", r"(\(*)x(\)*)"), ("twice.lark", "([ab]*)!([ab]*)")):
+        for member in run_well("sample", "grammar", tmp_path / name, "-n", 20).splitlines():
+            before, after = re.fullmatch(pattern, member).groups()
+            assert before == after[::-1].replace(")", "(")
+    tag = {"type": "tag", "begin": "<n>", "content": {"type": "regex", "pattern": "[0-9]{2}"}, "end": "</n>"}
+    (tmp_path / "tag.json").write_text(json.dumps({"type": "structural_tag", "format": tag}))
+    printed = run_well("sample", "tags", tmp_path / "tag.json", "-n", 5).splitlines()
+    assert all(re.fullmatch("<n>[0-9]{2}</n>", member) for member in printed)
+
+
 def test_each_member_is_one_line():
     assert set(run_well("sample", "regex", r"\n|x|é|", "-n", 40, "--seed", 0).splitlines()) == {"x", "é", r"'\n'", "''"}
 
@@ -662,6 +701,8 @@ TEXT_ERRORS = [
     ),
     (("compile", "tags", "{tmp}/named.json", *TO_TABLE), "no special token of the name '<|f|>'"),
     (("sample", "regex", "aaa", "--max-bytes", "2"), "the shortest has 3; raise --max-bytes"),
+    (("sample", "grammar", "{tmp}/odd.lark", "--max-bytes", "0"), "no member of at most 0 bytes was found in 1,000"),
+    (("sample", "json-schema", "{tmp}/bad.json"), "Error: {tmp}/bad.json: malformed"),
     (("sample", "regex", "a(?!)"), "the pattern matches nothing"),
     (("sample", "choices", "{tmp}/latin"), "is not UTF-8"),
     (("show", "regex", "a{200}", *OUT), "201 states to draw are more than a drawing can show clearly"),

@@ -67,7 +67,8 @@ def test_the_glossary_is_in_order_and_says_each_term_once():
 NAME = re.compile(r"`([A-Za-z_][\w.]*\w)(?:\([^`]*\))?`")
 ELSEWHERE = {
     "json.dumps", "json.loads", "torch.multinomial", "re.fullmatch", "fill_",
-    "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema",
+    "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema", "SGLANG_PLUGINS",
+    "min_tokens",
 }  # fmt: skip
 """Names of other packages, and keywords that are annotations."""
 

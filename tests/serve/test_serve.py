@@ -37,9 +37,9 @@ httpx = pytest.importorskip("httpx")
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
+from maskwright.compile.grammar.notations import syntax_of  # noqa: E402
 from maskwright.serve import loading  # noqa: E402
 from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
-from maskwright.serve.constraints import syntax_of  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402

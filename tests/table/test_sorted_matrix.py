@@ -64,6 +64,7 @@ def case(name: str) -> Case:
         "few tokens": lambda: (rng.integers(0, 5, (60, 4)), 5),  # with duplicates
         "masks": lambda: (rng.integers(0, 100, (9000, 3)), 100),  # after the first token too
         "more rows than tokens": lambda: (rng.integers(0, 4, (3000, 7)), 4),
+        "skewed": lambda: (np.stack([rng.zipf(1.5, 900) % 9, rng.zipf(1.2, 900) % 60, np.arange(900) % 59], 1), 500),
         "two words": lambda: (rng.choice([3, 2999], (300, 12)), 3000),
         "late": lambda: (np.insert(np.indices((20, 20)).reshape(2, -1).T, [0], [[9] * 7], axis=1), 300),
         "one row": lambda: (np.array([[4, 0, 32, 7]]), 33),
@@ -88,10 +89,10 @@ def case(name: str) -> Case:
 
 
 CASES = [
-    "few tokens", "masks", "more rows than tokens", "two words", "late",
+    "few tokens", "masks", "more rows than tokens", "skewed", "two words", "late",
     "one row", "all rows equal", "one token", "two in all", "one in all",
 ]  # fmt: skip
-COMPILED = ["few tokens", "late"]  # what JAX is given: compiling takes seconds
+COMPILED = ["few tokens", "skewed", "late"]  # what JAX is given: compiling takes seconds
 
 
 def pairs(cases: list[str] = CASES, jax: list[str] = COMPILED, slow: Collection[tuple[str, str]] = ()) -> Any:
@@ -333,16 +334,29 @@ def test_candidates_and_select_at_each_level_agree_with_the_table(name, kind):
 
 
 def test_each_way_to_find_what_is_allowed_is_taken():
-    """A guard for the tests above: masks, intervals, and a search for all tokens, in the first word and later ones."""
+    """A guard for the tests above: masks or none, rows of intervals, first rows of tokens, and later words."""
     put = {kind: backend("torch").ops.put(case(kind).matrix) for kind in CASES}
-    assert put["masks"].masked == 2
-    assert put["two words"].masked == 1
+    assert {kind: put[kind].masked for kind in ("masks", "one token", "two words")} == {
+        "masks": 2, "one token": 1, "two words": 0,
+    }  # fmt: skip
     assert len(put["two words"].words) == 3
     assert put["two words"].widths[put["two words"].per_word] > 1
-    for kind, later in (("more rows than tokens", False), ("late", True)):
-        dev = put[kind]
-        depth = next(d for d in range(dev.masked, dev.length) if dev.widths[d] > dev.vocab_size and dev.branches[d] > 1)
-        assert (depth >= dev.per_word) == later
+    kept = {kind: [first is not None for first in dev.firsts[dev.masked :]] for kind, dev in put.items()}
+    assert not any(kept["masks"])
+    assert kept["skewed"] == [True, True, False]  # the last token is another one in each row of an interval
+    for dev in put.values():
+        assert all(dev.read(depth) <= dev.vocab_size for depth in range(dev.length))
+
+
+def test_what_is_read_follows_the_branches_of_a_skewed_matrix():
+    rng = np.random.default_rng(0)
+    first = np.where(rng.random(20_000) < 0.5, 7, rng.integers(0, 64, 20_000))  # half of all items share a first code
+    rows = np.stack([first, *(rng.zipf(1.3, (3, 20_000)) % 64)], axis=1)
+    matrix = mw.sort_sids(rows, 4096)
+    dev = backend("torch").ops.put(matrix)
+    assert matrix.widths[1] > 50 * matrix.branches[1]
+    assert [level.width for level in dev.levels] == list(matrix.branches)
+    assert dev.first_rows.shape[0] < 2 * matrix.num_sequences
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ ABOUT = (
     "Steps compiled for devices that were not there. Nothing was run: operations, gathers, copies and bytes are "
     "counted in the compiled code, cycles are XLA's estimates, which leave out gathers, copies and Pallas "
     "kernels. Bytes leave out the rows of a table that a Pallas kernel copies. B = 2, M = 70, "
-    "V = 2,048, L = 8 for semantic IDs; 8 rows of 131,072 float32 logits for tables of text."
+    "V = 2,048, L = 8 for semantic IDs; 8 rows of 131,072 float32 logits for tables of text, but where it says 64."
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,8 +24,8 @@ from ...peers.tokenizers import tekken
 BATCH, BEAMS, SID_VOCABULARY, LENGTH = 2, 70, 2048, 8
 """Inputs, beams of each, codes of a level and levels of semantic IDs."""
 
-ROWS = 8
-"""Rows of a batch on tables of text."""
+ROWS, MANY_ROWS = 8, 64
+"""Rows of a batch on tables of text; as many as a server may have at once."""
 
 PATTERN = r"[A-Za-z0-9._+-]{1,32}@[a-z0-9-]{1,24}(\.[a-z]{2,8}){1,3}"
 SCHEMA = {
@@ -153,12 +153,12 @@ def _search() -> Step:
     return Step("search", "", search, shapes)
 
 
-def _of_text() -> list[Step]:
+def _of_text(rows: int = ROWS) -> list[Step]:
     def logits(table: Any) -> Any:
-        return jax.ShapeDtypeStruct((ROWS, table.vocab_size), jnp.float32)
+        return jax.ShapeDtypeStruct((rows, table.vocab_size), jnp.float32)
 
     def tokens(table: Any) -> Any:
-        return jax.ShapeDtypeStruct((ROWS,), jnp.int32)
+        return jax.ShapeDtypeStruct((rows,), jnp.int32)
 
     def bitmask(table: Any, state: Any) -> Any:
         return jax_ops.bitmask(table, state)
@@ -169,20 +169,23 @@ def _of_text() -> list[Step]:
     def advance(table: Any, state: Any, tokens: Any) -> Any:
         return jax_ops.advance(table, state, tokens)
 
-    return [
-        Step("bitmask", "", bitmask, lambda table: (start_of(table, ROWS),)),
-        Step("mask_logits", "", mask_logits, lambda table: (logits(table), start_of(table, ROWS))),
-        Step("advance", "", advance, lambda table: (start_of(table, ROWS), tokens(table))),
+    steps = [
+        Step("bitmask", "", bitmask, lambda table: (start_of(table, rows),)),
+        Step("mask_logits", "", mask_logits, lambda table: (logits(table), start_of(table, rows))),
+        Step("advance", "", advance, lambda table: (start_of(table, rows), tokens(table))),
     ]
+    return steps if rows == ROWS else [replace(step, name=f"{step.name}, {rows} rows") for step in steps]
 
 
 def _on(table: str, steps: Sequence[Step]) -> list[Step]:
     return [Step(f"{table}, {step.name}", table, step.function, step.shapes) for step in steps]
 
 
-STEPS = {
-    step.name: step
-    for table in TABLES
-    for step in _on(table, [*map(_select, range(LENGTH)), _search()] if table.startswith("SID") else _of_text())
-}
+def _steps(table: str) -> list[Step]:
+    if table.startswith("SID"):
+        return [*map(_select, range(LENGTH)), _search()]
+    return _of_text() + (_of_text(MANY_ROWS) if table == "nested" else [])
+
+
+STEPS = {step.name: step for table in TABLES for step in _on(table, _steps(table))}
 """Steps by name, a table's one after the other."""

@@ -130,8 +130,13 @@ def search(ascending: Array, query: Array) -> Array:
     return jnp.searchsorted(ascending, query)
 
 
-def scatter(array: Array, index: Array, value: int) -> Array:
-    """Return array (B, n) with a value at index (B, k)."""
+def lowest(x: Array) -> Array:
+    """Return -inf in the shape and type of an array."""
+    return jnp.full_like(x, -jnp.inf)
+
+
+def scatter(array: Array, index: Array, value: Array | int) -> Array:
+    """Return array (B, n), which may be written to, with a value, or values (B, k), at index (B, k)."""
     return array.at[jnp.arange(array.shape[0])[:, None], index].set(value, mode="promise_in_bounds")
 
 

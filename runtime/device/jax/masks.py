@@ -16,6 +16,7 @@ from . import arrays, stacks
 from .arrays import gathered, keep, log_softmax, pack
 from .edges import base_of, class_target, first_edges, in_mask, target_of
 from .states import accepting, check_state_of
+from .tpu_text_layout import TpuTextTable
 
 
 def unfold(dev: DeviceTable, state: AnyState, masked: bool, width: int, remaining: Array | None = None) -> Array:
@@ -146,6 +147,11 @@ def bitmask(dev: DeviceTable, state: AnyState, remaining: Array | None = None) -
     check_state_of(dev, state)
     if remaining is not None:
         check_remaining_of(dev, state.node.shape[0], remaining)
+    if isinstance(dev, TpuTextTable):
+        from . import tpu_text_masks  # which imports Pallas: others need not wait for that
+
+        if tpu_text_masks.takes(dev, state, remaining):
+            return tpu_text_masks.bitmask(dev, state, remaining)[:, : -(-dev.vocab_size // 32)]
     return pack(_allowed(dev, state, remaining))
 
 
@@ -161,6 +167,11 @@ def mask_logits(dev: DeviceTable, logits: Array, state: AnyState, remaining: Arr
     check_state_of(dev, state)
     if remaining is not None:
         check_remaining_of(dev, logits.shape[0], remaining)
+    if isinstance(dev, TpuTextTable):
+        from . import tpu_apply, tpu_text_masks
+
+        if tpu_text_masks.takes(dev, state, remaining) and tpu_apply.takes(logits):
+            return tpu_apply.keep_words(logits, tpu_text_masks.bitmask(dev, state, remaining))
     return keep(logits, _allowed(dev, state, remaining), dev.vocab_size)
 
 

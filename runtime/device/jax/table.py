@@ -20,6 +20,7 @@ from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_matrix import DeviceMatrix, place
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -31,10 +32,10 @@ from ..device_table import (
     statics_of,
     whole,
 )
-from ..matrix_ops import DeviceMatrix, place
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from . import arrays
 from .tpu_layout import TpuTable, fits, tpu_table
+from .tpu_text_layout import TpuTextTable, text_table
 
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 
@@ -50,6 +51,10 @@ jax.tree_util.register_dataclass(
 
 jax.tree_util.register_dataclass(
     TpuTable, data_fields=[*arrays_of(TpuTable), "calls"], meta_fields=list(statics_of(TpuTable))
+)
+
+jax.tree_util.register_dataclass(
+    TpuTextTable, data_fields=[*arrays_of(TpuTextTable), "calls"], meta_fields=list(statics_of(TpuTextTable))
 )
 
 jax.tree_util.register_dataclass(
@@ -150,10 +155,11 @@ def put(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
-    platform: the platform that a trie is laid out for, by default that of the one device it is put on. "tpu" gives a
-    `TpuTable`, whose `select` runs kernels that compile for TPUs alone, on one device, without derivatives, in JAX's
-    32-bit mode; name it to compile for a TPU where there is none. Any other gives the layout for all devices. Tables of
-    other kinds have that one everywhere.
+    platform: the platform that a table is laid out for, by default that of the one device it is put on. "tpu" gives a
+    trie as a `TpuTable`, whose `select` runs kernels, and a graph or a nested table as a `TpuTextTable`, of which
+    `bitmask` and `mask_logits` do. Kernels compile for TPUs alone, on one device, in JAX's 32-bit mode, and those of
+    `select` have no derivative. Name "tpu" to compile for one where there is none. Any other gives the layout for all
+    devices, which matrices, arenas, and tables beyond the limits of `tpu_text_layout` have everywhere.
 
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
     which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
@@ -180,8 +186,8 @@ def put(
         return arena.mirror(("jax", device), lambda: _Mirror(arena, convert))
     if not wide:
         refuse_wide(table)
-        if fits(table) and (platform or _platform_of(device)) == "tpu":
-            return tpu_table(table, convert, budgets)
+        if (platform or _platform_of(device)) == "tpu":
+            return (tpu_table if fits(table) else text_table)(table, convert, budgets)
     return device_table(table, convert, DeviceTable, budgets)
 
 
@@ -215,6 +221,9 @@ class _Mirror:
     def _shown(self, name: str) -> Array:
         array = self._arrays[name]
         return jnp.moveaxis(array, 0, -1) if name in self._by_ends else array
+
+    def read(self) -> DeviceTable:
+        return self.dev
 
     def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
         for name, start, values in changes:

@@ -19,11 +19,13 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from ..device_table import DeviceTable
 from .tpu_layout import LANES
 
 _SUBLANES = 16  # rows of a tile of 16-bit numbers; of 32 bits it has 8
 MOST_ROWS = 128  # beams of a program
 _LOGITS_BYTES = 2 << 20  # of a program's logits in VMEM, which holds two such blocks
+_AT_ONCE = 8  # beams that a loop over them is written out for
 _UNROLLED = 32  # blocks of 128 columns up to which a loop over them is written out
 
 Scalar = Any  # an integer of the scalar core
@@ -53,7 +55,7 @@ class Tables(NamedTuple):
 class Rows(NamedTuple):
     """What there is of each beam."""
 
-    logits: Placed  # (n, C) float32, bfloat16 or float16, C a multiple of 128
+    logits: Placed  # (n, C) float32 or bfloat16, C a multiple of 128
     scores: Placed  # (n, 1) float32
     ends: Placed  # (n, 1) float32: the logit of EOS where it counts in the softmax, else -inf
 
@@ -78,7 +80,7 @@ def copies(table: Ref, row_of: Callable[[Scalar], Scalar], rows: int, into: Ref,
 
 def each_beam(beams: int, body: Callable[[Scalar], None]) -> None:
     """Run body(beam) for each beam, 8 at a time: written out they overlap, and take a third of the time."""
-    at_once = 8 if beams % 8 == 0 else 1
+    at_once = _AT_ONCE if beams % _AT_ONCE == 0 else 1
 
     def some(group: Scalar, _: None) -> None:
         for beam in range(at_once):
@@ -162,7 +164,7 @@ def shape_of(shape: tuple[int, ...], dtype: Any) -> Any:
     return make(shape, dtype)
 
 
-def held_in_hbm(tables: Tables, *names: str) -> dict[str, Array]:
+def held_in_hbm(tables: Tables | DeviceTable, *names: str) -> dict[str, Array]:
     """Return some of the tables, which XLA must leave in HBM: else it copies them into VMEM ahead, if it has time."""
     return {name: pltpu.with_memory_space_constraint(getattr(tables, name), pltpu.HBM) for name in names}
 

@@ -19,10 +19,11 @@ _MOST_COLUMNS = 1 << 17  # of logits, that fit in VMEM for 16 beams, twice
 def takes(dev: TpuTable, logits: Array, level: int) -> bool:
     """Return whether the kernels do the step at a level: other steps take the operations that every device has.
 
-    They take logits of 16 and 32 bits and up to 131,072 columns, and states of at most 512 edges or with masks.
+    They take logits of float32 and bfloat16 and up to 131,072 columns, and states of at most 512 edges or with masks.
+    A TPU has no registers of float16.
     """
     shape = dev.level(level)
-    narrow = logits.dtype.itemsize <= 4 and logits.shape[1] <= _MOST_COLUMNS
+    narrow = logits.dtype in (jnp.float32, jnp.bfloat16) and logits.shape[1] <= _MOST_COLUMNS
     return logits.shape[0] > 0 and narrow and (shape.dense or shape.width <= WIDEST)
 
 

@@ -160,9 +160,14 @@ def search(ascending: Tensor, query: Tensor) -> Tensor:
     return torch.searchsorted(ascending, query)
 
 
-def scatter(array: Tensor, index: Tensor, value: int) -> Tensor:
-    """Return array (B, n) with a value at index (B, k)."""
-    return array.scatter(1, index, value)
+def lowest(x: Tensor) -> Tensor:
+    """Return -inf in the shape and type of an array."""
+    return torch.full_like(x, -torch.inf, memory_format=torch.contiguous_format)
+
+
+def scatter(array: Tensor, index: Tensor, value: Tensor | int) -> Tensor:
+    """Return array (B, n), which may be written to, with a value, or values (B, k), at index (B, k)."""
+    return array.scatter_(1, index, value)
 
 
 def keep(x: Tensor, mask: Tensor, size: int) -> Tensor:

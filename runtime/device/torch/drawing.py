@@ -12,8 +12,8 @@ from torch import Tensor
 from ....table.states import NestedState, configuration_out_of_range
 from ...host import draw as host_draw
 from ...host import orders
+from ..device_matrix import DeviceMatrix
 from ..device_table import AnyState
-from ..matrix_ops import DeviceMatrix
 from ..on_demand import OnDemandTable
 from . import compat
 from .masks import bitmask, check_masking, on_host

@@ -17,12 +17,13 @@ from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_matrix import DeviceMatrix, place
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
-from ..matrix_ops import DeviceMatrix, place
 from ..on_demand import OnDemandTable, is_read, read
 from . import arrays
 from .arrays import signed
+from .ordering import Staging, StreamOrder
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
@@ -97,7 +98,9 @@ def put(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
-    Of an arena it returns the same each time: its arrays are written to where they are as tables come and go.
+    Of an arena it returns the same each time: its arrays are written to where they are as tables come and go. On CUDA
+    such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
+    stream that reads the arena, as those are that replay CUDA graphs.
     """
 
     def convert(array: NDArray[Any]) -> Tensor:
@@ -120,7 +123,8 @@ def put(
     if isinstance(table, Arena):
         arena = table
         arena.check_budgets(budgets)
-        return cast(TorchTable, arena.mirror(("torch", where), lambda: _Mirror(arena, convert, where, more)))
+        kind = _CudaMirror if where.type == "cuda" else _Mirror
+        return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
     host = table if where.type == "cpu" else None
     return device_table(table, convert, TorchTable, budgets, host=host, **more)
 
@@ -143,14 +147,53 @@ class _Mirror:
 
         self.dev = device_table_of(arena.held, keep, TorchTable, where.type == "cpu", **more)
 
+    def read(self) -> TorchTable:
+        return self.dev
+
     def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
         for name, start, values in changes:
             self._arrays[name][start : start + len(values)] = torch.from_numpy(np.ascontiguousarray(signed(values)))
 
 
+class _CudaMirror(_Mirror):
+    """One on a CUDA device: written from pinned memory, in order with what its streams read."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        convert: Callable[[NDArray[Any]], Tensor],
+        where: torch.device,
+        more: dict[str, NDArray[Any]],
+    ) -> None:
+        self._order, self._staging = StreamOrder(where), Staging()
+        super().__init__(arena, convert, where, more)
+        self._order.begin()
+        self._order.end()  # other streams wait for the arrays as they are first
+
+    def read(self) -> TorchTable:
+        if self._order.join():
+            for array in self._arrays.values():  # whose memory is not another's before this stream has read it
+                array.record_stream(torch.cuda.current_stream(array.device))
+        return self.dev
+
+    def write(self, changes: list[tuple[str, int, NDArray[Any]]]) -> None:
+        if not changes:
+            return
+        self._order.begin()
+        buffer, parts = self._staging.pack([values for _, _, values in changes])
+        try:
+            for (name, start, _), part in zip(changes, parts, strict=True):
+                self._arrays[name][start : start + len(part)].copy_(part, non_blocking=True)
+        finally:
+            self._staging.done(buffer, self._order.end())
+
+
 def at(dev: TorchTable, handles: Sequence[Handle]) -> TorchTable:
     """Return an arena in which the rows of a batch start in the tables of handles (B,): as many rows in each."""
-    return replace(dev, starts=torch.from_numpy(starts_of(handles, dev.arena)).to(dev.starts.device))
+    starts = torch.from_numpy(starts_of(handles, dev.arena)).to(dev.starts.device)
+    if starts.is_cuda:
+        handles[0].arena.follow()
+    return replace(dev, starts=starts)
 
 
 @by_kind(arrays)

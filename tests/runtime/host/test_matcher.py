@@ -20,6 +20,7 @@ from maskwright.compile.regex.lower import to_dfa
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.device.device_table import State
 from maskwright.runtime.host import matrix_reader
+from maskwright.runtime.host.bitmask_rows import fill_bitmasks
 from tests.oracles import naive
 from tests.runtime.device.test_graph_operations import bits_of, random_table, seeds, some
 from tests.strategies import tokenizer_zoo
@@ -623,3 +624,154 @@ def test_members_can_be_written_as_the_tokenizer_writes_them_and_nothing_else_ca
             text = vocab.decode(t for t in written if t != vocab.eos).decode()
             assert re.fullmatch(pattern, text), (pattern, text)
     assert tried == 8 * len(TEXTS) if vocab.spells_all_bytes else tried >= FEWER.get(name, 8)
+
+
+# ------------------------------------------------------------------------------------------ as engines drive them
+
+
+def constraints() -> list[mw.LazyTable | mw.TransitionTable | mw.SortedMatrix]:
+    """Return one of each kind that a matcher reads: without calls, with calls, lazy, a matrix, and one without EOS."""
+    vocab = tokenizer_zoo.byte_level_bpe()[1]
+    nested = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": [1, "x"]}}}}
+    return [
+        mw.compile_regex("[ab]{2,4}c?", vocab),
+        mw.compile_json_schema(nested, vocab).to_table(),
+        mw.compile_json_schema(nested, vocab, lazy=True),
+        mw.sort_sids(np.array([[1, 2, 3], [1, 4, 5]]), vocab_size=70),
+        mw.compile_sids(np.array([[1, 2, 3], [1, 4, 5]]), vocab_size=70),
+    ]
+
+
+def walks(table, rng) -> list[int]:
+    """Return tokens that a matcher takes, chosen at random, up to the end if it comes soon."""
+    matcher, taken = mw.Matcher(table), []
+    while len(taken) < 30 and not matcher.is_terminated:
+        token = int(rng.choice(allowed(matcher)))
+        assert matcher.advance(token)
+        taken.append(token)
+    return taken
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_what_engines_call_says_what_single_steps_say(which):
+    table, rng = constraints()[which], np.random.default_rng(which)
+    size = table.vocab_size
+    for _ in range(12):
+        tokens = walks(table, rng)
+        stepped, given = mw.Matcher(table), mw.Matcher(table)
+        for at, token in enumerate(tokens):
+            assert not stepped.is_terminated
+            rows = np.full((3, -(-size // 32) + 1), -1, np.int32)
+            stepped.fill_bitmask(rows, 1)
+            assert rows[1, :-1].view(np.uint32).tolist() == stepped.mask().tolist()
+            assert rows[1, -1] == 0
+            assert (rows[[0, 2]] == -1).all()
+            drafts = [*tokens[at:], int(rng.integers(size)), int(rng.integers(size))]
+            follows = mw.Matcher(table)
+            assert follows.accept_tokens(tokens[:at])
+            count = 0
+            for draft in drafts:  # the definition: one after the other, none after the end
+                if follows.is_terminated or not follows.advance(draft):
+                    break
+                count += 1
+            assert stepped.validate_tokens(drafts) == count >= len(tokens) - at
+            assert stepped.num_tokens == at
+            assert stepped.advance(token)
+        wrong = [t for t in range(size) if t not in set(allowed(stepped))][:1]
+        if wrong:
+            assert given.accept_tokens([*tokens, *wrong]) is False
+            assert given.num_tokens == 0
+        assert given.accept_tokens(iter(tokens)) is True
+        assert given.num_tokens == len(tokens)
+        assert given.is_terminated is stepped.is_terminated
+        given.rollback(len(tokens))
+        assert given.mask().tolist() == mw.Matcher(table).mask().tolist()
+
+
+def test_a_sequence_has_ended_once_it_has_taken_eos_or_can_take_nothing_more():
+    matcher = mw.Matcher(mw.compile_regex("ab?", small()))
+    ends = []
+    for token in (1, 2, 0, 0):
+        assert matcher.advance(token)
+        ends.append(matcher.is_terminated)
+    assert ends == [False, False, True, True]
+    matcher.rollback(2)
+    assert matcher.is_finished
+    assert not matcher.is_terminated
+    assert matcher.validate_tokens([0, 0]) == 1
+    endless = mw.Matcher(mw.compile_regex("ab?", small(eos=None)))
+    assert [endless.advance(1), endless.is_terminated, endless.advance(2), endless.is_terminated] == [
+        True, False, True, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("eos", [0, None])
+@pytest.mark.parametrize("sids", [[[1, 2, 3], [1, 2, 4], [5, 6, 7]], [[1], [1, 2]], [[4]]])
+def test_a_sequence_of_a_set_ends_as_any_other(sids, eos):
+    table = mw.compile_sequences(sids, vocab_size=8, eos=eos)
+    for sid in sids:
+        matcher = mw.Matcher(table)
+        assert matcher.accept_tokens(sid)
+        goes_on = any(other[: len(sid)] == sid and other != sid for other in sids)
+        assert matcher.is_terminated is (eos is None and not goes_on)
+        if eos is not None:
+            assert matcher.validate_tokens([eos, eos]) == 1
+            assert matcher.advance(eos)
+            assert matcher.is_terminated
+            matcher.rollback(1)
+            assert not matcher.is_terminated
+
+
+def test_bitmasks_of_torch_are_filled_where_they_are():
+    torch = pytest.importorskip("torch")
+    matcher = mw.Matcher(mw.compile_regex("(ab)+", small()))
+    rows = torch.full((2, 1), -1, dtype=torch.int32)
+    matcher.fill_bitmask(rows[1:])
+    assert rows[0].tolist() == [-1]
+    assert rows[1].numpy().view(np.uint32).tolist() == matcher.mask().tolist()
+
+
+@pytest.mark.parametrize(
+    ("bitmask", "row", "error", "message"),
+    [
+        (np.zeros((2, 1), np.int64), 0, TypeError, "int32 or uint32, not int64"),
+        (np.zeros(1, np.int32), 0, ValueError, "two axes"),
+        (np.zeros((2, 0), np.int32), 0, ValueError, "the vocabulary takes 1"),
+        (np.zeros((2, 1), np.int32), 2, IndexError, "row 2 is outside"),
+        (np.zeros((2, 1), np.int32), -1, IndexError, "row -1 is outside"),
+        ([[0]], 0, TypeError, "not list"),
+    ],
+)
+def test_bitmasks_that_cannot_be_filled_are_refused(bitmask, row, error, message):
+    with pytest.raises(error, match=message):
+        mw.Matcher(mw.compile_regex("(ab)+", small())).fill_bitmask(bitmask, row)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_that_threads_fill_are_those_of_each_matcher(threads):
+    tables, rng = constraints()[:3], np.random.default_rng(7)
+    matchers = []
+    for at in range(40):
+        matchers.append(mw.Matcher(tables[at % 3]))
+        assert matchers[-1].accept_tokens(walks(tables[at % 3], rng)[: at % 5])
+    rows = rng.permutation(44)[:40]
+    bitmask = np.full((44, -(-tables[0].vocab_size // 32)), -1, np.int32)
+    fill_bitmasks(matchers, bitmask, rows, threads=threads)
+    for matcher, row in zip(matchers, rows, strict=True):
+        assert bitmask[row].view(np.uint32).tolist() == matcher.mask().tolist()
+    assert (np.delete(bitmask, rows, axis=0) == -1).all()
+
+
+def test_threads_refuse_what_they_cannot_fill_and_hand_on_errors():
+    matcher = mw.Matcher(mw.compile_regex("(ab)+", small()))
+    bitmask = np.zeros((4, 1), np.int32)
+    with pytest.raises(ValueError, match="a matcher comes twice"):
+        fill_bitmasks([matcher, matcher], bitmask)
+    with pytest.raises(ValueError, match="1 rows and 2 matchers"):
+        fill_bitmasks([matcher, matcher.copy()], bitmask, [0])
+    with pytest.raises(ValueError, match="threads=0"):
+        fill_bitmasks([matcher], bitmask, threads=0)
+    with pytest.raises(IndexError, match="row 9"):
+        fill_bitmasks([matcher, matcher.copy()], bitmask, [0, 9], threads=2)
+    fill_bitmasks([], bitmask)
+    assert not bitmask[1:].any()

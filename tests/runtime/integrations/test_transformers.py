@@ -412,6 +412,21 @@ def test_ends_inside_texts_of_a_grammar_without_a_finite_table_are_seen_when_the
             processor(torch.tensor([[7, 7, 3, 3], [7, 7, 3, 5]]), scores)
 
 
+def test_ends_inside_texts_of_several_tables_are_read_at_once(monkeypatch):
+    rules = [
+        'start: "a" start "b" | "b" start "a" | start start | "cd"',
+        'start: "b" start "b" | start start | "cd"',
+    ]
+    tables = [mw.compile_grammar(each, letters()) for each in rules]
+    rows = batch.BatchConstraint(tables, None, [EOS, 9]).rows(2, torch.device("cpu"))
+    reads: list[int] = []
+    read = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: reads.append(x.numel()) or read(x))
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: pytest.fail("a value is read by itself"))
+    rows.mask(torch.zeros(2, letters().size), rows.start(), 0)
+    assert reads == [2]  # one read, of a flag for each table
+
+
 def test_explicit_ends_are_not_left_aside_without_a_word():
     matrix, of_table = mw.sort_sids([[1, 2, 3]], 25), mw.compile_sids([[1, 2, 3]], 25)
     inputs, options = prompts(2), {"custom_generate": constrained_generate}

@@ -1,0 +1,1 @@
+"""maskwright inside serving engines: plugins, and modules in the shape of other engines' own."""

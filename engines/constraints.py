@@ -1,0 +1,90 @@
+"""What requests of a serving engine may ask for, compiled for the engine's tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from ..compile.cache.cache import Cache
+from ..compile.grammar.notations import syntax_of
+from ..errors import ConstraintError
+from ..lazy.lazy_table import Compiled
+from ..runtime.host.matcher import Matcher
+from ..vocabulary.vocabulary import Vocabulary
+from .options import EngineOptions
+
+Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "structural_tag"]
+"""What a source is. choice: a JSON list of texts; grammar: EBNF or Lark's notation, as its text looks."""
+
+
+class EngineConstraints:
+    """Tables of one tokenizer, each compiled once for all requests of a process.
+
+    Raises ConstraintError for a tokenizer whose tokens have no exact bytes, or that has no token to end with.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, options: EngineOptions) -> None:
+        if vocabulary.eos is None:
+            raise ConstraintError(
+                "this tokenizer has no token that ends a text, so no answer could end: give it an eos_token"
+            )
+        self.vocabulary, self.options = vocabulary, options
+        self.cache = Cache(vocabulary, directory=options.cache_directory)
+
+    def compile(self, kind: Kind, source: str) -> Compiled:
+        """Return the table of a constraint's text; of JSON Schemas, grammars and tags it may be lazy.
+
+        Raises ConstraintError of any kind, RecursionError for JSON that is nested too deeply.
+        """
+        cache, budget = self.cache, self.options.budget
+        if kind == "regex":
+            return cache.compile_regex(source, budget=budget)
+        if kind == "choice":
+            return cache.compile_choices(_texts(source), budget=budget)
+        if kind in ("grammar", "ebnf"):
+            return cache.compile_grammar(source, syntax="ebnf" if kind == "ebnf" else syntax_of(source), budget=budget)
+        options: dict[str, Any] = {"budget": budget, "whitespace": self.options.whitespace}
+        if self.options.allow:
+            options["allow"] = self.options.allow
+        if kind == "structural_tag":
+            return cache.compile_structural_tag(_with_type(source), **options)
+        return cache.compile_json_schema('{"type": "object"}' if kind == "json_object" else source, **options)
+
+    def matcher(self, kind: Kind, source: str) -> Matcher:
+        """Return a matcher at the start of a constraint. Raises the errors of `compile`."""
+        return Matcher(self.compile(kind, source), self.vocabulary)
+
+    def check_stops(self, tokens: Iterable[int]) -> None:
+        """Raise ConstraintError if one of these tokens, with which an engine ends an answer, spells text.
+
+        An answer that comes to it would be cut in the middle. Control tokens spell none, and no constraint has them.
+        """
+        known = self.vocabulary.tokens
+        for token in tokens:
+            if 0 <= token < len(known) and known[token]:
+                raise ConstraintError(
+                    f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
+                    "out of stop_token_ids"
+                )
+
+
+def _with_type(tag: str) -> str:
+    """Return a structural tag with its type, which engines let the older form leave out."""
+    try:
+        found = json.loads(tag)
+    except ValueError:
+        return tag  # the compiler says where it is malformed
+    if isinstance(found, dict) and "structures" in found and "type" not in found:
+        return json.dumps({"type": "structural_tag", **found})
+    return tag
+
+
+def _texts(source: str) -> list[Any]:
+    try:
+        found = json.loads(source)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ConstraintError(f"choices are a JSON list of texts, not {source[:40]}")
+    return found

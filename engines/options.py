@@ -1,0 +1,95 @@
+"""What an engine's operator sets for maskwright: a JSON object in an environment variable, as all processes have it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..automata.budget import Budget
+from ..compile.json_schema.keywords import ALLOWED
+from ..errors import ConstraintError
+
+VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
+_WHITESPACE = ("flexible", "compact")
+_LIMITS = ("states", "seconds", "bytes")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How constraints of all requests are compiled.
+
+    whitespace: "flexible" or "compact", of all JSON. allow: keywords of schemas that need not be enforced. budget:
+    limits of one compilation. cache_directory: where tables are kept on disk too, None for nowhere.
+    """
+
+    whitespace: str = "flexible"
+    allow: tuple[str, ...] = ()
+    budget: Budget = field(default_factory=Budget)
+    cache_directory: str | None = None
+
+    def compact(self) -> EngineOptions:
+        """Return these options with no whitespace in JSON."""
+        return replace(self, whitespace="compact")
+
+
+def options_of(environment: Mapping[str, str] | None = None) -> EngineOptions:
+    """Return the options of an environment, this process's if None.
+
+    Raises ConstraintError, by name, for an option that there is not or a value that it cannot have.
+
+    >>> options_of({"MASKWRIGHT_ENGINE_OPTIONS": '{"whitespace": "compact"}'}).whitespace
+    'compact'
+    """
+    text = (os.environ if environment is None else environment).get(VARIABLE, "")
+    if not text.strip():
+        return EngineOptions()
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise _wrong(f"is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise _wrong(f"must be an object, not {text[:40]}")
+    known: dict[str, Callable[[Any], Any]] = {
+        "whitespace": _whitespace, "allow": _allow, "budget": _budget, "cache_directory": _directory,
+    }  # fmt: skip
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise _wrong(f"has no option {unknown[0]!r}: there are {', '.join(known)}")
+    return EngineOptions(**{name: known[name](value) for name, value in given.items()})
+
+
+def _whitespace(value: Any) -> str:
+    if value not in _WHITESPACE:
+        raise _wrong(f"whitespace must be one of {', '.join(_WHITESPACE)}, not {value!r}")
+    return str(value)
+
+
+def _allow(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _wrong(f"allow must be a list of keywords, not {value!r}")
+    unknown = sorted(set(value) - ALLOWED)
+    if unknown:
+        raise _wrong(f"allow: {unknown[0]!r} is no keyword that may stay unenforced: {', '.join(sorted(ALLOWED))}")
+    return tuple(sorted(set(value)))
+
+
+def _budget(value: Any) -> Budget:
+    if not isinstance(value, dict) or not set(value) <= set(_LIMITS):
+        raise _wrong(f"budget must be an object of {', '.join(_LIMITS)}, not {value!r}")
+    try:
+        return Budget(**value)
+    except (TypeError, ValueError) as error:
+        raise _wrong(f"budget: {error}") from None
+
+
+def _directory(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(f"cache_directory must be a path, not {value!r}")
+    return value
+
+
+def _wrong(message: str) -> ConstraintError:
+    return ConstraintError(message, argument=VARIABLE)

@@ -1,0 +1,1 @@
+"""The grammar backend of SGLang."""

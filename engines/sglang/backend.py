@@ -1,0 +1,141 @@
+"""The two classes by which SGLang asks a grammar backend: one a server, one a request."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from sglang.srt.constrained.base_grammar_backend import (
+    BaseGrammarBackend,
+    BaseGrammarObject,
+    GrammarStats,
+    InvalidGrammarObject,
+    register_vocab_mask_buffer,
+)
+from torch import Tensor
+
+from ...errors import MaskwrightError
+from ...runtime.host.matcher import Matcher
+from ..bitmask import allocate, apply
+from ..constraints import EngineConstraints, Kind
+from ..wording import said
+
+_ANY = "$$ANY$$"  # what SGLang sends for any JSON object
+_log = logging.getLogger(__name__)
+
+
+class MaskwrightGrammar(BaseGrammarObject):  # type: ignore[misc]  # SGLang is no dependency of the checks
+    """One request: a matcher and what SGLang expects of tokens after an end."""
+
+    def __init__(self, matcher: Matcher, stats: Any = None) -> None:
+        super().__init__()
+        self.matcher, self.grammar_stats = matcher, stats or GrammarStats()
+
+    def accept_token(self, token: int) -> None:
+        """Take a token; what follows an end is ignored. Raises ValueError for one that is not allowed."""
+        self.current_token = token
+        if not self.matcher.is_terminated and not self.matcher.advance(token):
+            raise ValueError(f"token {token} is not allowed after {self.matcher.num_tokens} tokens")
+
+    def rollback(self, k: int) -> None:
+        """Take back the last tokens."""
+        self.matcher.rollback(k)
+
+    def is_terminated(self) -> bool:
+        """Return whether the end was taken."""
+        return self.matcher.is_terminated
+
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> Tensor:
+        """Return bitmasks in which everything is allowed: int32 (batch_size, ceil(V / 32)), in the host's memory."""
+        return allocate(batch_size, vocab_size)
+
+    def fill_vocab_mask(self, vocab_mask: Tensor, idx: int) -> None:
+        """Write what is allowed next into a row."""
+        self.matcher.fill_bitmask(vocab_mask, idx)
+
+    @staticmethod
+    def reset_vocab_mask(vocab_mask: Tensor) -> None:
+        """Allow everything in all rows."""
+        vocab_mask.fill_(-1)
+
+    @staticmethod
+    def move_vocab_mask(vocab_mask: Tensor, device: Any) -> Tensor:
+        """Return bitmasks on the device of the logits."""
+        return vocab_mask.to(device, non_blocking=True)
+
+    @staticmethod
+    def apply_vocab_mask(logits: Tensor, vocab_mask: Tensor) -> None:
+        """Write -inf over logits that are not allowed, in place."""
+        if logits.is_cuda:
+            from sglang.kernels.ops.grammar.bitmask_ops import apply_token_bitmask_inplace_triton
+
+            apply_token_bitmask_inplace_triton(logits, vocab_mask)
+        else:
+            apply(logits, vocab_mask)
+
+    def copy(self) -> MaskwrightGrammar:
+        """Return the same constraint at its start."""
+        matcher = self.matcher.copy()
+        matcher.reset()
+        return MaskwrightGrammar(matcher, replace(self.grammar_stats, is_cache_hit=True, tree_traversal_time=[]))
+
+    def try_jump_forward(self, tokenizer: Any) -> tuple[list[int], str] | None:
+        """Return the tokens by which the tokenizer writes what must follow, and no text; None where there are none."""
+        tokens = self.matcher.forced_tokens()
+        return (tokens, "") if tokens else None
+
+    def jump_forward_str_state(self, helper: tuple[list[int], str]) -> tuple[str, int]:
+        """Return the text of a jump, which has tokens instead, and no state: a matcher has its own."""
+        return helper[1], -1
+
+    def jump_and_retokenize(self, old_output_ids: list[int], new_output_ids: list[int], next_state: int) -> None:
+        """Stand after other tokens than the last ones taken. Raises ValueError if these are not allowed."""
+        same = 0
+        for old, new in zip(old_output_ids, new_output_ids, strict=False):
+            if old != new:
+                break
+            same += 1
+        self.matcher.rollback(len(old_output_ids) - same)
+        if not self.matcher.accept_tokens(new_output_ids[same:]):
+            raise ValueError(f"tokens {new_output_ids[same:]} are not allowed after {self.matcher.num_tokens} tokens")
+
+
+class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is no dependency of the checks
+    """One server: the constraints of its tokenizer."""
+
+    def __init__(self, constraints: EngineConstraints) -> None:
+        super().__init__()
+        self.constraints = constraints
+
+    def initialize_vocab_mask_buffer(self, name: str, vocab_size: int, max_rows: int, device: Any) -> Tensor:
+        """Return bitmasks that SGLang uses again and again."""
+        found: Tensor = register_vocab_mask_buffer(name, allocate(max_rows, vocab_size), max_rows)
+        return found
+
+    def dispatch_json(self, key_string: str) -> BaseGrammarObject:
+        """Return the grammar of a JSON Schema."""
+        return self._made("json_object" if key_string == _ANY else "json", key_string)
+
+    def dispatch_regex(self, key_string: str) -> BaseGrammarObject:
+        """Return the grammar of a pattern."""
+        return self._made("regex", key_string)
+
+    def dispatch_ebnf(self, key_string: str) -> BaseGrammarObject:
+        """Return the grammar of a text in EBNF."""
+        return self._made("ebnf", key_string)
+
+    def dispatch_structural_tag(self, key_string: str) -> BaseGrammarObject:
+        """Return the grammar of text with tags."""
+        return self._made("structural_tag", key_string)
+
+    def _made(self, kind: Kind, source: str) -> BaseGrammarObject:
+        """Return a request's grammar, or what SGLang answers with an error that says why there is none."""
+        try:
+            return MaskwrightGrammar(self.constraints.matcher(kind, source), GrammarStats(dispatch_type=kind))
+        except MaskwrightError as error:
+            why = said(error)
+        except RecursionError:
+            why = "it is nested too deeply to be read: make it flatter"
+        _log.warning("a constraint (%s) cannot be compiled: %s", kind, why)
+        return InvalidGrammarObject(why)

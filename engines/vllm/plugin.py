@@ -1,0 +1,69 @@
+"""The entry point of vLLM's plugins: maskwright in place of the backends that vLLM chooses among.
+
+vLLM 0.32 has no registry of backends. Three functions of its own name them: what makes the manager of structured
+outputs, what checks a request, and what prepares beam search in-process. This replaces all three, or none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ...errors import MissingDependencyError
+from ..versions import check_version
+
+NAME = "maskwright"
+_INSTEAD = f"take {NAME} out of VLLM_PLUGINS"
+
+
+def register() -> None:
+    """Make maskwright the backend of structured outputs in this process, if `VLLM_PLUGINS` names it; else do nothing.
+
+    vLLM calls it in every process, more than once. Raises MissingDependencyError, with nothing replaced, for a release
+    of vLLM that was not tested, or one whose functions are not as they were.
+    """
+    import vllm
+    from vllm import envs
+    from vllm.logger import init_logger
+
+    if NAME not in (envs.VLLM_PLUGINS or ()):
+        return
+    check_version("vLLM", vllm.__version__, _INSTEAD)
+    from vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    from .replacements import Replacements
+
+    made = Replacements()
+    replaced = [
+        (StructuredOutputManager, "__init__", ("self", "vllm_config"), made.manager),
+        (
+            SamplingParams, "_validate_structured_outputs",
+            ("self", "model_config", "structured_outputs_config", "tokenizer"), made.validator,
+        ),
+        (
+            BeamSearchOfflineMixin, "_init_beam_search_structured_output", ("self", "structured_outputs", "tokenizer"),
+            made.beam_search,
+        ),
+    ]  # fmt: skip
+    originals: list[Any] = [getattr(owner, name, None) for owner, name, _, _ in replaced]
+    if all(getattr(original, "of_maskwright", False) for original in originals):
+        return
+    for (owner, name, asked, _), original in zip(replaced, originals, strict=True):
+        _check(owner, name, asked, original)
+    for (owner, name, _, make), original in zip(replaced, originals, strict=True):
+        replacement: Any = make(original)
+        replacement.of_maskwright = True
+        setattr(owner, name, replacement)
+    init_logger(f"vllm.plugins.{NAME}").info("maskwright is the backend of structured outputs")
+
+
+def _check(owner: type, name: str, asked: tuple[str, ...], original: Any) -> None:
+    """Raise MissingDependencyError unless a function is there with these parameters."""
+    found = tuple(inspect.signature(original).parameters) if callable(original) else None
+    if found != asked:
+        raise MissingDependencyError(
+            f"{owner.__module__}.{owner.__name__}.{name} takes {found} and not {asked} in this vLLM, so maskwright "
+            f"cannot replace it: install a release that was tested, or {_INSTEAD}"
+        )

@@ -1,0 +1,93 @@
+"""What stands in place of three functions of vLLM, and the constraints that they share in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.structured_output.request import get_structured_output_key
+
+from ...errors import ConstraintError
+from ...vocabulary.vocabulary import Vocabulary
+from ..constraints import EngineConstraints
+from ..options import options_of
+from .backend import MaskwrightBackend
+from .requests import check_request
+
+
+class Replacements:
+    """The functions, and the constraints of the tokenizer of a process: a process has one model."""
+
+    def __init__(self) -> None:
+        self._constraints: EngineConstraints | None = None
+        self._tokenizer: Any = None
+
+    def constraints_of(self, tokenizer: Any, vocab_size: int) -> EngineConstraints:
+        """Return the constraints of a tokenizer, made the first time. Raises the errors of `EngineConstraints`."""
+        known = self._constraints
+        if known is None or self._tokenizer is not tokenizer or known.vocabulary.size != vocab_size:
+            # Mistral's tokenizers come in a wrapper of vLLM's own around one of transformers
+            inner = getattr(tokenizer, "transformers_tokenizer", tokenizer)
+            vocabulary = Vocabulary.from_transformers(inner, size=vocab_size)
+            if known is None or known.vocabulary != vocabulary:
+                known = self._constraints = EngineConstraints(vocabulary, options_of())
+            self._tokenizer = tokenizer
+        return known
+
+    def _backend(self, vllm_config: VllmConfig, tokenizer: Any) -> MaskwrightBackend:
+        vocab_size = vllm_config.model_config.get_vocab_size()
+        return MaskwrightBackend(vllm_config, tokenizer, vocab_size, self.constraints_of(tokenizer, vocab_size))
+
+    def manager(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return the constructor of the manager, which has its backend before vLLM would choose one."""
+
+        def __init__(manager: Any, vllm_config: VllmConfig) -> None:  # noqa: N807  # it is this method
+            _check_config(vllm_config)
+            original(manager, vllm_config)
+            if not vllm_config.model_config.skip_tokenizer_init:
+                manager.backend = self._backend(vllm_config, manager.tokenizer)
+
+        return __init__
+
+    def validator(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return what checks a request: what is wrong with it is vLLM's own answer to the client."""
+
+        def _validate_structured_outputs(
+            params: SamplingParams, model_config: Any, structured_outputs_config: Any, tokenizer: Any
+        ) -> None:
+            if structured_outputs_config is None or params.structured_outputs is None:
+                return
+            if tokenizer is None:
+                raise VLLMValidationError("structured outputs need a tokenizer: leave skip_tokenizer_init out")
+            if model_config.is_diffusion:
+                raise VLLMValidationError(
+                    "structured outputs need a model that writes from left to right, and this one is for diffusion"
+                )
+            check_request(params, lambda: self.constraints_of(tokenizer, model_config.get_vocab_size()))
+
+        return _validate_structured_outputs
+
+    def beam_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what prepares beam search in-process: a backend, the constraint's key, and a bitmask of one row."""
+
+        def _init_beam_search_structured_output(llm: Any, structured_outputs: Any, tokenizer: Any) -> Any:
+            config = llm.llm_engine.vllm_config
+            params = SamplingParams(structured_outputs=structured_outputs)
+            check_request(params, lambda: self.constraints_of(tokenizer, config.model_config.get_vocab_size()))
+            backend = self._backend(config, tokenizer)
+            return backend, get_structured_output_key(structured_outputs), backend.allocate_token_bitmask(1)
+
+        return _init_beam_search_structured_output
+
+
+def _check_config(vllm_config: VllmConfig) -> None:
+    """Raise ConstraintError if vLLM was told to do what maskwright does not do."""
+    asked = vllm_config.structured_outputs_config
+    if asked.backend != "auto":
+        raise ConstraintError(
+            f"structured_outputs_config asks for the backend {asked.backend}, and VLLM_PLUGINS for maskwright: leave "
+            "one of them out"
+        )

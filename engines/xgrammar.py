@@ -1,0 +1,167 @@
+"""The classes of XGrammar's Python package, with maskwright underneath, for loops that are written for that package.
+
+What XGrammar does otherwise is refused by name: schemas mean what they say (no "strict mode"), EOS ends a text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import ConstraintError
+from ..lazy.lazy_table import Compiled
+from ..runtime.host.bitmask_rows import fill_bitmasks
+from ..runtime.host.forced_text import whole_characters
+from ..runtime.host.matcher import Matcher
+from ..vocabulary.vocabulary import Vocabulary
+from .bitmask import allocate, apply
+from .constraints import EngineConstraints
+from .options import EngineOptions
+
+
+class TokenizerInfo:
+    """A tokenizer's vocabulary: `vocabulary` has the bytes of each token."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    @classmethod
+    def from_huggingface(
+        cls, tokenizer: Any, *, vocab_size: int | None = None, stop_token_ids: int | Sequence[int] | None = None
+    ) -> TokenizerInfo:
+        """Return that of a transformers tokenizer. vocab_size: the width of logits. stop_token_ids: one token at most.
+
+        Raises ConstraintError for a tokenizer whose tokens have no exact bytes, and for several stop tokens.
+        """
+        stops = [stop_token_ids] if isinstance(stop_token_ids, int) else list(stop_token_ids or ())
+        if len(stops) > 1:
+            raise ConstraintError(f"stop_token_ids names {len(stops)} tokens: one token ends a text")
+        return cls(Vocabulary.from_transformers(tokenizer, size=vocab_size, eos=stops[0] if stops else None))
+
+    @property
+    def vocab_size(self) -> int:
+        """V: tokens are 0 .. V - 1."""
+        return self.vocabulary.size
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """The token that ends a text."""
+        return [] if self.vocabulary.eos is None else [self.vocabulary.eos]
+
+
+class CompiledGrammar:
+    """A compiled constraint, for any number of matchers."""
+
+    def __init__(self, table: Compiled, tokenizer_info: TokenizerInfo) -> None:
+        self.table, self.tokenizer_info = table, tokenizer_info
+
+    @property
+    def memory_size_bytes(self) -> int:
+        """Bytes that the constraint takes now."""
+        return self.table.memory
+
+
+class GrammarCompiler:
+    """Compiles constraints for one tokenizer, each once. Raises ConstraintError for what cannot be compiled."""
+
+    def __init__(self, tokenizer_info: TokenizerInfo) -> None:
+        self.tokenizer_info = tokenizer_info
+        self._flexible = EngineConstraints(tokenizer_info.vocabulary, EngineOptions())
+        self._compact = EngineConstraints(tokenizer_info.vocabulary, EngineOptions().compact())
+
+    def compile_json_schema(
+        self, schema: str | dict[str, Any], *, any_whitespace: bool = True, strict_mode: bool = False
+    ) -> CompiledGrammar:
+        """Return the constraint of a JSON Schema. any_whitespace: False for JSON without spaces and line breaks."""
+        if strict_mode:
+            raise ConstraintError(
+                'strict_mode is not supported: write "additionalProperties" and "unevaluatedItems" into the schema'
+            )
+        source = schema if isinstance(schema, str) else json.dumps(schema)
+        chosen = self._flexible if any_whitespace else self._compact
+        return CompiledGrammar(chosen.compile("json", source), self.tokenizer_info)
+
+    def compile_builtin_json_grammar(self) -> CompiledGrammar:
+        """Return the constraint of any JSON value."""
+        return CompiledGrammar(self._flexible.compile("json", "true"), self.tokenizer_info)
+
+    def compile_regex(self, regex: str) -> CompiledGrammar:
+        """Return the constraint of a pattern, of the whole text, in the syntax and meaning of Python's `re`."""
+        return CompiledGrammar(self._flexible.compile("regex", regex), self.tokenizer_info)
+
+    def compile_grammar(self, grammar: str) -> CompiledGrammar:
+        """Return the constraint of a grammar in EBNF, from `root`."""
+        return CompiledGrammar(self._flexible.compile("ebnf", grammar), self.tokenizer_info)
+
+    def compile_structural_tag(self, structural_tag: str | dict[str, Any]) -> CompiledGrammar:
+        """Return the constraint of text with tags, in either form."""
+        source = structural_tag if isinstance(structural_tag, str) else json.dumps(structural_tag)
+        return CompiledGrammar(self._flexible.compile("structural_tag", source), self.tokenizer_info)
+
+
+class GrammarMatcher:
+    """One sequence that is being written. Any number of tokens can be taken back."""
+
+    def __init__(self, compiled_grammar: CompiledGrammar) -> None:
+        self._matcher = Matcher(compiled_grammar.table, compiled_grammar.tokenizer_info.vocabulary)
+
+    def accept_token(self, token_id: int) -> bool:
+        """Take a token and return True; False, with nothing changed, where it is not allowed or the end was taken."""
+        return not self._matcher.is_terminated and self._matcher.advance(token_id)
+
+    def fill_next_token_bitmask(self, bitmask: Tensor, index: int = 0) -> bool:
+        """Write what is allowed next into a row of bitmasks; return True, that it must be applied."""
+        self._matcher.fill_bitmask(bitmask, index)
+        return True
+
+    def find_jump_forward_string(self) -> str:
+        """Return the text that must follow, in whole characters; "" if there is none."""
+        return whole_characters(self._matcher.forced_text()).decode()
+
+    def rollback(self, num_tokens: int = 1) -> None:
+        """Take back the last tokens. Raises ValueError if there are not as many."""
+        self._matcher.rollback(num_tokens)
+
+    def is_terminated(self) -> bool:
+        """Return whether the end was taken."""
+        return self._matcher.is_terminated
+
+    def reset(self) -> None:
+        """Go back to the start."""
+        self._matcher.reset()
+
+    def fork(self) -> GrammarMatcher:
+        """Return a matcher that stands here and goes its own way."""
+        twin = object.__new__(GrammarMatcher)
+        twin._matcher = self._matcher.copy()
+        return twin
+
+    def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
+        """Write what is allowed next into a row of bitmasks, as `fill_bitmasks` asks for it."""
+        self._matcher.fill_bitmask(bitmask, row)
+
+
+class BatchGrammarMatcher:
+    """Fills the rows of a batch. max_threads: threads that share them, see `fill_bitmasks`; "auto" is one."""
+
+    def __init__(self, max_threads: int | str = "auto") -> None:
+        self._threads = 1 if max_threads == "auto" else int(max_threads)
+
+    def batch_fill_next_token_bitmask(
+        self, matchers: Sequence[GrammarMatcher], bitmask: Tensor, indices: Sequence[int] | None = None
+    ) -> None:
+        """Write what each matcher allows next into its row: row i of matcher i, or that of `indices`."""
+        fill_bitmasks(matchers, bitmask, indices, threads=self._threads)
+
+
+def allocate_token_bitmask(batch_size: int, vocab_size: int) -> Tensor:
+    """Return bitmasks in which everything is allowed: int32 (batch_size, ceil(V / 32)), in the host's memory."""
+    return allocate(batch_size, vocab_size)
+
+
+def apply_token_bitmask_inplace(logits: Tensor, bitmask: Tensor) -> None:
+    """Write -inf over each logit (n, V) that bitmask (n, words) does not allow. Raises ValueError for other rows."""
+    apply(logits, bitmask)

@@ -1,0 +1,208 @@
+"""A sorted matrix as an accelerator holds it: words of rows, masks, and the first rows of tokens.
+
+Each row lies there as a few words, of as many tokens as fit, so that one binary search of the first word follows a
+token from any state that is not deeper. At depths where intervals are much longer than they have different tokens, the
+first row of each token is kept with it, and only those are read: work follows the most branches, not the longest
+interval. A bit mask says what is allowed after no token, where that is much of the vocabulary, and then after one token
+too where that costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import TableError
+from ...table.sorted_matrix import SortedMatrix
+from ...table.transition_table import Level
+from .backend import Array
+
+_MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
+_FIRST_SHARE = 8  # no mask is made where at most 1/8 of the vocabulary may come first: IDs beside the tokens of text
+_MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
+# first rows of a depth are kept where an interval has more than 256 rows and more than twice as many as any has
+# different tokens, since they take memory for every prefix; and wherever one has more rows than there are tokens
+_ALIKE, _LONG = 2, 256
+_CHUNK = 1 << 15  # rows packed at once, which then stay in cache
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceMatrix:
+    """A `SortedMatrix` in device arrays: Q rows of L tokens, `bits` bits a token, `per_word` tokens a word.
+
+    A word holds tokens most significant first, so that words sort as the tokens do; the last one ends with zeros.
+    """
+
+    words: tuple[Array, ...]  # of (Q,)
+    masks: Array  # (R, K) uint8: the first of what may come first, the last of nothing, else of what may come second
+    mask_after: Array  # (V,) int32 the mask after a first token, where `masked` is 2
+    first_rows: Array  # (F,) int32, by depth: the first row of each token in each interval, of depths that keep them
+    first_tokens: Array  # (F,) int32, these tokens
+    byte_bits: Array  # (256, 8) int32: -1 where the bit of a byte is set
+    steps: Array  # (L,) 0 .. L - 1, of the type of positions
+    vocab_size: int
+    length: int
+    count: int  # Q
+    bits: int
+    per_word: int
+    masked: int  # depths that have masks: 0, 1 or 2
+    widths: tuple[int, ...]  # (L,) longest interval by depth
+    branches: tuple[int, ...]  # (L,) most tokens allowed by depth
+    firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end; None: not kept
+    top: int | None  # how many logits of a row are verified; None for all
+
+    # what decoders ask of a table
+    eos = None
+    calls = None
+    is_trie = True
+    has_masks = False
+
+    @property
+    def fixed_length(self) -> int:
+        """The length of every sequence, L."""
+        return self.length
+
+    min_length = max_length = fixed_length
+
+    @property
+    def num_states(self) -> int:
+        """One more than the node of the dead state."""
+        return self.count + 1
+
+    @property
+    def dead(self) -> int:
+        """The node of the state that allows nothing."""
+        return self.count
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """What is static at each depth 0 .. L - 1; the width counts the rows that are read, V if logits are needed."""
+        widths = (self.vocab_size if self.top is not None else self.read(depth) for depth in range(self.length))
+        return tuple(Level(width, depth < self.masked, True, False) for depth, width in enumerate(widths))
+
+    def read(self, depth: int) -> int:
+        """Return how many rows of an interval at a depth are read for what it allows: V at most."""
+        known = self.branches[depth] == 1 or self.firsts[depth] is not None
+        return self.branches[depth] if known else min(self.widths[depth], self.vocab_size)
+
+
+def place(
+    matrix: SortedMatrix, convert: Callable[[NDArray[Any]], Any], top: int | None, wide: bool = True
+) -> DeviceMatrix:
+    """Lay a matrix out for searches; each array goes through `convert`. wide: there are integers of 64 bits.
+
+    Raises TypeError, ValueError; TableError where a token needs more bits than there are.
+    """
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int)):
+        raise TypeError(f"top must be an integer or None, not a {type(top).__name__}")
+    if top is not None and top < 1:
+        raise ValueError(f"top={top} must be 1 or more; leave it out to verify all tokens")
+    room = 62 if wide else 30  # one more and a search for what follows the last would overflow
+    bits = max(1, (matrix.vocab_size - 1).bit_length())
+    if bits > room:
+        raise TableError(
+            f"tokens below {matrix.vocab_size:,} need {bits} bits, in JAX's 32-bit mode a word has {room}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
+    length, count = matrix.columns.shape
+    if not wide and count >= _MOST_NARROW:
+        raise TableError(
+            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
+    per_word = min(length, room // bits)
+    kind = np.int64 if wide else np.int32
+    words: list[Any] = [np.empty(count, kind) for _ in range(-(-length // per_word))]
+    for lo in range(0, count, _CHUNK):
+        for at, word in enumerate(words):
+            part = word[lo : lo + _CHUNK]
+            part[:] = 0
+            for depth in range(at * per_word, (at + 1) * per_word):
+                part <<= bits
+                if depth < length:
+                    part |= matrix.columns[depth, lo : lo + _CHUNK]
+    masks, after = _masks(matrix)
+    masked = min(len(masks) - 1, 2)
+    first_rows, first_tokens, firsts = _first_rows(matrix, masked)
+    return DeviceMatrix(
+        words=tuple(convert(word) for word in words),
+        masks=convert(masks),
+        mask_after=convert(after),
+        first_rows=convert(first_rows),
+        first_tokens=convert(first_tokens),
+        byte_bits=convert(-_BITS.astype(np.int32)),
+        steps=convert(np.arange(length, dtype=kind)),
+        vocab_size=matrix.vocab_size,
+        length=length,
+        count=count,
+        bits=bits,
+        per_word=per_word,
+        masked=masked,
+        widths=matrix.widths,
+        branches=matrix.branches,
+        firsts=firsts,
+        top=None if top is None or top >= matrix.vocab_size else top,
+    )
+
+
+def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Return masks (R, K), and which of them (V,) is that after a first token.
+
+    The first mask is of first tokens, the last of none; between them those of second tokens, where they are worth it.
+    Where few tokens can come first there is the mask of none alone.
+    8 K is a multiple of 64 and more than V: there is always a column to write to what is not allowed.
+    """
+    size, columns = matrix.vocab_size, matrix.columns
+    width = 64 * (size // 64 + 1)
+    first = np.unique(columns[0])
+    if first.size * _FIRST_SHARE <= size:
+        return np.zeros((1, width // 8), np.uint8), np.zeros(size, np.int32)
+    second = (
+        matrix.length > 1 and matrix.widths[1] > size // 8 and first.size * width * _MASK_SHARE <= 64 * columns.nbytes
+    )
+    bits = np.zeros((2 + first.size * second, width), np.bool_)
+    bits[0, first] = True
+    number = np.full(size, len(bits) - 1, np.int32)
+    if second:
+        number[first] = np.arange(1, 1 + first.size)
+        new = np.append(True, (columns[0, 1:] != columns[0, :-1]) | (columns[1, 1:] != columns[1, :-1]))
+        at = np.flatnonzero(new)
+        bits[number[columns[0, at]], columns[1, at]] = True
+    return np.packbits(bits, axis=1, bitorder="little"), number
+
+
+def _first_rows(
+    matrix: SortedMatrix, masked: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]:
+    """Return `first_rows`, `first_tokens` and `firsts` of a `DeviceMatrix`.
+
+    masked: depths at which masks say what is allowed. A depth has as many first rows as there are prefixes of one token
+    more: at most Q.
+    """
+    wanted = [
+        depth >= masked and branches > 1 and width > min(max(_ALIKE * branches, _LONG), matrix.vocab_size)
+        for depth, (width, branches) in enumerate(zip(matrix.widths, matrix.branches, strict=True))
+    ]
+    new = np.zeros(matrix.num_sequences, np.bool_)
+    new[0] = True
+    rows: list[NDArray[np.int32]] = []
+    tokens: list[NDArray[np.int32]] = []
+    firsts: list[tuple[int, int] | None] = [None] * matrix.length
+    begin = 0
+    for depth, column in enumerate(matrix.columns):
+        if not any(wanted[depth:]):
+            break
+        new[1:] |= column[1:] != column[:-1]
+        if wanted[depth]:
+            rows.append(np.flatnonzero(new).astype(np.int32))
+            tokens.append(column[rows[-1]].astype(np.int32))
+            firsts[depth] = begin, begin + rows[-1].size
+            begin += rows[-1].size
+    if not rows:
+        return np.zeros(1, np.int32), np.zeros(1, np.int32), tuple(firsts)
+    return np.concatenate(rows), np.concatenate(tokens), tuple(firsts)

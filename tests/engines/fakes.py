@@ -1,0 +1,175 @@
+"""The few classes of vLLM and SGLang that maskwright's own build on, in modules of their names."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+
+def put(monkeypatch: pytest.MonkeyPatch, name: str, **members: Any) -> types.ModuleType:
+    """Make a module that has these members importable, in packages that are made for it."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        at = ".".join(parts[:end])
+        if at not in sys.modules or not hasattr(sys.modules[at], "of_tests"):
+            module = types.ModuleType(at)
+            module.of_tests, module.__path__ = True, []
+            monkeypatch.setitem(sys.modules, at, module)
+            if end > 1:
+                setattr(sys.modules[".".join(parts[: end - 1])], parts[end - 1], module)
+    vars(sys.modules[name]).update(members)
+    return sys.modules[name]
+
+
+def forget(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Have modules of the package imported anew, on what is importable now."""
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+TAG = '{"structures": [{"begin": "<f>", "schema": {"const": 1}, "end": "</f>"}], "triggers": ["<f>"]}'
+
+
+class Options(enum.Enum):
+    JSON = enum.auto()
+    JSON_OBJECT = enum.auto()
+    REGEX = enum.auto()
+    GRAMMAR = enum.auto()
+    CHOICE = enum.auto()
+    STRUCTURAL_TAG = enum.auto()
+
+
+@dataclass
+class Backend:
+    vllm_config: Any
+    tokenizer: Any
+    vocab_size: int
+
+
+class ValidationError(Exception):
+    def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
+        super().__init__(message)
+        self.parameter, self.value = parameter, value
+
+
+@dataclass
+class Asked:
+    """vLLM's `StructuredOutputsParams`."""
+
+    json: Any = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def key_of(asked: Asked) -> tuple[Options, str]:
+    """Return what vLLM's `get_structured_output_key` does for the texts of these tests."""
+    for name, option in (("json", Options.JSON), ("regex", Options.REGEX), ("grammar", Options.GRAMMAR)):
+        if getattr(asked, name) is not None:
+            return option, getattr(asked, name)
+    raise ValueError("nothing is asked for")
+
+
+class Params:
+    """vLLM's `SamplingParams`."""
+
+    def __init__(self, structured_outputs: Any = None, stops: tuple[int, ...] = ()) -> None:
+        self.structured_outputs, self.all_stop_token_ids = structured_outputs, set(stops)
+
+    def _validate_structured_outputs(self, model_config: Any, structured_outputs_config: Any, tokenizer: Any) -> None:
+        raise AssertionError("this is vLLM's own")
+
+
+class Manager:
+    """vLLM's `StructuredOutputManager`."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.backend, self.tokenizer = None, vllm_config.tokenizer
+
+
+class BeamSearch:
+    """vLLM's `BeamSearchOfflineMixin`."""
+
+    def _init_beam_search_structured_output(self, structured_outputs: Any, tokenizer: Any) -> Any:
+        raise AssertionError("this is vLLM's own")
+
+
+def vllm(
+    monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0", plugins: list[str] | None = None
+) -> types.SimpleNamespace:
+    """Put a vLLM of a version in place; return the classes that the plugin changes, made anew."""
+    made = types.SimpleNamespace(
+        Params=type("Params", (Params,), dict(vars(Params))), Manager=type("Manager", (), dict(vars(Manager))),
+        BeamSearch=type("BeamSearch", (), dict(vars(BeamSearch))),
+    )  # fmt: skip
+    log = types.SimpleNamespace(info=lambda *_: None)
+    envs = put(monkeypatch, "vllm.envs", VLLM_PLUGINS=plugins)
+    put(monkeypatch, "vllm", __version__=version, envs=envs)
+    put(monkeypatch, "vllm.logger", init_logger=lambda name: log)
+    put(monkeypatch, "vllm.config", VllmConfig=object)
+    put(monkeypatch, "vllm.exceptions", VLLMValidationError=ValidationError)
+    put(monkeypatch, "vllm.sampling_params", SamplingParams=made.Params)
+    put(monkeypatch, "vllm.v1.structured_output", StructuredOutputManager=made.Manager)
+    put(monkeypatch, "vllm.v1.structured_output.request", get_structured_output_key=key_of)
+    put(
+        monkeypatch, "vllm.v1.structured_output.backend_types", StructuredOutputBackend=Backend,
+        StructuredOutputGrammar=type("StructuredOutputGrammar", (), {}), StructuredOutputOptions=Options,
+    )  # fmt: skip
+    put(monkeypatch, "vllm.entrypoints.generate.beam_search.offline", BeamSearchOfflineMixin=made.BeamSearch)
+    forget(monkeypatch, *(f"maskwright.engines.vllm.{name}" for name in ("backend", "requests", "replacements")))
+    return made
+
+
+def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: Any) -> types.SimpleNamespace:
+    """Put an SGLang of a version in place; return its list of choices, its registry and its buffers."""
+    made = types.SimpleNamespace(choices=["xgrammar"], registry={}, buffers={})
+
+    class GrammarObject:
+        def __init__(self) -> None:
+            self.grammar_stats = self.current_token = None
+
+    class Invalid(GrammarObject):
+        def __init__(self, error_message: str) -> None:
+            super().__init__()
+            self.error_message = error_message
+
+    @dataclass
+    class Stats:
+        is_cache_hit: bool = False
+        tree_traversal_time: Any = None
+        dispatch_type: str | None = None
+
+    def buffer(name: str, mask: torch.Tensor, rows: int) -> torch.Tensor:
+        return made.buffers.setdefault(name, mask)
+
+    settings = {
+        "reasoning_parser": None, "enable_strict_thinking": False, "constrained_json_whitespace_pattern": None,
+        "constrained_json_max_whitespace_cnt": None, "constrained_json_disable_any_whitespace": False, **serving,
+    }  # fmt: skip
+    put(monkeypatch, "sglang", __version__=version)
+    put(
+        monkeypatch, "sglang.srt.arg_groups.choices", GRAMMAR_BACKEND_CHOICES=made.choices,
+        add_grammar_backend_choices=made.choices.extend,
+    )  # fmt: skip
+    put(
+        monkeypatch, "sglang.srt.constrained.base_grammar_backend", BaseGrammarObject=GrammarObject,
+        BaseGrammarBackend=type("BaseGrammarBackend", (), {}), GrammarStats=Stats, InvalidGrammarObject=Invalid,
+        register_grammar_backend=made.registry.__setitem__, register_vocab_mask_buffer=buffer,
+    )  # fmt: skip
+    put(monkeypatch, "sglang.srt.runtime_context", get_serving=lambda: types.SimpleNamespace(**settings))
+    forget(monkeypatch, "maskwright.engines.sglang.backend")
+    return made

@@ -1,0 +1,210 @@
+"""vLLM's plugin, on small stand-ins for vLLM's classes. `make test-engines` runs it inside vLLM."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import maskwright as mw
+from maskwright.engines.constraints import EngineConstraints
+from maskwright.engines.options import EngineOptions, options_of
+from maskwright.engines.vllm import plugin
+from tests.engines import fakes
+from tests.strategies import tokenizer_zoo
+
+KINDS = [
+    ("JSON", '{"enum": [12, "x"]}', b'"x"'),
+    ("JSON_OBJECT", "", b"{}"),
+    ("REGEX", "[ab]{2}", b"ab"),
+    ("CHOICE", '["red", "green"]', b"green"),
+    ("GRAMMAR", 'root ::= "(" root ")" | "x"', b"((x))"),
+    ("GRAMMAR", 'start: "x" /[0-9]/', b"x7"),
+    ("STRUCTURAL_TAG", fakes.TAG, b"a<f>1</f>"),
+]  # fmt: skip
+
+
+def vocabulary() -> mw.Vocabulary:
+    return tokenizer_zoo.byte_level_bpe()[1]
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """Return the backend of an engine, and the vocabulary of its tokenizer."""
+    fakes.vllm(monkeypatch)
+    made = importlib.import_module("maskwright.engines.vllm.backend")
+    vocab = vocabulary()
+    return made.MaskwrightBackend(None, None, vocab.size, EngineConstraints(vocab, EngineOptions())), vocab
+
+
+@pytest.mark.parametrize(("kind", "source", "text"), KINDS)
+def test_every_kind_of_constraint_is_written_as_its_matcher_says(backend, kind, source, text):
+    engine, vocab = backend
+    grammar = engine.compile_grammar(fakes.Options[kind], source, {vocab.eos})
+    bitmask = engine.allocate_token_bitmask(2)
+    assert bitmask.shape == (2, -(-vocab.size // 32))
+    tokens = [*vocab.encode(text), vocab.eos]
+    assert grammar.validate_tokens([*tokens, vocab.eos]) == tokens
+    for token in tokens:
+        assert not grammar.is_terminated()
+        grammar.fill_bitmask(bitmask, 1)
+        assert bitmask[1].numpy().view(np.uint32).tolist() == grammar.matcher.mask().tolist()
+        assert (bitmask[0] == -1).all()
+        assert bitmask[1, token >> 5] >> (token & 31) & 1
+        assert grammar.accept_tokens("r", [token]) is True
+    assert grammar.is_terminated()
+    assert grammar.validate_tokens([tokens[0]]) == []
+    assert grammar.accept_tokens("r", [5]) is True  # vLLM goes on where it is told to ignore an end
+    grammar.rollback(len(tokens))
+    assert grammar.validate_tokens(tokens) == tokens
+    grammar.accept_tokens("r", tokens)
+    grammar.reset()
+    assert not grammar.is_terminated()
+
+
+def test_drafts_are_cut_where_they_are_not_allowed_and_padding_is_none(backend):
+    engine, vocab = backend
+    grammar = engine.compile_grammar(fakes.Options.REGEX, "[ab]{3}")
+    (a,), (c,) = vocab.encode(b"a"), vocab.encode(b"c")
+    assert grammar.validate_tokens([a, a, c, a]) == [a, a]
+    assert grammar.validate_tokens([a, -1, a]) == [a]
+    assert grammar.validate_tokens([a, vocab.size]) == [a]
+    assert grammar.accept_tokens("r", [c]) is False
+    assert grammar.matcher.num_tokens == 0
+
+
+def test_a_stop_token_that_is_text_is_refused_by_name(backend):
+    engine, vocab = backend
+    (a,) = vocab.encode(b"a")
+    with pytest.raises(mw.ConstraintError, match=f"token {a}, b'a', ends an answer and is text"):
+        engine.compile_grammar(fakes.Options.REGEX, "[ab]{3}", {vocab.eos, a})
+
+
+# ------------------------------------------------------------------------------------------------------ the plugin
+
+
+def config(backend: str = "auto", tokenizer: object = None) -> types.SimpleNamespace:
+    model = types.SimpleNamespace(get_vocab_size=lambda: 610, skip_tokenizer_init=False, is_diffusion=False)
+    asked = types.SimpleNamespace(backend=backend)
+    return types.SimpleNamespace(structured_outputs_config=asked, model_config=model, tokenizer=tokenizer)
+
+
+def test_the_plugin_replaces_all_or_nothing(monkeypatch):
+    made = fakes.vllm(monkeypatch, plugins=None)
+    before = [dict(vars(each)) for each in (made.Params, made.Manager, made.BeamSearch)]
+    plugin.register()
+    assert [dict(vars(each)) for each in (made.Params, made.Manager, made.BeamSearch)] == before
+
+    made = fakes.vllm(monkeypatch, "0.33.1+cpu", plugins=["maskwright"])
+    with pytest.raises(mw.MissingDependencyError, match=r"tested with vLLM 0\.32\.0, and this is 0\.33\.1\+cpu"):
+        plugin.register()
+    assert not hasattr(made.Manager.__init__, "of_maskwright")
+
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    made.BeamSearch._init_beam_search_structured_output = lambda self, outputs: None  # the last one looked at
+    with pytest.raises(mw.MissingDependencyError, match="_init_beam_search_structured_output takes"):
+        plugin.register()
+    assert not hasattr(made.Manager.__init__, "of_maskwright")
+    assert not hasattr(made.Params._validate_structured_outputs, "of_maskwright")
+
+    made = fakes.vllm(monkeypatch, "0.32.0+cpu", plugins=["other", "maskwright"])
+    plugin.register()
+    once = made.Manager.__init__
+    plugin.register()
+    assert made.Manager.__init__ is once
+    assert once.of_maskwright
+
+
+def test_the_plugin_imports_neither_the_engine_nor_kernels_before_it_is_called():
+    for name in ("maskwright.engines.vllm.plugin", "maskwright.engines.sglang.plugin"):
+        source = importlib.util.find_spec(name).origin
+        with open(source) as file:
+            lines = [line for line in file if line.startswith(("import", "from"))]
+        assert not [
+            line for line in lines if "vllm" in line or "sglang" in line or "runtime" in line or "torch" in line
+        ]
+
+
+def test_requests_are_checked_and_the_manager_has_its_backend(monkeypatch):
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    plugin.register()
+    tokenizer = tokenizer_zoo.byte_level_bpe()[0]
+    monkeypatch.setattr(mw.Vocabulary, "from_transformers", lambda tok, size: vocabulary())
+    manager = made.Manager(config(tokenizer=tokenizer))
+    assert type(manager.backend) is sys.modules["maskwright.engines.vllm.backend"].MaskwrightBackend
+    with pytest.raises(mw.ConstraintError, match="asks for the backend outlines, and VLLM_PLUGINS for maskwright"):
+        made.Manager(config("outlines", tokenizer))
+    whole = config()
+
+    def ask(stops=(), **asked):
+        params = made.Params(fakes.Asked(**asked), stops)
+        params._validate_structured_outputs(whole.model_config, whole.structured_outputs_config, tokenizer)
+        return params
+
+    assert ask(json='{"type": "integer"}').structured_outputs._backend == "maskwright"
+    assert ask(regex="a+", stops=(0,)).structured_outputs._backend == "maskwright"
+    for asked, field, said in (
+        ({"json": '{"properties": {"a": {"type": "strin"}}}'}, "json", "/properties/a/type: "),
+        ({"json": '{"uniqueItems": true}'}, "json", 'with "allow": ["uniqueItems"] in MASKWRIGHT_ENGINE_OPTIONS'),
+        ({"regex": "(a"}, "regex", "never closed"),
+        ({"grammar": "root ::= x"}, "grammar", "line 1, column 10"),
+        ({"json": "{}", "whitespace_pattern": " "}, "whitespace_pattern", "is not enforced"),
+        ({"json": "{}", "disable_any_whitespace": True}, "disable_any_whitespace", "is not enforced"),
+        ({"json": "{}", "json_object": False}, "json_object", "must be true"),
+        ({"regex": "a+", "stops": (50,)}, "regex", "token 50, "),
+        ({"json": "[" * 100_000}, "json", ""),
+    ):
+        with pytest.raises(fakes.ValidationError) as error:
+            ask(**asked)
+        assert error.value.parameter == f"structured_outputs.{field}"
+        assert said in str(error.value)
+    whole.model_config.is_diffusion = True
+    with pytest.raises(fakes.ValidationError, match="diffusion"):
+        ask(json="{}")
+
+
+# ------------------------------------------------------------------------------------------------ constraints, options
+
+
+def test_a_tokenizer_without_an_end_is_refused():
+    vocab = mw.Vocabulary.from_bytes([b"a", b"b"])
+    with pytest.raises(mw.ConstraintError, match="no token that ends a text"):
+        EngineConstraints(vocab, EngineOptions())
+
+
+def test_options_say_how_constraints_are_compiled():
+    given = {"whitespace": "compact", "allow": ["uniqueItems"], "budget": {"seconds": 5}}
+    options = options_of({"MASKWRIGHT_ENGINE_OPTIONS": json.dumps(given)})
+    assert options == EngineOptions("compact", ("uniqueItems",), mw.Budget(seconds=5))
+    vocab = vocabulary()
+    matcher = EngineConstraints(vocab, options).matcher("json", '{"type": "array", "uniqueItems": true}')
+    assert matcher.accepts(vocab.encode("[1,1]"))
+    assert not matcher.accepts(vocab.encode("[1, 1]"))
+    assert options_of({}) == EngineOptions()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "must be an object"),
+        ('{"whitespce": 1}', "has no option 'whitespce'"),
+        ('{"whitespace": "some"}', "flexible, compact"),
+        ('{"allow": "uniqueItems"}', "list of keywords"),
+        ('{"allow": ["type"]}', "'type' is no keyword"),
+        ('{"budget": {"seconds": -1}}', "must be 0 or more"),
+        ('{"budget": {"hours": 1}}', "states, seconds, bytes"),
+        ('{"cache_directory": ""}', "must be a path"),
+    ],
+)
+def test_options_that_are_wrong_are_refused_by_name(given, said):
+    with pytest.raises(mw.ConstraintError, match="MASKWRIGHT_ENGINE_OPTIONS") as error:
+        options_of({"MASKWRIGHT_ENGINE_OPTIONS": given})
+    assert said in str(error.value)

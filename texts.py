@@ -1,0 +1,181 @@
+"""Constrained texts in two lines: the vocabulary and the tables of a tokenizer are made here, and kept.
+
+`generate` writes texts with a model of transformers; `logits_processor` is for those who call `model.generate`
+themselves. Both compile a constraint for the tokenizer's vocabulary and keep it for the next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+from .automata.budget import Budget
+from .compile.cache.cache import Cache
+from .errors import ConstraintError
+from .table.constraint import Constraint
+from .vocabulary.vocabulary import Vocabulary
+
+_OPTIONS = frozenset(
+    {
+        "bad_words_ids", "budgets", "cache_implementation", "do_sample", "early_stopping", "epsilon_cutoff",
+        "eta_cutoff", "length_penalty", "logits_processor", "min_new_tokens", "min_p", "no_repeat_ngram_size",
+        "num_beams", "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
+        "use_cache",
+    }
+)  # fmt: skip
+
+_MOST = 4  # tokenizers whose vocabularies are kept
+
+_lock = threading.Lock()
+_caches: OrderedDict[tuple[Any, ...], tuple[Any, Cache]] = OrderedDict()  # with each the tokenizer whose id it is by
+
+
+class Source:
+    """One thing that a text must be: a schema, a pattern, one of several texts, or a sentence of a grammar."""
+
+    def __init__(self, **given: Any) -> None:
+        named = {name: value for name, value in given.items() if value is not None}
+        if len(named) != 1:
+            asked = ", ".join(f"{name}=" for name in given)
+            raise TypeError(f"pass exactly one of {asked} here; {', '.join(named) or 'none'} given")
+        [(self.kind, self.value)] = named.items()
+
+    def compiled(self, cache: Cache, budget: Budget | None = None) -> Constraint:
+        """Return the table. Raises what the compiler of this kind raises."""
+        compilers: dict[str, Callable[..., Constraint]] = {
+            "schema": cache.compile_json_schema,
+            "regex": cache.compile_regex,
+            "choices": cache.compile_choices,
+            "grammar": cache.compile_grammar,
+        }
+        return compilers[self.kind](self.value, budget=budget)
+
+
+def cache_of(tokenizer: Any, *, size: int | None = None, ends: Sequence[int] = ()) -> Cache:
+    """Return the cache of a tokenizer's constraints: the same for the same tokenizer, size and ends.
+
+    size: V, the width of the model's logits. ends: tokens that end the model's texts; the tokenizer's own one is taken
+    if it is among them, or if there are none, else the first. The last four tokenizers are kept.
+    Raises ConstraintError for a tokenizer without exact bytes, or where nothing ends a text.
+    """
+    own = tokenizer.eos_token_id
+    eos = own if own is not None and (not ends or own in ends) else next(iter(ends), None)
+    if eos is None:
+        raise ConstraintError(
+            "no token ends a text: neither the tokenizer has an eos_token nor the model's generation config an "
+            "eos_token_id; set one of them"
+        )
+    key = id(tokenizer), len(tokenizer), tuple(tokenizer.all_special_ids), size, eos
+    with _lock:
+        if key not in _caches:
+            vocabulary = Vocabulary.from_transformers(tokenizer, size=size, eos=eos)
+            _caches[key] = tokenizer, Cache(vocabulary)
+            while len(_caches) > _MOST:
+                _caches.popitem(last=False)
+        _caches.move_to_end(key)
+        return _caches[key][1]
+
+
+@overload
+def generate(model: Any, tokenizer: Any, prompts: str, **options: Any) -> str: ...
+
+
+@overload
+def generate(model: Any, tokenizer: Any, prompts: Sequence[Any], **options: Any) -> Any: ...
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: str | Sequence[Any],
+    *,
+    schema: Any = None,
+    regex: str | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    budget: Budget | None = None,
+    max_new_tokens: int = 256,
+    **options: Any,
+) -> Any:
+    """Return what a model of transformers writes after each prompt: complete texts that the constraint allows.
+
+    prompts: one text, one conversation (a list of messages with role and content), or a list of either. Exactly one of
+    schema (a dict, JSON text, True for any JSON, or a pydantic class), regex, choices (texts) and grammar (Lark).
+    budget: what compiling may take. max_new_tokens: tokens in which each text is complete, its end among them.
+    options: of `model.generate`: do_sample, temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
+    num_beams, num_return_sequences, length_penalty, early_stopping, repetition_penalty, no_repeat_ngram_size,
+    bad_words_ids, min_new_tokens, logits_processor, use_cache, cache_implementation. A grammar of which there is no
+    table needs budgets=False as well: texts that are too long are then cut off.
+
+    Returns a text, or a list of one for each prompt; with num_return_sequences a list of texts in the place of each,
+    which has fewer where beam search finds fewer.
+
+    The vocabulary and the table are made at the first call, and kept for the next.
+    Raises TypeError unless one constraint is given, for other options, and for prompts that are no texts or
+    conversations; what the compiler raises, ConstraintError among them; ValueError where max_new_tokens is too few for
+    a match, and for a prompt without tokens; MissingDependencyError without transformers.
+    Source: `runtime/integrations/generate.py`.
+
+    >>> import maskwright as mw
+    >>> mw.generate(model, tokenizer, "The capital of France: ", regex="[A-Z][a-z]{2,9}")  # doctest: +SKIP
+    'Paris'
+    """
+    source = Source(schema=schema, regex=regex, choices=choices, grammar=grammar)
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise TypeError(
+            f"mw.generate does not take {', '.join(unknown)}: call model.generate with mw.logits_processor, or with "
+            "custom_generate=constrained_generate"
+        )
+    single = isinstance(prompts, str) or _is_conversation(prompts)
+    asked = [prompts] if single else list(prompts)
+    if isinstance(prompts, Mapping) or not all(isinstance(prompt, str) or _is_conversation(prompt) for prompt in asked):
+        raise TypeError("prompts must be texts, conversations as lists of messages, or a list of either")
+    from .runtime.integrations import texts
+
+    cache = cache_of(tokenizer, size=texts.size_of(model), ends=texts.ends_of(model))
+    table = source.compiled(cache, budget)
+    if not asked:
+        return []
+    options["max_new_tokens"] = max_new_tokens
+    found: list[Any] = texts.written_texts(model, tokenizer, asked, cache.vocabulary, table, options)
+    if options.get("num_return_sequences") is None:
+        found = [first for first, *_ in found]
+    return found[0] if single else found
+
+
+def logits_processor(
+    tokenizer: Any,
+    model: Any = None,
+    *,
+    schema: Any = None,
+    regex: str | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    budget: Budget | None = None,
+    max_tokens: int | None = None,
+) -> Any:
+    """Return a `ConstraintLogitsProcessor` for `model.generate(logits_processor=[...])`, by a tokenizer and a source.
+
+    model: the one that will be called, which says how wide its logits are and what ends its texts; without it the
+    tokenizer says so. The sources, and budget, are those of `generate`. max_tokens: tokens that are enough for a
+    complete match, the end aside; let max_new_tokens be one more.
+    Raises what `generate` raises when it compiles, MissingDependencyError without transformers.
+    Source: `runtime/integrations/processor.py`.
+    """
+    source = Source(schema=schema, regex=regex, choices=choices, grammar=grammar)
+    from .runtime.integrations import texts
+    from .runtime.integrations.processor import ConstraintLogitsProcessor
+
+    ends = [] if model is None else texts.ends_of(model)
+    cache = cache_of(tokenizer, size=None if model is None else texts.size_of(model), ends=ends)
+    return ConstraintLogitsProcessor(source.compiled(cache, budget), max_tokens=max_tokens, eos_token_ids=ends)
+
+
+def _is_conversation(prompts: Any) -> bool:
+    """Return whether this is one list of messages, not a list of prompts."""
+    return (
+        isinstance(prompts, list | tuple) and bool(prompts) and all(isinstance(message, Mapping) for message in prompts)
+    )
