@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
 from ..kernels.limits import MOST_DEPTH, UNREACHABLE
+from ..kernels.lists import begun, note
 from ..kernels.queue import Queue, lower, queue_of, take
 from ..kernels.search import place_of
 from .groups import Int32Array, TableArrays
@@ -77,7 +78,7 @@ def readers_of(problem: Problem) -> Readers:
     for filling in range(2):
         for s in range(rows):
             for e in range(targets.own_start[s], targets.own_start[s + 1]):
-                _note(row_start, row, np.int64(targets.own_to[e]), 3 * s + _OWN, filling)
+                note(row_start, row, np.int64(targets.own_to[e]), 3 * s + _OWN, filling)
             site = np.int64(sites.of_row[s]) if sites.of_row.size else np.int64(-1)
             for x in range(targets.start[s], targets.start[s + 1]):
                 target, how = targets.to[x], _BASE if site < 0 else _PUSHED
@@ -85,11 +86,11 @@ def readers_of(problem: Problem) -> Readers:
                     at = place_of(sites.symbol, sites.start[site], sites.start[site + 1], -1 - target)
                     target, how = np.int64(sites.target[at]) if at >= 0 else np.int64(-1), _BASE
                 if target >= 0:
-                    _note(row_start, row, np.int64(target), 3 * s + how, filling)
+                    note(row_start, row, np.int64(target), 3 * s + how, filling)
             if site >= 0 and not filling:
                 slot[s] = slots
                 slots += 1
-        row = _begun(row_start, row, filling)
+        row = begun(row_start, row, filling)
     way_start, way = np.zeros(codes + 1, np.int64), np.empty(0, np.int64)
     way_site = np.empty(ways.end.size, np.int64)
     for filling in range(2):
@@ -98,53 +99,30 @@ def readers_of(problem: Problem) -> Readers:
                 if filling:
                     way_site[x] = k
                 if ways.to[x] >= 0:
-                    _note(way_start, way, np.int64(ways.to[x]), x, filling)
-        way = _begun(way_start, way, filling)
+                    note(way_start, way, np.int64(ways.to[x]), x, filling)
+        way = begun(way_start, way, filling)
     action_start, action = np.zeros(rows + 3, np.int64), np.empty(0, np.int64)
     push_start, push = np.zeros(count + 1, np.int64), np.empty(0, np.int64)
     push_action, push_frames = np.empty(actions.push.size, np.int64), np.empty(actions.push.size, np.int64)
     for filling in range(2):
         for a in range(actions.state.size):
-            _note(action_start, action, np.int64(actions.state[a]), a, filling)
+            note(action_start, action, np.int64(actions.state[a]), a, filling)
             frames = np.int64(0)
             for p in range(actions.push_start[a], actions.push_start[a + 1]):
                 push_action[p], push_frames[p] = a, frames
                 frames += not sites.is_leaf[actions.push[p]]
-                _note(push_start, push, np.int64(actions.push[p]), p, filling)
-        action, push = _begun(action_start, action, filling), _begun(push_start, push, filling)
+                note(push_start, push, np.int64(actions.push[p]), p, filling)
+        action, push = begun(action_start, action, filling), begun(push_start, push, filling)
     pushing_start, pushing = np.zeros(count + 1, np.int64), np.empty(0, np.int64)
     for filling in range(2):
         for s in range(sites.of_row.size):
             if sites.of_row[s] >= 0:
-                _note(pushing_start, pushing, np.int64(sites.of_row[s]), s, filling)
-        pushing = _begun(pushing_start, pushing, filling)
+                note(pushing_start, pushing, np.int64(sites.of_row[s]), s, filling)
+        pushing = begun(pushing_start, pushing, filling)
     return Readers(
         row_start, row, way_start, way, way_site, action_start, action, pushing_start, pushing, push_start, push,
         push_action, push_frames, slot,
     )  # fmt: skip
-
-
-@kernel(inline="always")
-def _note(start: Int64Array, out: Int64Array, key: int, reader: int, filling: int) -> None:
-    """Count a reader of a key, or put it where those of its key go on."""
-    if filling:
-        out[start[key]] = reader
-        start[key] += 1
-    else:
-        start[key + 1] += 1
-
-
-@kernel
-def _begun(start: Int64Array, out: Int64Array, filled: int) -> Int64Array:
-    """Return an array for as many readers as were counted, with `start` where those of each key begin."""
-    if filled:  # each start stands where its readers stop, which is where those of the next begin
-        for key in range(start.size - 1, 0, -1):
-            start[key] = start[key - 1]
-        start[0] = 0
-        return out
-    for key in range(start.size - 1):
-        start[key + 1] += start[key]
-    return np.empty(start[-1], np.int64)
 
 
 @kernel
