@@ -25,7 +25,7 @@ SOURCES = {
         "additionalProperties": {"pattern": "^a"},
         "minProperties": 1,
     },
-    "grammar": 'start: "(" start? ")" | "[" start start "]" | "{" (start ",")+ "}" | "<" ID ">"\nID: /[a-z]{1,9}/',
+    "grammar": 'start: "(" first ")"\nfirst: "[" second start? "]"\nsecond: start | "{" "a"* "}" | "<" first ">"',
 }
 
 
