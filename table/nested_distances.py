@@ -46,10 +46,20 @@ def nested_distances(arrays: TableArrays, required: Int32Array) -> Distances:
     that make calls first. An accepting row in a fragment ends it before the next token. If there are several symbols,
     rows whose first exits have the same symbol have an end of their own, which leads where their exits do.
     """
-    found = _distances(arrays, required)
+    found = _distances(_with_wide_tokens(arrays), required)
     for array in found:
         array.flags.writeable = False
     return Distances(*found)
+
+
+def _with_wide_tokens(arrays: TableArrays) -> TableArrays:
+    """Return arrays with tokens as uint32, so that the kernels below are compiled for one type, not for three."""
+    edges, classes, exits = arrays.edges, arrays.classes, arrays.exits
+    return arrays._replace(
+        edges=edges._replace(token=edges.token.astype(np.uint32)),
+        classes=classes._replace(token=classes.token.astype(np.uint32)),
+        exits=exits._replace(token=exits.token.astype(np.uint32)),
+    )
 
 
 class _Found(NamedTuple):
