@@ -66,7 +66,7 @@ def draw_nested(
     assert dev.host is not None
     check_masking(dev, logits, state, remaining)
     given = in_memory(state)  # names keep what is converted: kernels are handed addresses
-    room = None if remaining is None else remaining.long().contiguous()
+    room = None if remaining is None else remaining.long().clamp(min=0).contiguous()
     where = logits_at(logits)
     order = orders.order_of(dev.host, addresses(given), 0 if room is None else room.data_ptr(), where)
     drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.arrays.edges.token.dtype)
