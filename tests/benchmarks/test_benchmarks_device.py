@@ -84,6 +84,9 @@ def test_lines_say_what_a_step_costs_and_needs():
     timed = roofline.Timed("SID, a step", "jax.jit: maskwright", lambda: None, 8 * 10**6, "SID 10^6, search", 8)
     seconds = Spread(1e-4, 8e-4, 9e-4)
     line = list(roofline.lines("NVIDIA H100 80GB HBM3", [(timed, seconds)]))[-2]
-    compiled = roofline.compiled_bytes()["SID 10^6, search"] / 8 / 1e6
+    compiled = roofline.compiled_bytes("NVIDIA H100 80GB HBM3")["SID 10^6, search"] / 8 / 1e6
     assert line.split(" | ")[2:] == ["1", f"{compiled:.3g}", f"{1e6 / 3.35e6:.3g}", "100 |"]
-    assert roofline.bandwidth_of("AMD EPYC") is None
+    on_tpu, step = roofline.compiled_bytes("TPU v6 lite"), "nested, bitmask, 64 rows"
+    assert on_tpu[step] < roofline.compiled_bytes("H100")[step]
+    assert roofline.compiled_bytes("this CPU, one thread") == {}
+    assert roofline.of_device("AMD EPYC", roofline.BANDWIDTH) is None

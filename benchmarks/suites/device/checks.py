@@ -89,15 +89,17 @@ def check_order(dev: Any, logits: Sequence[Any], batch: int, beams: int, repeats
         first = torch_ops.select(dev, x, state, scores, beams, level)
         if first.parents is not None:
             _synchronise(x)
-            other = torch.zeros((), dtype=torch.bool, device=x.device)
+            others = [torch.zeros((), dtype=torch.bool, device=x.device) for _ in streams]
+            _synchronise(x)
             for at in range(repeats):
-                with torch.cuda.stream(streams[at % len(streams)]):
+                which = at % len(streams)
+                with torch.cuda.stream(streams[which]):  # what a stream found stays with it
                     again = torch_ops.select(dev, x, state, scores, beams, level)
                     for one, two in zip(_arrays(first), _arrays(again), strict=True):
-                        other = other | (one != two).any()
+                        others[which] |= (one != two).any()
                 compared += 1
             _synchronise(x)
-            if bool(other):
+            if any(map(bool, others)):
                 raise SystemExit(f"level {level}: one of {repeats:,} steps over the same logits chose other beams")
         state, scores = first.state, first.scores
     return compared

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...harness import RESULTS, Spread, grid
 
+T = TypeVar("T")
+
 BANDWIDTH = {"H100": 3.35e12, "H200": 4.8e12, "TPU v5 lite": 0.82e12, "TPU v6 lite": 1.64e12}
 """Bytes a second of the large memory of devices, by a part of their names."""
+
+COMPILED = {"H100": "h100", "H200": "h100", "TPU v5 lite": "v5e", "TPU v6 lite": "v6e"}
+"""Targets of the record of compiled code, by a part of a device's name."""
 
 STATIC = "dense+CSR as published: 33 us a step for the constraint alone, V = 2,048, L = 8, B = 2, M = 70, on a TPU v6e"
 
@@ -29,26 +34,24 @@ class Timed:
     parts: int = 1  # steps that one run makes
 
 
-def compiled_bytes() -> dict[str, int]:
-    """Return the bytes that compiled code moves on an H100, by step, as recorded; none without a record."""
-    path = RESULTS / "device-compiled.json"
-    if not path.exists():
+def compiled_bytes(device: str) -> dict[str, int]:
+    """Return the bytes that XLA's code moves on a device, by step, as recorded; none for a device without a record."""
+    path, target = RESULTS / "device-compiled.json", of_device(device, COMPILED)
+    if target is None or not path.exists():
         return {}
     records = json.loads(path.read_text())["results"]["records"]
-    return {
-        step: each["h100"]["moved_bytes"] for step, each in records.items() if "moved_bytes" in each.get("h100", {})
-    }
+    return {step: each[target]["moved_bytes"] for step, each in records.items() if "moved_bytes" in each[target]}
 
 
-def bandwidth_of(name: str) -> float | None:
-    """Return the bytes a second of a device, None of one that is not known."""
-    return next((most for part, most in BANDWIDTH.items() if part in name), None)
+def of_device(name: str, values: Mapping[str, T]) -> T | None:
+    """Return the value of a device, None of one that is not known."""
+    return next((value for part, value in values.items() if part in name), None)
 
 
 def lines(device: str, measured: list[tuple[Timed, Spread]]) -> Iterator[str]:
     """Yield the table of steps, given the seconds of their runs."""
-    moves, most = compiled_bytes(), bandwidth_of(device)
-    yield f"*Measured* on {device}. *Compiled* for an H100, by XLA, so for JAX alone. {STATIC}."
+    moves, most = compiled_bytes(device), of_device(device, BANDWIDTH)
+    yield f"*Measured* on {device}. What compiled code moves is XLA's, so JAX's alone, and not measured. {STATIC}."
     yield ""
     rows = [
         [

@@ -145,7 +145,8 @@ def put(
         arena = table
         arena.check_budgets(budgets)
         kind = _CudaMirror if where.type == "cuda" else _Mirror
-        return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
+        with torch.inference_mode(False):  # as above: tables come later, from whatever thread adds them
+            return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
     host = table if where.type == "cpu" else None
     return device_table(table, convert, TorchTable, budgets, host=host, **more)
 

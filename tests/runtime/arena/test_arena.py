@@ -917,3 +917,17 @@ def test_a_table_that_is_too_large_says_how_large_an_arena_it_takes(vocab):
 def test_a_capacity_of_another_kind_is_refused(vocab):
     with pytest.raises(TypeError, match="capacity must be a Capacity, not int"):
         Arena(vocab, 3)
+
+
+def test_an_arena_that_was_put_in_inference_mode_takes_tables_outside_of_it():
+    torch = pytest.importorskip("torch")
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    arena = mw.Arena(vocab)
+    with torch.inference_mode():
+        dev = torch_ops.put(arena)
+    handle = arena.add(mw.compile_regex("a", vocab).to_table())
+    placed = torch_ops.at(dev, [handle])
+    mask = torch_ops.bitmask(placed, torch_ops.start(placed, 1))
+    assert np.flatnonzero(np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")).tolist() == [
+        vocab.encode("a")[0]
+    ]

@@ -108,13 +108,13 @@ def cases() -> Iterator[Case]:
         # 16-bit logits whose rows do not begin at multiples of 16 elements are read in single elements, and spill
         most = 64 if kind != "fp32" and not same and not aligned else 0
         yield Case("_apply_masks", types, {"COLUMNS": apply._COLUMNS, "SAME": same}, {}, multiples, most)
-    for kind, ends in product((0, 1, 2), (0, 1, 9)):
-        if (kind, ends) in ((0, 9), (1, 9)):
+    for kind, ends in product((0, 1, 2), (0, 1, 9, 33)):
+        if kind < 2 and ends > 1:
             continue  # without calls there is one end
         stacks, token = ("*i32", 4) if kind == 2 else ("*i64", 2)
         types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", "*i32")
         constants = {"KIND": kind, "TOKEN": token, "ENDS": ends}
-        yield Case("_write_masks", types, constants, text_masks._OPTIONS, tuple(range(7)))
+        yield Case("_write_masks", types, constants, text_masks._options(ends), tuple(range(7)))
     for kind, token in product((0, 1, 2), (2, 4)):
         stacks, slots = ("*i32", 128) if kind == 2 else ("*i64", 0)
         types = ("*i64", "*i64", stacks, stacks, "*i64", "*i64", stacks, stacks)
@@ -315,6 +315,11 @@ def check_rows(table: Any, state: Any, rng: np.random.Generator) -> None:
             got = torch_ops.bitmask(dev, into(state), there)
         assert launches == ["_write_masks"]
         np.testing.assert_array_equal(got.numpy().view(np.uint32), wanted)
+    stray = rng.random(rows) < 0.3  # numbers that are no states, which no operation returns
+    strays = rng.choice([-5_000_000, -1, dev.num_states, 1 << 40], rows)
+    got = torch_ops.bitmask(dev, into(state._replace(node=np.where(stray, strays, state.node))))
+    wanted = numpy_ops.bitmask(table, state._replace(node=np.where(stray, dev.num_states - 1, state.node)))
+    np.testing.assert_array_equal(got.numpy().view(np.uint32), wanted)
     tokens = rng.integers(-1, table.vocab_size + 1, rows)
     for i, mask in enumerate(graphs.bits_of(numpy_ops.bitmask(table, state), table.vocab_size)):
         if mask.any() and rng.random() < 0.85:

@@ -213,3 +213,17 @@ def frames_of(header, stack, height):  # type: ignore[no-untyped-def]
     for at in range(height):
         frames += tl.load(array(header, SITE_FRAMES) + tl.load(stack + at))
     return frames
+
+
+@triton.jit
+def node_at(header, nodes, row):  # type: ignore[no-untyped-def]
+    """Return the state of a row: the dead one in place of a number that is no state."""
+    node, states = tl.load(nodes + row).to(tl.int64), number(header, NUM_STATES)
+    return tl.where((node >= 0) & (node < states), node, states - 1).to(tl.int32)
+
+
+@triton.jit
+def height_at(header, heights, row):  # type: ignore[no-untyped-def]
+    """Return the height of a row's stack, which has no more than its slots."""
+    height = tl.load(heights + row).to(tl.int64)
+    return tl.minimum(tl.maximum(height, 0), number(header, SLOTS)).to(tl.int32)

@@ -66,16 +66,23 @@ from .reading import (
     first_edge,
     frames_of,
     has_room,
+    height_at,
     in_mask,
     is_near,
     may_end,
+    node_at,
     number,
     site_target,
     tokens_at,
 )
 
 _BLOCK = tl.constexpr(256)  # entries of a list, and words of a mask, that a program takes at once
-_OPTIONS = {"num_warps": 4, "maxnreg": 96}  # left to choose, the assembler takes 40 and spills one
+_MANY_ENDS = 9  # from more of them on a program needs more registers
+
+
+def _options(ends: int) -> dict[str, int]:
+    """Return how the kernel is compiled. Left to choose, the assembler takes 40 registers and spills one."""
+    return {"num_warps": 4, "maxnreg": 96 if ends <= _MANY_ENDS else 255}
 
 
 def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tensor:
@@ -96,7 +103,7 @@ def bitmask(dev: TorchTable, state: AnyState, remaining: Tensor | None) -> Tenso
         _write_masks, (rows,), header_of(dev), node, stack, height,
         node if remaining is None else remaining.contiguous(), far, out,
         KIND=0 if dev.is_trie else 1 if calls is None else 2, TOKEN=dev.edge_token.element_size(),
-        ENDS=ends, **_OPTIONS,
+        ENDS=ends, **_options(ends),
     )  # fmt: skip
     return out
 
@@ -117,7 +124,7 @@ def _write_masks(  # type: ignore[no-untyped-def]
 ):
     """Write the mask of one row. KIND: 0 of a trie, 1 of a graph, 2 of a nested table."""
     row = tl.program_id(0).to(tl.int64)
-    node = tl.load(nodes + row).to(tl.int32)
+    node = node_at(header, nodes, row)
     out += row * ((number(header, VOCAB_SIZE) + 31) // 32)
     base = base_of(header, node)
     height, frames, pushed, base_height, base_frames = 0, 0, -1, 0, 0
@@ -128,7 +135,7 @@ def _write_masks(  # type: ignore[no-untyped-def]
         far += row * (slots + (2 if KIND == 2 else 1)) * ENDS
         last = tl.minimum(tl.maximum(tl.load(remaining + row).to(tl.int64), 0), 2147483647) - 1
     if KIND == 2:
-        height = tl.load(heights + row).to(tl.int32)
+        height = height_at(header, heights, row)
         frames = frames_of(header, stack, height)
         if number(header, BASE_PUSHES) > 0:
             pushed = tl.load(array(header, BASE_PUSH) + tl.minimum(node, number(header, BASE_PUSHES) - 1))

@@ -49,8 +49,10 @@ from .reading import (
     first_edge,
     frames_of,
     has_room,
+    height_at,
     in_mask,
     may_end,
+    node_at,
     number,
     site_target,
     target_in_base,
@@ -102,7 +104,7 @@ def _follow(  # type: ignore[no-untyped-def]
     WIDTH: at least as many as a stack has slots, a power of two.
     """
     row = tl.program_id(0).to(tl.int64)
-    node = tl.load(nodes + row).to(tl.int32)
+    node = node_at(header, nodes, row)
     given = tl.load(tokens + row).to(tl.int64)
     known = (given >= 0) & (given < number(header, VOCAB_SIZE))
     token = tl.where(known, given, 0).to(tl.int32)
@@ -111,7 +113,7 @@ def _follow(  # type: ignore[no-untyped-def]
     ends = (eos >= 0) & (given == eos)
     height = 0
     if KIND == 2:
-        height = tl.load(heights + row)
+        height = height_at(header, heights, row)
     ends = ends & (height == 0) & may_end(header, node, TOKEN)
     ended = tl.where(node < rows, dead - 1, node)
     if KIND == 2:
