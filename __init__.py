@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .automata.budget import Budget
 from .compile.cache.cache import Cache
+from .compile.catalogue import Catalogue
 from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
@@ -31,6 +32,9 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.live_sids import LiveSids, Snapshot
+from .table.members import sample_members
+from .table.sid_filter import SidFilter, filter_sids
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -45,17 +49,21 @@ __all__ = [
     "BudgetError",
     "Cache",
     "Capacity",
+    "Catalogue",
     "ConstraintError",
     "DataError",
     "GrammarError",
     "KernelError",
     "LazyTable",
+    "LiveSids",
     "MaskwrightError",
     "Matcher",
     "MissingDependencyError",
     "NoTableError",
     "RegexError",
     "SchemaError",
+    "SidFilter",
+    "Snapshot",
     "SortedMatrix",
     "SpecialToken",
     "TableError",
@@ -72,8 +80,10 @@ __all__ = [
     "compile_sequences",
     "compile_sids",
     "compile_structural_tag",
+    "filter_sids",
     "generate",
     "logits_processor",
+    "sample_members",
     "sort_sids",
     "warm",
 ]

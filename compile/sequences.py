@@ -48,7 +48,7 @@ def compile_sids(sids: Any, vocab_size: int, *, eos: int | None = None) -> Trans
     >>> table.contains([[3, 1, 0], [3, 1, 1]])
     array([ True, False])
     """
-    array = _rectangle(sids)
+    array = rectangle(sids)
     count, length = array.shape
     return _compile(array.reshape(-1), _NO_OFFSETS, length, count, vocab_size, eos)
 
@@ -65,8 +65,8 @@ def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
     >>> matrix.contains([[3, 1, 0], [3, 1, 1]])
     array([ True, False])
     """
-    array = _rectangle(sids)
-    _check_vocabulary(vocab_size)
+    array = rectangle(sids)
+    check_vocabulary_size(vocab_size)
     count, length = array.shape
     if count > MOST_ROWS:
         raise ConstraintError(f"{count:,} rows are more than a sorted matrix may have, {MOST_ROWS:,}: use compile_sids")
@@ -74,7 +74,7 @@ def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
     values.flags.writeable = False
     index, same = np.empty(0, np.int32), np.empty(count, np.bool_)
     if in_order(values, length, int(vocab_size), same) < count:
-        with _progress(count) as progress:
+        with progress_bar(count) as progress:
             try:
                 index, shared = sort(values, _NO_OFFSETS, length, count, int(vocab_size), progress)
             except IndexError as error:
@@ -131,12 +131,12 @@ def compile_sequences(
 def _compile(
     values: NDArray[Any], offsets: IntArray, length: int, count: int, vocab_size: int, eos: int | None
 ) -> TransitionTable:
-    _check_vocabulary(vocab_size)
-    if eos is not None and (not _is_int(eos) or not 0 <= eos < vocab_size):
+    check_vocabulary_size(vocab_size)
+    if eos is not None and (not is_integer(eos) or not 0 <= eos < vocab_size):
         raise ConstraintError(f"must be an integer from 0 to {vocab_size - 1}, not {eos!r}", argument="eos")
     values, offsets = values.view(), offsets.view()
     values.flags.writeable = offsets.flags.writeable = False  # one kernel for arrays, memory maps and Arrow buffers
-    with _progress(count) as progress:
+    with progress_bar(count) as progress:
         try:
             trie = build_trie(values, offsets, length, count, int(vocab_size), progress=progress)
         except IndexError as error:
@@ -178,11 +178,11 @@ def _arrays(trie: Trie, vocab_size: int) -> TableArrays:
 # ------------------------------------------------------------------------------------------------------ input
 
 
-def _is_int(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _rectangle(sids: Any) -> NDArray[Any]:
+def rectangle(sids: Any) -> NDArray[Any]:
     """Return semantic IDs as an array (N, L), neither of which is 0."""
     if _is_arrow(sids):
         values, offsets = _from_arrow(sids)
@@ -206,8 +206,8 @@ def _rectangle(sids: Any) -> NDArray[Any]:
     return array
 
 
-def _check_vocabulary(vocab_size: Any) -> None:
-    if not _is_int(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
+def check_vocabulary_size(vocab_size: Any) -> None:
+    if not is_integer(vocab_size) or not 1 <= vocab_size <= MOST_TOKENS:
         said = f"must be an integer from 1 to {MOST_TOKENS:,}, not {vocab_size!r}"
         raise ConstraintError(said, argument="vocab_size")
 
@@ -307,7 +307,7 @@ def _first_other(source: Any, array: NDArray[Any]) -> str:
     if array is not source and isinstance(source, (list, tuple)):  # numbers that no one integer type holds
         for row, values in enumerate(source):
             for value in values if isinstance(values, (list, tuple)) else [values]:
-                if not _is_int(value) or not 0 <= value <= MOST_TOKENS:
+                if not is_integer(value) or not 0 <= value <= MOST_TOKENS:
                     return f", and row {row} has {value!r}"
     if array.dtype.kind != "f":
         return ""
@@ -380,9 +380,9 @@ def _masks(trie: Trie, vocab_size: int) -> tuple[NDArray[np.int32], NDArray[np.u
 
 
 @contextmanager
-def _progress(count: int) -> Iterator[Progress | None]:
-    """Show a progress bar for long builds on a terminal; stay silent elsewhere."""
-    if count < _LONG_BUILD or not sys.stderr.isatty():
+def progress_bar(count: int, wanted: bool | None = None) -> Iterator[Progress | None]:
+    """Show a progress bar if it is wanted; None: for long builds on a terminal."""
+    if wanted is False or (wanted is None and (count < _LONG_BUILD or not sys.stderr.isatty())):
         yield None
         return
     from rich.console import Console

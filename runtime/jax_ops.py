@@ -25,6 +25,7 @@ from .device.jax.arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -38,6 +39,9 @@ from .device.jax.arrays import (
     unpack,
     where,
     zeros,
+)
+from .device.jax.likelihood import (
+    log_probs,
 )
 from .device.jax.masks import (
     allowed_tokens,
@@ -61,8 +65,10 @@ from .device.jax.states import (
 )
 from .device.jax.table import (
     at,
+    filtered,
     first_tokens,
     put,
+    refreshed,
 )
 
 __all__ = [
@@ -81,6 +87,7 @@ __all__ = [
     "draw",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -89,6 +96,7 @@ __all__ = [
     "keep",
     "keep_packed",
     "log_mass",
+    "log_probs",
     "log_softmax",
     "logsumexp",
     "lookup",
@@ -98,6 +106,8 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
+    "running_max",
     "scatter",
     "search",
     "select",

@@ -11,17 +11,21 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled
 from ..table.constraint import Constraint
+from ..table.live_sids import Snapshot
+from ..table.sid_filter import SidFilter
 from ..table.sorted_matrix import SortedMatrix
 from ..table.states import NestedState
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
-from .device import numpy_arrays
+from .device import device_filters, device_live, numpy_arrays
+from .device.backend import Placed
+from .device.device_live import DeviceLive
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
@@ -41,6 +45,7 @@ from .device.device_table import (
     whole,
 )
 from .device.dispatch import by_kind
+from .device.likelihood import check_likelihood
 from .device.numpy_arrays import (
     all_known_true,
     arange,
@@ -59,6 +64,7 @@ from .device.numpy_arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -92,6 +98,7 @@ __all__ = [
     "edges",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -100,6 +107,7 @@ __all__ = [
     "keep",
     "keep_packed",
     "log_mass",
+    "log_probs",
     "log_softmax",
     "logsumexp",
     "lookup",
@@ -110,6 +118,8 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
+    "running_max",
     "scatter",
     "search",
     "select",
@@ -145,7 +155,11 @@ def put(
     table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 @overload
-def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
+def put(
+    table: SortedMatrix | SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
+@overload
+def put(table: Snapshot, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
 @overload
 def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
 @overload
@@ -156,7 +170,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | OnDemandTable: ...
+) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
 def put(
     table: Constraint | Arena,
     device: Any = None,
@@ -164,7 +178,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | OnDemandTable:
+) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
@@ -181,11 +195,37 @@ def put(
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
+    if isinstance(table, SidFilter):
+        return device_filters.place_filter(table, np.asarray, top)
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return device_live.place_live(table, np.asarray)
     check_top(top)
     if isinstance(table, Arena):
         table.check_budgets(budgets)
         return table.table
     return table
+
+
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+
+    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
+    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    """
+    return device_filters.filtered(dev, filters, of, np.asarray)
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
+
+    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
+    same, unless `compact` has made a base that has no room in them.
+    """
+    return device_live.refreshed(dev, snapshot, np.asarray)
 
 
 def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:
@@ -501,6 +541,58 @@ def log_mass(dev: HostTable, logits: Array, state: AnyState) -> Array:
     masked = mask_logits(dev, log_softmax(logits), state)
     with np.errstate(all="ignore"):
         return np.asarray(np.logaddexp.reduce(masked, axis=-1))
+
+
+def log_probs(
+    dev: Placed,
+    logits: Array,
+    tokens: Array,
+    state: AnyState | None = None,
+    *,
+    remaining: Array | None = None,
+    renormalise: bool = True,
+    by_position: bool = False,
+) -> Array:
+    """Return the log-probability of each sequence of tokens (B, T): (B,), or by_position of each token: (B, T).
+
+    logits: (B, T, V), where logits[:, t] are those that tokens[:, t] is chosen from. Each token counts with its share
+    of the softmax of what is allowed there, as `sample` reports it at temperature 1 and without filters, and
+    `beam_search` with renormalise; without `renormalise` with that of the full softmax. At another temperature, divide
+    the logits by it. A token that is not allowed, or whose row of logits has no distribution, counts -inf, and so does
+    every token after one that is not allowed.
+
+    A negative token is none: it counts 0 and leads nowhere, so that prompts and padding may be -1 or -100. Whatever
+    follows EOS counts 0 too. A sequence that has not ended counts as the prefix that it is; EOS counts where it is
+    among the tokens, which it is not in what `sample_sequences` and `beam_search` return.
+
+    state: where each sequence starts (B,), the start of the table if left out. remaining: (B,) how many tokens might be
+    written from there, as for `bitmask`.
+
+    Raises TypeError, ValueError, VocabularyMismatchError.
+    """
+    check_likelihood(dev, logits, tokens, state, remaining, renormalise)
+    batch, length = tokens.shape
+    here = start(dev, batch) if state is None else state
+    going = np.ones(batch, bool)
+    scores = np.zeros((batch, length), np.promote_types(logits.dtype, np.float32))
+    for t in range(length):
+        written = going & (tokens[:, t] >= 0)
+        reached = advance(dev, here, np.where(written, tokens[:, t], -1))
+        rows = mask_logits(dev, logits[:, t], here, remaining) if renormalise else logits[:, t]
+        found = log_softmax(rows)[np.arange(batch), np.clip(tokens[:, t], 0, rows.shape[1] - 1)]
+        follows = written & (reached.node != dev.dead) & ~np.isnan(found)
+        scores[:, t] = np.where(follows, found, np.where(written, -np.inf, 0))
+        here = type(here)(
+            *(
+                np.where(written.reshape(-1, *(1 for _ in new.shape[1:])), new, old)
+                for old, new in zip(here, reached, strict=True)
+            )
+        )
+        if dev.eos is not None:
+            going &= tokens[:, t] != dev.eos
+        if remaining is not None:
+            remaining = remaining - written
+    return scores if by_position else np.asarray(scores.sum(axis=-1))
 
 
 @by_kind(numpy_arrays)

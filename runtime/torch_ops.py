@@ -25,6 +25,7 @@ from .device.torch.arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -41,6 +42,9 @@ from .device.torch.arrays import (
 )
 from .device.torch.drawing import (
     draw,
+)
+from .device.torch.likelihood import (
+    log_probs,
 )
 from .device.torch.masks import (
     allowed_tokens,
@@ -64,8 +68,10 @@ from .device.torch.states import (
 from .device.torch.table import (
     TorchTable,
     at,
+    filtered,
     first_tokens,
     put,
+    refreshed,
 )
 
 __all__ = [
@@ -85,6 +91,7 @@ __all__ = [
     "draw",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -93,6 +100,7 @@ __all__ = [
     "keep",
     "keep_packed",
     "log_mass",
+    "log_probs",
     "log_softmax",
     "logsumexp",
     "lookup",
@@ -102,6 +110,8 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
+    "running_max",
     "scatter",
     "search",
     "select",

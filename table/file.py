@@ -1,4 +1,4 @@
-"""The file of a table: one safetensors file with the arrays, a header, and a SHA-256 over everything."""
+"""Files of arrays: safetensors with a header, a version, and a SHA-256 over everything; and the file of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +19,52 @@ from ..errors import TableError, TableFileError, VocabularyMismatchError
 from .groups import SPECS
 
 FORMAT_VERSION = 5
-"""Version of the file format; a reader refuses any other."""
+"""Version of the file format of tables; a reader refuses any other."""
+
+
+class FileKind(NamedTuple):
+    """A kind of file."""
+
+    key: str  # of the entry of the metadata that has the header
+    what: str  # it is, in errors
+    version: int  # a reader refuses any other
+    again: str  # how to make a file anew
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays, named as in `SPECS`, and a header to one file, in full or not at all."""
+    """Write the arrays of a table, named as in `SPECS`, and a header to one file, in full or not at all."""
+    write_arrays(path, _table(), header, {name: arrays[name] for name in SPECS})
+
+
+def read(path: str | os.PathLike[str], vocabulary: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a table's file.
+
+    vocabulary: the fingerprint that the table must have been compiled for, None for any. Raises FileNotFoundError;
+    TableFileError for a file that is truncated, not maskwright's, of another format version or changed since it was
+    written; VocabularyMismatchError for another vocabulary's.
+    """
+    return read_arrays(path, _table(), vocabulary, tuple(SPECS))
+
+
+def _table() -> FileKind:
+    again = "build it again from its source, with the `maskwright compile` or `maskwright build` that made it"
+    return FileKind("maskwright", "table", FORMAT_VERSION, again)
+
+
+def write_arrays(
+    path: str | os.PathLike[str], kind: FileKind, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write arrays and a header to one file of a kind, in full or not at all."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in")
-    described = {"version": FORMAT_VERSION, **header}
+    described = {"version": kind.version, **header}
     described["checksum"] = _checksum(described, arrays)
     temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
     try:
         temporary.touch()
         mode = temporary.stat().st_mode
-        save_file(dict(arrays), temporary, {"maskwright": json.dumps(described, sort_keys=True)})
+        save_file(dict(arrays), temporary, {kind.key: json.dumps(described, sort_keys=True)})
         temporary.chmod(mode)  # safetensors makes files that only their owner can read
         os.replace(temporary, target)
     except BaseException:
@@ -41,36 +72,40 @@ def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mappi
         raise
 
 
-def read(path: str | os.PathLike[str], vocabulary: str | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return the header and the arrays of a file.
+def read_arrays(
+    path: str | os.PathLike[str], kind: FileKind, vocabulary: str | None, names: tuple[str, ...] | None = None
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a file of a kind; errors as of `read`.
 
-    vocabulary: the fingerprint that the table must have been compiled for, None for any. Raises FileNotFoundError;
-    TableFileError for a file that is truncated, not maskwright's, of another format version or changed since it was
-    written; VocabularyMismatchError for another vocabulary's.
+    names: arrays that must be there, in the order in which they count for the checksum; None for those that the header
+    lists as "arrays".
     """
     name = os.fspath(path)
     try:
         with safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
-            if "maskwright" not in metadata:
-                raise TableFileError(f"{name} is a safetensors file, but not one that maskwright wrote")
-            header = dict(json.loads(metadata["maskwright"]))
-            if header.get("version") != FORMAT_VERSION:
+            if kind.key not in metadata:
                 raise TableFileError(
-                    f"{name} has format version {header.get('version')}, this maskwright reads {FORMAT_VERSION}: "
-                    "build it again from its source, with the `maskwright compile` or `maskwright build` that made it"
+                    f"{name} is a safetensors file, but not one that maskwright wrote for a {kind.what}"
                 )
-            missing = sorted(set(SPECS) - set(file.keys()))
+            header = dict(json.loads(metadata[kind.key]))
+            if header.get("version") != kind.version:
+                raise TableFileError(
+                    f"{name} has format version {header.get('version')}, this maskwright reads {kind.version}: "
+                    f"{kind.again}"
+                )
+            wanted = tuple(header["arrays"]) if names is None else names
+            missing = sorted(set(wanted) - set(file.keys()))
             if missing:
                 raise TableFileError(f"{name} lacks {', '.join(missing)}: build it again from its source")
-            arrays = {key: file.get_tensor(key) for key in SPECS}
+            arrays = {key: file.get_tensor(key) for key in wanted}
     except FileNotFoundError:
-        raise FileNotFoundError(f"no table at {name}") from None
+        raise FileNotFoundError(f"no {kind.what} at {name}") from None
     except TableError:
         raise
     except Exception as error:  # whatever a reader of damaged files may raise
         raise TableFileError(
-            f"{name} is truncated or is not a maskwright table ({error}): build it again from its source"
+            f"{name} is truncated or is not a maskwright {kind.what} ({error}): build it again from its source"
         ) from error
     checksum = header.pop("checksum", None)
     if checksum != _checksum(header, arrays):
@@ -84,10 +119,10 @@ def read(path: str | os.PathLike[str], vocabulary: str | None) -> tuple[dict[str
 
 
 def _checksum(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 over the header and every array's name, type, shape and bytes."""
+    """Return the SHA-256 over the header and every array's name, type, shape and bytes, in their order."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name in SPECS:
-        array = np.ascontiguousarray(arrays[name])
+    for name, given in arrays.items():
+        array = np.ascontiguousarray(given)
         digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
         digest.update(array.view(np.uint8).data if array.size else b"")
     return digest.hexdigest()

@@ -133,16 +133,16 @@ class _Places(NamedTuple):
     of_row: NDArray[np.uint8]  # (S,)
     of_site: NDArray[np.uint8]  # (K,)
     waiting: Int64Array  # rows, and S + k for site k: each waits at most twice, as there are two places
-    height: Int64Array  # (1,) how many wait
+    waits: Int64Array  # (1,) how many wait
 
 
 @kernel
-def _put(places: _Places, of: NDArray[np.uint8], at: int, entry: int, where: Any) -> None:
+def _put(places: _Places, of: NDArray[np.uint8], at: int, entry: int, where: int) -> None:
     """Note that a row or a frame below a site can be there, and that it is to be followed if that is new."""
     if of[at] | where != of[at]:
         of[at] |= where
-        places.waiting[places.height[0]] = entry
-        places.height[0] += 1
+        places.waiting[places.waits[0]] = entry
+        places.waits[0] += 1
 
 
 @kernel
@@ -174,9 +174,9 @@ def belonging(arrays: TableArrays, targets: Targets) -> Any:
         np.zeros(1, np.int64),
     )  # fmt: skip
     _put(places, places.of_row, 0, 0, np.uint8(1))
-    while places.height[0]:
-        places.height[0] -= 1
-        entry = places.waiting[places.height[0]]
+    while places.waits[0]:
+        places.waits[0] -= 1
+        entry = places.waiting[places.waits[0]]
         if entry >= rows:
             site = entry - rows
             for x in range(sites.start[site], sites.start[site + 1]):

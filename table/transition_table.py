@@ -35,7 +35,8 @@ from .states import NestedState, state_out_of_range
 from .trie_checks import Lengths, check_trie
 from .walk import NO_EOS, walk_graph, walk_trie
 
-_BLOCK = 256  # tail entries per count of ends kept for looking up input rows
+_BLOCK = 256  # states per count of accepting ones kept for looking up input rows
+_TOGETHER = 4096  # states looked up at once
 
 
 class Level(NamedTuple):
@@ -356,40 +357,44 @@ class TransitionTable(GroupedArrays):
         array = np.atleast_1d(np.asarray(states))
         if array.size and not 0 <= array.min() <= array.max() < self.num_states:
             raise state_out_of_range(self, int(array.min() if array.min() < 0 else array.max()))
-        out: list[IntArray] = []
         item_start, item_row = self.trie.item_start, self.trie.item_row
-        for state in array.tolist():
-            if state == self.after_eos or not self.is_trie or not bool(self.is_accepting(state)):
-                out.append(item_row[:0])
-                continue
-            if state < self.num_rows:
-                group = int(np.count_nonzero(self.rows.accepting[:state]))
-            else:
-                entry = state - self.num_rows
-                block = entry // _BLOCK
-                first = self.num_edges + block * _BLOCK
-                inside = self.edges.token[first : self.num_edges + entry] == self.vocab_size
-                group = int(self._ends_before[block]) + int(np.count_nonzero(inside)) + self._accepting_rows
-            out.append(item_row[item_start[group] : item_start[group + 1]])
+        if not self.is_trie:
+            return [item_row[:0] for _ in range(array.size)]
+        groups = self._item_groups(array.astype(np.int64))
+        first = item_start[np.maximum(groups, 0)]
+        stop = np.where(groups < 0, first, item_start[groups + 1])
+        return [item_row[low:high] for low, high in zip(first.tolist(), stop.tolist(), strict=True)]
+
+    def _item_groups(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which accepting state of a trie each state (n,) is, in their order; -1 for one that is none."""
+        rows, out = self.num_rows, np.full(states.shape, -1)
+        accepting = self.is_accepting(states) & (states != self.after_eos)
+        in_rows, in_tails = accepting & (states < rows), accepting & (states >= rows)
+        is_end = self.edges.token[self.num_edges :]
+        out[in_rows] = _count_before(self.rows.accepting, True, self._accepting_before, states[in_rows])
+        counted = _count_before(is_end, self.vocab_size, self._ends_before, states[in_tails] - rows)
+        out[in_tails] = self._accepting_before[-1] + counted
         return out
 
     @cached_property
-    def _accepting_rows(self) -> int:
-        return int(np.count_nonzero(self.rows.accepting))
+    def _accepting_before(self) -> IntArray:
+        """Accepting rows before each block of `_BLOCK`, and of all."""
+        return _counts_of_blocks(self.rows.accepting)
 
     @cached_property
     def _ends_before(self) -> IntArray:
-        """Final tail entries before each block of `_BLOCK` entries."""
-        ends = self.edges.token[self.num_edges :] == self.vocab_size
-        counts = np.add.reduceat(ends, np.arange(0, ends.size, _BLOCK), dtype=np.int64)
-        return np.concatenate([[0], np.cumsum(counts)])
+        """Final tail entries before each block of `_BLOCK` entries, and of all."""
+        return _counts_of_blocks(self.edges.token[self.num_edges :] == self.vocab_size)
 
     # -------------------------------------------------------------------------------------------- the file
 
+    def header(self) -> dict[str, Any]:
+        """Return the fields that are no arrays, as a file has them."""
+        return {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to one safetensors file, in full or not at all."""
-        header = {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
-        file.write(path, header, self.arrays.by_name())
+        file.write(path, self.header(), self.arrays.by_name())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, vocabulary: str | None = None) -> TransitionTable:
@@ -406,6 +411,24 @@ class TransitionTable(GroupedArrays):
 
 
 _FIELDS = ("arrays", "vocab_size", "eos", "vocabulary", "source", "depth", "common")
+
+
+def _counts_of_blocks(holds: NDArray[np.bool_]) -> IntArray:
+    """Return how many of `holds` (n,) are so before each block of `_BLOCK`, and in all: (blocks + 1,)."""
+    counts = np.add.reduceat(holds, np.arange(0, holds.size, _BLOCK), dtype=np.int64)
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _count_before(values: NDArray[Any], wanted: int, blocks: IntArray, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many values before each place (n,) are the one wanted, given the counts before blocks."""
+    out = np.empty(places.shape, np.int64)
+    for low in range(0, places.size, _TOGETHER):
+        at = places[low : low + _TOGETHER]
+        block = at // _BLOCK
+        window = block[:, None] * _BLOCK + np.arange(_BLOCK)
+        inside = (window < at[:, None]) & (values[np.minimum(window, values.size - 1)] == wanted)
+        out[low : low + _TOGETHER] = blocks[block] + inside.sum(axis=1)
+    return out
 
 
 def _read_only(array: ArrayLike) -> NDArray[Any]:

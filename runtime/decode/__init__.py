@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .beam import Beams, beam_search
+from .continuation import Continuation, continue_from
 from .jump import Forced, Jumped, count_forced, sample_jumping, take_forced
 from .reader import Reader
 from .sampling import Sample, Sequences, allowed_logits, sample, sample_allowed, sample_sequences
@@ -11,6 +12,7 @@ from .unbiased import Unbiased, rerank, sample_unbiased
 
 __all__ = [
     "Beams",
+    "Continuation",
     "Forced",
     "Jumped",
     "Reader",
@@ -20,6 +22,7 @@ __all__ = [
     "Unbiased",
     "allowed_logits",
     "beam_search",
+    "continue_from",
     "count_forced",
     "rerank",
     "sample",

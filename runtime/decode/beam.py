@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ..device.backend import Array, Cache, Operations, Placed
 from ..device.device_table import State
+from .continuation import check_room, start_of, table_of
 
 Step = Callable[[Any, Any, int], tuple[Any, Any]]
 """step(tokens (B * M,), cache, t) -> (logits (B * M, V), cache); tokens are those chosen at t - 1."""
@@ -55,8 +56,9 @@ def beam_search(
     `start_token` at t = 0, when the M rows of a batch element must be alike. cache: a tree of arrays whose first
     axis is B * M, regathered by parent beam after each step; `gather(cache, index (B * M,))` does it another way. At
     depths where no sequence branches any more nothing is regathered.
-    dev: from `ops.put`, or None for no constraint. ops: torch_ops, jax_ops or numpy_ops. max_length: the most
-    tokens of a result, EOS not counted; a table with an EOS takes one step more, to score it.
+    dev: from `ops.put`, or None for no constraint; a `Continuation` begins where sequences stand already.
+    ops: torch_ops, jax_ops or numpy_ops. max_length: the most tokens of a result, EOS not counted; a table with an EOS
+    takes one step more, to score it.
 
     Scores are sums of log-probabilities under the model's full softmax; renormalise: under the softmax of the
     allowed tokens alone. Sequences of different lengths are ranked by score / length ** length_penalty, and then
@@ -72,21 +74,19 @@ def beam_search(
     """
     if batch < 1 or beams < 1 or max_length < 1:
         raise ValueError(f"batch, beams and max_length must be positive, not {batch}, {beams} and {max_length}")
+    given, (dev, depth) = dev, table_of(dev)
     if dev is not None and not hasattr(dev, "min_length"):
         raise TypeError(f"dev must come from ops.put, or be None, not a {type(dev).__name__}")
-    if dev is not None and max_length < dev.min_length:
-        raise ValueError(
-            f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
-            "nothing could be complete"
-        )
-    if dev is not None and dev.max_length == 0:
-        raise ValueError("the table allows the empty sequence alone: there is nothing to search")
-    steps = max_length if dev is None or dev.max_length is None else min(max_length, dev.max_length)
+    if dev is not None:
+        check_room(dev, depth, max_length)
+    if dev is not None and dev.max_length is not None and dev.max_length <= depth:
+        raise ValueError(f"the table allows no more than {depth} tokens: there is nothing to search")
+    steps = max_length if dev is None or dev.max_length is None else min(max_length, dev.max_length - depth)
     fixed = dev is None or dev.fixed_length is not None
     scores_end = not fixed and dev.eos is not None
     regather = gather or ops.gather
 
-    root = None if dev is None else ops.start(dev, batch)
+    root = None if dev is None else start_of(ops, given, batch).state
     tokens = ops.first_tokens(dev, cache, batch * beams, start_token)
     logits, cache = step(tokens, cache, 0)
     logits = logits.reshape(batch, beams, -1)[:, 0]  # all beams are one still
@@ -103,8 +103,11 @@ def beam_search(
     def finish_with_eos(length: int) -> _Finished:
         return finish(scores + ops.end_scores(dev, logits, state, renormalise).reshape(batch, beams), length)
 
-    if root is not None and not fixed and dev.min_length == 0:  # what is written so far, nothing, may be all
-        end = ops.end_scores(dev, logits, root, renormalise) if scores_end else scores[:, 0]
+    if root is not None and not fixed and dev.min_length <= depth:  # what is written so far may be all
+        if scores_end:
+            end = ops.end_scores(dev, logits, root, renormalise)
+        else:
+            end = ops.where(ops.accepting(dev, root), scores[:, 0], -float("inf"))
         totals = ops.where(ops.arange(beams, like=tokens) == 0, end[:, None], -float("inf"))
         nodes = ops.zeros((batch, beams), like=tokens) + root.node[:, None]
         finished = _merge(ops, None, totals, 0, nodes, 1.0)
@@ -113,7 +116,7 @@ def beam_search(
             logits, cache = step(tokens.reshape(-1), cache, t)
             if scores_end:
                 finished = finish_with_eos(t)
-        scores, parents, tokens, state = ops.select(dev, logits, state, scores, beams, t, renormalise)
+        scores, parents, tokens, state = ops.select(dev, logits, state, scores, beams, depth + t, renormalise)
         history.append((parents, tokens))
         if not fixed and not scores_end:
             may_end = ops.accepting(dev, state).reshape(batch, beams)

@@ -10,15 +10,14 @@ import math
 from numbers import Integral, Real
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-import numpy as np
-
 from ...errors import VocabularyMismatchError
 from ..device.backend import Array, Cache, Operations, Placed, Random
-from ..device.device_table import AnyState, DeviceTable, check_floating, check_logits, check_rows
+from ..device.device_table import AnyState, check_floating, check_logits, check_rows
 from ..device.on_demand import counts_tokens
+from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step
+from .continuation import Continuation, check_room, start_of, table_of
 
-_NARROW = 4  # a row's allowed tokens are gathered where they are at most one in so many
 _WHOLE = 1024  # weights that are drawn from in one go; of more, first a block is drawn
 _BLOCK = 256
 _COLDEST = 1e-6  # logits of 10,000 divided by this are still far from infinite in 32 bits
@@ -104,7 +103,7 @@ def sample(
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
     width = static_width(dev, level)
-    if width is not None and _NARROW * width > logits.shape[1]:
+    if width is not None and NARROW * width > logits.shape[1]:
         width = None
     if width is None:
 
@@ -122,7 +121,7 @@ def sample(
     log_z = ops.logsumexp(x)
     tokens = None
     if width is not None:
-        tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
+        tokens, allowed = ops.allowed_tokens(dev, state, edges_of(dev, width), remaining)
         x = ops.where(allowed, ops.take(x, tokens), -float("inf"))
     else:
         x = ops.mask_logits(dev, x, state, remaining)
@@ -131,25 +130,6 @@ def sample(
     share = ops.where(share > 0, 0.0, share)  # by rounding
     found = at if tokens is None else ops.take(tokens, at[:, None])[:, 0]
     return Sample(ops.where(valid, found, -1), log_probs, share if log_mass else None, valid)
-
-
-def static_width(dev: Placed, level: int | None = None) -> int | None:
-    """Return the most tokens that states at a depth allow, EOS among them; None if that is not less than all.
-
-    level None: any state. Known of tries, and of graphs in which no row has a mask and nothing is called.
-    """
-    if level is not None and (not isinstance(level, Integral) or isinstance(level, bool) or level < 0):
-        raise ValueError(f"level={level!r} must be a depth, 0 or more, or None for states of any depth")
-    on_device = isinstance(dev, DeviceTable)
-    if dev.is_trie:
-        levels = dev.levels if level is None else dev.levels[int(level) : int(level) + 1]
-        width = max([1, *(one.width for one in levels)])  # beyond the longest all are final
-    elif dev.calls is not None or dev.has_masks if on_device else dev.is_nested or dev.bases.masks.shape[0]:
-        return None
-    else:
-        width = dev.sparse_width if on_device else max(1, int(np.diff(dev.rows.edge_start).max()))
-    width += dev.eos is not None
-    return width if width < dev.vocab_size else None
 
 
 def allowed_logits(
@@ -189,7 +169,7 @@ def allowed_logits(
             f"how few tokens {where} allow is not known before, or they allow all {dev.vocab_size}: "
             "compute all logits, hidden @ weight.T, and mask them"
         )
-    tokens, allowed = ops.allowed_tokens(dev, state, _edges(dev, width), remaining)
+    tokens, allowed = ops.allowed_tokens(dev, state, edges_of(dev, width), remaining)
     logits = (weight[tokens] @ hidden[:, :, None])[:, :, 0]
     if bias is not None:
         logits = logits + bias[tokens]
@@ -236,6 +216,7 @@ def sample_sequences(
 ) -> Sequences:
     """Return `samples` sequences of the table for each of `batch` inputs, each step drawn as `sample` does.
 
+    dev: from `ops.put`; a `Continuation` begins where sequences stand already.
     step: step(tokens (B * S,), cache, t) -> (logits (B * S, V), cache), where tokens are those chosen at t - 1,
     `start_token` at t = 0 and where a sequence has ended. cache: anything; rows never change places.
     max_length: the most tokens of a sequence, EOS not counted. A table with EOS takes one step more, to draw it; of
@@ -249,13 +230,19 @@ def sample_sequences(
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """
     filters = _filters(**options)
-    _check_run(dev, batch, samples, max_length)
-    steps = max_length if dev.max_length is None else min(max_length, dev.max_length)
-    shortened = dev.max_length is None or steps < dev.max_length
+    given, (dev, depth) = dev, table_of(dev)
+    _check_run(dev, depth, batch, samples, max_length)
+    most = None if dev.max_length is None else dev.max_length - depth
+    steps = max_length if most is None else min(max_length, most)
+    shortened = most is None or steps < most
     budgets = shortened and counts_tokens(dev)
     fixed = dev.eos is None
     rows = batch * samples
-    state = ops.start(dev, rows)
+    if isinstance(given, Continuation):
+        state = start_of(ops, given, batch).state
+        state = ops.gather(state, ops.arange(rows, like=state.node) // samples)
+    else:
+        state = ops.start(dev, rows)
     tokens = ops.first_tokens(dev, cache, rows, start_token)
     count = ops.zeros((rows,), like=tokens)
     lengths, nodes = count, ops.zeros((rows,), like=state.node) + dev.dead
@@ -266,7 +253,7 @@ def sample_sequences(
         logits, cache = step(tokens, cache, t)
         now, random = _split(ops, random)
         drawn = sample(
-            dev, logits, state, now, ops=ops, **filters._asdict(), level=t if dev.is_trie else None,
+            dev, logits, state, now, ops=ops, **filters._asdict(), level=depth + t if dev.is_trie else None,
             remaining=count + (max_length - t) if budgets else None,
         )  # fmt: skip
         if log_probs is None:
@@ -414,11 +401,6 @@ def _split(ops: Operations, random: Random) -> tuple[Any, Any]:
 # ------------------------------------------------------------------------------------------------------ checks
 
 
-def _edges(dev: Placed, width: int) -> int:
-    """Return how many of a static width are none of EOS."""
-    return width - (dev.eos is not None)
-
-
 def _number(name: str, value: Any, kind: Any, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, kind):
         raise TypeError(f"{name} must be {what}, known when a step is traced, not a {type(value).__name__}")
@@ -455,18 +437,14 @@ def _check_dev(dev: Placed) -> None:
         raise TypeError(f"dev must come from ops.put, not be a {type(dev).__name__}")
 
 
-def _check_run(dev: Placed, batch: int, samples: int, max_length: int) -> None:
+def _check_run(dev: Placed, depth: int, batch: int, samples: int, max_length: int) -> None:
     """Raise unless sequences can be drawn: TypeError, ValueError."""
     if batch < 1 or samples < 1 or max_length < 1:
         raise ValueError(f"batch, samples and max_length must be positive, not {batch}, {samples} and {max_length}")
     _check_dev(dev)
-    if max_length < dev.min_length:
-        raise ValueError(
-            f"max_length={max_length} is less than the shortest sequence, {dev.min_length} tokens: "
-            "nothing could be complete"
-        )
-    if dev.max_length == 0:
-        raise ValueError("the table allows the empty sequence alone: there is nothing to draw")
+    check_room(dev, depth, max_length)
+    if dev.max_length is not None and dev.max_length <= depth:
+        raise ValueError(f"the table allows no more than {depth} tokens: there is nothing to draw")
     if dev.eos is None and dev.fixed_length is None:
         raise ValueError(
             "the table has no EOS and its sequences have different lengths, so that nothing says how probable it is "

@@ -91,7 +91,7 @@ def speculative_sample(
         raise ValueError("vocabulary= and budgets= go with table=: dev has budgets if it was put with them")
     follower: DeviceFollower | HostFollower
     if table is None:
-        _check_run(dev, batch, 1, max_length)
+        _check_run(dev, 0, batch, 1, max_length)
         follower = DeviceFollower(ops, dev, batch, max_length)
     else:
         follower = HostFollower(ops, row_matchers(table, vocabulary, batch, max_length if budgets else None))

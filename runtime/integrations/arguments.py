@@ -10,8 +10,9 @@ import numpy as np
 from ...table.constraint import Constraint
 from ..device.on_demand import has_lengths
 from ..host.matcher import Matcher
+from .placed import PlacedTable, unplaced
 
-Tables = Constraint | Sequence[Constraint | None]
+Tables = Constraint | PlacedTable | Sequence[Constraint | PlacedTable | None]
 
 GIVE_EOS = "give it the model's, which is the eos of the Vocabulary it is compiled with, or eos= of compile_sids"
 
@@ -22,19 +23,21 @@ OTHER_END = (
 
 def elements_of(tables: Tables) -> list[Constraint | None]:
     """Return the table of each element of a batch, or alone the one for all rows; raise TypeError for anything else."""
-    if isinstance(tables, Constraint):
-        return [tables]
+    given: Constraint | Sequence[Constraint | None] = unplaced(tables)
+    if isinstance(given, Constraint):
+        return [given]
     wanted = (
-        "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, or a list of them"
+        "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, a SidFilter, or a "
+        "list of them"
     )
-    if not isinstance(tables, Sequence) or isinstance(tables, str | bytes):
-        raise TypeError(f"{wanted}, not {type(tables).__name__}")
-    for i, table in enumerate(tables):
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise TypeError(f"{wanted}, not {type(given).__name__}")
+    for i, table in enumerate(given):
         if table is not None and not isinstance(table, Constraint):
             raise TypeError(f"{wanted} with None where there is no constraint: tables[{i}] is {type(table).__name__}")
-    if not tables:
+    if not given:
         raise ValueError("tables is empty: pass one table for all rows, or one for each element of the batch")
-    return list(tables)
+    return list(given)
 
 
 def limits_of(max_tokens: int | Sequence[int | None] | None, count: int) -> list[int | None]:

@@ -15,13 +15,18 @@ from torch import Tensor
 from ...errors import ConstraintError, VocabularyMismatchError
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
+from ...table.live_sids import Snapshot
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
+from ..device.device_live import DeviceLive
 from ..device.device_matrix import DeviceMatrix
-from ..device.device_table import MatrixState, State, check_floating
+from ..device.device_table import State, check_floating
 from ..device.on_demand import OnDemandTable, has_lengths
+from ..host.matrix_reader import nothing_kept
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids
+from .placed import placed
 
 _NO_LIMIT = 1 << 40
 
@@ -46,6 +51,10 @@ class BatchConstraint:
         for i, (table, limit) in enumerate(zip(self.elements, self.limits, strict=True)):
             if table is None:
                 continue
+            if isinstance(table, SidFilter) and not table.num_items:
+                raise nothing_kept()
+            if isinstance(table, Snapshot) and not table.num_sequences:
+                raise ConstraintError(f"the live set of table {i} is empty: nothing could be written")
             if limit is not None and not has_lengths(table):
                 raise ConstraintError(
                     f"max_tokens={limit} cannot be kept: table {i} is of a grammar of which there is no table, or none "
@@ -57,8 +66,11 @@ class BatchConstraint:
                     f"max_tokens={limit} is less than the shortest match of table {i}, "
                     f"{table.to_table().min_length} tokens: nothing could be complete"
                 )
-            if needs_eos and not self.ends(table):
-                raise ValueError(f"table {i} has no EOS, so generation could not end: {GIVE_EOS}, or eos_token_ids=")
+            if needs_eos and not self.ends(table) and table.fixed_length is None:
+                raise ValueError(
+                    f"table {i} has no EOS and its sequences differ in length, so generation could not end: "
+                    f"{GIVE_EOS}, or eos_token_ids="
+                )
             inside = self.ends_inside(table) if _has_one_spelling(table) else []
             if inside:
                 raise ConstraintError(
@@ -66,8 +78,34 @@ class BatchConstraint:
                     f"written whole: {OTHER_END}; or leave the table without EOS and use constrained_generate, which "
                     "needs no end where all sequences are as long"
                 )
+        self.length = self._length_without_end() if needs_eos else None
+        self._placed = placed(tables)
         self._put: dict[tuple[int, torch.device], Any] = {}
         self._rows: dict[tuple[int, torch.device], BatchRows] = {}
+
+    def _length_without_end(self) -> int | None:
+        """Return the one length of all sequences where no table has an end, None where all have one.
+
+        Raises ValueError where lengths differ, or only some have an end: rows would be complete at different times.
+        """
+        endless = [i for i, table in enumerate(self.elements) if table is not None and not self.ends(table)]
+        if not endless:
+            return None
+        lengths = {None if table is None or self.ends(table) else table.fixed_length for table in self.elements}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"table {endless[0]} has no EOS, which it can do without where all rows have as many tokens, and "
+                f"others here have other lengths or an end: {GIVE_EOS}, or eos_token_ids="
+            )
+        return lengths.pop()
+
+    def check_incomplete(self, written: int) -> None:
+        """Raise ValueError if rows of this many tokens are complete, and nothing says so to `generate`."""
+        if self.length is not None and written >= self.length:
+            raise ValueError(
+                f"all rows are complete after {self.length} tokens, and tables without EOS allow none after them: pass "
+                f"max_new_tokens={self.length} to generate, or eos_token_ids= here"
+            )
 
     def ends(self, table: Constraint | None) -> list[int]:
         """Return the tokens that end a sequence of a table; of an unconstrained row, those of any table."""
@@ -88,13 +126,21 @@ class BatchConstraint:
         return [end for end in ends if end < held.size and held[end]]
 
     def put(self, table: Constraint, device: torch.device) -> Any:
-        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time."""
+        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time.
+
+        Filters of one matrix share it.
+        """
         key = (id(table), device)
         if key in self._put:
             return self._put[key]
         of_table = zip(self.elements, self.limits, strict=True)
         budgets = any(limit is not None for element, limit in of_table if element is table)
-        dev = torch_ops.put(table, device, budgets=budgets)
+        if id(table) in self._placed:
+            return self._placed[id(table)].checked(device, budgets)
+        if isinstance(table, SidFilter):
+            dev: Any = torch_ops.filtered(self.put(table.matrix, device), [table])
+        else:
+            dev = torch_ops.put(table, device, budgets=budgets)
         if not isinstance(dev, OnDemandTable):
             self._put[key] = dev
         return dev
@@ -119,7 +165,9 @@ _written: weakref.WeakKeyDictionary[Constraint, NDArray[np.bool_]] = weakref.Wea
 
 def _has_one_spelling(table: Constraint) -> bool:
     """Return whether sequences are of tokens as they are, where those of text can be spelt in other ways."""
-    return isinstance(table, SortedMatrix) or (isinstance(table, TransitionTable) and table.is_trie)
+    return isinstance(table, SortedMatrix | SidFilter | Snapshot) or (
+        isinstance(table, TransitionTable) and table.is_trie
+    )
 
 
 def _parts(table: TransitionTable) -> list[NDArray[Any]]:
@@ -135,8 +183,14 @@ def _parts(table: TransitionTable) -> list[NDArray[Any]]:
 
 def tokens_of(table: Constraint) -> NDArray[np.bool_]:
     """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
+    table = table.matrix if isinstance(table, SidFilter) else table  # whose other rows it may leave out
     held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
-    parts = list(table.columns) if isinstance(table, SortedMatrix) else _parts(cast(TransitionTable, table.to_table()))
+    if isinstance(table, SortedMatrix):
+        parts = list(table.columns)
+    elif isinstance(table, Snapshot):
+        parts = [*table.base.matrix.columns, *table.delta.T]
+    else:
+        parts = _parts(cast(TransitionTable, table.to_table()))
     for part in parts:
         for low in range(0, part.size, _AT_ONCE):
             held[part[low : low + _AT_ONCE]] = True
@@ -154,6 +208,9 @@ class RowStates(NamedTuple):
     height: Tensor | None = None  # (n,)
     high: Tensor | None = None  # (n,), of sorted matrices
     depth: Tensor | None = None  # (n,)
+    filter: Tensor | None = None  # (n,), of filters of sorted matrices
+    delta: Tensor | None = None  # (n,), of live sets
+    delta_high: Tensor | None = None  # (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +261,11 @@ def _group(
     if dev is not None:
         start = torch_ops.start(dev, count)
         lost = start._replace(node=torch.full_like(start.node, dev.dead))
-    if isinstance(dev, DeviceMatrix):
-        lost = MatrixState(lost.node, lost.node, torch.full_like(lost.node, dev.length))
+    if isinstance(dev, DeviceLive):
+        nowhere = torch.full_like(lost.node, dev.delta.count)
+        lost = lost._replace(delta=nowhere, delta_high=nowhere)
+    if isinstance(dev, DeviceMatrix | DeviceLive):
+        lost = lost._replace(high=lost.node, depth=torch.full_like(lost.node, dev.length))
     return TableRows(dev, rows, limit, ends, start, lost)
 
 
@@ -308,6 +368,10 @@ class BatchRows:
             part = torch_ops.mask_logits_(group.dev, part, own, remaining)
             may_end = torch_ops.accepting(group.dev, own) | (own.node == group.dev.dead)
             part.index_copy_(1, group.ends, torch.where(may_end[:, None], at_end, -torch.inf))
+            if (
+                not group.ends.shape[0] and floor is not None
+            ):  # where nothing follows there is a softmax too, of a token
+                part[:, 0] = torch.where(may_end, floor, part[:, 0])
             if group.inside is not None and floor is not None:
                 stuck.append((group.inside, (part == -torch.inf).all(dim=1).any()))
             out = group.into(out, part)

@@ -39,11 +39,12 @@ def constrained_generate(
     budgets: False to have what is too long cut off, as of grammars of which there is no table, or none within its
     budget, since nobody knows how far their ends are; beam search then returns what was complete in time. By any other
     table sequences are complete in time all the same.
-    tables, max_tokens: as of `ConstraintLogitsProcessor`; the tables of one call have the same EOS, or none of them
-    one. A match may have one token less than `max_new_tokens`, as EOS takes a place, and `forced_bos_token_id` of an
-    encoder-decoder model another. eos_token_ids: tokens that mean EOS besides the table's and all of the generation
-    config's; none of them stands inside a match: see `ConstraintLogitsProcessor`. Tables without EOS (semantic ids) and
-    sorted matrices are complete without one, whatever the config ends with: all sequences then have the one length that
+    tables, max_tokens: as of `ConstraintLogitsProcessor`; `place(table, device)` keeps each call from copying a table
+    to the device. The tables of one call have the same EOS, or none of them one. A match may have one token less than
+    `max_new_tokens`, as EOS takes a place, and `forced_bos_token_id` of an encoder-decoder model another.
+    eos_token_ids: tokens that mean EOS besides the table's and all of the generation config's; none of them stands
+    inside a match: see `ConstraintLogitsProcessor`. Tables without EOS (semantic ids) and sorted matrices are complete
+    without one, whatever the config ends with: all sequences then have the one length that
     all matches must have; in beam search they may have several.
 
     `min_new_tokens` holds where a match can be so long; in beam search it rules out all shorter ones.
@@ -91,7 +92,7 @@ def constrained_generate(
         )
     given = zip(limits_of(max_tokens, len(elements)), finite, strict=True)
     limits = [limit if not known else room if limit is None else min(limit, room) for limit, known in given]
-    constraint = BatchConstraint(elements, limits, ends, needs_eos=False)
+    constraint = BatchConstraint(tables, limits, ends, needs_eos=False)
     rows = constraint.rows(input_ids.shape[0], input_ids.device)
     if generation_config.num_beams > 1:
         _check_search(generation_config, stopping_criteria)

@@ -62,13 +62,18 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     For greedy decoding, sampling, beam search, assisted decoding; decoder-only and encoder-decoder models. Pass it as
     `logits_processor=[...]`. It may be used for any number of calls.
 
-    tables: one table for all rows, or a list with one for each element of the batch, None for no constraint; with
-    `num_beams` or `num_return_sequences` an element has several rows. max_tokens: so many tokens, EOS aside, are
-    enough for a complete match, always; one number, or one for each table. Let `max_new_tokens` be one more, so that
+    tables: one table for all rows, or a list with one for each element of the batch, None for no constraint; also what
+    `place` has put on a device, so that several processors share it. With `num_beams` or `num_return_sequences` an
+    element has several rows. max_tokens: so many tokens, EOS aside, are enough for a complete match, always; one
+    number, or one for each table. Let `max_new_tokens` be one more, so that
     EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own; pass all those that generation ends
     with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short. A text is then
     written without them, spelt another way; sequences of tokens that hold one are refused, and where a text has come to
-    nothing else, that is an error. Sorted matrices and tables without EOS need one here.
+    nothing else, that is an error.
+
+    Sorted matrices and tables without EOS need no end where all sequences are as long: pass their length to `generate`
+    as `max_new_tokens`, and `eos_token_id=None` if a token of theirs is the model's EOS. Scores are then those of the
+    sequences alone, while an end counts with its log-probability, which changes the ranking. One step more is an error.
 
     What is written begins after the prompt: with encoder-decoder models, after `decoder_input_ids`, which may hold the
     code of a language. A token that transformers forces to come first (`forced_bos_token_id` of BART and mBART) is let
@@ -79,7 +84,8 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     for all rows also leave. A row that continues none of the last call is an error, never a new text: each run of
     `generate` starts anew, whatever its prompt; in a loop of your own, call `reset` before the first call of each batch
     of prompts. With one table for each element, rows stay with their element. After its end a row gets nothing but EOS;
-    rows that are no match, with which transformers fills up its beams, may only end as well.
+    rows that are no match, with which transformers fills up its beams, may only end as well, and without an end get
+    token 0 with a score of -1e6.
 
     On an accelerator the error comes at a later call, mostly the next one, as nothing waits for the device; until then
     such a row may only end. An assistant's run starts anew where it does not continue the run that it assists.
@@ -132,6 +138,8 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
                 if known() is None:
                     self._runs.pop(key, None)
             self._runs[id(run)] = weakref.ref(run), memory
+        if compat.list_of_assisted_run(frame) is None:  # which looks one token further than it writes
+            self._constraint.check_incomplete(ids.shape[1] - memory.first)
         rows.keep(partial(self._held, rows))
         return rows.mask(scores, memory.columns[-1].state, memory.columns[-1].written)
 

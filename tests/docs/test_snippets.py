@@ -20,7 +20,7 @@ from tests.docs.pages import Block, blocks
 from tests.strategies import tokenizer_zoo
 
 SNIPPETS = blocks("python")
-PRINTED = "#> "  # begins a line of a block that says what the block prints
+PRINTED = "# > "  # begins a line of a block that says what the block prints, as ruff formats it
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +55,7 @@ def test_each_block_of_python_runs_by_itself_and_prints_what_the_page_says(block
 def test_there_are_blocks_on_the_main_pages():
     pages = {block.page.name for block in SNIPPETS}
     assert pages >= {"README.md", "first_sid_table.md", "json_with_transformers.md", "own_decoder.md", "table.md"}
+    assert sum(f"\n{PRINTED}" in block.text for block in SNIPPETS) > 20  # else no promise would be held
 
 
 def commands() -> list[tuple[str, list[str]]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ....table.states import NestedState, configuration_out_of_range
 from ...host import draw as host_draw
 from ...host import orders
+from ..device_live import DeviceLive
 from ..device_matrix import DeviceMatrix
 from ..device_table import AnyState
 from ..on_demand import OnDemandTable
@@ -36,7 +37,9 @@ def draw(
     Logits on the host alone are drawn from in this way, and none is written; elsewhere, while tracing, of other types
     and for a matrix None is returned: then it takes array operations. uniforms() returns (n, 2).
     """
-    if isinstance(dev, DeviceMatrix) or not can_draw(logits, *state, *(() if remaining is None else (remaining,))):
+    if isinstance(dev, DeviceMatrix | DeviceLive) or not can_draw(
+        logits, *state, *(() if remaining is None else (remaining,))
+    ):
         return None
     numbers = None if filters[0] == 0 else uniforms()
     if numbers is not None and not (compat.is_plain(numbers) and numbers.is_cpu):

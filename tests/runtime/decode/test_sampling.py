@@ -379,7 +379,7 @@ def test_each_row_has_its_own_constraint_wherever_it_stands(name, monkeypatch):
         bits = numpy_ops.bitmask(c.table, State(nodes), remaining)[:, 0]
         given = None if remaining is None else into(remaining)
         for narrow, temperature in itertools.product((0, 10**9), (0, 1.0)):  # wherever widths are known; never
-            monkeypatch.setattr(sampling, "_NARROW", narrow)
+            monkeypatch.setattr(sampling, "NARROW", narrow)
             options = {"ops": ops, "remaining": given, "temperature": temperature}
             found = sample(dev, into(logits), state, uniforms, **options)
             tokens, valid = out(found.tokens), out(found.valid)
@@ -413,7 +413,7 @@ def test_at_a_known_level_only_its_width_is_gathered_and_nothing_changes(name, k
         for options in ({"temperature": 0}, {"temperature": 0.7, "top_p": 0.8}):
             found = []
             for narrow in (0, 10**9):
-                monkeypatch.setattr(sampling, "_NARROW", narrow)
+                monkeypatch.setattr(sampling, "NARROW", narrow)
                 given = into(logits), State(into(nodes)), into(uniforms)
                 found.append(sample(dev, *given, ops=ops, level=level, **options))
             for field in (

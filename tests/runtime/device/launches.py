@@ -342,6 +342,10 @@ CASES: dict[str, Case] = {
     "mask_logits, remaining": lambda dev: (ops.mask_logits, (logits(dev), start(dev), numbers(ROWS))),
     "mask_logits_": lambda dev: (ops.mask_logits_, (logits(dev), start(dev))),
     "log_mass": lambda dev: (ops.log_mass, (logits(dev), start(dev))),
+    "log_probs": lambda dev: (
+        ops.log_probs,
+        (logits(dev).view(-1, LENGTH, logits(dev).shape[1]), numbers(ROWS // LENGTH, LENGTH)),
+    ),
     "allowed_tokens": lambda dev: (ops.allowed_tokens, (start(dev), BEAMS)),
     "candidates": lambda dev: (ops.candidates, (logits(dev), start(dev), BEAMS)),
     "select": select(1),
@@ -356,6 +360,7 @@ ON_THE_HOST = {"put", "at", "draw"}
 NOT_FOR = {
     ("end_scores", "trie"), ("end_scores", "matrix"),  # there is no EOS
     *itertools.product(("allowed_tokens",), ("graph", "nested", "arena")),  # wider than is known
+    ("log_probs", "arena"),  # as of a nested table
     *itertools.product(("contains",), ("graph", "nested", "arena")),  # `advance`, again and again
     *itertools.product(("select, level 2", "select, last level"), ("graph", "nested", "arena")),  # levels are alike
 }  # fmt: skip

@@ -120,6 +120,10 @@ CASES: dict[str, Case] = {
     "mask_logits": lambda dev: (with_budgets(ops.mask_logits), (logits_of(dev), state_of(dev), numbers(ROWS))),
     "mask_logits_": lambda dev: (ops.mask_logits_, (logits_of(dev, jnp.bfloat16), state_of(dev))),
     "log_mass": lambda dev: (ops.log_mass, (logits_of(dev), state_of(dev))),
+    "log_probs": lambda dev: (
+        jax.grad(lambda dev, logits, tokens: ops.log_probs(dev, logits, tokens).sum(), argnums=1),
+        (jax.ShapeDtypeStruct((BATCH, BEAMS, dev.vocab_size), jnp.float32), numbers(BATCH, BEAMS)),
+    ),
     "allowed_tokens": lambda dev: (
         with_budgets(lambda dev, state, *room: ops.allowed_tokens(dev, state, 5, *room)),
         (state_of(dev), numbers(ROWS)),

@@ -21,6 +21,7 @@ from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, 
 
 from maskwright.runtime.integrations import batch, processor  # noqa: E402
 from maskwright.runtime.integrations.generate import constrained_generate  # noqa: E402
+from maskwright.runtime.integrations.placed import place  # noqa: E402
 from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor  # noqa: E402
 from maskwright.runtime.integrations.tree_beams import tree_beam_search  # noqa: E402
 
@@ -501,7 +502,6 @@ def test_assisted_decoding_under_a_sorted_matrix_goes_forth_and_back():
 def test_what_is_refused_of_a_table_without_eos_is_refused_of_a_sorted_matrix():
     _, *both = sids()
     attempts = (
-        lambda one: ConstraintLogitsProcessor(one),
         lambda one: ConstraintLogitsProcessor(one, max_tokens=3, eos_token_ids=EOS),
         lambda one: ConstraintLogitsProcessor([one, table()]),
         lambda one: ConstraintLogitsProcessor(one, eos_token_ids=EOS)(torch.zeros(2, 3).long(), torch.randn(2, 19)),
@@ -913,6 +913,101 @@ def test_tables_without_eos_are_complete_without_one(options):
         assert {tuple(row) for row in out[:, 4:].tolist()} <= set(map(tuple, sids.tolist()))
 
 
+@pytest.mark.parametrize("make", [mw.compile_sids, mw.sort_sids])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_processor_needs_no_end_where_all_sequences_are_as_long(mode, make):
+    """Even where semantic ids hold the token that ends the model's other texts."""
+    sids = np.random.default_rng(0).integers(0, 12, (30, 3))
+    inputs, options = small_inputs(), {**MODES[mode], "max_new_tokens": 3, "eos_token_id": None}
+    for tables in (make(sids, 12), [make(sids, 12), make(sids[:4], 12)]):
+        processor = ConstraintLogitsProcessor(tables)
+        out = generate(llama(12), inputs, logits_processor=[processor], **options)[:, 4:]
+        per = len(out) // 2
+        assert {tuple(row) for row in out[:per].tolist()} <= set(map(tuple, sids.tolist()))
+        of_second = sids[:4] if isinstance(tables, list) else sids
+        assert {tuple(row) for row in out[per:].tolist()} <= set(map(tuple, of_second.tolist()))
+
+
+def test_without_an_end_transformers_ranks_by_the_sequences_alone():
+    sids = np.unique(np.random.default_rng(0).integers(0, 12, (30, 3)), axis=0)
+    model = llama(12).double()
+    out = generate(
+        model, small_inputs(), logits_processor=[ConstraintLogitsProcessor(mw.compile_sids(sids, 12))], num_beams=30,
+        num_return_sequences=5, max_new_tokens=3, eos_token_id=None, length_penalty=0.0, return_dict_in_generate=True,
+        output_scores=True,
+    )  # fmt: skip
+    for i in range(2):
+        with torch.no_grad():
+            expected = brute_force(model, small_inputs(), i, sorted(map(tuple, sids.tolist())), 0.0, ())[:5]
+        assert [tuple(row) for row in out.sequences[5 * i : 5 * i + 5, 4:].tolist()] == [s for _, s in expected]
+        np.testing.assert_allclose(out.sequences_scores[5 * i : 5 * i + 5], [score for score, _ in expected], rtol=1e-5)
+    model.float()
+
+
+def test_where_an_endless_table_has_too_few_sequences_the_rest_sinks():
+    few = mw.compile_sids([[1, 2, 3], [4, 5, 6]], 12)
+    for more in ({}, {"do_sample": True}):
+        out = generate(
+            llama(12), small_inputs(), logits_processor=[ConstraintLogitsProcessor(few)], num_beams=4,
+            num_return_sequences=4, max_new_tokens=3, eos_token_id=None, return_dict_in_generate=True,
+            output_scores=True, **more,
+        )  # fmt: skip
+        scores = out.sequences_scores.view(2, 4)
+        assert few.contains(out.sequences[:, 4:]).reshape(2, 4)[:, :2].all()
+        assert not scores.isnan().any()
+        assert (scores[:, 2:] < scores[:, 1:2] - 1000).all()
+
+
+def test_assisted_decoding_needs_no_end_either():
+    of_table = mw.compile_sids([[5, 7, 3, 5], [5, 7, 3, 7], [3, 5, 5, 7]], 25)
+    inputs = {"input_ids": torch.tensor([[5, 5, 7, 3, 5, 5, 7, 3]]), "attention_mask": torch.ones(1, 8)}
+    options = {"max_new_tokens": 4, "eos_token_id": None}
+    found = [
+        generate(llama(25), inputs, logits_processor=[ConstraintLogitsProcessor(of_table)], **options, **more)
+        for more in (
+            {},
+            {"prompt_lookup_num_tokens": 3},
+            {"prompt_lookup_num_tokens": 3, "do_sample": True, "top_k": 1},
+        )
+    ]
+    assert torch.equal(*found[:2])
+    assert torch.equal(*found[1:])
+    assert of_table.contains(found[0][:, 8:]).all()
+
+
+@pytest.mark.parametrize("make", [mw.compile_sids, mw.sort_sids])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+def test_a_placed_table_is_copied_once(make, options, monkeypatch):
+    sids = np.random.default_rng(0).integers(0, 12, (30, 3))
+    given = {**options, "max_new_tokens": 3, "custom_generate": constrained_generate}
+    expected = generate(llama(12), small_inputs(), tables=make(sids, 12), **given)
+    lies = place(make(sids, 12))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("the table is put again")
+
+    monkeypatch.setattr("maskwright.runtime.torch_ops.put", fail)
+    assert torch.equal(generate(llama(12), small_inputs(), tables=lies, **given), expected)
+    assert torch.equal(generate(llama(12), small_inputs(), tables=[lies, lies], **given), expected)
+    processor = ConstraintLogitsProcessor(lies, max_tokens=3)
+    by_processor = generate(
+        llama(12), small_inputs(), logits_processor=[processor], max_new_tokens=3, eos_token_id=None, **options
+    )  # fmt: skip
+    assert lies.table.contains(by_processor[:, 4:]).all()
+
+
+def test_a_placed_table_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"needs distances: place\(table, budgets=True\)"):
+        generate(llama(12), small_inputs(), custom_generate=constrained_generate,
+                 tables=place(mw.compile_sids([[1, 2]], 12), budgets=False), max_new_tokens=3)  # fmt: skip
+    with pytest.raises(ValueError, match="the table is on meta, the model's scores are on cpu"):
+        generate(llama(12), small_inputs(), custom_generate=constrained_generate,
+                 tables=place(mw.compile_sids([[1, 2]], 12), "meta"), max_new_tokens=3)  # fmt: skip
+    endless = mw.compile_grammar('start: "a" start "b" | "b" start "a" | start start | "cd"', letters())
+    with pytest.raises(mw.ConstraintError, match="read on demand, anew in each call"):
+        place(endless)
+
+
 @pytest.mark.parametrize("mode", ["greedy", "sampling", "beams", "beams, long first"])
 def test_a_first_token_that_transformers_forces_is_let_pass(mode):
     vocab = vocabulary()
@@ -959,8 +1054,17 @@ def test_wrong_use_is_refused():
         ConstraintLogitsProcessor([table(), table()], max_tokens=[3])
     with pytest.raises(ValueError, match="tables is empty"):
         ConstraintLogitsProcessor([])
-    with pytest.raises(ValueError, match=r"table 0 has no EOS.*which is the eos of the Vocabulary"):
-        ConstraintLogitsProcessor(mw.compile_sids([[1, 2]], 9))
+    with pytest.raises(ValueError, match=r"table 0 has no EOS and its sequences differ.*which is the eos of the Vocab"):
+        ConstraintLogitsProcessor(mw.compile_sequences([[1, 2], [3]], vocab_size=9))
+    of_two = mw.compile_sids([[1, 2]], 9)
+    for beside in (None, mw.compile_sids([[1, 2, 3]], 9), mw.compile_sids([[1, 2]], 9, eos=3), table()):
+        with pytest.raises(ValueError, match="others here have other lengths or an end"):
+            ConstraintLogitsProcessor([of_two, beside])
+    at_end = ConstraintLogitsProcessor(of_two)
+    for tokens in ([5], [5, 1]):
+        at_end(torch.tensor([tokens]), torch.zeros(1, 9))
+    with pytest.raises(ValueError, match=r"complete after 2 tokens.*pass max_new_tokens=2 to generate"):
+        at_end(torch.tensor([[5, 1, 2]]), torch.zeros(1, 9))
     with pytest.raises(ValueError, match="must not be negative"):
         ConstraintLogitsProcessor(table(), eos_token_ids=-1)
 

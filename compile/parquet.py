@@ -1,0 +1,148 @@
+"""Reading codes and item ids from Parquet files, batch by batch: what is held is the result and one batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..automata.sequence_sort import Progress
+from ..errors import ConstraintError, DataError, MissingDependencyError
+from ..table.item_ids import ItemIds
+from ..vocabulary.vocabulary import Vocabulary
+from .sequences import rectangle
+from .token_names import is_text, tokens_of_names
+
+_BATCH = 1 << 17  # rows read at once
+
+
+class Batch(NamedTuple):
+    """Rows that follow each other."""
+
+    first: int  # the number of the first of them among all rows
+    codes: NDArray[Any]  # (n, L)
+    ids: ItemIds  # (n,)
+
+    def check_length(self, length: int) -> None:
+        """Raise ConstraintError unless semantic IDs are as long as those before."""
+        if self.codes.shape[1] != length:
+            raise ConstraintError(
+                f"row {self.first} has {self.codes.shape[1]} codes, row 0 has {length}: semantic IDs have one length"
+            )
+
+
+class ParquetRows:
+    """The rows of a Parquet file, or of all in a folder and those below it: files by their paths, rows as they stand.
+
+    sids: one column of lists of codes, or several of one code each; or of names of tokens, which `vocabulary` knows.
+    items: the column of ids, integers or strings.
+
+    Raises MissingDependencyError without pyarrow, FileNotFoundError, ConstraintError for a column that a file lacks,
+    DataError for a file that cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        sids: str | Sequence[str],
+        items: str,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        try:
+            import pyarrow.parquet as pq
+        except ModuleNotFoundError:
+            raise MissingDependencyError(
+                f"reading {os.fspath(source)} needs pyarrow: pip install 'maskwright[arrow]'"
+            ) from None
+        self._pq, self._vocabulary = pq, vocabulary
+        self._sids, self._items = [sids] if isinstance(sids, str) else list(sids), items
+        self._files = _files(Path(source))
+        self.count, self.are_names = 0, False
+        for path in self._files:
+            with _reading(path), pq.ParquetFile(path) as file:
+                schema, rows = file.schema_arrow, file.metadata.num_rows
+            for name in (*self._sids, items):
+                if name not in schema.names:
+                    raise ConstraintError(f"{path} has no column {name!r}; it has {', '.join(schema.names)}")
+            self.are_names |= any(is_text(schema.field(name).type) for name in self._sids)
+            self.count += rows
+
+    def batches(self, progress: Progress | None = None) -> Iterator[Batch]:
+        """Yield all rows in order, and tell `progress` how many have been read."""
+        first = 0
+        for path in self._files:
+            begin = first
+            for part in self._parts(path):
+                try:
+                    codes, ids = self._codes(part), ItemIds.of(part.column(self._items))
+                except ConstraintError as error:
+                    where = f"{path}, counting from row {first - begin}" if first > begin else f"{path}"
+                    raise ConstraintError(f"{where}: {error.message}", remedies=error.remedies) from None
+                yield Batch(first, codes, ids)
+                first += len(part)
+                if progress is not None:
+                    progress("reading", first, self.count)
+
+    def _codes(self, part: Any) -> NDArray[Any]:
+        """Return the codes of a batch (n, L)."""
+        if self.are_names:
+            columns = [part.column(name) for name in self._sids]
+            named = columns[0] if len(columns) == 1 else list(zip(*(c.to_pylist() for c in columns), strict=True))
+            return tokens_of_names(named, self._vocabulary)
+        if len(self._sids) == 1:
+            return rectangle(part.column(self._sids[0]))
+        columns = []
+        for name in self._sids:
+            column = part.column(name)
+            if column.null_count:
+                row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+                raise ConstraintError(f"row {row} of column {name!r} is null: drop it or give it a code")
+            array = column.to_numpy(zero_copy_only=False)
+            if array.dtype.kind not in "iu":
+                raise ConstraintError(f"column {name!r} holds {column.type}: codes must be integers")
+            columns.append(array)
+        return np.stack(columns, axis=1)
+
+    def _parts(self, path: Path) -> Iterator[Any]:
+        """Yield the batches of a file that have rows."""
+        with _reading(path):
+            parts = self._pq.ParquetFile(path).iter_batches(_BATCH, columns=[*self._sids, self._items])
+        while True:
+            with _reading(path):
+                part = next(parts, None)
+            if part is None:
+                return
+            if len(part):
+                yield part
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise DataError for what pyarrow cannot read."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _files(source: Path) -> list[Path]:
+    """Return the Parquet files of a source, in the order of their paths, but none whose name begins with . or _."""
+    if not source.is_dir():
+        if not source.exists():
+            raise FileNotFoundError(f"there is no file and no folder {source}")
+        return [source]
+    found = [
+        path
+        for path in sorted(source.rglob("*.parquet"))
+        if not any(part.startswith((".", "_")) for part in path.relative_to(source).parts)
+    ]
+    if not found:
+        raise FileNotFoundError(f"there is no file *.parquet in {source}")
+    return found

@@ -1,0 +1,134 @@
+"""Ids of items, integers or strings, one for each input row of a set: few bytes an id, and no object a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConstraintError
+
+ItemId = int | str
+
+
+@dataclass(frozen=True, eq=False)
+class ItemIds:
+    """N ids. Integers have 64 bits; strings lie in one text of UTF-8, with where each begins."""
+
+    numbers: NDArray[np.int64] | None  # (N,), of integers
+    text: NDArray[np.uint8] | None  # (K,), of strings
+    starts: NDArray[np.int64] | None  # (N + 1,), of strings
+
+    @classmethod
+    def of(cls, ids: Any) -> ItemIds:
+        """Return ids from an array, a list or an Arrow column of integers or of strings.
+
+        Raises ConstraintError naming the row of an id that is null or neither.
+        """
+        if type(ids).__module__.split(".")[0] == "pyarrow":
+            return _from_arrow(ids)
+        if isinstance(ids, (list, tuple)) and any(isinstance(value, str) for value in ids[:1]):
+            return _from_strings(list(ids))  # an array would have the longest's room for each
+        array = ids if isinstance(ids, np.ndarray) else np.asarray(ids, None if len(ids) else np.int64)
+        if array.ndim != 1:
+            raise ConstraintError(f"item ids must have shape (N,), not {array.shape}")
+        if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+            row = int(array.argmax())
+            raise ConstraintError(f"row {row} has item id {array[row]}: integers must fit 64 bits with a sign")
+        if array.dtype.kind in "iu":
+            return cls(array.astype(np.int64), None, None)
+        values = list(ids) if array.dtype.kind in "US" and not isinstance(ids, np.ndarray) else array.tolist()
+        return _from_strings(values)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ItemIds]) -> ItemIds:
+        """Return the ids of several parts, one behind the other. Raises ConstraintError for a mix of kinds."""
+        if all(part.numbers is not None for part in parts):
+            return cls(np.concatenate([part.numbers for part in parts if part.numbers is not None]), None, None)
+        texts = [part.text for part in parts if part.text is not None]
+        if len(texts) < len(parts):
+            raise ConstraintError("item ids are integers in one part and strings in another: make all of them one kind")
+        lengths = [np.diff(part.starts) for part in parts if part.starts is not None]
+        return cls(None, np.concatenate(texts), np.append(0, np.cumsum(np.concatenate(lengths))))
+
+    @classmethod
+    def from_names(cls, arrays: dict[str, NDArray[Any]]) -> ItemIds:
+        """Return the ids that `by_name` named."""
+        return cls(arrays.get("items.numbers"), arrays.get("items.text"), arrays.get("items.starts"))
+
+    def by_name(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by the names that they have in a file."""
+        named = {"items.numbers": self.numbers, "items.text": self.text, "items.starts": self.starts}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def __len__(self) -> int:
+        if self.numbers is not None:
+            return len(self.numbers)
+        return 0 if self.starts is None else len(self.starts) - 1
+
+    def __iter__(self) -> Iterator[ItemId]:
+        return iter(self.at(np.arange(len(self))))
+
+    def __getitem__(self, row: int) -> ItemId:
+        return self.at(np.array([range(len(self))[row]]))[0]
+
+    def at(self, rows: NDArray[Any]) -> list[ItemId]:
+        """Return the ids of rows (n,)."""
+        if self.numbers is not None:
+            return list(self.numbers[rows].tolist())
+        assert self.text is not None
+        assert self.starts is not None
+        bounds = zip(self.starts[rows].tolist(), self.starts[rows + 1].tolist(), strict=True)
+        return [self.text[begin:end].tobytes().decode() for begin, end in bounds]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all ids."""
+        return sum(array.nbytes for array in self.by_name().values())
+
+    def __repr__(self) -> str:
+        kind = "integers" if self.numbers is not None else "strings"
+        return f"ItemIds({len(self):,} {kind}, {self.nbytes:,} bytes)"
+
+
+def _from_strings(values: list[Any]) -> ItemIds:
+    """Return ids that must be strings."""
+    encoded = []
+    for row, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ConstraintError(f"row {row} has item id {value!r}: all ids must be integers, or all strings")
+        encoded.append(value.encode("utf-8", "strict"))
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    return ItemIds(None, np.frombuffer(b"".join(encoded), np.uint8), np.append(0, np.cumsum(lengths)))
+
+
+def _from_arrow(column: Any) -> ItemIds:
+    """Return the ids of an Arrow column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(column, pa.ChunkedArray):
+        return ItemIds.joined([_from_arrow(chunk) for chunk in column.chunks]) if column.num_chunks else ItemIds.of([])
+    if not isinstance(column, pa.Array):
+        raise ConstraintError(
+            f"a pyarrow {type(column).__name__} was given: pass one column of it, such as table['id']"
+        )
+    if column.null_count:
+        raise ConstraintError(f"row {pc.index(column.is_null(), True).as_py()} has no item id: drop it or give it one")
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_integer(column.type):
+        return ItemIds.of(column.to_numpy(zero_copy_only=False))
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise ConstraintError(f"the column of item ids holds {column.type}: ids must be integers or strings")
+    column = column.cast(pa.large_string())
+    count, first = len(column), column.offset
+    _, offsets, text = column.buffers()
+    if not count:
+        return ItemIds(None, np.empty(0, np.uint8), np.zeros(1, np.int64))
+    starts = np.frombuffer(offsets, np.int64, count + 1, 8 * first)
+    held = np.empty(0, np.uint8) if text is None else np.frombuffer(text, np.uint8)[starts[0] : starts[-1]]
+    return ItemIds(None, held.copy(), starts - starts[0])
