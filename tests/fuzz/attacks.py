@@ -157,6 +157,46 @@ _SCHEMAS: dict[str, Callable[[], Any]] = {
     "a formula of parity": lambda: {
         "allOf": [{"oneOf": [{"required": [f"k{n}"]}, {"required": [f"k{(n + 1) % 16}"]}]} for n in range(16)],
     },
+    "60 required keys": lambda: {
+        "properties": {f"k{n}": {"enum": [n]} for n in range(60)}, "required": [f"k{n}" for n in range(0, 60, 2)],
+    },
+    "patterns of which one holds": lambda: {"oneOf": [{"pattern": f"a{{{n}}}.*b{n}"} for n in range(1, 60)]},
+    "patterns that all hold": lambda: {"allOf": [{"pattern": f"[a-{chr(98 + n)}]{{{n + 1}}}"} for n in range(24)]},
+    "lookarounds in a long string": lambda: {
+        "pattern": "(?=.*a)(?=.*b)(?!.*c.{9})", "minLength": 300, "maxLength": 900,
+    },
+    "formats that all hold": lambda: {"allOf": [{"format": each} for each in ("date", "time", "uri", "email", "ipv4")]},
+    "formats of which none holds": lambda: {
+        "not": {"anyOf": [{"format": each} for each in ("date-time", "uri", "idn-email", "ipv6", "uuid", "hostname")]},
+    },
+    "20,000 first items": lambda: {"prefixItems": [{"const": n} for n in range(20_000)], "items": False},
+    "5,000 objects in an enum": lambda: {"enum": [{"a": n, "b": [n % 7, {"c": str(n)}]} for n in range(5_000)]},
+    "one of 300 constants, by not": lambda: {"not": {"not": {"not": {"enum": [f"w{n * 31}" for n in range(300)]}}}},
+    "steps of tiny numbers": lambda: {"minimum": 1e-200, "maximum": 1e-198, "multipleOf": 1e-202},
+    "a pattern of 1,000,000,000 characters": lambda: {"pattern": "^[a-c]*$", "minLength": 10**9},
+    "keys that double by level": lambda: {
+        "$ref": "#/$defs/d0",
+        "$defs": {
+            **{
+                f"d{n}": {
+                    "properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}, "b": {"$ref": f"#/$defs/d{n + 1}"}},
+                    "minProperties": n % 3, "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+                }
+                for n in range(60)
+            },
+            "d60": True,
+        },
+    },
+    "dependencies of schemas in a chain": lambda: {
+        "dependentSchemas": {f"k{n}": {"required": [f"k{n + 1}"], "maxProperties": 40 - n} for n in range(40)},
+    },
+    "unevaluated within recursion": lambda: {
+        "anyOf": [{"properties": {f"k{n}": {"$ref": "#"}}, "required": [f"k{n}"]} for n in range(12)],
+        "unevaluatedProperties": {"type": "integer"}, "minProperties": 3,
+    },
+    "contains many that overlap": lambda: {
+        "allOf": [{"contains": {"multipleOf": n}, "minContains": 2, "maxContains": 4} for n in (2, 3, 5, 7)],
+    },
     **{
         f"{keyword} of {n:,} digits": partial(long_number, n, keyword)
         for keyword in ("minimum", "const", "multipleOf", "minLength", "maxItems")
@@ -184,6 +224,10 @@ _PATTERNS: dict[str, Callable[[], Any]] = {
     "100,000 alternatives": lambda: "|".join(f"w{n * 7919}" for n in range(100_000)),
     "stars in stars": lambda: "(?:" * 200 + "a*" + ")*" * 200,
     "any of 3,000": lambda: ".{3000}",
+    "classes that differ by one character": lambda: "|".join(f"[^{chr(0x4E00 + n)}]x{{{n}}}" for n in range(300)),
+    "ignoring case of all letters": lambda: r"(?i:[\u0100-\U0010ffff]{1,300})",
+    "lookarounds that count": lambda: "(?=.{50,900}$)(?!.*aa.{12}b)[ab]*",
+    "words at both ends": lambda: r"(?:\b\w{1,50}\b\W?){1,50}",
     "unicode words counted": lambda: r"\w{1,400}",
 }
 
@@ -198,6 +242,12 @@ _GRAMMARS: dict[str, Callable[[], Any]] = {
     "terminals that double 60 times": lambda: (
         "start: T0\n" + "\n".join(f"T{n}: T{n + 1} T{n + 1}" for n in range(60)) + '\nT60: "a"'
     ),
+    "priorities of lookarounds": partial("start: (A | B | C)+\n{}".format, "\n".join(
+        f"{name}.{n}: /(?!{name}{{3}}).{{1,{9 * n}}}(?=[a-c])/" for n, name in enumerate("ABC", 1)
+    )),
+    "templates of templates": partial('start: t0{{"a"}}\n{}\nt12{{x}}: x'.format, "\n".join(
+        f"t{n}{{x}}: t{n + 1}{{x}} | t{n + 1}{{t{n + 1}{{x}}}}" for n in range(12)
+    )),
     "a rule 5,000 long": lambda: "start: " + "r " * 5_000 + '\nr: "a"?',
     "counts within counts": lambda: 'start: ((("a"~1..99)~1..99)~1..99)~1..99',
     "a count of 5,000 digits": lambda: 'start: "a"~' + "9" * 5_000,
@@ -210,7 +260,7 @@ _GRAMMARS: dict[str, Callable[[], Any]] = {
     "left recursion 300 deep": lambda: (
         "start: r0\n" + "\n".join(f'r{n}: r{(n + 1) % 300} "{chr(97 + n % 26)}" | "x{n}"' for n in range(300))
     ),
-}
+}  # fmt: skip
 
 _TAGS: dict[str, Callable[[], Any]] = {
     "500 tags": partial(tags, 500),
