@@ -104,7 +104,7 @@ def test_a_full_delta_names_compaction_and_takes_nothing():
     live.insert([[0, 0, i] for i in range(3)])
     for rows, message in (
         ([[2, 0, 0], [3, 0, 0]], "the delta is full: it has 3 of 4 sequences"),
-        ([[0, 0, 8]], "full at depth 2: a prefix has 4 of its sequences, 3 fit"),
+        ([[0, 0, 8]], "full at depth 2: a prefix would have more than 3 of its"),
     ):
         with pytest.raises(mw.ConstraintError, match=message) as found:
             live.insert(rows)
@@ -374,3 +374,26 @@ def test_an_update_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
         c.live.insert([[1, 2, 3, 4]])
     assert c.live.publish().num_sequences == len(c.items)
     assert (tmp_path / "log").stat().st_size == size
+
+
+def test_a_prefix_never_has_more_rows_of_a_delta_than_a_step_reads():
+    rng = np.random.default_rng(8)
+    for widths in ((400, 400, 9, 4), (400, 90, 20, 2), (120, 40, 40, 40)):
+        live, rows = mw.LiveSids(mw.sort_sids([[9, 9, 9, 9]], 10), capacity=400, widths=widths), set()
+        refused = 0
+        for _ in range(150):
+            new = rng.integers(0, 5, (int(rng.integers(1, 6)), 4))
+            grown = rows | set(map(tuple, new.tolist()))
+            fits = all(
+                max(Counter(row[:depth] for row in grown).values()) <= width for depth, width in enumerate(widths)
+            )
+            if fits:
+                live.insert(new)
+                rows = grown
+            else:
+                with pytest.raises(mw.ConstraintError, match="full"):
+                    live.insert(new)
+                refused += 1
+            assert live.num_delta == len(rows)
+        assert refused
+        assert live.publish().contains([*rows]).all()
