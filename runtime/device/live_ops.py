@@ -59,8 +59,8 @@ def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: t
 def _widths(dev: DeviceLive, depth: int | None = None) -> tuple[int, int]:
     """Return how many places are read of base and delta at a depth, or at any that has no masks."""
     depths = range(dev.base.masked, dev.length) if depth is None else [depth]
-    base = max((dev.base.read(level) for level in depths), default=0)
-    return base, max((dev.delta.widths[level] for level in depths), default=0)
+    base = max([0, *[dev.base.read(level) for level in depths]])  # torch.compile knows no max with a default
+    return base, max([0, *[dev.delta.widths[level] for level in depths]])
 
 
 def _mask(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, going: Array) -> Array:

@@ -397,3 +397,34 @@ def test_a_prefix_never_has_more_rows_of_a_delta_than_a_step_reads():
             assert live.num_delta == len(rows)
         assert refused
         assert live.publish().contains([*rows]).all()
+
+
+def test_torch_traces_nothing_again_for_updates_filters_and_compaction():
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+
+    c = Changing("skewed", 9)
+    traced = []
+
+    def count(graph: Any, _: Any) -> Any:
+        traced.append(1)
+        return graph.forward
+
+    @torch.compile(backend=count, fullgraph=True, dynamic=False)
+    def masked(dev: Any, logits: Any) -> Any:
+        return torch_ops.mask_logits(dev, logits, torch_ops.start(dev, 2))
+
+    logits = torch.zeros(2, c.vocab)
+    dev, plain = torch_ops.put(c.live.publish()), torch_ops.put(c.base)
+    for step in range(4):
+        c.update()
+        if step == 2:
+            c.live.compact()
+        dev = torch_ops.refreshed(dev, c.live.publish())
+        allowed = np.flatnonzero(masked(dev, logits)[0].numpy() > -np.inf).tolist()
+        assert allowed == sorted({row[0] for row in c.items})
+    assert len(traced) == 1
+    for seed in range(3):
+        keep = np.random.default_rng(seed).random((2, c.base.num_items)) < 0.1
+        masked(torch_ops.filtered(plain, [mw.filter_sids(c.base, each) for each in keep]), logits)
+    assert len(traced) == 2
