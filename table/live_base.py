@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .filter_bits import mark
+from .filter_bits import mark_runs
 from .first_rows import first_rows
 from .sorted_matrix import SortedMatrix
 
@@ -129,7 +129,7 @@ class LiveBase:
         for span, rows in zip(self.shape.firsts, self.first_rows, strict=True):
             if span is not None and rows is not None:
                 ends = np.append(rows, self.matrix.num_sequences).astype(np.int32)
-                mark(bits, ends, np.arange(span[0], span[0] + rows.size, dtype=np.int32), out)
+                mark_runs(bits, ends, span[0], out)
         return out
 
     def allow(self, rows: NDArray[Any], masks: Masks) -> None:
