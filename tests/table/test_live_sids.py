@@ -14,6 +14,7 @@ from maskwright.errors import TableFileError
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.table import live_base, update_log
+from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, backend, out
 from tests.table.test_sorted_matrix import some_logits
 
@@ -144,9 +145,10 @@ def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, into: Any) 
     return state
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [(n, k) for n in ALL for k in KINDS if n != "jax" or k == "skewed"]
-)  # compiling takes JAX seconds
+@pytest.mark.parametrize(  # compiling takes JAX seconds
+    ("name", "kind"),
+    marked([(n, k) for n in ALL for k in KINDS if n != "jax" or k == "skewed"], slow=[("jax", "skewed")]),
+)
 def test_operations_agree_with_the_table_of_what_is_in_the_set(name, kind):
     c, (ops, into) = Changing(kind, 1), backend(name)
     dev = ops.put(c.live.publish())
