@@ -79,3 +79,37 @@ def mark(words: Any, start: Any, at: Any, out: Any) -> None:
             held, bits = place >> 5, np.uint32(0)
         bits |= np.uint32(found != 0) << np.uint32(place & 31)
     out[held] |= bits
+
+
+@kernel
+def mark_runs(words: Any, start: Any, begin: Any, out: Any) -> None:
+    """Set bit begin + k of out where words have a bit in start[k] .. start[k + 1]; start: (K + 1,).
+
+    Where 32 runs of one row each make up a word, their bits are copied at once: deep in a set most runs are of one row.
+    """
+    final, count = words.size - 1, start.size - 1
+    k = 0
+    while k < count:
+        low = np.int64(start[k])
+        first = low >> 5
+        window = np.uint64(words[first]) | (np.uint64(words[min(first + 1, final)]) << np.uint64(32))
+        found = window >> np.uint64(low & 31)
+        place = begin + k
+        if place & 31 == 0 and k + 32 <= count and start[k + 32] - start[k] == 32:
+            out[place >> 5] = np.uint32(found & np.uint64(0xFFFFFFFF))
+            k += 32
+            continue
+        high = np.int64(start[k + 1])
+        if high - low <= 32:
+            found &= (np.uint64(1) << np.uint64(high - low)) - np.uint64(1)
+        else:
+            found &= np.uint64(0xFFFFFFFF)
+            last = high >> 5
+            w = first + 1
+            while found == 0 and w < last:
+                found = np.uint64(words[w])
+                w += 1
+            if found == 0:
+                found = np.uint64(words[last] & ((np.uint32(1) << np.uint32(high & 31)) - np.uint32(1)))
+        out[place >> 5] |= np.uint32(found != 0) << np.uint32(place & 31)
+        k += 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .filter_bits import mark
+from .filter_bits import mark_runs
 from .first_rows import first_rows
 from .sorted_matrix import SortedMatrix
 
@@ -129,7 +129,7 @@ class LiveBase:
         for span, rows in zip(self.shape.firsts, self.first_rows, strict=True):
             if span is not None and rows is not None:
                 ends = np.append(rows, self.matrix.num_sequences).astype(np.int32)
-                mark(bits, ends, np.arange(span[0], span[0] + rows.size, dtype=np.int32), out)
+                mark_runs(bits, ends, span[0], out)
         return out
 
     def allow(self, rows: NDArray[Any], masks: Masks) -> None:
@@ -144,11 +144,11 @@ class LiveBase:
         """Forbid in masks what only rows (N, L) had that are gone; in_delta says whether a delta has a prefix."""
         begins = self.matrix.first_row_of
         column = self.matrix.columns[min(1, self.matrix.length - 1)]
-        for prefix in np.unique(lost[:, : self.shape.masked], axis=0):
-            first = int(prefix[0])
+        for tokens in set(map(tuple, lost[:, : self.shape.masked].tolist())):
+            prefix, first = np.array(tokens, lost.dtype), tokens[0]
             low, high = int(begins[first]), int(begins[first + 1])
             if self.shape.masked == 2:
-                second = int(prefix[1])
+                second = tokens[1]
                 run = column[low:high]
                 low, high = low + int(run.searchsorted(prefix[1])), low + int(run.searchsorted(prefix[1], "right"))
                 if any_bit(bits, low, high) or in_delta(prefix):

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
+from .delta_rows import crowded, place_rows, splice
 from .live_base import BaseShape, LiveBase
-from .sorted_matrix import SortedMatrix, measure
+from .sorted_matrix import SortedMatrix
 from .transition_table import integer_vocabulary
 from .update_log import DELETE, INSERT, UpdateLog
 
@@ -104,25 +105,34 @@ class _Delta:
     """Rows in order that the base does not have, none of them twice; arrays are replaced, never written to."""
 
     rows: Rows  # (D, L)
-    keys: NDArray[Any]  # (D,)
     counts: NDArray[np.int64]  # (D,) items of each
 
-    def find(self, keys: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return where keys stand or would stand, and whether they are there."""
-        at = np.searchsorted(self.keys, keys)
-        there = np.zeros(len(keys), np.bool_)
-        inside = at < len(self.keys)
-        there[inside] = self.keys[at[inside]] == keys[inside]
+    def find(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return where rows (N, L) stand or would stand, and whether they are there."""
+        at, there = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
+        place_rows(self.rows, np.ascontiguousarray(rows), at, there)
         return at, there
 
     def has_prefix(self, prefix: Rows) -> bool:
         """Return whether a row begins with a prefix (d,)."""
-        length, depth = self.rows.shape[1], len(prefix)
-        bounds = np.zeros((2, length), self.rows.dtype)
-        bounds[:, :depth] = prefix
-        bounds[1, depth:] = np.iinfo(bounds.dtype).max
-        low, high = keys_of(bounds)
-        return bool(np.searchsorted(self.keys, low, "left") < np.searchsorted(self.keys, high, "right"))
+        bounds = np.zeros((2, self.rows.shape[1]), self.rows.dtype)
+        bounds[:, : len(prefix)] = prefix
+        bounds[1, len(prefix) :] = np.iinfo(bounds.dtype).max
+        at, there = self.find(bounds)
+        return bool(at[0] < at[1] or there[1])
+
+    def with_rows(self, at: NDArray[np.int64], rows: Rows, counts: NDArray[np.int64]) -> _Delta:
+        """Return a delta with rows (k, L) and how many items each has, which stand before its rows at (k,)."""
+        if not len(rows):
+            return self
+        out = np.empty((len(self.rows) + len(rows), rows.shape[1]), rows.dtype)
+        made = np.empty(len(out), np.int64)
+        splice(self.rows, self.counts, at, np.ascontiguousarray(rows), counts, out, made)
+        return _Delta(out, made)
+
+    def without(self, at: NDArray[np.int64]) -> _Delta:
+        """Return a delta without the rows at (k,)."""
+        return _Delta(np.delete(self.rows, at, axis=0), np.delete(self.counts, at)) if at.size else self
 
 
 class LiveSids:
@@ -167,7 +177,8 @@ class LiveSids:
         self._widths = tuple(min(capacity, width) for width in (bounds if widths is None else widths))
         if len(self._widths) != base.length or min(self._widths) < 1:
             raise ValueError(f"widths must be {base.length} positive numbers, one for each depth, not {widths!r}")
-        self._set_base(self._base, self._base.item_counts())
+        counts = self._base.item_counts()
+        self._set_base(self._base, counts, _parts(self._base, counts))
         self._delta = self._empty()
         self._epoch = 0
         self._log = None
@@ -179,12 +190,12 @@ class LiveSids:
 
     def _empty(self) -> _Delta:
         rows = np.empty((0, self._base.matrix.length), self._base.matrix.columns.dtype)
-        return _Delta(rows, keys_of(rows), np.empty(0, np.int64))
+        return _Delta(rows, np.empty(0, np.int64))
 
-    def _set_base(self, base: LiveBase, counts: NDArray[np.int32]) -> None:
+    def _set_base(self, base: LiveBase, counts: NDArray[np.int32], parts: tuple[Any, Any, Any]) -> None:
+        """Begin with a base, the items of each of its sequences, and `_parts` of both."""
         self._base, self._counts = base, counts
-        self._bits = base.bits_of(counts > 0)
-        self._masks, self._firsts = base.masks_of(self._bits), base.firsts_of(self._bits)
+        self._bits, self._masks, self._firsts = parts
         self._base_changed = True
 
     @property
@@ -195,7 +206,7 @@ class LiveSids:
     @property
     def num_delta(self) -> int:
         """How many sequences of the set the base does not have."""
-        return len(self._delta.keys)
+        return len(self._delta.rows)
 
     def insert(self, sids: ArrayLike) -> None:
         """Add an item for each row of sids (N, L); several items may have one sequence.
@@ -244,45 +255,36 @@ class LiveSids:
         at = self._base.matrix.find(rows)
         old = at < self._base.matrix.num_sequences
         places, changes = np.unique(at[old], return_counts=True)
-        keys, first, counts = np.unique(keys_of(rows[~old]), return_index=True, return_counts=True)
-        where, there = self._delta.find(keys)
+        _, first, counts = np.unique(keys_of(rows[~old]), return_index=True, return_counts=True)
+        new = rows[~old][first]
+        where, there = self._delta.find(new)
         if kind == DELETE:
             if (self._counts[places] < changes).any():
                 raise self._missing(self._base.matrix.columns[:, places[self._counts[places] < changes][0]])
             short = ~there
             short[there] = self._delta.counts[where[there]] < counts[there]
             if short.any():
-                raise self._missing(rows[~old][first[short][0]])
+                raise self._missing(new[short][0])
             return places, changes, where, counts, self._delta
         added = ~there
-        if len(self._delta.keys) + int(added.sum()) > self.capacity:
+        if self.num_delta + int(added.sum()) > self.capacity:
             raise ConstraintError(
-                f"the delta is full: it has {len(self._delta.keys):,} of {self.capacity:,} sequences",
-                remedies=[_COMPACT],
+                f"the delta is full: it has {self.num_delta:,} of {self.capacity:,} sequences", remedies=[_COMPACT]
             )
-        now = self._delta.counts.copy()
-        now[where[there]] += counts[there]
-        delta = _Delta(
-            np.insert(self._delta.rows, where[added], rows[~old][first[added]], axis=0),
-            np.insert(self._delta.keys, where[added], keys[added]),
-            np.insert(now, where[added], counts[added]),
-        )
-        if added.any():
-            self._check_widths(delta.rows)
-        return places, changes, where, counts, delta
-
-    def _check_widths(self, rows: Rows) -> None:
-        """Raise ConstraintError if a prefix has more rows of a delta than a step looks at."""
-        widths, branches = (np.ones(rows.shape[1], np.int64) for _ in range(2))
-        measure(np.ascontiguousarray(rows.T), widths, branches)
-        over = np.flatnonzero(widths > self._widths)
-        if over.size:
-            depth = int(over[0])
+        delta = self._delta
+        if there.any():
+            delta = _Delta(delta.rows, delta.counts.copy())
+            delta.counts[where[there]] += counts[there]
+        at = where[added]
+        delta = delta.with_rows(at, new[added], counts[added])
+        depth = crowded(delta.rows, at + np.arange(at.size), np.array(self._widths, np.int64))
+        if depth >= 0:
             raise ConstraintError(
-                f"the delta is full at depth {depth}: a prefix has {widths[depth]:,} of its sequences, "
-                f"{self._widths[depth]:,} fit",
+                f"the delta is full at depth {depth}: a prefix would have more than {self._widths[depth]:,} of its "
+                "sequences",
                 remedies=[_COMPACT, Advice("Or give more widths= for this depth.")],
             )
+        return places, changes, where, counts, delta
 
     def _missing(self, row: Any) -> ConstraintError:
         return ConstraintError(f"there are not as many items {np.asarray(row).tolist()} to delete: none was removed")
@@ -299,13 +301,12 @@ class LiveSids:
             self._delta = delta
             self._base.allow(rows, self._masks)
         else:
-            left = delta.counts.copy()
-            left[where] -= counts
-            gone = where[left[where] == 0]
+            gone = where[delta.counts[where] == counts]
             lost = np.concatenate([delta.rows[gone], self._base.matrix.columns[:, turned].T])
-            self._delta = _Delta(
-                np.delete(delta.rows, gone, axis=0), np.delete(delta.keys, gone), np.delete(left, gone)
-            )
+            if where.size:
+                delta = _Delta(delta.rows, delta.counts.copy())
+                delta.counts[where] -= counts
+            self._delta = delta.without(gone)
             self._base.forbid(lost, self._bits, self._masks, self._delta.has_prefix)
         if turned.size:
             self._base.refresh_firsts(turned, self._bits, self._firsts)
@@ -344,34 +345,48 @@ class LiveSids:
             try:
                 matrix, joined = _joined(base.matrix, counts, delta)
                 made = None if matrix is None else LiveBase.of(matrix, base.shape.holding(matrix, self.capacity))
+                parts = None if made is None else _parts(made, joined)
             except BaseException:
                 with self._lock:
                     self._since = None
                 raise
             with self._lock:
                 since, self._since = self._since or [], None
-                if made is None:  # nothing is left: the base stays, with no row of it in the set
+                if made is None or parts is None:  # nothing is left: the base stays, with no row of it in the set
                     return
-                self._set_base(made, joined)
+                self._set_base(made, joined, parts)
                 self._delta = self._empty()
                 for kind, rows in since:
                     self._update(kind, rows)
 
 
+def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:
+    """Return the bits, masks and bits of first rows of a base whose sequences have so many items."""
+    bits = base.bits_of(counts > 0)
+    return bits, base.masks_of(bits), base.firsts_of(bits)
+
+
 def _joined(matrix: SortedMatrix, counts: NDArray[np.int32], delta: _Delta) -> tuple[Any, Any]:
     """Return a matrix of the rows that have items and those of a delta, and the items of each; None of no rows."""
-    kept = np.flatnonzero(counts > 0)
-    if not kept.size + len(delta.keys):
+    live = counts > 0
+    kept = counts[live]
+    total = kept.size + len(delta.rows)
+    if not total:
         return None, counts
-    at = np.searchsorted(kept, matrix_places(matrix, delta.rows))
-    columns = np.stack(
-        [np.insert(column[kept], at, delta.rows[:, depth]) for depth, column in enumerate(matrix.columns)]
-    )
+    before = np.append(0, np.cumsum(live))[_places(matrix, delta.rows)]
+    new = np.zeros(total, np.bool_)
+    new[before + np.arange(len(delta.rows))] = True
+    columns = np.empty((matrix.length, total), matrix.columns.dtype)
+    for column, out, added in zip(matrix.columns, columns, delta.rows.T, strict=True):
+        out[~new] = column[live]
+        out[new] = added
     columns.flags.writeable = False
-    return SortedMatrix(matrix.vocab_size, columns), np.insert(counts[kept], at, delta.counts)
+    joined = np.empty(total, np.int32)
+    joined[~new], joined[new] = kept, delta.counts
+    return SortedMatrix(matrix.vocab_size, columns), joined
 
 
-def matrix_places(matrix: SortedMatrix, rows: Rows) -> NDArray[np.int64]:
+def _places(matrix: SortedMatrix, rows: Rows) -> NDArray[np.int64]:
     """Return how many rows of a matrix come before each of some others (N, L)."""
     low, high = np.zeros(len(rows), np.int64), np.full(len(rows), matrix.num_sequences, np.int64)
     for _ in range(int(matrix.num_sequences).bit_length()):

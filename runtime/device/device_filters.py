@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
-from ...table.filter_bits import count_before, mark
+from ...table.filter_bits import count_before, mark, mark_runs
 from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
@@ -110,7 +110,7 @@ def filtered(
             mark(each.rows, start, at, masks[i])
         begin = 0
         for start in layout.first_start:
-            mark(each.rows, start, np.arange(begin, begin + start.size - 1, dtype=np.int32), firsts[i])
+            mark_runs(each.rows, start, begin, firsts[i])
             begin += start.size - 1
     kept = DeviceFilters(
         rows=convert(rows.view(np.int32)),

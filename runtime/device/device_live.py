@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...table.delta_rows import pack_rows
 from ...table.filter_bits import count_before
 from ...table.live_base import LiveBase, mask_width
 from ...table.live_sids import Snapshot
@@ -164,7 +165,9 @@ def _with(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
             first_words=snapshot.firsts.size,
         )
     kind = np.int64 if base.wide else np.int32
-    words = words_of(snapshot.delta.T, base.bits, base.per_word, kind, snapshot.capacity)
+    words = [np.full(snapshot.capacity, 1 << (base.bits * base.per_word), kind) for _ in base.words]
+    for at, word in enumerate(words):
+        pack_rows(snapshot.delta, at * base.per_word, base.bits, base.per_word, word)
     sizes = np.array([snapshot.base.matrix.num_sequences, len(snapshot.delta)], kind)
     return DeviceLive(
         replace(base, kept=replace(kept, masks=masks), origin=BaseOrigin(snapshot.base, snapshot.bits)),

@@ -12,6 +12,7 @@ from ...kernels.limits import UNREACHABLE
 from . import matrix_ops
 from .backend import Array, Backend, Cache
 from .device_live import DeviceLive
+from .device_matrix import DeviceMatrix
 from .device_table import (
     Candidates,
     LiveState,
@@ -25,6 +26,8 @@ from .device_table import (
 )
 
 Columns = tuple[Array, ...]
+
+_FEW = 64  # rows of an interval that are counted rather than searched
 
 
 def _columns(state: LiveState) -> Columns:
@@ -45,20 +48,19 @@ def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: t
     wide: how many places are read of base and delta.
     """
     low, high, delta, delta_high, _ = columns
-    base_parts, delta_parts = (low, high, depth, low * 0), (delta, delta_high, depth, None)
+    base_parts, delta_parts = (low, high, depth, 0), (delta, delta_high, depth, None)
     token, inside = matrix_ops.offered(ops, dev.base, base_parts, depth, wide[0], once=True)
     new, is_new = matrix_ops.offered(ops, dev.delta, delta_parts, depth, wide[1], once=True)
     known = ((new[:, :, None] == token[:, None, :]) & inside[:, None, :]).any(-1)
     inside = ops.concatenate([inside, is_new & ~known], -1)
-    token = ops.concatenate([token, new], -1)
-    return ops.where(inside, token, 0), inside
+    return ops.concatenate([token, new], -1), inside  # tokens behind the last row are 0
 
 
 def _widths(dev: DeviceLive, depth: int | None = None) -> tuple[int, int]:
     """Return how many places are read of base and delta at a depth, or at any that has no masks."""
     depths = range(dev.base.masked, dev.length) if depth is None else [depth]
-    base = max((dev.base.read(level) for level in depths), default=0)
-    return base, max((dev.delta.widths[level] for level in depths), default=0)
+    base = max([0, *[dev.base.read(level) for level in depths]])  # torch.compile knows no max with a default
+    return base, max([0, *[dev.delta.widths[level] for level in depths]])
 
 
 def _mask(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, going: Array) -> Array:
@@ -110,24 +112,37 @@ def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: in
 def _follow(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, token: Array) -> Columns:
     """Return the rows that have a token (n, k) at a depth, one for all or (n, 1): of the base and of the delta."""
     low, high, delta, delta_high, _ = columns
-    return (
-        *matrix_ops.follow(ops, dev.base, low, high, depth, token),
-        *matrix_ops.follow(ops, dev.delta, delta, delta_high, depth, token),
-    )
+    return *_rows_of(ops, dev.base, low, high, depth, token), *_rows_of(ops, dev.delta, delta, delta_high, depth, token)
+
+
+def _rows_of(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, token: Array) -> Columns:
+    """Return the rows of low .. high (n, 1) that have a token (n, k) at a depth, as `follow` does.
+
+    Short intervals are counted in place of searched: in a second word, a search is many small operations.
+    """
+    if not isinstance(depth, int) or depth < dev.masked or dev.widths[depth] > _FEW or token.shape[1] > 1:
+        return matrix_ops.follow(ops, dev, low, high, depth, token)
+    row = low + ops.arange(dev.widths[depth], like=dev.steps)
+    held, inside = matrix_ops.tokens_at(ops, dev, row, depth), row < high
+    lower = low + ops.integers((inside & (held < token)).sum(-1)[:, None], low)
+    return lower, lower + ops.integers((inside & (held == token)).sum(-1)[:, None], low)
 
 
 def _reached(ops: Backend, dev: DeviceLive, rows: Columns, depth: Array, alive: Array) -> LiveState:
-    """Return the state of these rows and this many tokens where it is alive, else the dead state.
+    """Return the state of these rows and this many tokens, one for all or (n,), where it is alive, else the dead one.
 
     The node of a whole sequence that the base does not have is its place in the delta, behind the dead state's.
     """
     low, high, delta, delta_high = rows
     count, capacity = dev.base.count, dev.delta.count
-    added = alive & (depth == dev.length) & (low >= high)
+    node, after = ops.where(alive, low, count), alive
+    if not isinstance(depth, int) or depth >= dev.length:
+        added = alive & (depth == dev.length) & (low >= high)
+        node, after = ops.where(added, delta + (count + 1), node), alive & ~added
     return LiveState(
-        ops.where(added, delta + (count + 1), ops.where(alive, low, count)),
-        ops.where(alive & ~added, high, count),
-        ops.where(alive, depth, dev.length),
+        node,
+        ops.where(after, high, count),
+        ops.where(alive, low * 0 + depth if isinstance(depth, int) else depth, dev.length),
         ops.where(alive, delta, capacity),
         ops.where(alive, delta_high, capacity),
     )
@@ -246,8 +261,7 @@ def select(
     if level < dev.length:
         rows = _follow(ops, dev, columns, level, tokens.reshape(-1, 1))
     rows = tuple(array[:, 0] for array in rows)
-    reached = _reached(ops, dev, rows, rows[0] * 0 + (level + 1), alive.reshape(-1))
-    return Selection(best, parents, tokens, reached)
+    return Selection(best, parents, tokens, _reached(ops, dev, rows, level + 1, alive.reshape(-1)))
 
 
 def end_scores(ops: Backend, dev: DeviceLive, logits: Array, state: LiveState, renormalise: bool = False) -> Array:

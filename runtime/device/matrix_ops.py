@@ -260,7 +260,7 @@ def _allowed(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: 
         if dev.masked == 2:
             number = ops.where(live & (depth == 1), _mask_after(ops, dev, low), number)
         mask = unfold(ops, dev, number, which)
-    width = max((dev.read(level) for level in range(dev.masked, dev.length)), default=0)
+    width = max([0, *[dev.read(level) for level in range(dev.masked, dev.length)]])  # torch.compile knows no default
     if width == 0:
         return mask
     depth = ops.where(live, depth, 0)  # of those that have masks it only says the same again

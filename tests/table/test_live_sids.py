@@ -14,6 +14,7 @@ from maskwright.errors import TableFileError
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search, sample_sequences
 from maskwright.table import live_base, update_log
+from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, backend, out
 from tests.table.test_sorted_matrix import some_logits
 
@@ -104,7 +105,7 @@ def test_a_full_delta_names_compaction_and_takes_nothing():
     live.insert([[0, 0, i] for i in range(3)])
     for rows, message in (
         ([[2, 0, 0], [3, 0, 0]], "the delta is full: it has 3 of 4 sequences"),
-        ([[0, 0, 8]], "full at depth 2: a prefix has 4 of its sequences, 3 fit"),
+        ([[0, 0, 8]], "full at depth 2: a prefix would have more than 3 of its"),
     ):
         with pytest.raises(mw.ConstraintError, match=message) as found:
             live.insert(rows)
@@ -144,9 +145,10 @@ def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, into: Any) 
     return state
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [(n, k) for n in ALL for k in KINDS if n != "jax" or k == "skewed"]
-)  # compiling takes JAX seconds
+@pytest.mark.parametrize(  # compiling takes JAX seconds
+    ("name", "kind"),
+    marked([(n, k) for n in ALL for k in KINDS if n != "jax" or k == "skewed"], slow=[("jax", "skewed")]),
+)
 def test_operations_agree_with_the_table_of_what_is_in_the_set(name, kind):
     c, (ops, into) = Changing(kind, 1), backend(name)
     dev = ops.put(c.live.publish())
@@ -374,3 +376,57 @@ def test_an_update_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
         c.live.insert([[1, 2, 3, 4]])
     assert c.live.publish().num_sequences == len(c.items)
     assert (tmp_path / "log").stat().st_size == size
+
+
+def test_a_prefix_never_has_more_rows_of_a_delta_than_a_step_reads():
+    rng = np.random.default_rng(8)
+    for widths in ((400, 400, 9, 4), (400, 90, 20, 2), (120, 40, 40, 40)):
+        live, rows = mw.LiveSids(mw.sort_sids([[9, 9, 9, 9]], 10), capacity=400, widths=widths), set()
+        refused = 0
+        for _ in range(150):
+            new = rng.integers(0, 5, (int(rng.integers(1, 6)), 4))
+            grown = rows | set(map(tuple, new.tolist()))
+            fits = all(
+                max(Counter(row[:depth] for row in grown).values()) <= width for depth, width in enumerate(widths)
+            )
+            if fits:
+                live.insert(new)
+                rows = grown
+            else:
+                with pytest.raises(mw.ConstraintError, match="full"):
+                    live.insert(new)
+                refused += 1
+            assert live.num_delta == len(rows)
+        assert refused
+        assert live.publish().contains([*rows]).all()
+
+
+def test_torch_traces_nothing_again_for_updates_filters_and_compaction():
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+
+    c = Changing("skewed", 9)
+    traced = []
+
+    def count(graph: Any, _: Any) -> Any:
+        traced.append(1)
+        return graph.forward
+
+    @torch.compile(backend=count, fullgraph=True, dynamic=False)
+    def masked(dev: Any, logits: Any) -> Any:
+        return torch_ops.mask_logits(dev, logits, torch_ops.start(dev, 2))
+
+    logits = torch.zeros(2, c.vocab)
+    dev, plain = torch_ops.put(c.live.publish()), torch_ops.put(c.base)
+    for step in range(4):
+        c.update()
+        if step == 2:
+            c.live.compact()
+        dev = torch_ops.refreshed(dev, c.live.publish())
+        allowed = np.flatnonzero(masked(dev, logits)[0].numpy() > -np.inf).tolist()
+        assert allowed == sorted({row[0] for row in c.items})
+    assert len(traced) == 1
+    for seed in range(3):
+        keep = np.random.default_rng(seed).random((2, c.base.num_items)) < 0.1
+        masked(torch_ops.filtered(plain, [mw.filter_sids(c.base, each) for each in keep]), logits)
+    assert len(traced) == 2

@@ -148,7 +148,10 @@ def test_each_row_is_allowed_what_the_table_of_its_kept_items_allows(name, kind)
         assert out(after.filter)[i] == of[i]
 
 
-@pytest.mark.parametrize(("name", "kind"), [(n, k) for n in ALL for k in CASES if n != "jax" or k in FEW])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    marked([(n, k) for n in ALL for k in CASES if n != "jax" or k in FEW], slow=[("jax", k) for k in FEW]),
+)
 def test_beams_and_samples_are_those_of_the_kept_items(name, kind):
     c, (ops, into) = case(kind), backend(name)
     chosen = keeps(c.matrix, 7)
