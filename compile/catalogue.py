@@ -208,7 +208,7 @@ class Catalogue:
         length = self.code_tokens.length
         if array.ndim < 1 or array.shape[-1] < length or array.dtype.kind not in "iu":
             raise ValueError(f"tokens must be integers (.., T), T at least {length}, not {array.dtype} {array.shape}")
-        flat = array[..., :length].reshape(-1, length)
+        flat = np.ascontiguousarray(array[..., :length], np.int64).reshape(-1, length)
         found = self.table.find(flat) if isinstance(self.table, SortedMatrix) else self.table.walk(flat)
         return found.reshape(array.shape[:-1])
 
