@@ -15,7 +15,7 @@ PYTEST := $(BIN)/pytest -n auto --dist worksteal
 # what needs no optional dependency
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
-.PHONY: demo kernels-ahead test test-fast test-slow test-lowest test-devices test-engines check bench
+.PHONY: demo kernels-ahead test test-fast test-slow test-lowest test-devices test-engines fuzz check bench
 .PHONY: bench-devices gate dist clean
 
 demo: $(VENV)/demo
@@ -46,6 +46,10 @@ test-devices: $(DEVICES)/made
 # 64 schemas twice through vLLM and SGLang on this machine's processor: 4 GB of packages
 test-engines: $(ENGINES)/made kernels-ahead
 	$(ENGINES)/bin/pytest tests/engines/real tests/engines
+
+# hostile sources, files, calls and requests, each in a process under limits; what is found is kept in findings/
+fuzz: $(VENV)/dev kernels-ahead
+	MASKWRIGHT_JIT=0 $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10)
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -32,7 +32,9 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.live_sids import LiveSids, Snapshot
 from .table.members import sample_members
+from .table.sid_filter import SidFilter, filter_sids
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -53,12 +55,15 @@ __all__ = [
     "GrammarError",
     "KernelError",
     "LazyTable",
+    "LiveSids",
     "MaskwrightError",
     "Matcher",
     "MissingDependencyError",
     "NoTableError",
     "RegexError",
     "SchemaError",
+    "SidFilter",
+    "Snapshot",
     "SortedMatrix",
     "SpecialToken",
     "TableError",
@@ -75,6 +80,7 @@ __all__ = [
     "compile_sequences",
     "compile_sids",
     "compile_structural_tag",
+    "filter_sids",
     "generate",
     "logits_processor",
     "sample_members",

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from ..errors import ConstraintError
 from ..kernels.compiled import kernel
+from .budget import Meter
+from .ways import Ways
 
 ClassOf = NDArray[np.uint16]
 Transition = NDArray[np.int32]
@@ -153,16 +155,15 @@ class Dfa:
                 if t >= 0 and useful[t]:
                     todo.append((depth + 1, b, t))
 
-    def sample(self, rng: np.random.Generator, max_length: int) -> bytes:
+    def sample(self, rng: np.random.Generator, max_length: int, *, meter: Meter | None = None) -> bytes:
         """Return a member drawn uniformly among those of at most `max_length` bytes; ConstraintError if there are none.
 
-        Counts are exact integers, so the draw is uniform however many members there are.
+        Counts are exact integers, so the draw is uniform however many members there are. The first draw of a length
+        counts the words of each length from each state, and later draws read them. meter: of that counting, None for no
+        limits. Raises BudgetError.
         """
         self._need_bytes()
-        ways, steps = self._ways, self._steps
-        while len(ways) <= max_length:
-            last = ways[-1]
-            ways.append([end + sum(w * last[t] for t, w in row) for end, row in zip(ways[0], steps, strict=True)])
+        ways = self._ways.up_to(max_length, meter)
         if not ways[max_length][0]:
             shortest = self.shortest()
             raise ConstraintError(
@@ -235,9 +236,9 @@ class Dfa:
         return order
 
     @cached_property
-    def _ways(self) -> list[list[int]]:
-        """For each k a list over states: how many words of at most k symbols lead to an end. Grows as it is asked."""
-        return [[int(a) for a in self.accepting]]
+    def _ways(self) -> Ways:
+        """How many words lead from each state to an end. Grows as it is asked."""
+        return Ways(self.accepting.tolist(), self._steps)
 
     def _need_bytes(self) -> None:
         if self.alphabet != BYTES:

@@ -85,6 +85,7 @@ def _device(results: Any) -> Ratios:
     rows = [
         dict(zip(("way", "method"), r["method"].split(": "), strict=True), us=r["us_per_step"])
         for r in results["times"]
+        if ": " in r["method"]  # steps of text have one method a way
     ]
     return {
         f"step, {way}, over {other}": ratio for way, other, ratio in _pairs(rows, lambda r: r["way"], "method", "us")

@@ -149,15 +149,16 @@ def write_report(
     results: with the machine and the engines' versions. Beside it are its numbers, in a file of the same name.
     """
     rows = [[*bar[:3], {True: "yes", False: "no", None: "not measured" if bar[1] else ""}[bar[3]]] for bar in bars]
-    shown = Table(*_BARS, title=title)
-    for row in rows:
-        shown.add_row(*row)
-    Console().print(shown)
+    if rows:
+        shown = Table(*_BARS, title=title)
+        for row in rows:
+            shown.add_row(*row)
+        Console().print(shown)
     on = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     head = [f"# {title}", "", about, "", f"{on['processor']}, {on['cores']} cores; {versions}", ""]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([*head, *grid(_BARS, rows), *parts]))
+    path.write_text("\n".join([*head, *(grid(_BARS, rows) if rows else []), *parts]))
 
 
 def grid(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

@@ -162,6 +162,14 @@ separator_pair = click.option(
 )
 
 
+allow = click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(sorted(ALLOWED)),
+    help="A keyword to leave unenforced where it cannot be enforced exactly. May be given several times.",
+)
+
+
 @dataclass(frozen=True)
 class JsonForm:
     """How JSON texts are written, and what their schemas may leave unenforced or refer to."""
@@ -190,12 +198,7 @@ json_form = gathered(
     whitespace,
     separator_pair,
     click.option("--ascii", is_flag=True, help="Write characters outside ASCII as escapes."),
-    click.option(
-        "--allow",
-        multiple=True,
-        type=click.Choice(sorted(ALLOWED)),
-        help="A keyword to leave unenforced where it cannot be enforced exactly. May be given several times.",
-    ),
+    allow,
     click.option(
         "--document",
         "documents",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ..automata.budget import Budget
+from ..automata.budget import Budget, Meter
 from ..compile.grammar.build import compile_grammar
 from ..compile.json_schema.request import compile_json_schema
 from ..compile.regex.lower import to_dfa
@@ -77,14 +77,15 @@ def group() -> None:
 @options.budget
 def regex(regex: options.Pattern, draw: Draw, budget: Budget) -> None:
     """Show random texts that match PATTERN as a whole."""
-    dfa = to_dfa(regex.pattern, flags=regex.flags, meter=budget.begin())
+    meter = budget.begin()
+    dfa = to_dfa(regex.pattern, flags=regex.flags, meter=meter)
     shortest = dfa.shortest()
     if shortest is None:
         raise ConstraintError(f"the pattern matches nothing: {regex.pattern!r}")
     draw.check_room(len(shortest))
     rng = np.random.default_rng(draw.seed)
     for _ in range(draw.number):
-        _print_member(dfa.sample(rng, draw.max_bytes).decode())
+        _print_member(dfa.sample(rng, draw.max_bytes, meter=meter).decode())
 
 
 @group.command("choices")
@@ -113,7 +114,7 @@ def json_schema(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) 
                 text, _BYTES, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
                 any_order=form.any_order, depth=form.depth, budget=budget,
             ),
-            draw,
+            draw, budget,
         )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def grammar(grammar: options.GrammarFile, draw: Draw, budget: Budget) -> None:
         made = compile_grammar(
             text, _BYTES, start=grammar.start, syntax=syntax, depth=grammar.depth, budget=budget
         )  # fmt: skip
-        _print_drawn(made, draw)
+        _print_drawn(made, draw, budget)
 
 
 @group.command("tags")
@@ -139,17 +140,18 @@ def grammar(grammar: options.GrammarFile, draw: Draw, budget: Budget) -> None:
 def tags(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None:
     """Show random texts with the tags that FILE describes, JSON (- for standard input)."""
     with naming(name_of(file)):
-        _print_drawn(tagged_text(file, form, budget)(_BYTES), draw)
+        _print_drawn(tagged_text(file, form, budget)(_BYTES), draw, budget)
 
 
-def _print_drawn(constraint: Constraint, draw: Draw) -> None:
-    """Print random members. Raises ConstraintError if there is none as short, or none is found."""
+def _print_drawn(constraint: Constraint, draw: Draw, budget: Budget) -> None:
+    """Print random members, within one budget. Raises ConstraintError if none is as short, or none is found."""
+    meter = budget.begin()
     promised = has_lengths(constraint)
     if promised and (shortest := constraint.to_table().min_length) < UNREACHABLE:
         draw.check_room(shortest)
     rng = np.random.default_rng(draw.seed)
     for _ in range(draw.number):
-        tries = (_drawn(constraint, draw.max_bytes, rng, promised) for _ in range(_TRIES))
+        tries = (_drawn(constraint, draw.max_bytes, rng, promised, meter) for _ in range(_TRIES))
         member = next((text for text in tries if text is not None), None)
         if member is None:
             raise ConstraintError(
@@ -158,11 +160,17 @@ def _print_drawn(constraint: Constraint, draw: Draw) -> None:
         _print_member(member.decode())
 
 
-def _drawn(constraint: Constraint, most: int, rng: np.random.Generator, promised: bool) -> bytes | None:
-    """Return a random member of at most so many bytes, drawn byte by byte; None where one grew too long."""
+def _drawn(
+    constraint: Constraint, most: int, rng: np.random.Generator, promised: bool, meter: Meter
+) -> bytes | None:  # fmt: skip
+    """Return a random member of at most so many bytes, drawn byte by byte; None where one grew too long.
+
+    Raises BudgetError.
+    """
     matcher = Matcher(constraint, max_tokens=most if promised else None)
     written = bytearray()
     while len(written) <= most:
+        meter.check(doing="drawing members")
         allowed = np.unpackbits(matcher.mask().view(np.uint8), count=_END + 1, bitorder="little") * _WEIGHT
         token = int(rng.choice(_END + 1, p=allowed / allowed.sum()))
         if token == _END:

@@ -10,7 +10,7 @@ import click
 from .. import serve as server
 from ..automata.budget import Budget
 from ..runtime.arena.capacity import Capacity
-from ..serve.settings import CacheSettings, Limits, ModelSettings, Settings
+from ..serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
 from . import options
 
 
@@ -49,12 +49,12 @@ _model_options = options.gathered(
 
 def _limits(
     rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int, compile_threads: int,
-    whitespace: options.Whitespace, separators: tuple[str, str] | None, grace: float,
+    whitespace: options.Whitespace, separators: tuple[str, str] | None, allow: tuple[str, ...], grace: float,
 ) -> Limits:  # fmt: skip
     return Limits(
         rows=rows, max_queue=max_queue, max_tokens=max_tokens, max_schema_bytes=max_schema_bytes,
         max_body_bytes=max_body_bytes, compile_threads=compile_threads, whitespace=separators or whitespace,
-        grace_seconds=grace,
+        allow=tuple(sorted(set(allow))), grace_seconds=grace,
     )  # fmt: skip
 
 
@@ -88,10 +88,50 @@ _limit_options = options.gathered(
     ),
     options.whitespace,
     options.separator_pair,
+    options.allow,
     click.option(
         "--grace", type=click.FloatRange(min=0), default=_USUAL.grace_seconds, show_default=True,
         help="Seconds to finish answers after the server is told to stop.",
     ),
+)  # fmt: skip
+
+_REACHED = Access()
+_access_options = options.gathered(
+    "access",
+    Access,
+    click.option("--host", default=_REACHED.host, show_default=True, help="Address to listen on."),
+    click.option(
+        "--port", type=click.IntRange(0, 65535), default=_REACHED.port, show_default=True, help="Port to listen on."
+    ),
+    click.option(
+        "--api-key", "api_keys", multiple=True, envvar="MASKWRIGHT_API_KEY", metavar="KEY",
+        help="Key of which one goes with each request, as Authorization: Bearer KEY. May be given several times. The "
+        "environment variable MASKWRIGHT_API_KEY holds keys with blanks between them. With a key, there is no "
+        "playground.",
+    ),
+    click.option(
+        "--ssl-certfile", "certificate", type=options.FILE, help="Certificate for HTTPS, in PEM."
+    ),
+    click.option(
+        "--ssl-keyfile", "private_key", type=options.FILE, help="Key of the certificate, if it is not in the same file."
+    ),
+    click.option(
+        "--max-connections", type=click.IntRange(min=1), default=_REACHED.max_connections, show_default=True,
+        help="Most connections at a time.",
+    ),
+    click.option(
+        "--max-header-bytes", type=click.IntRange(min=256), default=_REACHED.max_header_bytes, show_default=True,
+        help="Most bytes of a request's headers.",
+    ),
+    click.option(
+        "--read-seconds", type=click.FloatRange(min=0.1), default=_REACHED.read_seconds, show_default=True,
+        help="Seconds in which a client must have sent a request.",
+    ),
+    click.option(
+        "--write-seconds", type=click.FloatRange(min=0.1), default=_REACHED.write_seconds, show_default=True,
+        help="Seconds after which a client that does not read its answer is cut off.",
+    ),
+    click.option("--log-requests", is_flag=True, help="Write a line of JSON for each request to standard error."),
 )  # fmt: skip
 
 _KEPT = CacheSettings()
@@ -132,8 +172,7 @@ def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 
 @click.command()
 @_model_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
+@_access_options
 @_limit_options
 @options.budget_from(_USUAL.budget)
 @_cache_options
@@ -152,10 +191,11 @@ def _capacity(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
     help="Whether to serve a page at / to try constraints on texts.",
 )
 def serve(
-    model: ModelSettings, limits: Limits, budget: Budget, cache: CacheSettings, capacity: Capacity, host: str,
-    port: int, playground: bool,
+    model: ModelSettings, access: Access, limits: Limits, budget: Budget, cache: CacheSettings, capacity: Capacity,
+    playground: bool,
 ) -> None:  # fmt: skip
     """Serve the OpenAI API over one model: chat and completions, in the form that each request asks for."""
-    limits = replace(limits, budget=budget)
-    settings = Settings(model, limits, cache, capacity, host=host, port=port, playground=playground)
+    if access.private_key is not None and access.certificate is None:
+        raise click.UsageError("--ssl-keyfile goes with --ssl-certfile")
+    settings = Settings(model, replace(limits, budget=budget), cache, capacity, access, playground=playground)
     server.start(settings, say=lambda line: click.echo(line, err=True))

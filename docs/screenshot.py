@@ -18,6 +18,7 @@ from maskwright import Vocabulary
 from maskwright.serve import loading
 from maskwright.serve.server import Server
 from maskwright.serve.service import Service
+from maskwright.serve.settings import Access
 
 OUT = Path(__file__).with_name("playground.png")
 WIDTH, HEIGHT = 1180, 810
@@ -30,7 +31,7 @@ def main() -> None:
     loaded.model.resize_token_embeddings(vocabulary.size)
     loaded.vocabulary, loaded.encode, loaded.name = vocabulary, vocabulary.encode, "tekken"
     service = Service(loaded)
-    server = Server(service, "127.0.0.1", 0)
+    server = Server(service, Access(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

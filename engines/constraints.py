@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import syntax_of
+from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError
 from ..lazy.lazy_table import Compiled
 from ..runtime.host.matcher import Matcher
@@ -39,7 +40,7 @@ class EngineConstraints:
         """
         cache, budget = self.cache, self.options.budget
         if kind == "regex":
-            return cache.compile_regex(source, budget=budget)
+            return cache.compile_regex(source, flags=engine_flags(source), budget=budget)
         if kind == "choice":
             return cache.compile_choices(_texts(source), budget=budget)
         if kind in ("grammar", "ebnf"):

@@ -85,13 +85,14 @@ class LazyTable:
     def has_arrays(self) -> bool:
         """Return whether there is a finite table, within the budget; it is worked out to know that.
 
-        Raises the errors of a constraint that is at fault. The answer is kept: `to_table` may be called again.
+        Raises the errors of a constraint that is at fault. The answer is kept unless time ran out, which the next call
+        may have more of; `to_table` may be called again.
         """
         if self._table is None and not self._refused:
             try:
                 self.to_table()
-            except (NoTableError, BudgetError):
-                self._refused = True
+            except (NoTableError, BudgetError) as error:
+                self._refused = error.limit != "seconds"
         return self._table is not None
 
     def keep_with(self, around: Callable[[Callable[[], TransitionTable]], TransitionTable]) -> None:

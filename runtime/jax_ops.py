@@ -25,6 +25,7 @@ from .device.jax.arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -64,8 +65,10 @@ from .device.jax.states import (
 )
 from .device.jax.table import (
     at,
+    filtered,
     first_tokens,
     put,
+    refreshed,
 )
 
 __all__ = [
@@ -84,6 +87,7 @@ __all__ = [
     "draw",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -102,6 +106,8 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
+    "running_max",
     "scatter",
     "search",
     "select",

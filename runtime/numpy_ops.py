@@ -11,18 +11,21 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled
 from ..table.constraint import Constraint
+from ..table.live_sids import Snapshot
+from ..table.sid_filter import SidFilter
 from ..table.sorted_matrix import SortedMatrix
 from ..table.states import NestedState
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
-from .device import numpy_arrays
+from .device import device_filters, device_live, numpy_arrays
 from .device.backend import Placed
+from .device.device_live import DeviceLive
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
@@ -61,6 +64,7 @@ from .device.numpy_arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -94,6 +98,7 @@ __all__ = [
     "edges",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -113,6 +118,8 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
+    "running_max",
     "scatter",
     "search",
     "select",
@@ -148,7 +155,11 @@ def put(
     table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 @overload
-def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
+def put(
+    table: SortedMatrix | SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix: ...
+@overload
+def put(table: Snapshot, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
 @overload
 def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
 @overload
@@ -159,7 +170,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | OnDemandTable: ...
+) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
 def put(
     table: Constraint | Arena,
     device: Any = None,
@@ -167,7 +178,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | OnDemandTable:
+) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
@@ -184,11 +195,37 @@ def put(
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
+    if isinstance(table, SidFilter):
+        return device_filters.place_filter(table, np.asarray, top)
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return device_live.place_live(table, np.asarray)
     check_top(top)
     if isinstance(table, Arena):
         table.check_budgets(budgets)
         return table.table
     return table
+
+
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+
+    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
+    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    """
+    return device_filters.filtered(dev, filters, of, np.asarray)
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
+
+    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
+    same, unless `compact` has made a base that has no room in them.
+    """
+    return device_live.refreshed(dev, snapshot, np.asarray)
 
 
 def at(dev: HostTable, handles: Sequence[Handle]) -> HostTable:

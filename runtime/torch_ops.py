@@ -25,6 +25,7 @@ from .device.torch.arrays import (
     lowest,
     pack,
     put_rows,
+    running_max,
     scatter,
     search,
     sort,
@@ -67,8 +68,10 @@ from .device.torch.states import (
 from .device.torch.table import (
     TorchTable,
     at,
+    filtered,
     first_tokens,
     put,
+    refreshed,
 )
 
 __all__ = [
@@ -88,6 +91,7 @@ __all__ = [
     "draw",
     "end_scores",
     "exp",
+    "filtered",
     "first_tokens",
     "gather",
     "integers",
@@ -106,6 +110,8 @@ __all__ = [
     "pack",
     "put",
     "put_rows",
+    "refreshed",
+    "running_max",
     "scatter",
     "search",
     "select",

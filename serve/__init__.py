@@ -33,8 +33,10 @@ def start(settings: Settings, *, say: Callable[[str], None]) -> None:
         f"{loaded.name}: {loaded.vocabulary.size:,} tokens{context}, on {loaded.model.device}; "
         f"{made.limits.rows} rows, an arena of {made.arena.nbytes / 1e6:,.0f} MB"
     )
-    address = f"http://{settings.host}:{settings.port}"
+    access = settings.access
+    address = f"{'http' if access.certificate is None else 'https'}://{access.host}:{access.port}"
     say(f"{address}/v1 (model {loaded.name!r}); /health, /ready, /metrics; stop it with Ctrl-C")
-    if settings.playground:
+    playground = settings.playground and not access.api_keys
+    if playground:
         say(f"{address}/ is the playground; --no-playground leaves it out")
-    server.run(made, settings.host, settings.port, playground=settings.playground)
+    server.run(made, access, playground=playground)

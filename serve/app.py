@@ -15,35 +15,30 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from .. import __version__
 from .play import Playground, routes
 from .refusals import Refused
 from .requests import WHY, ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
+from .watch import JSON, Watch, body_of, error_of
 
 T = TypeVar("T")
 
-_ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+WARNING = "X-Maskwright-Warning"
+_MOST_WARNED = 500  # characters of a warning
 _SHOWN = 3  # faults of one request in a message
 
 
-class JSON(Response):
-    """A JSON document in ASCII, because messages may quote lone surrogates, which UTF-8 cannot encode."""
+def create_app(
+    service: Service, *, playground: bool = True, api_keys: Sequence[str] = (), log_requests: bool = False
+) -> FastAPI:
+    """Return the application, whose lifespan starts and stops the service.
 
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, separators=(",", ":")).encode("ascii")
-
-
-def _error(refused: Refused) -> JSON:
-    return JSON(refused.body, status_code=refused.status, headers=refused.headers)
-
-
-def create_app(service: Service, *, playground: bool = True) -> FastAPI:
-    """Return the application, whose lifespan starts and stops the service. playground: whether its page is at /."""
+    playground: whether its page is at /. api_keys: one of them must go with each request, if there are any.
+    log_requests: whether each request is a line in the log.
+    """
     held, service = service, weakref.proxy(service)  # FastAPI keeps routes forever, so none may hold a model
     play = Playground(service) if playground else None
 
@@ -58,7 +53,7 @@ def create_app(service: Service, *, playground: bool = True) -> FastAPI:
             await held.stop()
 
     app = FastAPI(title="maskwright", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(_Watch, service=service)
+    app.add_middleware(Watch, service=service, api_keys=api_keys, log=log_requests)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -134,7 +129,7 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
         plan = await prepared()
         async for _ in begun[0].pieces():
             pass
-        return JSON(plan.form.whole(begun[0].choices, begun[0].usage))
+        return _warning(JSON(plan.form.whole(begun[0].choices, begun[0].usage)), begun[0])
 
     streams = False
     try:
@@ -143,13 +138,21 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
         plan = await _unless_gone(request.receive, prepared())
         streams = True
         with_usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
-        return _Stream(_chunks(begun[0], plan, with_usage), begun[0])
+        return _warning(_Stream(_chunks(begun[0], plan, with_usage), begun[0]), begun[0])
     except _GoneError:
         request.scope["maskwright"] = "disconnected"
         return Response(status_code=499)
     finally:
         if begun and not streams:
             begun[0].close()
+
+
+def _warning(response: Response, answer: Answer) -> Response:
+    """Name in the headers of an answer each tool that the model could not call, and why."""
+    for refused in answer.left_out:
+        message = json.dumps(f"{refused.param} cannot be called: {refused}")[1:-1]  # on one line, in ASCII
+        response.headers.append(WARNING, message if len(message) <= _MOST_WARNED else message[:_MOST_WARNED] + "...")
+    return response
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -213,56 +216,9 @@ class _Stream(Response):
                 await event(json.dumps(chunk, separators=(",", ":")))
         except Refused as refused:
             scope["maskwright"] = "failed"
-            await event(json.dumps(refused.body), more=False)
+            await event(json.dumps(body_of(scope, refused)), more=False)
             return
         await event("[DONE]", more=False)
-
-
-class _Watch:
-    """Limits the size of bodies, and counts requests by their outcome."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        endpoint = _ANSWERED.get(scope["path"]) if scope["method"] == "POST" else None
-        status, most, read = 500, self._service.limits.max_body_bytes, 0
-
-        async def bounded() -> Message:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > most:
-                raise HTTPException(413, f"a body has at most {most:,} bytes here (--max-body-bytes)")
-            return message
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, bounded, noted)
-        except asyncio.CancelledError:
-            scope["maskwright"] = "disconnected"
-            raise
-        except Exception:
-            scope["maskwright"] = "failed"
-            raise
-        finally:
-            if endpoint is not None:
-                outcome = scope.get("maskwright") or _outcome(status)
-                self._service.metrics.requests.labels(endpoint, outcome).inc()
-
-
-def _outcome(status: int) -> str:
-    if status < 400:
-        return "done"
-    return "overloaded" if status == 503 else "failed" if status >= 500 else "refused"
 
 
 # ---------------------------------------------------------------------------------------------------------- errors
@@ -270,7 +226,7 @@ def _outcome(status: int) -> str:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused), "FastAPI calls a handler for its own kind of error"
-    return _error(error)
+    return error_of(request.scope, error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -280,7 +236,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = _param(faults[0]["loc"]) if faults else None
     seen = list(dict.fromkeys(map(_said, faults)))
     more = f" (and {len(seen) - _SHOWN} more)" if len(seen) > _SHOWN else ""
-    return _error(Refused("; ".join(seen[:_SHOWN]) + more, param=first))
+    return error_of(request.scope, Refused("; ".join(seen[:_SHOWN]) + more, param=first))
 
 
 def _param(loc: Sequence[str | int]) -> str | None:
@@ -316,10 +272,11 @@ def _said(fault: Mapping[str, Any]) -> str:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "FastAPI calls a handler for its own kind of error"
-    answer = _error(Refused(str(error.detail), status=error.status_code))
+    answer = error_of(request.scope, Refused(str(error.detail), status=error.status_code))
     answer.headers.update(error.headers or {})
     return answer
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    return _error(Refused("the server has a fault, and its log says which", status=500, code="internal_error"))
+    fault = Refused("the server has a fault, and its log says which", status=500, code="internal_error")
+    return error_of(request.scope, fault)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import Syntax, syntax_of
-from ..errors import ConstraintError, SchemaError
+from ..compile.regex.lower import engine_flags
+from ..errors import ConstraintError
 from ..lazy.lazy_table import Compiled
 from .refusals import Refused
 from .requests import (
@@ -32,15 +33,30 @@ SEPARATORS = (", ", ": ")  # of tool calls: with exact separators, the place whe
 _DOCUMENT = "urn:maskwright:tool:"
 
 
+class Function(NamedTuple):
+    """A function that may be called."""
+
+    name: str
+    parameters: dict[str, Any]
+    at: int  # its place among the request's tools
+    strict: bool  # whether the request fails if its parameters cannot be enforced
+
+    @property
+    def param(self) -> str:
+        """The field that holds its parameters."""
+        return f"tools[{self.at}].function.parameters"
+
+
 @dataclass(frozen=True)
 class Constraint:
     """A constraint that is not compiled yet."""
 
     kind: Kind
-    source: Any  # a schema, a pattern, a list of texts, a grammar, a structural tag, or the tools that may be called
+    source: Any  # a schema, a pattern, a list of texts, a grammar, a structural tag, or a list of `Function`
     param: str  # the field of the request
     whitespace: Literal["flexible", "compact"] | None = None  # of JSON, if not the server's
     allow: tuple[str, ...] = ()  # keywords of its schemas that may stay unenforced
+    any_order: bool = False  # whether members of objects may come in any order
     syntax: Syntax | None = None  # of a grammar; None: its text decides
     start: str | None = None  # the first rule of a grammar, if not the usual one
     most: int | None = None  # most calls in free text; None: any number
@@ -54,7 +70,7 @@ class Constraint:
     def compile(self, cache: Cache, budget: Budget, whitespace: str | tuple[str, str]) -> Compiled:
         """Return its table from the cache. Of grammars and tags it may be lazy. Raises the errors of `Cache`."""
         if self.kind == "regex":
-            return cache.compile_regex(self.source, budget=budget)
+            return cache.compile_regex(self.source, flags=engine_flags(self.source), budget=budget)
         if self.kind == "choices":
             return cache.compile_choices(self.source, budget=budget)
         if self.kind == "grammar":
@@ -63,20 +79,22 @@ class Constraint:
         options: dict[str, Any] = {"budget": budget, "whitespace": self.whitespace or whitespace}
         if self.allow:
             options["allow"] = self.allow
+        if self.any_order:
+            options["any_order"] = True
         if self.kind == "schema":
             return cache.compile_json_schema(self.source, lazy=False, **options)
         if self.kind == "tags":
             return cache.compile_structural_tag(self.source, **options)
         # each tool's schema is a document of its own, so that references within it stay within it
-        documents = {f"{_DOCUMENT}{name}": parameters for name, parameters in self.source}
+        documents = {f"{_DOCUMENT}{each.name}": each.parameters for each in self.source}
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "arguments": {"$ref": f"{_DOCUMENT}{name}"}},
+                "properties": {"name": {"const": each.name}, "arguments": {"$ref": f"{_DOCUMENT}{each.name}"}},
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
-            for name, _ in self.source
+            for each in self.source
         ]
         call = {"anyOf": calls}
         options |= {"whitespace": SEPARATORS, "documents": documents}
@@ -84,15 +102,16 @@ class Constraint:
             return cache.compile_structural_tag(_with_calls(call, self.most), **options)
         return cache.compile_json_schema(call, lazy=False, **options)
 
-    def locate(self, error: SchemaError, cache: Cache, budget: Budget) -> tuple[ConstraintError, str]:
-        """Return the error of one schema and the field that holds it: among several tools, the tool at fault."""
-        if self.kind in ("call", "calls"):
-            for at, (_, parameters) in enumerate(self.source):
-                try:
-                    cache.compile_json_schema(parameters, budget=budget, whitespace=SEPARATORS, allow=self.allow)
-                except ConstraintError as own:
-                    return own, f"tools[{at}].function.parameters"
-        return error, self.param
+    def faults(self, cache: Cache, budget: Budget) -> list[tuple[Function, ConstraintError]]:
+        """Return the functions whose parameters cannot be compiled, and why; of a constraint of another kind, none."""
+        found: list[tuple[Function, ConstraintError]] = []
+        for each in self.source if self.kind in ("call", "calls") else ():
+            options: dict[str, Any] = {"whitespace": SEPARATORS, "allow": self.allow, "any_order": self.any_order}
+            try:
+                cache.compile_json_schema(each.parameters, budget=budget, **options)
+            except ConstraintError as own:
+                found.append((each, own))
+        return found
 
 
 def _with_calls(call: dict[str, Any], most: int | None) -> dict[str, Any]:
@@ -135,10 +154,11 @@ def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
         raise Refused(
             f"stop would cut an answer that {found[0].param} wants complete: leave one of them out", param="stop"
         )
-    if asked.allow:
+    if asked.allow or asked.any_order:
         if not found or found[0].kind in ("regex", "choices", "grammar"):
-            raise Refused("it names keywords of a schema, and there is none: leave it out", param="allow")
-        return replace(found[0], allow=tuple(asked.allow))
+            said, param = ("names keywords", "allow") if asked.allow else ("is about the members", "any_order")
+            raise Refused(f"it {said} of a schema, and there is none: leave it out", param=param)
+        return replace(found[0], allow=tuple(asked.allow or ()), any_order=bool(asked.any_order))
     return found[0] if found else None
 
 
@@ -183,7 +203,10 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
             )
         at = names.index(choice.function.name)
         return Constraint("schema", _parameters(tools[at], at), f"tools[{at}].function.parameters")
-    functions = [(tool.function.name, _parameters(tool, at)) for at, tool in enumerate(tools)]
+    functions = [
+        Function(tool.function.name, _parameters(tool, at), at, bool(tool.function.strict))
+        for at, tool in enumerate(tools)
+    ]
     if choice == "required":
         return Constraint("call", functions, "tools")
     return Constraint("calls", functions, "tools", most=1 if asked.parallel_tool_calls is False else None)

@@ -23,7 +23,10 @@ from ..errors import (
     remedy_to_json,
 )
 
-_KINDS = {400: "invalid_request_error", 404: "invalid_request_error", 413: "invalid_request_error", 503: "overloaded"}
+_KINDS = {
+    400: "invalid_request_error", 401: "authentication_error", 404: "invalid_request_error",
+    413: "invalid_request_error", 503: "overloaded",
+}  # fmt: skip
 _CODES: tuple[tuple[type[MaskwrightError], str], ...] = (
     (SchemaError, "invalid_schema"),
     (RegexError, "invalid_regex"),
@@ -44,8 +47,8 @@ class Refused(Exception):  # noqa: N818  # as it reads where it is raised
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return when the client may try again, if that helps."""
-        return {"Retry-After": "1"} if self.status == 503 else {}
+        """Return when the client may try again, or how it says who it is, if that helps."""
+        return {503: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(self.status, {})
 
     @property
     def body(self) -> dict[str, Any]:

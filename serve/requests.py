@@ -152,6 +152,7 @@ class _Request(_Model):
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
     allow: Annotated[list[str], AfterValidator(_keywords)] | None = None  # keywords of schemas that may stay unenforced
+    any_order: bool | None = None  # whether members of objects may come in any order, not only in the schema's
     # annotations: no answer depends on them
     user: str | None = None
     metadata: dict[str, Any] | None = None

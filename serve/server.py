@@ -1,28 +1,35 @@
-"""Running the application under uvicorn, and stopping it without cutting off answers."""
+"""Running the application under uvicorn: connections of slow clients, and stopping without cutting off answers."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .app import create_app
 from .service import Service
+from .settings import Access
 
 
 class Server(uvicorn.Server):
     """uvicorn, but a stop first refuses new requests and gives open answers `grace_seconds` to end."""
 
     def __init__(
-        self, service: Service, host: str, port: int, *, playground: bool = True, log_level: str = "warning"
+        self, service: Service, access: Access, *, playground: bool = True, log_level: str = "warning"
     ) -> None:
         self._service = service
         grace = service.limits.grace_seconds
+        app = create_app(service, playground=playground, api_keys=access.api_keys, log_requests=access.log_requests)
         config = uvicorn.Config(
-            create_app(service, playground=playground), host=host, port=port, log_level=log_level, lifespan="on",
-            access_log=False, timeout_graceful_shutdown=int(grace) + 5,  # if a client does not read its answer
+            app, host=access.host, port=access.port, log_level=log_level, lifespan="on", access_log=False, ws="none",
+            http=patient_for(access), h11_max_incomplete_event_size=access.max_header_bytes,
+            limit_concurrency=access.max_connections, ssl_certfile=access.certificate, ssl_keyfile=access.private_key,
+            timeout_graceful_shutdown=int(grace) + 5,  # if a client does not read its answer
         )  # fmt: skip
         super().__init__(config)
 
@@ -40,8 +47,76 @@ class Server(uvicorn.Server):
         self._service.worker.cancel_all()
 
 
-def run(service: Service, host: str, port: int, *, playground: bool = True) -> None:
+def patient_for(access: Access) -> type[H11Protocol]:
+    """Return the protocol of connections, which are cut off where a client is slower than `access` says.
+
+    uvicorn itself waits forever for the rest of a request, and for a client to read its answer.
+    """
+
+    class Patient(H11Protocol):
+        """A connection with a deadline for each request, and one for a client that does not read."""
+
+        _reading: asyncio.TimerHandle | None = None
+        _writing: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._await_request()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._await_request()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._await_request()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._writing is None:
+                self._writing = self.loop.call_later(access.write_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stop_writing()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._stop_reading()
+            self._stop_writing()
+
+        def _await_request(self) -> None:
+            """Count the time while a request is not there as a whole, from its first byte or before."""
+            waits = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+            if not waits or self.transport.is_closing():
+                self._stop_reading()
+            elif self._reading is None:
+                self._reading = self.loop.call_later(access.read_seconds, self.transport.abort)
+
+        def _stop_reading(self) -> None:
+            if self._reading is not None:
+                self._reading.cancel()
+                self._reading = None
+
+        def _stop_writing(self) -> None:
+            if self._writing is not None:
+                self._writing.cancel()
+                self._writing = None
+
+    return Patient
+
+
+def run(service: Service, access: Access, *, playground: bool = True) -> None:
     """Serve until SIGTERM or SIGINT."""
     # the engine's thread gets the interpreter back from a thread that compiles ten times sooner
     sys.setswitchinterval(0.0005)
-    Server(service, host, port, playground=playground).run()
+    if access.log_requests:
+        _log_to_standard_error()
+    Server(service, access, playground=playground).run()
+
+
+def _log_to_standard_error() -> None:
+    log: Any = logging.getLogger("maskwright.serve.requests")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.addHandler(logging.StreamHandler())

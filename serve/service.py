@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..runtime.arena.capacity import Capacity
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
 from .answers import Calls, ChatForm, Choice, CompletionForm, DecodedText, Form, OneCall, Part
-from .constraints import Constraint, constraint_of
+from .constraints import Constraint, Function, constraint_of
 from .loading import Loaded
 from .metrics import Metrics, Now
 from .refusals import Refused, of_constraint, said
@@ -31,6 +31,7 @@ from .settings import CacheSettings, Limits
 from .worker import Event, Job, Worker
 
 _log = logging.getLogger("maskwright.serve")
+_CODE_OF_SCHEMAS = "invalid_schema"
 _FREE_TOKENS = 16  # OpenAI's default for a completion without max_tokens, here for one without a constraint
 
 
@@ -98,7 +99,7 @@ class Service:
             await asyncio.get_running_loop().run_in_executor(self._pool, use, self.loaded.vocabulary)
             table = None
             with suppress(Refused):  # under tight limits; the kernels are loaded all the same
-                table = await self.compile(
+                table, _ = await self.compile(
                     Constraint("schema", {"type": "object"}, "response_format"), 16, "max_tokens"
                 )
             for each in (None, table):
@@ -278,8 +279,13 @@ class Service:
             )  # fmt: skip
         return plan.max_tokens
 
-    async def compile(self, constraint: Constraint, max_tokens: int, limit_param: str) -> Compiled:
-        """Return a constraint's table, compiled outside the threads of event loop and engine. Raises Refused."""
+    async def compile(
+        self, constraint: Constraint, max_tokens: int, limit_param: str
+    ) -> tuple[Compiled, list[Refused]]:
+        """Return a constraint's table, compiled outside the threads of event loop and engine. Raises Refused.
+
+        Beside it are the errors of tools that cannot be enforced: the table has no call of these.
+        """
         began = time.monotonic()
         self.compiling += 1
         try:
@@ -288,6 +294,25 @@ class Service:
         finally:
             self.compiling -= 1
             self.metrics.compile_seconds.observe(time.monotonic() - began)
+
+    def offered(self, constraint: Constraint) -> tuple[Compiled, list[Refused]]:
+        """Return a constraint's table without the tools that cannot be enforced, and the error of each of these.
+
+        Raises Refused as `table` does, if no tool is left, if a tool that cannot be enforced is strict, and for a
+        malformed schema.
+        """
+        try:
+            return self.table(constraint), []
+        except Refused as refused:
+            if refused.code != _CODE_OF_SCHEMAS:
+                raise
+            faults = self._faults(constraint)
+            wrong = [function.at for function, _ in faults]
+            left = [function for function in constraint.source if function.at not in wrong] if faults else []
+            if not left or not all(map(_may_be_left_out, faults)):
+                raise
+            table = self.table(replace(constraint, source=left))
+            return table, [of_constraint(error, function.param) for function, error in faults]
 
     def table(self, constraint: Constraint) -> Compiled:
         """Return a constraint's table, from the cache or compiled in the calling thread. Raises Refused.
@@ -301,15 +326,23 @@ class Service:
                     f"it has {size:,} bytes, and this server reads {most:,} (--max-schema-bytes): make it smaller",
                     param=constraint.param, code="constraint_too_large",
                 )  # fmt: skip
-            return constraint.compile(self.cache, self.limits.budget, self.limits.whitespace)
+            return self._with_allowed(constraint).compile(self.cache, self.limits.budget, self.limits.whitespace)
         except SchemaError as error:
-            found, param = constraint.locate(error, self.cache, self.limits.budget)
-            raise of_constraint(found, param) from None
+            for function, own in sorted(self._faults(constraint), key=_may_be_left_out):
+                raise of_constraint(own, function.param) from None
+            raise of_constraint(error, constraint.param) from None
         except (ConstraintError, RecursionError, ValueError) as error:
             raise of_constraint(error, constraint.param) from None
 
-    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> Compiled:
-        table = self.table(constraint)
+    def _faults(self, constraint: Constraint) -> list[tuple[Function, ConstraintError]]:
+        return self._with_allowed(constraint).faults(self.cache, self.limits.budget)
+
+    def _with_allowed(self, constraint: Constraint) -> Constraint:
+        """Return a constraint that allows what its request or else the server's operator allows."""
+        return constraint if constraint.allow else replace(constraint, allow=self.limits.allow)
+
+    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> tuple[Compiled, list[Refused]]:
+        table, left_out = self.offered(constraint)
         try:
             table.to_table()
             self.arena.fits(table)
@@ -319,7 +352,7 @@ class Service:
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)
         except ValueError as error:
             raise Refused(said(error), param=limit_param, code="max_tokens_too_small") from None
-        return table
+        return table, left_out
 
     async def begin(self, plan: Plan) -> Answer:
         """Begin to write the answer to a request, and return it. The caller closes it. Raises Refused."""
@@ -327,9 +360,9 @@ class Service:
         self.take(count)
         try:
             max_tokens = self._lengths(plan)
-            table = None
+            table, left_out = None, list[Refused]()
             if plan.constraint is not None:
-                table = await self.compile(plan.constraint, max_tokens, plan.limit_param)
+                table, left_out = await self.compile(plan.constraint, max_tokens, plan.limit_param)
         except BaseException:
             self.open -= count
             raise
@@ -341,10 +374,16 @@ class Service:
                     self._job(prompt, table, {**plan.options, "max_tokens": max_tokens, "seed": seed}, len(jobs))
                 )
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
-        return Answer(self, jobs, plan, counted=count)
+        return Answer(self, jobs, plan, counted=count, left_out=left_out)
 
     def _job(self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int) -> Job:
         return Job(prompt, table, options, None, index)
+
+
+def _may_be_left_out(fault: tuple[Function, ConstraintError]) -> bool:
+    """Whether a request goes on without a function: not if it is strict, nor if its schema is malformed."""
+    function, error = fault
+    return not function.strict and isinstance(error, SchemaError) and error.keyword is not None
 
 
 def _no_calls() -> None:
@@ -367,8 +406,16 @@ def _deliver(batch: Iterable[tuple[Job, Event]]) -> None:
 class Answer:
     """The sequences of one request while the engine writes them."""
 
-    def __init__(self, service: Service, jobs: list[Job], plan: Plan | None = None, counted: int = 0) -> None:
+    def __init__(
+        self,
+        service: Service,
+        jobs: list[Job],
+        plan: Plan | None = None,
+        counted: int = 0,
+        left_out: Sequence[Refused] = (),
+    ) -> None:
         self._service, self._jobs, self._counted = service, jobs, counted
+        self.left_out = left_out  # tools that the model cannot call, as they cannot be enforced
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._began = time.monotonic()
         self._left = set(range(len(jobs)))

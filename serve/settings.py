@@ -35,6 +35,23 @@ class Limits:
     grace_seconds: float = 30.0  # to finish answers after the server is told to stop
     stall_seconds: float = 60.0  # of one step, after which the server is not ready
     whitespace: str | tuple[str, str] = "flexible"  # of JSON
+    allow: tuple[str, ...] = ()  # keywords of schemas that may stay unenforced, for requests that name none
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the server listens, who may send requests, and how slowly."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()  # one of them goes with each request; none: anybody may send requests
+    certificate: Path | None = None  # of TLS, in PEM; None: plain HTTP
+    private_key: Path | None = None  # of the certificate; None: it is in the same file
+    max_connections: int = 1000
+    max_header_bytes: int = 64 << 10  # of one request
+    read_seconds: float = 30.0  # in which a client sends a request
+    write_seconds: float = 30.0  # after which a client that does not read its answer is cut off
+    log_requests: bool = False  # whether a line of JSON is logged for each request
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,5 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     cache: CacheSettings = field(default_factory=CacheSettings)
     capacity: Capacity = field(default_factory=Capacity)
-    host: str = "127.0.0.1"
-    port: int = 8000
+    access: Access = field(default_factory=Access)
     playground: bool = True  # whether its page is at /

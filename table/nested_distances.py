@@ -2,7 +2,8 @@
 
 A fragment may end in several ways, and what its caller requires afterwards depends on the way. An end is such a way.
 The kernels below find, for each code and each end, how few tokens lead there (and, where frames are limited, how few
-frames that takes), by passes over all rows until nothing changes.
+frames that takes). The least that is known is settled first, as in Dijkstra's algorithm and Knuth's generalization of
+it (Information Processing Letters 6(1), 1977): nothing costs less than any part of it, so no later one can lower it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
-from ..kernels.limits import MOST_DEPTH, UNREACHABLE
-from ..kernels.search import place_of
+from ..kernels.limits import UNREACHABLE
 from .groups import Int32Array, TableArrays
-from .nested_ends import Ends, Ways, ends_of, site_ways
-from .nested_targets import Int64Array, Targets, base_targets, belonging, own_edge, own_targets
+from .nested_ends import ends_of, site_ways
+from .nested_settling import Problem, readers_of, settled
+from .nested_targets import Int64Array, Targets, base_targets, belonging, own_targets
 
 
 class Distances(NamedTuple):
@@ -45,27 +46,24 @@ def nested_distances(arrays: TableArrays, required: Int32Array) -> Distances:
     that make calls first. An accepting row in a fragment ends it before the next token. If there are several symbols,
     rows whose first exits have the same symbol have an end of their own, which leads where their exits do.
     """
-    found = _distances(arrays, required)
+    found = _distances(_with_wide_tokens(arrays), required)
     for array in found:
         array.flags.writeable = False
     return Distances(*found)
 
 
-class _Problem(NamedTuple):
-    """What the passes read."""
-
-    arrays: TableArrays
-    required: Int32Array  # (S + 2 + A,) frames, by code
-    targets: Targets
-    of_row: NDArray[np.uint8]
-    ends: Ends
-    ways: Ways
-    limited: bool  # frames are limited; otherwise the limit is out of reach
-    several: bool  # frames are limited and there are several ends
+def _with_wide_tokens(arrays: TableArrays) -> TableArrays:
+    """Return arrays with tokens as uint32, so that the kernels below are compiled for one type, not for three."""
+    edges, classes, exits = arrays.edges, arrays.classes, arrays.exits
+    return arrays._replace(
+        edges=edges._replace(token=edges.token.astype(np.uint32)),
+        classes=classes._replace(token=classes.token.astype(np.uint32)),
+        exits=exits._replace(token=exits.token.astype(np.uint32)),
+    )
 
 
 class _Found(NamedTuple):
-    """What the passes write: frames first, then tokens."""
+    """What was found: frames first, then tokens."""
 
     code_frames: Int64Array
     site_frames: Int64Array
@@ -77,7 +75,7 @@ class _Found(NamedTuple):
 
 @kernel
 def _distances(arrays: TableArrays, required: Int32Array) -> Any:
-    rows, sites, actions = arrays.rows.base.size, arrays.sites.is_leaf.size, arrays.actions.state.size
+    sites, codes = arrays.sites.is_leaf.size, required.size
     start, to = base_targets(arrays)
     own_start, own_to = own_targets(arrays)
     targets = Targets(start, to, own_start, own_to)
@@ -85,225 +83,24 @@ def _distances(arrays: TableArrays, required: Int32Array) -> Any:
     ends = ends_of(arrays, of_row, of_site)
     limited = arrays.rows.frames_required.size > 0
     several = limited and ends.total > 1
-    problem = _Problem(arrays, required, targets, of_row, ends, site_ways(arrays, of_site, ends), limited, several)
-    codes, count, outer = rows + 2 + actions, ends.total, ends.outer
-    found = _Found(
-        np.full((codes if several else 0, count), UNREACHABLE, np.int64),
-        np.full((sites if several else 0, count, outer), UNREACHABLE, np.int64),
-        np.full((codes, count), UNREACHABLE, np.int64), np.full((sites, count, outer), UNREACHABLE, np.int64),
-        np.empty(count, np.int64), np.empty(count, np.int64),
-    )  # fmt: skip
-    # how many frames each end takes at least, then how few tokens with as many; with one end, frames_required says that
-    for counting in range(0 if several else 1, 2):
-        _begin(problem, found, counting)
-        changed = True
-        while changed:
-            changed = _lower_sites(problem, found, counting)
-            changed |= _lower_actions(problem, found, counting)
-            changed |= _lower_rows(problem, found, counting)
+    problem = Problem(arrays, required, targets, of_row, ends, site_ways(arrays, of_site, ends), limited, several)
+    readers = readers_of(problem)
+    count, outer = ends.total, ends.outer
+    frames, at = np.empty(0, np.int64), np.int64(0)
+    if several:  # how many frames each end takes at least, then how few tokens with as many
+        frames, at = settled(problem, readers, frames, 0)
+    code_frames = frames[:at].reshape(codes if several else 0, count)
+    site_frames = frames[at:].reshape(sites if several else 0, count, outer)
+    tokens, at = settled(problem, readers, frames, 1)
+    code_tokens, site_tokens = tokens[:at].reshape(codes, count), tokens[at:].reshape(sites, count, outer)
+    scratch = np.empty((2, count), np.int64)
+    found = _Found(code_frames, site_frames, code_tokens, site_tokens, scratch[0], scratch[1])
     far = _farthest(problem, found, _excess(problem, found, of_site))
-    return found.code_tokens, found.site_tokens, far, found.code_frames, found.site_frames
+    return code_tokens, site_tokens, far, code_frames, site_frames
 
 
 @kernel
-def _begin(problem: _Problem, found: _Found, counting: int) -> None:
-    """Set what takes no further row: the end of a text, accepting rows, and exits of rows."""
-    exits, ends = problem.arrays.exits, problem.ends
-    rows = problem.arrays.rows.base.size
-    code_is = found.code_tokens if counting else found.code_frames
-    code_is[rows, 0] = 0
-    for s in range(rows):
-        if problem.arrays.rows.accepting[s] and ends.of_row[s] >= 0:
-            code_is[s, ends.of_row[s]] = 0
-        if exits.of_row.size and exits.of_row[s] >= 0 and not problem.of_row[s] & 1:
-            missing = ends.named
-            for x in range(exits.start[exits.of_row[s]], exits.start[exits.of_row[s] + 1]):
-                c = ends.of_symbol[exits.symbol[x]]
-                if c < 0 or code_is[s, c] <= counting:
-                    continue
-                if own_edge(problem.arrays, s, np.int64(exits.token[x])) < 0:
-                    code_is[s, c] = counting
-                    missing -= 1
-                    if missing == 0:
-                        break
-
-
-@kernel
-def _lower_sites(problem: _Problem, found: _Found, counting: int) -> bool:
-    """Lower the best of each site by what its ways lead to; return whether anything changed."""
-    sites, ways = problem.arrays.sites, problem.ways
-    site_is = found.site_tokens if counting else found.site_frames
-    changed = False
-    for k in range(sites.is_leaf.size):
-        for x in range(ways.start[k], ways.start[k + 1]):
-            c, code, more = ways.end[x], ways.to[x], ways.more[x]
-            for d in range(problem.ends.outer):
-                best = np.int64(UNREACHABLE)
-                if code < 0:
-                    best = counting * more if -1 - code == d else best
-                else:
-                    required, most = np.int64(problem.required[code]), np.int64(MOST_DEPTH + 1)
-                    if problem.several:
-                        required, most = max(required, found.code_frames[code, d]), found.site_frames[k, c, d]
-                    elif problem.limited:
-                        most = np.int64(sites.frames_required[k]) if sites.frames_required.size else np.int64(0)
-                    if not counting:
-                        best = required
-                    elif required <= most:
-                        best = found.code_tokens[code, d] + more
-                if best < site_is[k, c, d]:
-                    site_is[k, c, d] = best
-                    changed = True
-    return changed
-
-
-@kernel
-def _lower_actions(problem: _Problem, found: _Found, counting: int) -> bool:
-    """Lower the best of each action by its row and the sites that it pushes; return whether anything changed."""
-    actions, is_leaf, several = problem.arrays.actions, problem.arrays.sites.is_leaf, problem.several
-    rows, ends, outer = problem.arrays.rows.base.size, problem.ends.total, problem.ends.outer
-    code_is = found.code_tokens if counting else found.code_frames
-    groups = outer if several and counting else 1  # ends for which there are as many frames
-    best, inner = found.best, found.inner
-    changed = False
-    for a in range(actions.state.size):
-        all_frames = np.int64(0)
-        for p in range(actions.push_start[a], actions.push_start[a + 1]):
-            all_frames += not is_leaf[actions.push[p]]
-        state, stop = actions.state[a], actions.push_start[a + 1]
-        for group in range(groups):
-            most = found.code_frames[rows + 2 + a, group] if several else np.int64(MOST_DEPTH + 1)
-            frames = all_frames
-            for c in range(ends):
-                best[c] = code_is[state, c]
-                if not counting:
-                    best[c] += frames
-                elif several and frames + found.code_frames[state, c] > most:
-                    best[c] = UNREACHABLE
-            for p in range(stop - 1, actions.push_start[a] - 1, -1):
-                k = np.int64(actions.push[p])
-                frames -= not is_leaf[k]
-                inner[:] = best
-                best[:] = UNREACHABLE
-                for c in range(ends if p == stop - 1 else outer):
-                    for d in range(outer):
-                        if not counting:
-                            best[d] = min(best[d], max(inner[c], frames + found.site_frames[k, c, d]))
-                        elif not several or frames + found.site_frames[k, c, d] <= most:
-                            best[d] = min(best[d], inner[c] + found.site_tokens[k, c, d])
-            for d in range(group, group + 1 if groups > 1 else outer):
-                if not counting:
-                    best[d] = max(best[d], np.int64(problem.required[rows + 2 + a]))
-                if best[d] < code_is[rows + 2 + a, d]:
-                    code_is[rows + 2 + a, d] = best[d]
-                    changed = True
-    return changed
-
-
-@kernel
-def _lower_row(problem: _Problem, found: _Found, counting: int, row: int, code: int, required: int, most: int) -> None:
-    """Lower the best of each end of a row by a token that leads to a code and requires frames besides."""
-    best = found.best
-    for c in range(best.size):
-        frames: Any = max(required, np.int64(problem.required[code]))
-        if problem.several:
-            frames = max(frames, found.code_frames[code, c])
-        if not counting:
-            best[c] = min(best[c], frames)
-        elif frames <= (found.code_frames[row, c] if problem.several else most):
-            best[c] = min(best[c], found.code_tokens[code, c] + 1)
-
-
-@kernel
-def _lower_rows(problem: _Problem, found: _Found, counting: int) -> bool:
-    """Lower the best of each row by its own edges and its base, last rows first; return whether anything changed."""
-    sites, targets, several = problem.arrays.sites, problem.targets, problem.several
-    code_is = found.code_tokens if counting else found.code_frames
-    best = found.best
-    changed = False
-    for s in range(problem.arrays.rows.base.size - 1, -1, -1):
-        if problem.ends.total == 1 and found.code_tokens[s, 0] <= 1:
-            continue
-        best[:] = code_is[s]
-        most = np.int64(problem.required[s]) if problem.limited and not several else np.int64(MOST_DEPTH + 1)
-        for e in range(targets.own_start[s], targets.own_start[s + 1]):
-            _lower_row(problem, found, counting, s, targets.own_to[e], np.int64(0), most)
-        push = np.int64(sites.of_row[s]) if sites.of_row.size else np.int64(-1)
-        frames = required = np.int64(0)
-        if push >= 0:
-            frames = np.int64(not sites.is_leaf[push])
-            required = max(frames, np.int64(sites.frames_required[push]) if sites.frames_required.size else np.int64(0))
-        if required <= most:
-            _lower_by_base(problem, found, counting, s, push, required, most)
-            if push >= 0:
-                _lower_by_push(problem, found, counting, s, push, frames, required, most)
-        for c in range(problem.ends.total):
-            if best[c] < code_is[s, c]:
-                code_is[s, c] = best[c]
-                changed = True
-    return changed
-
-
-@kernel
-def _lower_by_base(
-    problem: _Problem, found: _Found, counting: int, row: int, push: int, required: int, most: int
-) -> None:
-    """Lower the best of a row by the tokens of its base; of a base that pushes, by its exits alone."""
-    sites, ends, targets = problem.arrays.sites, problem.ends, problem.targets
-    for x in range(targets.start[row], targets.start[row + 1]):
-        target = targets.to[x]
-        if target >= 0:
-            if push < 0:
-                _lower_row(problem, found, counting, row, target, required, most)
-            continue
-        if push >= 0:
-            at = place_of(sites.symbol, sites.start[push], sites.start[push + 1], -1 - target)
-            if at < 0:
-                continue
-            target = np.int64(sites.target[at])
-        if target >= 0:
-            _lower_row(problem, found, counting, row, target, required, most)
-        elif ends.of_symbol[-1 - target] >= 0 and not problem.of_row[row] & 1:
-            c = ends.of_symbol[-1 - target]
-            if not counting:
-                found.best[c] = min(found.best[c], required)
-            elif not problem.several or required <= found.code_frames[row, c]:
-                found.best[c] = min(found.best[c], np.int64(1))
-
-
-@kernel
-def _lower_by_push(
-    problem: _Problem, found: _Found, counting: int, row: int, push: int, frames: int, required: int, most: int
-) -> None:
-    """Lower the best of a row whose base pushes a site: by the base's tokens, then by the return to the site."""
-    targets, several, ends, outer = problem.targets, problem.several, problem.ends.total, problem.ends.outer
-    groups = outer if several and counting else 1
-    best, inner = found.best, found.inner
-    for group in range(groups):
-        if several and counting:
-            most = found.code_frames[row, group]
-            if required > most:
-                continue
-        inner[:] = UNREACHABLE
-        for x in range(targets.start[row], targets.start[row + 1]):
-            for c in range(ends if targets.to[x] >= 0 else 0):
-                total = frames + problem.required[targets.to[x]]
-                if several:
-                    total = max(total, frames + found.code_frames[targets.to[x], c])
-                if not counting:
-                    inner[c] = min(inner[c], total)
-                elif total <= most:
-                    inner[c] = min(inner[c], found.code_tokens[targets.to[x], c] + 1)
-        for c in range(ends):
-            for d in range(group, group + 1 if groups > 1 else outer):
-                if not counting:
-                    best[d] = min(best[d], max(required, max(inner[c], found.site_frames[push, c, d])))
-                elif not several or found.site_frames[push, c, d] <= most:
-                    best[d] = min(best[d], inner[c] + found.site_tokens[push, c, d])
-
-
-@kernel
-def _excess(problem: _Problem, found: _Found, of_site: NDArray[np.uint8]) -> Int64Array:
+def _excess(problem: Problem, found: _Found, of_site: NDArray[np.uint8]) -> Int64Array:
     """Return by how much the distance rises at most when a fragment is left, above what each of its ends would take."""
     sites, ends, outer = problem.arrays.sites, problem.ends.total, problem.ends.outer
     site_tokens, inner = found.site_tokens, found.inner
@@ -336,7 +133,7 @@ def _excess(problem: _Problem, found: _Found, of_site: NDArray[np.uint8]) -> Int
 
 
 @kernel
-def _farthest(problem: _Problem, found: _Found, excess: Int64Array) -> Int64Array:
+def _farthest(problem: Problem, found: _Found, excess: Int64Array) -> Int64Array:
     """Return `Distances.farthest`."""
     arrays, targets, ends, outer = problem.arrays, problem.targets, problem.ends.total, problem.ends.outer
     exits, sites = arrays.exits, arrays.sites

@@ -127,59 +127,70 @@ def own_targets(arrays: TableArrays) -> Any:
     return start, to
 
 
+class _Places(NamedTuple):
+    """Where rows and frames below sites can be, and those of which more has become known since they were followed."""
+
+    of_row: NDArray[np.uint8]  # (S,)
+    of_site: NDArray[np.uint8]  # (K,)
+    waiting: Int64Array  # rows, and S + k for site k: each waits at most twice, as there are two places
+    count: Int64Array  # (1,) how many wait
+
+
 @kernel
-def _follow(arrays: TableArrays, code: Any, where: Any, of_row: Any, of_site: Any, done: Any) -> bool:
-    """Note that a code is followed in a fragment (2) or outside of all (1); return whether that is new."""
+def _put(places: _Places, of: NDArray[np.uint8], at: int, entry: int, where: int) -> None:
+    """Note that a row or a frame below a site can be there, and that it is to be followed if that is new."""
+    if of[at] | where != of[at]:
+        of[at] |= where
+        places.waiting[places.count[0]] = entry
+        places.count[0] += 1
+
+
+@kernel
+def _follow(arrays: TableArrays, places: _Places, code: int, where: int) -> None:
+    """Note that a code is followed in a fragment (2) or outside of all (1)."""
     actions = arrays.actions
     rows = arrays.rows.base.size
-    new = False
     if code >= rows + 2:
         action = code - rows - 2
         for p in range(actions.push_start[action], actions.push_start[action + 1]):
-            site = actions.push[p]
-            new |= of_site[site] | where != of_site[site]
-            of_site[site] |= where
+            site = np.int64(actions.push[p])
+            _put(places, places.of_site, site, rows + site, where)
             where = np.uint8(2)
         code = np.int64(actions.state[action])
-    if code < rows and of_row[code] | where != of_row[code]:
-        of_row[code] |= where
-        done[code] = False
-        new = True
-    return new
+    if code < rows:
+        _put(places, places.of_row, code, code, where)
 
 
 @kernel
 def belonging(arrays: TableArrays, targets: Targets) -> Any:
-    """Return where rows (S,) and frames below sites (K,) can be: 1 outside of all fragments, 2 in one, 3 both, or 0."""
+    """Return where rows (S,) and frames below sites (K,) can be: 1 outside of all fragments, 2 in one, 3 both, or 0.
+
+    Each row and site is followed at most twice: time is linear in targets, and in pushes of the actions among them.
+    """
     sites = arrays.sites
     rows, count = arrays.rows.base.size, sites.is_leaf.size
-    of_row, of_site = np.zeros(rows, np.uint8), np.zeros(count, np.uint8)
-    done, returned = np.ones(rows, np.bool_), np.zeros(count, np.uint8)
-    of_row[0] = 1
-    done[0] = False
-    new = True
-    while new:
-        new = False
-        for s in range(rows):
-            if done[s]:
-                continue
-            done[s] = True
-            for e in range(targets.own_start[s], targets.own_start[s + 1]):
-                new |= _follow(arrays, targets.own_to[e], of_row[s], of_row, of_site, done)
-            where = of_row[s]
-            if arrays.rows.base[s] >= 0 and sites.of_row.size and sites.of_row[s] >= 0:
-                site = sites.of_row[s]
-                new |= of_site[site] | where != of_site[site]
-                of_site[site] |= where
-                where = np.uint8(2)
-            for x in range(targets.start[s], targets.start[s + 1]):
-                if targets.to[x] >= 0:
-                    new |= _follow(arrays, targets.to[x], where, of_row, of_site, done)
-        for k in range(count):
-            if of_site[k] == returned[k]:
-                continue
-            returned[k] = of_site[k]
-            for x in range(sites.start[k], sites.start[k + 1]):
+    places = _Places(
+        np.zeros(rows, np.uint8), np.zeros(count, np.uint8), np.empty(2 * (rows + count), np.int64),
+        np.zeros(1, np.int64),
+    )  # fmt: skip
+    _put(places, places.of_row, 0, 0, np.uint8(1))
+    while places.count[0]:
+        places.count[0] -= 1
+        entry = places.waiting[places.count[0]]
+        if entry >= rows:
+            site = entry - rows
+            for x in range(sites.start[site], sites.start[site + 1]):
                 if sites.target[x] >= 0:
-                    new |= _follow(arrays, np.int64(sites.target[x]), of_site[k], of_row, of_site, done)
-    return of_row, of_site
+                    _follow(arrays, places, np.int64(sites.target[x]), places.of_site[site])
+            continue
+        where = places.of_row[entry]
+        for e in range(targets.own_start[entry], targets.own_start[entry + 1]):
+            _follow(arrays, places, targets.own_to[e], where)
+        if arrays.rows.base[entry] >= 0 and sites.of_row.size and sites.of_row[entry] >= 0:
+            pushed = np.int64(sites.of_row[entry])
+            _put(places, places.of_site, pushed, rows + pushed, where)
+            where = np.uint8(2)
+        for x in range(targets.start[entry], targets.start[entry + 1]):
+            if targets.to[x] >= 0:
+                _follow(arrays, places, targets.to[x], where)
+    return places.of_row, places.of_site

@@ -166,11 +166,11 @@ class SortedMatrix:
             raise ValueError(f"sids must be integers (N, L), not {array.dtype} {array.shape}")
         out = np.full(array.shape[0], self.num_sequences, np.int64)
         if array.shape[1] == self.length:
-            find_rows(self.columns, self._first_rows, np.require(array, np.int64, ["C", "A"]), out)
+            find_rows(self.columns, self.first_row_of, np.require(array, np.int64, ["C", "A"]), out)
         return out
 
     @cached_property
-    def _first_rows(self) -> NDArray[np.int64]:
+    def first_row_of(self) -> NDArray[np.int64]:
         """Return where the sequences with each first token begin, and where the last end: (V + 1,)."""
         tokens = np.arange(self.vocab_size, dtype=np.int64).astype(self.columns.dtype)
         return np.append(np.searchsorted(self.columns[0], tokens), self.num_sequences)

@@ -280,10 +280,10 @@ class TransitionTable(GroupedArrays):
     def distances(self) -> Distances:
         """Of a nested table: distances of codes and sites, upper bounds that some allowed token always reduces.
 
-        Raises ValueError for a trie.
+        Raises ValueError for a table that is not nested.
         """
-        if self.is_trie:
-            raise ValueError("a trie has one distance for each state: use distance")
+        if not self.is_nested:
+            raise ValueError("a table without calls has one distance for each state: use distance")
         return nested_distances(self.arrays, self.code_frames_required)
 
     @cached_property

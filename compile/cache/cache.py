@@ -83,7 +83,8 @@ class Cache:
     What was asked for least recently goes first, once there are more than max_entries or they hold more than
     max_bytes; lazy tables grow while they are read, and count as large as they are when they are asked for. Each
     source is compiled once, however many threads ask for it at the same time. One that cannot be compiled is kept as
-    well, and raises the same error again. A table that somebody still uses stays whole, whatever the cache forgets.
+    well, and raises the same error again, unless only time ran out. A table that somebody still uses stays whole,
+    whatever the cache forgets.
 
     directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
     tables that is what `LazyTable.complete` works out. Files that are damaged are made again, and a folder that cannot
@@ -445,7 +446,7 @@ class Cache:
             self._write(key, found)
         with self._lock:
             self._counts.failures += isinstance(found, ConstraintError)
-        if isinstance(found, BudgetError) and found.limit == "seconds":
+        if isinstance(found, ConstraintError) and found.limit == "seconds":
             return _Entry(found, [], own=0)  # for those who wait; the next one may find a faster moment
         return self._keep(key, spelling, found)
 
@@ -502,7 +503,8 @@ class Cache:
             try:
                 made = make()
             except ConstraintError as error:
-                why.append(copy.copy(error))
+                if error.limit != "seconds":
+                    why.append(copy.copy(error))
                 raise
             if folder is not None:
                 folder.write(key, made)

@@ -113,7 +113,7 @@ class _Reader:
         """Return lark's tree of the text, special tokens in the place of terminals."""
         text = self._without_specials() if "<" in self.text else self.text
         try:
-            return parsed(text + "\n")
+            return parsed(text + "\n", self.meter)
         except UnexpectedCharacters as error:
             position = error.pos_in_stream or 0
             self._refuse_addition(position)

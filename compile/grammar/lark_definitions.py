@@ -10,6 +10,7 @@ from lark import Token, Tree
 from lark.lexer import Pattern
 from lark.load_grammar import stdlib_loader
 
+from ...automata.budget import Budget
 from .lark_parser import parsed
 
 Literals = tuple[tuple[str, bool], ...] | None
@@ -191,4 +192,4 @@ def _library(path: tuple[str, ...]) -> dict[str, Definition] | None:
         _, text = stdlib_loader(None, "/".join(path) + ".lark")
     except OSError:
         return None
-    return Module(parsed(text + "\n")).definitions
+    return Module(parsed(text + "\n", Budget().begin())).definitions

@@ -9,6 +9,8 @@ from lark import Token
 from lark.load_grammar import _get_parser
 from lark.parsers.lalr_analysis import Shift
 
+from ...automata.budget import Meter
+
 
 @lru_cache(maxsize=1)
 def parser_tables() -> Any:
@@ -39,12 +41,16 @@ def parser_tables() -> Any:
         return None
 
 
-def parsed(text: str) -> Any:
+_PARSING = "parsing a grammar"
+_ASKED = 1 << 16  # characters after which the meter is asked again
+
+
+def parsed(text: str, meter: Meter) -> Any:
     """Return what lark's parser returns for a grammar, in two thirds of the time, by the same tables.
 
-    It is lark that says what is wrong where something is.
+    It is lark that says what is wrong where something is. Raises BudgetError.
     """
-    tables = parser_tables()
+    tables, began, asked = parser_tables(), meter.seconds, 0
     if tables is not None:
         pattern, left_out, rows, (first, last) = tables
         states, row, end = [first], rows[first], 0
@@ -52,6 +58,9 @@ def parsed(text: str) -> Any:
         for match in iter(pattern.scanner(text).match, None):
             kind, begin = match.lastgroup, end
             end = match.end()
+            if end >= asked:
+                meter.check(doing=_PARSING)
+                asked = end + _ASKED
             if kind in left_out:
                 continue
             while type(move := row.get(kind)) is tuple:
@@ -68,6 +77,7 @@ def parsed(text: str) -> Any:
                 row = rows[states[-1]]
                 if states[-1] == last:
                     return values[-1]
+    meter.check(ahead=4 * (meter.seconds - began), doing=_PARSING)  # lark goes as far again, without a meter
     return _get_parser().parse(text, "start")  # type: ignore[no-untyped-call]
 
 

@@ -66,7 +66,7 @@ def build(grammar: Grammar, meter: Meter) -> Network:
     ends = writer.put_rules()
     start, regions = writer.put_whole()
     embeds = bool(embedding(rules, nonempty))
-    closures = _Closures(writer.made, ends, nullable_rules(rules))
+    closures = _Closures(writer.made, ends, nullable_rules(rules), meter)
     return _arranged(writer.made, closures, writer.begins, start, embeds, regions, meter)
 
 
@@ -219,18 +219,24 @@ class _Closure(NamedTuple):
     final: bool  # whether a rule, or the whole, may end
 
 
-class _Closures:
-    """The closures of nodes, each made once."""
+_ENTRY = 16  # bytes of each entry of a closure: the place in its list, and in a key
 
-    def __init__(self, made: _Building, ends: set[int], nullable: set[str]) -> None:
-        self._made, self._ends, self._nullable = made, ends, nullable
+
+class _Closures:
+    """The closures of nodes, each made once. One takes no more than the grammar, but together they may be quadratic."""
+
+    def __init__(self, made: _Building, ends: set[int], nullable: set[str], meter: Meter) -> None:
+        self._made, self._ends, self._nullable, self._meter = made, ends, nullable, meter
         self._known: dict[int, _Closure] = {}
+        self._nbytes = 0
 
     def of(self, node: int) -> _Closure:
-        """Return the closure of a node."""
+        """Return the closure of a node. Raises BudgetError."""
         found = self._known.get(node)
         if found is None:
+            self._meter.check(bytes=self._nbytes, doing=_READING)
             found = self._known[node] = self._close(node)
+            self._nbytes += _ENTRY * (len(found.atoms) + len(found.calls))
         return found
 
     def end_at(self, node: int) -> None:

@@ -289,6 +289,7 @@ class MemberDerivatives:
         key = (letter >= self._end, *pattern)
         alike = tests.alike.get(key)
         if alike is None:
+            self._builder.meter.check(doing=FINDING)  # what is left may be as long as the schema
             alike = tests.alike[key] = _left_by_test(tests, letter >= self._end, pattern)
         return [
             (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
@@ -296,6 +297,7 @@ class MemberDerivatives:
         ]
 
     def _by_several_tests(self, tests: Tests, letter: int) -> list[Case]:
+        self._builder.meter.check(doing=FINDING)
         cases = self._builder.cases
         by, known = self._derivatives[letter]
         for atom, row in tests.atoms:

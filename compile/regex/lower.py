@@ -17,6 +17,7 @@ Every character in R is whole and valid UTF-8, so R keeps the result within it. 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -39,6 +40,7 @@ _HERE = BYTES  # the marker of a constraint by itself, and of the place where an
 _ANYTHING = Anything()
 _ANY_TEXT = Repeat(Chars(ANY), 0, None)
 _MARKS = Repeat(Marker(_HERE), 0, None)
+_ASKS_FOR_UNICODE = re.compile(r"\(\?[aimsx]*u[aimsux]*\)")
 _MOST_SPLIT = 8  # branches with assertions up to which each is lowered by itself; more of them share their markers
 
 
@@ -69,6 +71,17 @@ def to_dfa(
             pattern,
             0,
         ) from None
+
+
+def engine_flags(pattern: str) -> str:
+    r"""Return the flags under which serving engines read a pattern: \d, \w and \s are ASCII.
+
+    A pattern that begins with (?u), alone or among other flags, asks for all of Unicode.
+
+    >>> engine_flags(r"\d+"), engine_flags(r"(?iu)\d+")
+    ('a', '')
+    """
+    return "" if _ASKS_FOR_UNICODE.match(pattern) else "a"
 
 
 class _Lowering:

@@ -21,7 +21,7 @@ from typing import Any, cast
 from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
-from ...errors import GrammarError, RegexError
+from ...errors import ConstraintError, GrammarError, RegexError
 from ..grammar import form
 from ..grammar.analysis import check_productive
 from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, Terminal, Text
@@ -30,7 +30,7 @@ from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import TOKEN, VALUE
 from ..json_schema.schema_hash import hash_of
 from ..json_schema.source import read, shown
-from ..regex.lower import to_dfa
+from ..regex.lower import engine_flags, to_dfa
 from .checks import count_at, fields_of, flag_at, list_at, refuse, text_at, texts_at
 from .occurrences import Ends, Occurrences
 from .tagged_text import parts_of
@@ -128,14 +128,19 @@ class _Reader:
         return self._ended(Text(text_at(value["value"], f"{where}/value")), where, ends)
 
     def _regex(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        fields_of(value, where, {"type", "pattern"})
+        fields_of(value, where, {"type", "pattern"}, ("flags",))
         pattern = value["pattern"]
         if not isinstance(pattern, str):
             refuse(f"{where}/pattern", f"a text is needed, not {shown(pattern)}")
+        flags = value.get("flags", engine_flags(pattern))
+        if not isinstance(flags, str):
+            refuse(f"{where}/flags", f"a text is needed, not {shown(flags)}")
         try:
-            dfa = to_dfa(pattern, meter=self.meter)
+            dfa = to_dfa(pattern, flags=flags, meter=self.meter)
         except RegexError as error:
             raise error.at(f"{where}/pattern") from None
+        except ConstraintError as error:
+            raise error.at(f"{where}/flags") from None
         if dfa.is_empty:
             refuse(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
         return self._ended(Terminal(f"the pattern at {where}", dfa), where, ends)

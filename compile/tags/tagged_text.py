@@ -95,7 +95,7 @@ def _format_of(text: TaggedText) -> dict[str, Any]:
             raise TypeError(f"the tags of a TaggedText are of the class Tag, not {type(tag).__name__}")
         contents: dict[str, Any] = {
             "schema": {"type": "json_schema", "json_schema": tag.schema},
-            "regex": {"type": "regex", "pattern": tag.regex},
+            "regex": {"type": "regex", "pattern": tag.regex, "flags": ""},
             "grammar": {"type": "grammar", "grammar": tag.grammar, "syntax": "lark"},
             "content": _format_of(tag.content) if isinstance(tag.content, TaggedText) else tag.content,
         }

@@ -164,7 +164,7 @@ class GrammarMemory:
         """
         if self.over is not None:
             raise copy.copy(self.over)
-        began, self.header[SPENT] = time.monotonic(), 0
+        began, self.header[SPENT] = time.thread_time(), 0
         while True:
             found = kernel()
             if found > FULL:
@@ -172,13 +172,13 @@ class GrammarMemory:
             if found == FULL - PAUSE:
                 if meter is not None:
                     meter.check(states=self.num_states, bytes=self.nbytes, doing=DOING_ALL)
-                elif time.monotonic() - began > self._seconds:
+                elif time.thread_time() - began > self._seconds:
                     raise BudgetError(
                         f"reading a grammar took more than {self._seconds:g} s for one token or mask, at "
                         f"{self.num_states:,} states",
                         limit="seconds",
                         allowed=self._seconds,
-                        reached=time.monotonic() - began,
+                        reached=time.thread_time() - began,
                         remedies=[RaiseBudget(("seconds",), "make the grammar less ambiguous")],
                     )
                 self.header[SPENT] = 0

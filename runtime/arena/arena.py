@@ -24,6 +24,8 @@ from ...errors import ArenaError, NoTableError, RaiseCapacity, VocabularyMismatc
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.grouped import GroupedArrays
 from ...table.groups import IntArray
+from ...table.live_sids import Snapshot
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from ..device.device_table import AnyState, DeviceTable, most_pops, not_a_table
@@ -541,10 +543,10 @@ class Arena:
 
 def check_held(table: Any) -> None:
     """Raise TypeError unless this is a table, as all in an arena are."""
-    if isinstance(table, SortedMatrix):
+    if isinstance(table, SortedMatrix | SidFilter | Snapshot):
         raise TypeError(
-            "an Arena holds tables, not a SortedMatrix: compile the rows with compile_sids, or put the matrix by "
-            "itself, ops.put(matrix)"
+            f"an Arena holds tables, not a {type(table).__name__}: compile the rows with compile_sids, or put the "
+            "matrix by itself, ops.put(matrix)"
         )
     if not isinstance(table, TransitionTable | LazyTable):
         raise not_a_table(table)

@@ -63,6 +63,9 @@ class Backend(Protocol):
     def lowest(self, x: Array) -> Array:
         """Return -inf in the shape and type of an array."""
 
+    def running_max(self, x: Array) -> Array:
+        """Return the largest of each row (B, n) up to each column."""
+
     def sort(self, x: Array) -> Array:
         """Return each row (B, n) with the largest first."""
 

@@ -9,6 +9,7 @@ too where that costs little.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TableError
+from ...table.first_rows import first_rows
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import Level
 from .backend import Array
@@ -24,11 +26,47 @@ from .backend import Array
 _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
 _FIRST_SHARE = 8  # no mask is made where at most 1/8 of the vocabulary may come first: IDs beside the tokens of text
 _MOST_NARROW = 1 << 30  # rows where positions have 32 bits: a search looks at most twice as far
-# first rows of a depth are kept where an interval has more than 256 rows and more than twice as many as any has
-# different tokens, since they take memory for every prefix; and wherever one has more rows than there are tokens
-_ALIKE, _LONG = 2, 256
 _CHUNK = 1 << 15  # rows packed at once, which then stay in cache
-_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
+BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceFilters:
+    """Which rows of a matrix F filters keep, and below which of what the matrix keeps of them a kept row lies.
+
+    Bits are in words of 32, the lowest first; the arrays of all filters stand one behind the other.
+    """
+
+    rows: Array  # (F W,) int32: bits of rows
+    before: Array  # (F W,) int32: kept rows before each word
+    firsts: Array  # (F U,) int32: bits of the entries of `first_rows`
+    masks: Array  # (F R, K) uint8: the matrix's masks, with what is kept alone
+    of: Array  # (B,) which filter each row of a batch begins with
+    words: int  # W: Q // 32 + 1
+    first_words: int  # U
+
+
+class Origin:
+    """The matrix that a `DeviceMatrix` was made of; all are equal, so that JAX compiles for none of them anew.
+
+    It does not keep the matrix alive, as filters of it do, and is of none once it was pickled.
+    """
+
+    def __init__(self, matrix: SortedMatrix | None) -> None:
+        self._matrix = None if matrix is None else weakref.ref(matrix)
+
+    def made(self, matrix: SortedMatrix) -> bool:
+        """Return whether a matrix is this one."""
+        return self._matrix is not None and self._matrix() is matrix
+
+    def __reduce__(self) -> tuple[type[Origin], tuple[None]]:
+        return Origin, (None,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin)
+
+    def __hash__(self) -> int:
+        return hash(Origin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +93,9 @@ class DeviceMatrix:
     branches: tuple[int, ...]  # (L,) most tokens allowed by depth
     firsts: tuple[tuple[int, int] | None, ...]  # (L,) where `first_rows` of a depth begin and end; None: not kept
     top: int | None  # how many logits of a row are verified; None for all
+    wide: bool  # whether positions have 64 bits
+    origin: Origin
+    kept: DeviceFilters | None = None  # of `filtered`; None: all rows are kept
 
     # what decoders ask of a table
     eos = None
@@ -102,52 +143,73 @@ def place(
         raise TypeError(f"top must be an integer or None, not a {type(top).__name__}")
     if top is not None and top < 1:
         raise ValueError(f"top={top} must be 1 or more; leave it out to verify all tokens")
-    room = 62 if wide else 30  # one more and a search for what follows the last would overflow
-    bits = max(1, (matrix.vocab_size - 1).bit_length())
-    if bits > room:
-        raise TableError(
-            f"tokens below {matrix.vocab_size:,} need {bits} bits, in JAX's 32-bit mode a word has {room}: "
-            "set jax.config.update('jax_enable_x64', True)"
-        )
     length, count = matrix.columns.shape
-    if not wide and count >= _MOST_NARROW:
-        raise TableError(
-            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
-            "set jax.config.update('jax_enable_x64', True)"
-        )
-    per_word = min(length, room // bits)
+    bits, per_word = packing(matrix.vocab_size, length, count, wide)
     kind = np.int64 if wide else np.int32
-    words: list[Any] = [np.empty(count, kind) for _ in range(-(-length // per_word))]
-    for lo in range(0, count, _CHUNK):
-        for at, word in enumerate(words):
-            part = word[lo : lo + _CHUNK]
-            part[:] = 0
-            for depth in range(at * per_word, (at + 1) * per_word):
-                part <<= bits
-                if depth < length:
-                    part |= matrix.columns[depth, lo : lo + _CHUNK]
-    masks, after = _masks(matrix)
-    masked = min(len(masks) - 1, 2)
-    first_rows, first_tokens, firsts = _first_rows(matrix, masked)
+    words = words_of(matrix.columns, bits, per_word, kind, count)
+    masks, after, (rows, tokens, firsts) = masks_of(matrix)
     return DeviceMatrix(
         words=tuple(convert(word) for word in words),
         masks=convert(masks),
         mask_after=convert(after),
-        first_rows=convert(first_rows),
-        first_tokens=convert(first_tokens),
-        byte_bits=convert(-_BITS.astype(np.int32)),
+        first_rows=convert(rows),
+        first_tokens=convert(tokens),
+        byte_bits=convert(-BITS.astype(np.int32)),
         steps=convert(np.arange(length, dtype=kind)),
         vocab_size=matrix.vocab_size,
         length=length,
         count=count,
         bits=bits,
         per_word=per_word,
-        masked=masked,
+        masked=min(len(masks) - 1, 2),
         widths=matrix.widths,
         branches=matrix.branches,
         firsts=firsts,
         top=None if top is None or top >= matrix.vocab_size else top,
+        wide=wide,
+        origin=Origin(matrix),
     )
+
+
+def packing(vocab_size: int, length: int, count: int, wide: bool) -> tuple[int, int]:
+    """Return the bits of a token, and how many tokens are in a word; TableError where they or the rows do not fit."""
+    room = 62 if wide else 30  # one more and a search for what follows the last would overflow
+    bits = max(1, (vocab_size - 1).bit_length())
+    if bits > room:
+        raise TableError(
+            f"tokens below {vocab_size:,} need {bits} bits, in JAX's 32-bit mode a word has {room}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
+    if not wide and count >= _MOST_NARROW:
+        raise TableError(
+            f"{count:,} rows are more than JAX's 32-bit mode can search, {_MOST_NARROW:,}: "
+            "set jax.config.update('jax_enable_x64', True)"
+        )
+    return bits, min(length, room // bits)
+
+
+def words_of(columns: NDArray[Any], bits: int, per_word: int, kind: Any, size: int) -> list[NDArray[Any]]:
+    """Return the words (size,) of rows, whose tokens are columns (L, n); beyond the n rows, words above all of rows."""
+    length, count = columns.shape
+    words = [np.full(size, 1 << (bits * per_word), kind) for _ in range(-(-length // per_word))]
+    for lo in range(0, count, _CHUNK):
+        for at, word in enumerate(words):
+            part = word[lo : min(lo + _CHUNK, count)]
+            part[:] = 0
+            for depth in range(at * per_word, (at + 1) * per_word):
+                part <<= bits
+                if depth < length:
+                    part |= columns[depth, lo : lo + _CHUNK]
+    return words
+
+
+FirstRows = tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]
+
+
+def masks_of(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32], FirstRows]:
+    """Return `masks`, `mask_after`, and `first_rows`, `first_tokens`, `firsts` of a `DeviceMatrix`."""
+    masks, after = _masks(matrix)
+    return masks, after, _first_rows(matrix, min(len(masks) - 1, 2))
 
 
 def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -176,33 +238,24 @@ def _masks(matrix: SortedMatrix) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     return np.packbits(bits, axis=1, bitorder="little"), number
 
 
-def _first_rows(
-    matrix: SortedMatrix, masked: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], tuple[tuple[int, int] | None, ...]]:
+def _first_rows(matrix: SortedMatrix, masked: int) -> FirstRows:
     """Return `first_rows`, `first_tokens` and `firsts` of a `DeviceMatrix`.
 
     masked: depths at which masks say what is allowed. A depth has as many first rows as there are prefixes of one token
     more: at most Q.
     """
-    wanted = [
-        depth >= masked and branches > 1 and width > min(max(_ALIKE * branches, _LONG), matrix.vocab_size)
-        for depth, (width, branches) in enumerate(zip(matrix.widths, matrix.branches, strict=True))
-    ]
-    new = np.zeros(matrix.num_sequences, np.bool_)
-    new[0] = True
     rows: list[NDArray[np.int32]] = []
     tokens: list[NDArray[np.int32]] = []
-    firsts: list[tuple[int, int] | None] = [None] * matrix.length
+    firsts: list[tuple[int, int] | None] = []
     begin = 0
-    for depth, column in enumerate(matrix.columns):
-        if not any(wanted[depth:]):
-            break
-        new[1:] |= column[1:] != column[:-1]
-        if wanted[depth]:
-            rows.append(np.flatnonzero(new).astype(np.int32))
-            tokens.append(column[rows[-1]].astype(np.int32))
-            firsts[depth] = begin, begin + rows[-1].size
-            begin += rows[-1].size
+    for column, found in zip(matrix.columns, first_rows(matrix, masked), strict=True):
+        if found is None:
+            firsts.append(None)
+            continue
+        rows.append(found)
+        tokens.append(column[found].astype(np.int32))
+        firsts.append((begin, begin + found.size))
+        begin += found.size
     if not rows:
         return np.zeros(1, np.int32), np.zeros(1, np.int32), tuple(firsts)
     return np.concatenate(rows), np.concatenate(tokens), tuple(firsts)

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from ...errors import TableError, VocabularyMismatchError
 from ...table.constraint import Constraint
+from ...table.live_sids import Snapshot
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
 from ...table.transition_table import Level, TransitionTable
@@ -37,6 +39,27 @@ class MatrixState(NamedTuple):
     depth: Array  # (B,) L in the dead state
 
 
+class FilteredState(NamedTuple):
+    """A `MatrixState` under filters, of which each sequence has one."""
+
+    node: Array  # (B,)
+    high: Array  # (B,)
+    depth: Array  # (B,)
+    filter: Array  # (B,) the number of its filter
+
+
+class LiveState(NamedTuple):
+    """Where each sequence of a batch stands in a live set: the rows that begin with it, of base and delta."""
+
+    node: Array  # (B,) the first row of the base; of a whole sequence of the delta, behind the dead state's
+    high: Array  # (B,)
+    depth: Array  # (B,)
+    delta: Array  # (B,) the first row of the delta
+    delta_high: Array  # (B,)
+
+
+AnyMatrixState = MatrixState | FilteredState | LiveState
+
 AnyState = State | NestedState
 """A state of a table without calls, or of one with: that has a stack as well."""
 
@@ -46,7 +69,7 @@ class Candidates(NamedTuple):
 
     scores: Array  # (B, width) log-probabilities under the full softmax
     tokens: Array  # (B, width)
-    states: AnyState | MatrixState  # (B, width)
+    states: AnyState | AnyMatrixState  # (B, width)
 
 
 class Selection(NamedTuple):
@@ -59,7 +82,7 @@ class Selection(NamedTuple):
     scores: Array  # (B, M) totals
     parents: Array  # (B, M) which beam each continues, 0 .. m - 1; None for itself
     tokens: Array  # (B, M); 0 in unused slots, so that a model can always be fed
-    state: AnyState | MatrixState  # (B * M,); the dead state in unused slots
+    state: AnyState | AnyMatrixState  # (B * M,); the dead state in unused slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +187,19 @@ def arrays_of(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.type in ("Array", "tuple[Array, ...]"))
 
 
+def parts_of(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that have arrays of their own."""
+    return tuple(
+        field.name
+        for field in fields(kind)
+        if field.type in ("DeviceCalls | None", "DeviceFilters | None", "DeviceMatrix")
+    )
+
+
 def statics_of(kind: type) -> tuple[str, ...]:
-    """Return the names of the other fields of a dataclass, but `calls`, which has arrays of its own."""
-    arrays = arrays_of(kind)
-    return tuple(field.name for field in fields(kind) if field.name not in arrays and field.name != "calls")
+    """Return the names of the fields of a dataclass that neither hold arrays nor have arrays of their own."""
+    others = {*arrays_of(kind), *parts_of(kind)}
+    return tuple(field.name for field in fields(kind) if field.name not in others)
 
 
 CALL_ARRAYS = arrays_of(DeviceCalls)
@@ -383,7 +415,7 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def whole(table: Any) -> TransitionTable | SortedMatrix:
+def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter | Snapshot:
     """Return a constraint as it is put on a device, a lazy table with its arrays. Raises TypeError for others."""
     if not isinstance(table, Constraint):
         raise not_a_table(table)
@@ -393,7 +425,8 @@ def whole(table: Any) -> TransitionTable | SortedMatrix:
 def not_a_table(found: object) -> TypeError:
     """Return the error for what `put` does not take."""
     return TypeError(
-        f"put takes a TransitionTable, a LazyTable, a SortedMatrix or an Arena, not {type(found).__name__}"
+        "put takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter, a Snapshot or an Arena, not "
+        f"{type(found).__name__}"
     )
 
 

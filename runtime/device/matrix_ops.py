@@ -1,17 +1,20 @@
 """Operations on a sorted matrix, written once against the array functions of an operations module.
 
 A prefix is the interval of rows that begin with it. `device_matrix` says how the matrix lies on a device, and what of
-an interval is read for what it allows. `dispatch.by_kind` puts the operations of this file behind those of the same
-names on tables.
+an interval is read for what it allows. Under filters a state that is not dead has a kept row in its interval, and what
+is allowed leads to states that have. `dispatch.by_kind` puts the operations of this file behind those of the same names
+on tables.
 """
 
 from __future__ import annotations
 
 from ...kernels.limits import UNREACHABLE
 from .backend import Array, Backend, Cache
-from .device_matrix import DeviceMatrix
+from .device_matrix import DeviceFilters, DeviceMatrix
 from .device_table import (
+    AnyMatrixState,
     Candidates,
+    FilteredState,
     MatrixState,
     Selection,
     check_floating,
@@ -19,6 +22,7 @@ from .device_table import (
     check_remaining,
     check_rows,
     check_sids,
+    check_starts,
     check_tokens,
 )
 
@@ -44,7 +48,7 @@ def _place_of(dev: DeviceMatrix, depth: Array) -> tuple[Array, Array]:
     return at, (dev.per_word - 1 - (depth - at * dev.per_word)) * dev.bits
 
 
-def _tokens_at(ops: Backend, dev: DeviceMatrix, row: Array, depth: Array) -> Array:
+def tokens_at(ops: Backend, dev: DeviceMatrix, row: Array, depth: Array) -> Array:
     """Return the token of rows (n, k) at a depth below L, one for all or (n, 1)."""
     at, shift = _place_of(dev, depth)
     token = (_read(ops, dev, row, at) >> shift) & ((1 << dev.bits) - 1)
@@ -61,16 +65,14 @@ def _halve(ops: Backend, dev: DeviceMatrix, at: Array, low: Array, high: Array, 
     return found
 
 
-def _follow(
-    ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, token: Array
-) -> tuple[Array, Array]:
+def follow(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, token: Array) -> tuple[Array, Array]:
     """Return the rows of low .. high (n, 1) that have a token (n, k) at a depth: their low, high (n, k).
 
     depth: one for all, or (n, 1), below L. Tokens lie in 0 .. V - 1. Where no row has it, both are the same.
     """
     static = isinstance(depth, int)
     if static and dev.branches[depth] == 1:
-        same = _tokens_at(ops, dev, low, depth) == token
+        same = tokens_at(ops, dev, low, depth) == token
         return low, ops.where(same, high, low)
     at, shift = _place_of(dev, depth)
     rest, token = shift + dev.bits, ops.integers(token, dev.words[0])
@@ -92,6 +94,50 @@ def _search(ops: Backend, dev: DeviceMatrix, query: Array, like: Array) -> Array
     return ops.integers(ops.search(dev.words[0], query), like)
 
 
+# ------------------------------------------------------------------------------------------------ filters
+
+
+def _parts(dev: DeviceMatrix, state: AnyMatrixState) -> tuple[Array, Array, Array, Array]:
+    """Return low, high and depth of a state, (n, 1) each, and the number of its filter; None where there is none."""
+    if (dev.kept is None) is isinstance(state, FilteredState):
+        raise ValueError(
+            "the state is of the matrix with other filters or none: begin with start of what is decoded with"
+        )
+    low, high, depth = (array[:, None] for array in state[:3])
+    return low, high, depth, state.filter[:, None] if isinstance(state, FilteredState) else None
+
+
+def _same_filter(ops: Backend, like: AnyMatrixState, state: MatrixState, row: Array | None = None) -> AnyMatrixState:
+    """Return a state under the filters of another one: of its rows `row`, or all."""
+    if not isinstance(like, FilteredState):
+        return state
+    return FilteredState(*state, like.filter if row is None else ops.gather(like.filter, row))
+
+
+def _bit(ops: Backend, words: Array, begin: Array, at: Array) -> Array:
+    """Return whether bit `at` (n, k) is set in the words from `begin` (n, 1) on."""
+    return (ops.integers(ops.lookup(words, begin + (at >> 5)), at) >> (at & 31)) & 1 != 0
+
+
+def _kept_before(ops: Backend, kept: DeviceFilters, number: Array, row: Array) -> Array:
+    """Return how many rows before row (n, k), at most Q, are kept by filter number (n, 1)."""
+    at = number * kept.words + (row >> 5)
+    bits = ops.integers(ops.lookup(kept.rows, at), row) & ((1 << (row & 31)) - 1)
+    bits = bits - ((bits >> 1) & 0x55555555)
+    bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F
+    bits = bits + (bits >> 8)
+    return ops.integers(ops.lookup(kept.before, at), row) + ((bits + (bits >> 16)) & 63)
+
+
+def any_kept(ops: Backend, dev: DeviceMatrix, number: Array, low: Array, high: Array) -> Array:
+    """Return whether there is a row in low .. high (n, k), which number (n, 1) keeps; None: any row."""
+    if dev.kept is None:
+        return low < high
+    before = _kept_before(ops, dev.kept, number, ops.concatenate([low, high], -1))
+    return before[:, : low.shape[1]] < before[:, low.shape[1] :]
+
+
 # ------------------------------------------------------------------------------------------------ what is allowed
 
 
@@ -100,24 +146,27 @@ def _rows(ops: Backend, dev: DeviceMatrix, low: Array, width: int) -> Array:
     return low + ops.arange(width, like=dev.steps)
 
 
-def _offered(
-    ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Array, width: int, *, once: bool
+def offered(
+    ops: Backend, dev: DeviceMatrix, state: tuple[Array, ...], depth: Array, width: int, *, once: bool
 ) -> tuple[Array, Array]:
-    """Return what the first `width` places that are read of intervals (n, 1) hold: tokens, and which of them count.
+    """Return what the first `width` places that are read of intervals hold: tokens, and which of them count.
 
-    Tokens (n, width) ascend. Each of the interval counts, if `width` is as much as is read at the depth; the first
-    place does if the interval has any. depth: one for all, or (n, 1), below L. once: count a token that several places
-    hold at the first of them alone.
+    state: `_parts`. Tokens (n, width) ascend. Each of the interval counts, if `width` is as much as is read at the
+    depth, and a row below it is kept. depth: one for all, or (n, 1), below L. once: count a token that several places
+    hold at one of them alone.
     """
+    low, high, _, number = state
     levels = [depth] if isinstance(depth, int) else range(dev.length)
     kept = [(level, firsts) for level in levels if (firsts := dev.firsts[level]) is not None]
     token = inside = None
     if len(kept) < len(levels):
         row = _rows(ops, dev, low, width)
-        token = _tokens_at(ops, dev, row, depth)
+        token = tokens_at(ops, dev, row, depth)
         inside = row < high
+        if dev.kept is not None:
+            inside = _kept_rows(ops, dev, number, row, inside, depth)
         if once and width > 1:
-            inside = inside & _first(ops, token)
+            inside = inside & (_first(ops, token) if dev.kept is None else _first_inside(ops, token, inside))
     if not kept:
         return token, inside
     at, end = low * 0, low * 0
@@ -133,6 +182,8 @@ def _offered(
             known = known | here
     at = at + ops.arange(width, like=dev.steps)
     within = at < end
+    if dev.kept is not None:
+        within = within & _bit(ops, dev.kept.firsts, number * dev.kept.first_words, ops.where(within, at, 0))
     first = ops.integers(ops.lookup(dev.first_tokens, ops.where(within, at, 0)), low)
     if token is None:
         return first, within
@@ -144,9 +195,39 @@ def _first(ops: Backend, token: Array) -> Array:
     return ops.concatenate([token[:, :1] == token[:, :1], token[:, 1:] != token[:, :-1]], 1)
 
 
-def _unfold(ops: Backend, dev: DeviceMatrix, number: Array) -> Array:
-    """Return masks (n, 8 K) by their numbers (n, 1): int32, -1 where a token is allowed, else 0."""
-    packed = ops.integers(ops.gather(dev.masks, number[:, 0]), dev.steps)
+def _first_inside(ops: Backend, token: Array, inside: Array) -> Array:
+    """Return which of the ascending tokens (n, k) are unlike all that are inside before them."""
+    before = ops.running_max(ops.where(inside, token, -1))
+    return ops.concatenate([token[:, :1] == token[:, :1], token[:, 1:] != before[:, :-1]], 1)
+
+
+def _kept_rows(ops: Backend, dev: DeviceMatrix, number: Array, row: Array, inside: Array, depth: Array) -> Array:
+    """Return which of the rows that are `inside` (n, k) are kept by filter number (n, 1).
+
+    Where nothing branches, only the first of an interval's rows are read, and all count: one of the interval is kept.
+    """
+    assert dev.kept is not None
+    if isinstance(depth, int) and dev.branches[depth] == 1:
+        return inside
+    kept = inside & _bit(ops, dev.kept.rows, number * dev.kept.words, ops.where(inside, row, 0))
+    alone = [level for level in range(dev.length) if dev.branches[level] == 1 and dev.widths[level] > 1]
+    if isinstance(depth, int) or not alone:
+        return kept
+    same = depth == alone[0]
+    for level in alone[1:]:
+        same = same | (depth == level)
+    return ops.where(same, inside, kept)
+
+
+def unfold(ops: Backend, dev: DeviceMatrix, number: Array, which: Array) -> Array:
+    """Return masks (n, 8 K) by their numbers (n, 1): int32, -1 where a token is allowed, else 0.
+
+    which: (n, 1) the filter whose masks they are.
+    """
+    masks = dev.masks
+    if dev.kept is not None:
+        masks, number = dev.kept.masks, number + which * dev.masks.shape[0]
+    packed = ops.integers(ops.gather(masks, number[:, 0]), dev.steps)
     return ops.gather(dev.byte_bits, packed.reshape(-1)).reshape(number.shape[0], -1)
 
 
@@ -157,33 +238,33 @@ def _nothing(ops: Backend, dev: DeviceMatrix, like: Array) -> Array:
 
 def _mask_after(ops: Backend, dev: DeviceMatrix, low: Array) -> Array:
     """Return the number of the mask of what may follow the first token of rows (n, 1)."""
-    return ops.integers(ops.lookup(dev.mask_after, _tokens_at(ops, dev, low, 0)), low)
+    return ops.integers(ops.lookup(dev.mask_after, tokens_at(ops, dev, low, 0)), low)
 
 
-def _fits(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array) -> Array:
+def fits(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: Array) -> Array:
     """Return whether so many tokens (n,) are enough for what each sequence lacks: (n, 1)."""
     check_remaining(state.node.shape[0], remaining.shape, _is(remaining, "int"), remaining.dtype, True)
     return (ops.integers(remaining, state.depth) >= dev.length - state.depth)[:, None]
 
 
-def _allowed(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array) -> Array:
+def _allowed(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: Array) -> Array:
     """Return int32 (n, V or more): -1 for tokens that are allowed from states at any depths, else 0."""
-    low, high, depth = (array[:, None] for array in state)
+    low, high, depth, which = parts = _parts(dev, state)
     live = (low < high) & (depth < dev.length)
     if remaining is not None:
-        live = live & _fits(ops, dev, state, remaining)
+        live = live & fits(ops, dev, state, remaining)
     if dev.masked == 0:
         mask = _nothing(ops, dev, low)
     else:
         number = ops.where(live & (depth == 0), 0, dev.masks.shape[0] - 1)
         if dev.masked == 2:
             number = ops.where(live & (depth == 1), _mask_after(ops, dev, low), number)
-        mask = _unfold(ops, dev, number)
+        mask = unfold(ops, dev, number, which)
     width = max((dev.read(level) for level in range(dev.masked, dev.length)), default=0)
     if width == 0:
         return mask
     depth = ops.where(live, depth, 0)  # of those that have masks it only says the same again
-    token, inside = _offered(ops, dev, low, high, depth, width, once=False)
+    token, inside = offered(ops, dev, parts, depth, width, once=False)
     return _write(ops, mask, token, live & inside)
 
 
@@ -193,7 +274,7 @@ def _write(ops: Backend, mask: Array, token: Array, inside: Array) -> Array:
 
 
 def _verified(
-    ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level: int | None
+    ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, level: int | None
 ) -> tuple[Array, Array, Array]:
     """Return the M best of x (n, V'), their tokens, and which of them are allowed: (n, M) each.
 
@@ -202,14 +283,15 @@ def _verified(
     assert dev.top is not None
     x = x[:, : dev.vocab_size]
     best, token = ops.top_k(ops.where(x == x, x, -float("inf")), dev.top)
-    low, high, depth = (array[:, None] for array in state)
+    low, high, depth, which = _parts(dev, state)
     live = (low < high) & (depth < dev.length)
     token = ops.integers(token, low)
-    lower, upper = _follow(ops, dev, low, high, ops.where(live, depth, 0) if level is None else level, token)
-    return best, token, live & (lower < upper)
+    lower, upper = follow(ops, dev, low, high, ops.where(live, depth, 0) if level is None else level, token)
+    lower = lower + ops.zeros(upper.shape, like=upper)  # where nothing branches it is one for all tokens
+    return best, token, live & any_kept(ops, dev, which, lower, upper)
 
 
-def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remaining: Array | None = None) -> Array:
+def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, remaining: Array | None = None) -> Array:
     """Return x (n, V') with -inf where a token is not allowed from states at any depths."""
     if dev.top is None:
         width = max(map(dev.read, range(dev.length)))
@@ -219,33 +301,38 @@ def _masked(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remai
     else:
         _, token, found = _verified(ops, dev, x, state, None)
         if remaining is not None:
-            found = found & _fits(ops, dev, state, remaining)
+            found = found & fits(ops, dev, state, remaining)
         mask = _write(ops, _nothing(ops, dev, state.node), token, found)
     return ops.keep(x, mask, dev.vocab_size)
 
 
-def _moved(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, remaining: Array | None, width: int) -> Array:
+def _moved(
+    ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, remaining: Array | None, width: int
+) -> Array:
     """Return what `_masked` does, where few tokens are read of any state: these are written over -inf."""
-    low, high, depth = (array[:, None] for array in state)
+    low, high, depth, _ = parts = _parts(dev, state)
     live = (low < high) & (depth < dev.length)
     if remaining is not None:
-        live = live & _fits(ops, dev, state, remaining)
-    token, inside = _offered(ops, dev, low, high, ops.where(live, depth, 0), width, once=False)
+        live = live & fits(ops, dev, state, remaining)
+    token, inside = offered(ops, dev, parts, ops.where(live, depth, 0), width, once=False)
     inside = live & inside
-    some = inside[:, :1]  # an interval counts its first token first
-    token = ops.where(inside, token, ops.where(some, token[:, :1], 0))  # in the place of others, once more
+    some, first = inside[:, :1], token[:, :1]  # an interval counts its first token first
+    if dev.kept is not None:  # unless it is not kept
+        at = ops.where(inside, 1, 0).argmax(-1)[:, None]
+        some, first = ops.take(inside, at), ops.take(token, at)
+    token = ops.where(inside, token, ops.where(some, first, 0))  # in the place of others, once more
     kept = ops.where(some, ops.take(x, token), -float("inf"))
     return ops.scatter(ops.lowest(x), token, kept)
 
 
-def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level: int) -> tuple[Array, Array]:
+def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: AnyMatrixState, level: int) -> tuple[Array, Array]:
     """Return x (n, V') of what states at one depth allow (n, w), else -inf, and the tokens; None: all of V.
 
     A state of another depth allows nothing.
     """
     here = state.depth == level
-    state = MatrixState(ops.where(here, state.node, dev.count), ops.where(here, state.high, dev.count), state.depth)
-    low, high = state.node[:, None], state.high[:, None]
+    state = state._replace(node=ops.where(here, state.node, dev.count), high=ops.where(here, state.high, dev.count))
+    low, high, _, which = parts = _parts(dev, state)
     if level >= dev.length:
         return ops.where(low < 0, x[:, :1], -float("inf")), low * 0
     if dev.top is not None:
@@ -255,10 +342,9 @@ def _scored(ops: Backend, dev: DeviceMatrix, x: Array, state: MatrixState, level
     if level < dev.masked and width > 1:
         none = dev.masks.shape[0] - 1
         number = _mask_after(ops, dev, low) if level else low * 0
-        return ops.keep(
-            x[:, : dev.vocab_size], _unfold(ops, dev, ops.where(low < high, number, none)), dev.vocab_size
-        ), None
-    token, inside = _offered(ops, dev, low, high, level, width, once=True)
+        mask = unfold(ops, dev, ops.where(low < high, number, none), which)
+        return ops.keep(x[:, : dev.vocab_size], mask, dev.vocab_size), None
+    token, inside = offered(ops, dev, parts, level, width, once=True)
     return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
@@ -267,7 +353,7 @@ def _is(x: Array, kind: str) -> bool:
     return kind in str(x.dtype)
 
 
-def _check(dev: DeviceMatrix, logits: Array, state: MatrixState) -> None:
+def _check(dev: DeviceMatrix, logits: Array, state: AnyMatrixState) -> None:
     check_floating(_is(logits, "float"), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.node.shape)
@@ -283,10 +369,20 @@ def _reached(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Ar
 # ------------------------------------------------------------------------------------------------ operations
 
 
-def start(ops: Backend, dev: DeviceMatrix, batch: int) -> MatrixState:
-    """Return the state of `batch` sequences with nothing written yet."""
+def start(ops: Backend, dev: DeviceMatrix, batch: int) -> AnyMatrixState:
+    """Return the state of `batch` sequences with nothing written yet: the dead one under a filter that keeps nothing.
+
+    Filters: the i-th of `of` is that of the i-th share of the batch, which must have equal shares.
+    """
     zero = ops.zeros((batch,), like=dev.steps)
-    return MatrixState(zero, zero + dev.count, zero)
+    state = MatrixState(zero, zero + dev.count, zero)
+    if dev.kept is None:
+        return state
+    shares = dev.kept.of.shape[0]
+    check_starts(shares, batch)
+    which = ops.gather(dev.kept.of, ops.arange(batch, like=dev.steps) // (batch // shares))
+    alive = any_kept(ops, dev, which[:, None], state.node[:, None], state.high[:, None])[:, 0]
+    return FilteredState(*_reached(ops, dev, *state, alive), which)
 
 
 def first_tokens(ops: Backend, dev: DeviceMatrix, cache: Cache, count: int, token: int) -> Array:
@@ -294,24 +390,24 @@ def first_tokens(ops: Backend, dev: DeviceMatrix, cache: Cache, count: int, toke
     return ops.zeros((count,), like=dev.steps) + token
 
 
-def accepting(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
+def accepting(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState) -> Array:
     """Return whether each sequence is complete: bool (B,)."""
     return (state.depth == dev.length) & (state.node < state.high)
 
 
-def distance(ops: Backend, dev: DeviceMatrix, state: MatrixState) -> Array:
+def distance(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState) -> Array:
     """Return the tokens (B,) that each sequence lacks."""
     return ops.where(state.node < state.high, dev.length - state.depth, UNREACHABLE)
 
 
-def bitmask(ops: Backend, dev: DeviceMatrix, state: MatrixState, remaining: Array | None = None) -> Array:
+def bitmask(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed, as of a table; ValueError where top= is set."""
     _need_all(dev, "bitmask")
     return ops.pack(_allowed(ops, dev, state, remaining)[:, : dev.vocab_size])
 
 
 def mask_logits(
-    ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, remaining: Array | None = None
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: AnyMatrixState, remaining: Array | None = None
 ) -> Array:
     """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched."""
     _check(dev, logits, state)
@@ -319,7 +415,7 @@ def mask_logits(
 
 
 def mask_logits_(
-    ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, remaining: Array | None = None
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: AnyMatrixState, remaining: Array | None = None
 ) -> Array:
     """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
     logits[...] = mask_logits(ops, dev, logits, state, remaining)
@@ -327,7 +423,7 @@ def mask_logits_(
 
 
 def candidates(
-    ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, width: int, level: int | None = None
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: AnyMatrixState, width: int, level: int | None = None
 ) -> Candidates:
     """Return the `width` best allowed continuations of each row, best first.
 
@@ -341,20 +437,23 @@ def candidates(
         scores, token = _scored(ops, dev, log_probs, state, level)
     best, at = ops.top_k(ops.where(scores == scores, scores, -float("inf")), width)
     alive = best > -float("inf")
-    low, high, depth = (array[:, None] for array in state)
+    low, high, depth, which = _parts(dev, state)
     tokens = ops.where(alive, ops.integers(at, low) if token is None else ops.take(token, at), 0)
     if level is not None and level < dev.length:
-        lower, upper = _follow(ops, dev, low, high, level, tokens)
+        lower, upper = follow(ops, dev, low, high, level, tokens)
     else:
-        lower, upper = _follow(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), tokens)
-    return Candidates(best, tokens, _reached(ops, dev, lower, upper, depth + 1, alive))
+        lower, upper = follow(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), tokens)
+    reached = _reached(ops, dev, lower, upper, depth + 1, alive)
+    if which is not None:
+        return Candidates(best, tokens, FilteredState(*reached, which + ops.zeros(upper.shape, like=which)))
+    return Candidates(best, tokens, reached)
 
 
 def select(
     ops: Backend,
     dev: DeviceMatrix,
     logits: Array,
-    state: MatrixState,
+    state: AnyMatrixState,
     scores: Array,
     beams: int,
     level: int,
@@ -374,7 +473,7 @@ def select(
     if in_place:  # nothing branches: each beam goes on in its place
         best = scores + x.reshape(batch, m)
         best = ops.where(best == best, best, -float("inf"))
-        parents, tokens = None, token
+        parents, tokens, row = None, token, None
         low, high = state.node[:, None], state.high[:, None]
     else:
         best, at = ops.top_of_beams(x.reshape(batch, m, -1), scores, beams)
@@ -387,36 +486,38 @@ def select(
     alive = best > -float("inf")
     tokens = ops.where(alive, tokens.reshape(batch, beams), 0)
     if level < dev.length and not in_place:
-        low, high = _follow(ops, dev, low, high, level, tokens.reshape(-1, 1))
+        low, high = follow(ops, dev, low, high, level, tokens.reshape(-1, 1))
     going = alive.reshape(-1)
     reached = _reached(ops, dev, low[:, 0], high[:, 0], low[:, 0] * 0 + (level + 1), going)
-    return Selection(best, parents, tokens, reached)
+    return Selection(best, parents, tokens, _same_filter(ops, state, reached, row))
 
 
-def end_scores(ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState, renormalise: bool = False) -> Array:
+def end_scores(
+    ops: Backend, dev: DeviceMatrix, logits: Array, state: AnyMatrixState, renormalise: bool = False
+) -> Array:
     """Raise ValueError: there is no EOS."""
     raise ValueError("a sorted matrix has no EOS, its sequences end by themselves: compile_sids(.., eos=) has one")
 
 
-def advance(ops: Backend, dev: DeviceMatrix, state: MatrixState, tokens: Array) -> MatrixState:
+def advance(ops: Backend, dev: DeviceMatrix, state: AnyMatrixState, tokens: Array) -> AnyMatrixState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.shape[0], tokens.shape, _is(tokens, "int"), tokens.dtype)
-    low, high, depth = (array[:, None] for array in state)
+    low, high, depth, which = _parts(dev, state)
     token = ops.integers(tokens, state.node)[:, None]
     inside = (token >= 0) & (token < dev.vocab_size) & (low < high) & (depth < dev.length)
-    lower, upper = _follow(ops, dev, low, high, ops.where(inside, depth, 0), ops.where(inside, token, 0))
-    alive = (inside & (lower < upper))[:, 0]
-    return _reached(ops, dev, lower[:, 0], upper[:, 0], state.depth + 1, alive)
+    lower, upper = follow(ops, dev, low, high, ops.where(inside, depth, 0), ops.where(inside, token, 0))
+    alive = (inside & any_kept(ops, dev, which, lower, upper))[:, 0]
+    return _same_filter(ops, state, _reached(ops, dev, lower[:, 0], upper[:, 0], state.depth + 1, alive))
 
 
-def log_mass(ops: Backend, dev: DeviceMatrix, logits: Array, state: MatrixState) -> Array:
+def log_mass(ops: Backend, dev: DeviceMatrix, logits: Array, state: AnyMatrixState) -> Array:
     """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold, of those verified."""
     _check(dev, logits, state)
     return ops.logsumexp(_masked(ops, dev, ops.log_softmax(logits), state))
 
 
 def contains(ops: Backend, dev: DeviceMatrix, sids: Array) -> Array:
-    """Return whether each row of sids (N, L) is in the set: bool (N,).
+    """Return whether each row of sids (N, L) is in the set, whatever filters keep: bool (N,).
 
     One search of the first words; only where rows share those, one of the next within what was found.
     """
@@ -455,11 +556,11 @@ def allowed_tokens(
     more, and that is not `dense`. ValueError where top= is set, as it has no logits.
     """
     _need_all(dev, "allowed_tokens")
-    low, high, depth = (array[:, None] for array in state)
+    _, _, depth, _ = parts = _parts(dev, state)
     live = depth < dev.length
     if remaining is not None:
-        live = live & _fits(ops, dev, state, remaining)
-    token, inside = _offered(ops, dev, low, high, ops.where(depth < dev.length, depth, 0), width, once=True)
+        live = live & fits(ops, dev, state, remaining)
+    token, inside = offered(ops, dev, parts, ops.where(depth < dev.length, depth, 0), width, once=True)
     allowed = live & inside
     return ops.where(allowed, token, 0), allowed
 

@@ -156,6 +156,11 @@ def is_recording(*arrays: Array) -> bool:
     return False
 
 
+def running_max(x: Array) -> Array:
+    """Return the largest of each row (B, n) up to each column."""
+    return np.maximum.accumulate(x, axis=1)
+
+
 def sort(x: Array) -> Array:
     """Return each row (B, n) with the largest first."""
     return -np.sort(-x, axis=-1)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.compiled import kernel
-from ...kernels.limits import UNREACHABLE
 from ...table.groups import Bases, BoolArray, Edges, Int32Array, IntArray, Rows, TableArrays, TokenArray, TokenClasses
 from ...table.states import state_out_of_range
 from .table_pointers import HostTable
+from .tokens_left import tokens_left
 
 NO_DISTANCES = np.empty(0, np.int32)
 
@@ -68,7 +68,7 @@ def compose_rows(
         vocab_size, eos, nodes, out,
     )  # fmt: skip
     if stray < 0 and remaining is not None:
-        left = np.ascontiguousarray(remaining, np.int64)
+        left = tokens_left(remaining)
         _shorten(rows, edges, bases, arrays.classes, is_trie, distance, vocab_size, eos, nodes, left, out)
     return stray
 
@@ -134,14 +134,14 @@ def _shorten(
     rows: Rows, edges: Edges, bases: Bases, token_classes: TokenClasses, is_trie: bool, distance: Int32Array,
     vocab_size: int, eos: int, nodes: NDArray[np.int64], remaining: NDArray[np.int64], out: NDArray[np.uint32],
 ) -> None:  # fmt: skip
-    """Clear the bits of tokens, EOS aside, from whose target no end is within `remaining` - 1 more."""
+    """Clear bits of tokens, EOS aside, from whose target no end is within `remaining` - 1 more (see `tokens_left`)."""
     row_start, edge_token, edge_target, base_row = rows.edge_start, edges.token, edges.target, rows.base
     base_start, base_target = bases.target_start, bases.target
     class_start, class_token, class_id = token_classes.start, token_classes.token, token_classes.number
     num_rows, num_edges = row_start.size - 1, edge_target.size
     for i in range(nodes.size):
         s = nodes[i]
-        room = np.int64(min(remaining[i], UNREACHABLE) - 1)  # below the distance of the dead state
+        room = np.int64(remaining[i] - 1)  # below the distance of the dead state
         if s >= num_rows:
             v = np.int64(edge_token[num_edges + s - num_rows])
             if v < vocab_size and distance[s + 1] > room:

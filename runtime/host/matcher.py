@@ -13,6 +13,8 @@ from ...errors import VocabularyMismatchError
 from ...kernels.limits import UNREACHABLE
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
+from ...table.live_sids import Snapshot
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .bitmask_rows import words_of_rows, write_row
@@ -330,9 +332,9 @@ def _restored(table: Constraint, vocabulary: Spelling | None, max_tokens: int | 
     return matcher
 
 
-def _too_few(max_tokens: int, table: TransitionTable | SortedMatrix) -> str:
+def _too_few(max_tokens: int, table: TransitionTable | SortedMatrix | SidFilter | Snapshot) -> str:
     """Return what is wrong with a number of tokens that no match is known to keep."""
-    if not isinstance(table, SortedMatrix) and table.is_nested:  # whose distances are upper bounds
+    if isinstance(table, TransitionTable) and table.is_nested:  # whose distances are upper bounds
         return (
             f"max_tokens={max_tokens} cannot be promised: {table.min_length} tokens are known to be enough for a "
             "complete match, fewer may not be"

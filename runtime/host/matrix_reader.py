@@ -8,25 +8,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import Advice, ConstraintError
+from ...table.filter_bits import count_before
 from ...table.sorted_matrix import SortedMatrix
 from .host_reader import HostReader
 
 Interval = tuple[int, int, int]
 """The rows low .. high that begin with the tokens so far, and how many tokens these are."""
 
+
+def nothing_kept() -> ConstraintError:
+    """Return the error for a filter that keeps nothing, where something must be written."""
+    return ConstraintError(
+        "the filter keeps no item: nothing could be written",
+        remedies=[Advice("Ask its num_items before, and answer such a request without the model.")],
+    )
+
+
 _LEAP = 64  # rows for each token of the vocabulary from which on it is quicker to search for each than to read all rows
 
 
 class MatrixReader(HostReader[Interval]):
-    """Reads a sorted matrix.
+    """Reads a sorted matrix, or those of its rows that a filter keeps.
 
     A place is the rows that begin with the tokens so far, and how many tokens these are: (low, high, depth).
     """
 
     parts = 3
 
-    def __init__(self, matrix: SortedMatrix) -> None:
+    def __init__(self, matrix: SortedMatrix, kept: NDArray[np.uint32] | None = None) -> None:
+        """Read all of a matrix, or the rows whose bits are set in `kept` (Q // 32 + 1,): ConstraintError for none."""
         super().__init__(matrix.vocab_size, matrix.eos)
+        self._kept, self._before = kept, np.empty(0 if kept is None else kept.size, np.int32)
+        if kept is not None:
+            count_before(kept, self._before)
+            if not self._is_kept(0, matrix.num_sequences):
+                raise nothing_kept()
         self._columns = matrix.columns
         self._views = [memoryview(column) for column in matrix.columns]
         self.length, self.count = matrix.length, matrix.num_sequences
@@ -63,7 +80,9 @@ class MatrixReader(HostReader[Interval]):
         if depth == self.length:
             return np.empty(0, np.uint32)
         run = self._columns[depth, low:high]
-        if high - low > _LEAP * self.size:
+        if self._kept is not None:
+            run = run[self._bits(low, high)]
+        if run.size > _LEAP * self.size:
             begins = np.searchsorted(run, np.arange(self.size, dtype=run.dtype))
             return np.flatnonzero(np.diff(begins, append=run.size))
         first = np.ones(run.size, np.bool_)
@@ -80,7 +99,24 @@ class MatrixReader(HostReader[Interval]):
         low = bisect_left(column, token, low, high)
         if low == high or column[low] != token:
             return None
-        return low, bisect_right(column, token, low, high), depth + 1
+        high = bisect_right(column, token, low, high)
+        return (low, high, depth + 1) if self._is_kept(low, high) else None
+
+    def _is_kept(self, low: int, high: int) -> bool:
+        """Return whether a row of low .. high is kept."""
+        return self._kept is None or self._count(low) < self._count(high)
+
+    def _count(self, row: int) -> int:
+        """Return how many rows before one are kept."""
+        assert self._kept is not None
+        word = int(self._kept[row >> 5]) & ((1 << (row & 31)) - 1)
+        return int(self._before[row >> 5]) + word.bit_count()
+
+    def _bits(self, low: int, high: int) -> NDArray[np.bool_]:
+        """Return which rows of low .. high are kept."""
+        assert self._kept is not None
+        words = self._kept[low >> 5 : (high >> 5) + 1].astype("<u4").view(np.uint8)
+        return np.unpackbits(words, bitorder="little").view(np.bool_)[low & 31 :][: high - low]
 
     def ends(self, place: Interval) -> bool:
         """Return whether a sequence is complete at a place."""

@@ -34,6 +34,7 @@ from .table_pointers import (
     leaves_of,
     pointers_of,
 )
+from .tokens_left import tokens_left
 
 _Header = NDArray[np.int64]
 _Mask = NDArray[np.uint32]
@@ -69,7 +70,7 @@ def compose_nested_into(
     if remaining is None:
         room, budget = np.full(node.size, UNREACHABLE, np.int64), NO_BUDGET
     else:
-        room, budget = np.ascontiguousarray(remaining, np.int64), budget_of(table)
+        room, budget = tokens_left(remaining), budget_of(table)
     stray = _compose_nested(pointers_of(table).header, table.arrays.edges.token, budget, node, stack, height, room, out)
     if stray >= 0:
         raise configuration_out_of_range(table, state, int(stray))
@@ -125,7 +126,8 @@ def mask_row(
     height = np.int64(stack.size)
     counted = budget.code_distance.size > 0
     limited = counted or height + header[MOST_NEED] > depth or height + header[MOST_PUSHES] > header[SLOTS]
-    last = np.int64(min(room, UNREACHABLE) - 1)  # below the distance of what cannot end
+    # below the distance of what cannot end; no less than 0 before 1 is taken from it, which the least number would wrap
+    last = min(max(np.int64(room), np.int64(0)), np.int64(UNREACHABLE)) - 1
     frames = np.int64(0)
     far = np.empty((height + 2 if counted else 0, budget.code_distance.shape[1]), np.int64)
     if counted:

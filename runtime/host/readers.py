@@ -7,6 +7,7 @@ from typing import Any
 
 from ...lazy.lazy_table import LazyTable
 from ...table.kept import Kept
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .host_reader import HostReader
@@ -25,12 +26,19 @@ def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
 
     budgets: whether tokens are counted, for which a lazy table is completed. Raises TypeError for anything else.
     """
-    raise TypeError(f"a Matcher takes a TransitionTable or a SortedMatrix, not {type(constraint).__name__}")
+    raise TypeError(
+        f"a Matcher takes a TransitionTable, a SortedMatrix or a SidFilter, not {type(constraint).__name__}"
+    )
 
 
 @reader_of.register
 def _of_matrix(constraint: SortedMatrix, budgets: bool) -> HostReader[Any]:
     return _complete.made(constraint, lambda: MatrixReader(constraint))
+
+
+@reader_of.register
+def _of_filter(constraint: SidFilter, budgets: bool) -> HostReader[Any]:
+    return _complete.made(constraint, lambda: MatrixReader(constraint.matrix, constraint.rows))
 
 
 @reader_of.register

@@ -27,7 +27,8 @@ def elements_of(tables: Tables) -> list[Constraint | None]:
     if isinstance(given, Constraint):
         return [given]
     wanted = (
-        "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, or a list of them"
+        "tables must be a TransitionTable, which compile_regex and the like return, a SortedMatrix, a SidFilter, or a "
+        "list of them"
     )
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise TypeError(f"{wanted}, not {type(given).__name__}")

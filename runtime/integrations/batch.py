@@ -15,12 +15,16 @@ from torch import Tensor
 from ...errors import ConstraintError, VocabularyMismatchError
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
+from ...table.live_sids import Snapshot
+from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
+from ..device.device_live import DeviceLive
 from ..device.device_matrix import DeviceMatrix
-from ..device.device_table import MatrixState, State, check_floating
+from ..device.device_table import State, check_floating
 from ..device.on_demand import OnDemandTable, has_lengths
+from ..host.matrix_reader import nothing_kept
 from .arguments import GIVE_EOS, OTHER_END, Tables, elements_of, limits_of, token_ids
 from .placed import placed
 
@@ -47,6 +51,10 @@ class BatchConstraint:
         for i, (table, limit) in enumerate(zip(self.elements, self.limits, strict=True)):
             if table is None:
                 continue
+            if isinstance(table, SidFilter) and not table.num_items:
+                raise nothing_kept()
+            if isinstance(table, Snapshot) and not table.num_sequences:
+                raise ConstraintError(f"the live set of table {i} is empty: nothing could be written")
             if limit is not None and not has_lengths(table):
                 raise ConstraintError(
                     f"max_tokens={limit} cannot be kept: table {i} is of a grammar of which there is no table, or none "
@@ -118,7 +126,10 @@ class BatchConstraint:
         return [end for end in ends if end < held.size and held[end]]
 
     def put(self, table: Constraint, device: torch.device) -> Any:
-        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time."""
+        """Return a table on a device, copied there the first time; one that is read on demand begins anew each time.
+
+        Filters of one matrix share it.
+        """
         key = (id(table), device)
         if key in self._put:
             return self._put[key]
@@ -126,7 +137,10 @@ class BatchConstraint:
         budgets = any(limit is not None for element, limit in of_table if element is table)
         if id(table) in self._placed:
             return self._placed[id(table)].checked(device, budgets)
-        dev = torch_ops.put(table, device, budgets=budgets)
+        if isinstance(table, SidFilter):
+            dev: Any = torch_ops.filtered(self.put(table.matrix, device), [table])
+        else:
+            dev = torch_ops.put(table, device, budgets=budgets)
         if not isinstance(dev, OnDemandTable):
             self._put[key] = dev
         return dev
@@ -151,7 +165,9 @@ _written: weakref.WeakKeyDictionary[Constraint, NDArray[np.bool_]] = weakref.Wea
 
 def _has_one_spelling(table: Constraint) -> bool:
     """Return whether sequences are of tokens as they are, where those of text can be spelt in other ways."""
-    return isinstance(table, SortedMatrix) or (isinstance(table, TransitionTable) and table.is_trie)
+    return isinstance(table, SortedMatrix | SidFilter | Snapshot) or (
+        isinstance(table, TransitionTable) and table.is_trie
+    )
 
 
 def _parts(table: TransitionTable) -> list[NDArray[Any]]:
@@ -167,8 +183,14 @@ def _parts(table: TransitionTable) -> list[NDArray[Any]]:
 
 def tokens_of(table: Constraint) -> NDArray[np.bool_]:
     """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
+    table = table.matrix if isinstance(table, SidFilter) else table  # whose other rows it may leave out
     held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
-    parts = list(table.columns) if isinstance(table, SortedMatrix) else _parts(cast(TransitionTable, table.to_table()))
+    if isinstance(table, SortedMatrix):
+        parts = list(table.columns)
+    elif isinstance(table, Snapshot):
+        parts = [*table.base.matrix.columns, *table.delta.T]
+    else:
+        parts = _parts(cast(TransitionTable, table.to_table()))
     for part in parts:
         for low in range(0, part.size, _AT_ONCE):
             held[part[low : low + _AT_ONCE]] = True
@@ -186,6 +208,9 @@ class RowStates(NamedTuple):
     height: Tensor | None = None  # (n,)
     high: Tensor | None = None  # (n,), of sorted matrices
     depth: Tensor | None = None  # (n,)
+    filter: Tensor | None = None  # (n,), of filters of sorted matrices
+    delta: Tensor | None = None  # (n,), of live sets
+    delta_high: Tensor | None = None  # (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +261,11 @@ def _group(
     if dev is not None:
         start = torch_ops.start(dev, count)
         lost = start._replace(node=torch.full_like(start.node, dev.dead))
-    if isinstance(dev, DeviceMatrix):
-        lost = MatrixState(lost.node, lost.node, torch.full_like(lost.node, dev.length))
+    if isinstance(dev, DeviceLive):
+        nowhere = torch.full_like(lost.node, dev.delta.count)
+        lost = lost._replace(delta=nowhere, delta_high=nowhere)
+    if isinstance(dev, DeviceMatrix | DeviceLive):
+        lost = lost._replace(high=lost.node, depth=torch.full_like(lost.node, dev.length))
     return TableRows(dev, rows, limit, ends, start, lost)
 
 

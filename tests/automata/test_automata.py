@@ -652,6 +652,15 @@ def test_samples_of_a_language_of_astronomic_size_are_members_of_every_kind():
     assert len(dfa.sample(rng, 3)) <= 3
 
 
+@pytest.mark.parametrize("budget", [Budget(seconds=0.1), Budget(bytes=1 << 20)])
+def test_counting_members_stays_within_a_budget(budget):
+    nfa = Nfa()
+    dfa = determinize(nfa, nfa.repeat(nfa.symbols([(97, 122)]), 4000, 4000))
+    with pytest.raises(BudgetError, match="counting members") as raised:
+        dfa.sample(np.random.default_rng(0), 8000, meter=budget.begin())
+    assert raised.value.reached < 2 * raised.value.allowed
+
+
 def test_sampling_nothing_says_why():
     rng = np.random.default_rng(0)
     with pytest.raises(ConstraintError, match="no word is accepted"):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import maskwright as mw
 from maskwright import serve
 from maskwright.cli.main import main
-from maskwright.serve.settings import CacheSettings, Limits, ModelSettings, Settings
+from maskwright.serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
 
 
 @pytest.fixture
@@ -37,21 +37,27 @@ def test_every_option_is_one_setting(started, tmp_path):
         "--dtype": "bfloat16", "--host": "0.0.0.0", "--port": 81, "--rows": 2, "--max-queue": 3, "--max-tokens": 4,
         "--max-schema-bytes": 5, "--max-body-bytes": 6, "--compile-threads": 8, "--budget-states": 9,
         "--budget-seconds": 1.5, "--budget-bytes": 10, "--whitespace": "compact", "--cache-dir": tmp_path / "c",
-        "--cache-bytes": 11, "--cache-dir-bytes": 12, "--arena": "states=13", "--grace": 2.5,
+        "--cache-bytes": 11, "--cache-dir-bytes": 12, "--arena": "states=13", "--grace": 2.5, "--allow": "format",
+        "--api-key": "one", "--ssl-certfile": tmp_path / "cert.pem", "--ssl-keyfile": tmp_path / "key.pem",
+        "--max-connections": 15, "--max-header-bytes": 1600, "--read-seconds": 17.5, "--write-seconds": 18.5,
     }  # fmt: skip
-    settings = started(*[word for pair in options.items() for word in pair], "--arena", "edges=14", "--no-playground")
+    for name in ("cert.pem", "key.pem"):
+        (tmp_path / name).touch()
+    flags = ("--arena", "edges=14", "--api-key", "two", "--log-requests", "--no-playground")
+    settings = started(*[word for pair in options.items() for word in pair], *flags)
     budget = mw.Budget(states=9, seconds=1.5, bytes=10)
     assert settings == Settings(
         model=ModelSettings(tmp_path, tmp_path, 7, "it", "cuda:1", "bfloat16"),
-        limits=Limits(2, 3, 4, 5, 6, 8, budget, grace_seconds=2.5, whitespace="compact"),
+        limits=Limits(2, 3, 4, 5, 6, 8, budget, grace_seconds=2.5, whitespace="compact", allow=("format",)),
         cache=CacheSettings(11, tmp_path / "c", 12),
         capacity=mw.Capacity(states=13, edges=14),
-        host="0.0.0.0",
-        port=81,
+        access=Access(
+            "0.0.0.0", 81, ("one", "two"), tmp_path / "cert.pem", tmp_path / "key.pem", 15, 1600, 17.5, 18.5, True
+        ),
         playground=False,
     )
     known = {name for param in main.commands["serve"].params for name in param.opts}
-    assert known - set(options) == {"--separators", "--playground"}, "an option is not tried here"
+    assert known - set(options) == {"--separators", "--playground", "--log-requests"}, "an option is not tried here"
 
 
 def test_separators_take_the_place_of_white_space(started):
@@ -65,6 +71,7 @@ def test_separators_take_the_place_of_white_space(started):
         (("--arena", "rooms=4"), "--arena takes NAME=NUMBER, the name one of states, edges"),
         (("--arena", "states"), "--arena takes NAME=NUMBER"),
         (("--arena", "states=0"), "--arena: Capacity(states=0) must be from 1 to"),
+        (("--ssl-keyfile", __file__), "--ssl-keyfile goes with --ssl-certfile"),
         (("--separators", ";", ":"), "--separators must be a comma and a colon"),
         (("--model", str(Path(__file__))), "is a file"),
     ],

@@ -325,9 +325,10 @@ def test_states_that_are_not_one_for_each_row_are_refused(states):
         mw.compile_sids([[1, 2], [3, 4]], 9).walk([[1], [3]], states)
 
 
-def test_a_trie_has_no_stack_to_follow_and_no_distances_by_ends():
+def test_a_table_without_calls_has_no_stack_to_follow_and_no_distances_by_ends():
     table = mw.compile_sids([[1, 2], [3, 4]], 9)
     with pytest.raises(ValueError, match="use walk"):
         table.follow([[1]])
-    with pytest.raises(ValueError, match="use distance"):
-        _ = table.distances
+    for flat in (table, mw.compile_regex("[ab]+c?", mw.Vocabulary.from_bytes([b"", b"a", b"b", b"c"], eos=0))):
+        with pytest.raises(ValueError, match="use distance"):
+            _ = flat.distances

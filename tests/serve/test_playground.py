@@ -32,7 +32,7 @@ from maskwright.serve import loading, play  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
-from maskwright.serve.settings import Limits  # noqa: E402
+from maskwright.serve.settings import Access, Limits  # noqa: E402
 from maskwright.serve.walk import FORCED, MAY_END, RESPLIT, Walker  # noqa: E402
 
 CITY = json.dumps(
@@ -57,7 +57,7 @@ BYTES = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b"ab",
 def running(limits=None, *, playground=True, loaded=None):
     """A server in a thread."""
     service = Service(loaded or loading.tiny(), limits or Limits())
-    server = Server(service, "127.0.0.1", 0, playground=playground)
+    server = Server(service, Access(port=0), playground=playground)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -38,11 +38,11 @@ httpx = pytest.importorskip("httpx")
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
 from maskwright.compile.grammar.notations import syntax_of  # noqa: E402
-from maskwright.serve import loading  # noqa: E402
+from maskwright.serve import constraints, loading  # noqa: E402
 from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
-from maskwright.serve.settings import Limits  # noqa: E402
+from maskwright.serve.settings import Access, Limits  # noqa: E402
 
 CITY = {
     "type": "object",
@@ -87,7 +87,7 @@ LONG = "[a-z]{700}"
 
 
 @contextlib.contextmanager
-def running(loaded=None, limits=None, slow=0.0, **options):
+def running(loaded=None, limits=None, slow=0.0, access=None, **options):
     """A server in a thread; `slow` seconds are added to each of its steps."""
     service = Service(loaded or loading.tiny(), limits or Limits(), **options)
     engine, step = service.worker.engine, service.worker.engine.step
@@ -98,7 +98,7 @@ def running(loaded=None, limits=None, slow=0.0, **options):
 
     if slow:
         engine.step = slower
-    server = Server(service, "127.0.0.1", 0)
+    server = Server(service, access or Access(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -180,6 +180,8 @@ def test_a_json_object_is_one(client):
         ({"guided_choice": ["red", "green"]}, lambda text: text in ("red", "green")),
         ({"guided_json": CITY}, lambda text: jsonschema.validate(json.loads(text), CITY) is None),
         ({"guided_json": json.dumps(CITY)}, lambda text: jsonschema.validate(json.loads(text), CITY) is None),
+        ({"guided_regex": r"\d{40}"}, lambda text: re.fullmatch("[0-9]{40}", text)),
+        ({"structured_outputs": {"regex": r"\w{3}\s"}}, lambda text: re.fullmatch(r"\w{3}\s", text, re.ASCII)),
         ({"structured_outputs": {"regex": "x+y"}}, lambda text: re.fullmatch("x+y", text)),
         ({"structured_outputs": {"choice": ["a", "ab", ""]}}, lambda text: text in ("a", "ab", "")),
         ({"structured_outputs": {"json": {"const": 1.5}}}, lambda text: text == "1.5"),
@@ -555,6 +557,8 @@ REFUSED = [
     ({"guided_json": DISTINCT, "allow": "uniqueItems"}, 400, "allow", "list"),
     ({"guided_regex": "a", "allow": ["uniqueItems"]}, 400, "allow", "there is none"),
     ({"allow": ["uniqueItems"]}, 400, "allow", "there is none"),
+    ({"any_order": True}, 400, "any_order", "there is none"),
+    ({"any_order": True, "guided_choice": ["a"]}, 400, "any_order", "there is none"),
     ({"guided_regex": "(a"}, 400, "guided_regex", "never closed"),
     ({"guided_regex": "a" * 300_000}, 400, "guided_regex", "max-schema-bytes"),
     ({"guided_regex": "[^\\s\\S]"}, 400, "guided_regex", "matches nothing"),
@@ -598,6 +602,48 @@ def test_what_cannot_be_done_is_refused_by_name(service, fields, status, param, 
     error = out.json()["error"]
     assert (out.status_code, error["param"], error["type"]) == (status, param, "invalid_request_error")
     assert re.search(said, error["message"])
+
+
+def test_a_pattern_asks_for_unicode_by_name(service):
+    for pattern, reads in ((r"\d", False), (r"(?u)\d", True), (r"(?iu)\d", True), (r"(?u:\d)", True)):
+        table = service.table(constraints.Constraint("regex", pattern, "guided_regex"))
+        spelt = service.loaded.vocabulary.encode("\u0663")  # an Arabic three
+        assert (table.accepts(spelt), table.accepts(service.loaded.vocabulary.encode("3"))) == (reads, True), pattern
+
+
+def test_members_come_in_any_order_where_a_request_asks_for_it(service):
+    schema = {
+        "properties": {"a": {"const": 1}, "b": {"const": 2}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    schema = {"type": "object", **schema}
+    seen = set()
+    for seed in range(12):
+        out = post(service, prompt="x", guided_json=schema, any_order=True, max_tokens=30, seed=seed)
+        seen.add(tuple(json.loads(out.json()["choices"][0]["text"])))
+    assert seen == {("a", "b"), ("b", "a")}
+
+
+def test_one_tool_that_cannot_be_enforced_does_not_fail_the_others(client, service):
+    parameters = {"properties": {"numbers": DISTINCT}, "required": ["numbers"], "additionalProperties": False}
+    wrong = {"type": "function", "function": {"name": "pick", "parameters": parameters}}
+    for choice in ("required", "auto"):
+        body = {"messages": HELLO, "tools": [wrong, *TOOLS], "tool_choice": choice, "max_tokens": 60}
+        out = post(service, "/v1/chat/completions", **body)
+        assert out.status_code == 200
+        (warning,) = out.headers.get_list("x-maskwright-warning")
+        assert warning.startswith("tools[0].function.parameters cannot be called: /properties/numbers/uniqueItems: ")
+        streamed = post(service, "/v1/chat/completions", stream=True, **body)
+        assert streamed.headers["x-maskwright-warning"] == warning
+        calls = out.json()["choices"][0]["message"].get("tool_calls") or []
+        assert [call["function"]["name"] != "pick" for call in calls] == [True] * (choice == "required" or len(calls))
+        strict = {"type": "function", "function": {**wrong["function"], "strict": True}}
+        refused = post(service, "/v1/chat/completions", **{**body, "tools": [*TOOLS, strict]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools[2].function.parameters")
+    chosen = {"type": "function", "function": {"name": "pick"}}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        chat(client, tools=[wrong, *TOOLS], tool_choice=chosen, max_tokens=60)
 
 
 @pytest.mark.parametrize("choice", ["required", "auto", {"type": "function", "function": {"name": "pick"}}])

@@ -199,6 +199,11 @@ def is_recording(*arrays: Array) -> bool:
     return not is_concrete(*arrays)
 
 
+def running_max(x: Array) -> Array:
+    """Return the largest of each row (B, n) up to each column."""
+    return lax.cummax(x, axis=1)
+
+
 def sort(x: Array) -> Array:
     """Return each row (B, n) with the largest first."""
     return -jnp.sort(-x, axis=-1)

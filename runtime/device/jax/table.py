@@ -12,15 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.live_sids import Snapshot
+from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
-from ..device_matrix import DeviceMatrix, place
+from ..device_filters import filtered as with_filters
+from ..device_filters import place_filter
+from ..device_live import DeviceLive, place_live
+from ..device_live import refreshed as refreshed_live
+from ..device_matrix import DeviceFilters, DeviceMatrix, place
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -58,8 +64,15 @@ jax.tree_util.register_dataclass(
 )
 
 jax.tree_util.register_dataclass(
-    DeviceMatrix, data_fields=list(arrays_of(DeviceMatrix)), meta_fields=list(statics_of(DeviceMatrix))
+    DeviceFilters, data_fields=list(arrays_of(DeviceFilters)), meta_fields=list(statics_of(DeviceFilters))
 )
+
+jax.tree_util.register_dataclass(
+    DeviceMatrix, data_fields=[*arrays_of(DeviceMatrix), "kept"], meta_fields=list(statics_of(DeviceMatrix))
+)
+
+
+jax.tree_util.register_dataclass(DeviceLive, data_fields=["base", "delta", "sizes"], meta_fields=[])
 
 
 def _given(kind: Any, arrays: Any) -> OnDemandTable:
@@ -106,13 +119,24 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix,
+    table: SortedMatrix | SidFilter,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
     platform: str | None = None,
 ) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: Snapshot,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: None = None,
+    platform: str | None = None,
+) -> DeviceLive: ...
 
 
 @overload
@@ -135,7 +159,7 @@ def put(
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | OnDemandTable: ...
+) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -146,7 +170,7 @@ def put(
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | OnDemandTable:
+) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -179,6 +203,11 @@ def put(
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, convert, top, wide)
+    if isinstance(table, SidFilter):
+        return place_filter(table, convert, top, wide)
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return place_live(table, convert, wide)
     check_top(top)
     if isinstance(table, Arena):
         arena = table
@@ -203,6 +232,37 @@ def _platform_of(device: jax.Device | None) -> str | None:
     """Return the platform of the device that arrays are put on; None if they are put on several."""
     devices = jax.device_put(np.zeros(0, np.int32), device).devices()
     return next(iter(devices)).platform if len(devices) == 1 else None
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
+
+    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
+    same, unless `compact` has made a base that has no room in them.
+    """
+
+    def convert(array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, dev.sizes.sharding)
+        return placed
+
+    return refreshed_live(dev, snapshot, convert)
+
+
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+
+    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
+    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    """
+
+    def convert(array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, dev.steps.sharding)
+        return placed
+
+    return with_filters(dev, filters, of, convert)
 
 
 class _Mirror:

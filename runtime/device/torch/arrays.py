@@ -248,6 +248,11 @@ def is_recording(*arrays: Tensor) -> bool:
     return capturing or compat.is_traced()
 
 
+def running_max(x: Tensor) -> Tensor:
+    """Return the largest of each row (B, n) up to each column."""
+    return x.cummax(dim=1).values
+
+
 def sort(x: Tensor) -> Tensor:
     """Return each row (B, n) with the largest first."""
     return x.sort(dim=-1, descending=True).values

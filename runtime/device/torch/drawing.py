@@ -12,6 +12,7 @@ from torch import Tensor
 from ....table.states import NestedState, configuration_out_of_range
 from ...host import draw as host_draw
 from ...host import orders
+from ..device_live import DeviceLive
 from ..device_matrix import DeviceMatrix
 from ..device_table import AnyState
 from ..on_demand import OnDemandTable
@@ -36,7 +37,9 @@ def draw(
     Logits on the host alone are drawn from in this way, and none is written; elsewhere, while tracing, of other types
     and for a matrix None is returned: then it takes array operations. uniforms() returns (n, 2).
     """
-    if isinstance(dev, DeviceMatrix) or not can_draw(logits, *state, *(() if remaining is None else (remaining,))):
+    if isinstance(dev, DeviceMatrix | DeviceLive) or not can_draw(
+        logits, *state, *(() if remaining is None else (remaining,))
+    ):
         return None
     numbers = None if filters[0] == 0 else uniforms()
     if numbers is not None and not (compat.is_plain(numbers) and numbers.is_cpu):
@@ -63,7 +66,7 @@ def draw_nested(
     assert dev.host is not None
     check_masking(dev, logits, state, remaining)
     given = in_memory(state)  # names keep what is converted: kernels are handed addresses
-    room = None if remaining is None else remaining.long().contiguous()
+    room = None if remaining is None else remaining.long().clamp(min=0).contiguous()
     where = logits_at(logits)
     order = orders.order_of(dev.host, addresses(given), 0 if room is None else room.data_ptr(), where)
     drawn = _drawn(order, logits, uniforms, filters, mass, dev.host.arrays.edges.token.dtype)

@@ -8,15 +8,21 @@ from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.live_sids import Snapshot
+from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_filters import filtered as with_filters
+from ..device_filters import place_filter
+from ..device_live import DeviceLive, place_live
+from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceMatrix, place
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
@@ -61,8 +67,18 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix, device: torch.device | str | None = None, *, budgets: bool = False, top: int | None = None
+    table: SortedMatrix | SidFilter,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
 ) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: Snapshot, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+) -> DeviceLive: ...
 
 
 @overload
@@ -79,7 +95,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | OnDemandTable: ...
+) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -89,7 +105,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | OnDemandTable:
+) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -113,6 +129,11 @@ def put(
         table = whole(table)
     if isinstance(table, SortedMatrix):
         return place(table, convert, top)
+    if isinstance(table, SidFilter):
+        return place_filter(table, convert, top)
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return place_live(table, convert)
     check_top(top)
     where = torch.empty(0, device=device).device
     more = {
@@ -127,6 +148,35 @@ def put(
         return cast(TorchTable, arena.mirror(("torch", where), lambda: kind(arena, convert, where, more)))
     host = table if where.type == "cpu" else None
     return device_table(table, convert, TorchTable, budgets, host=host, **more)
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+    """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
+
+    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
+    same, unless `compact` has made a base that has no room in them.
+    """
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=dev.sizes.device)
+
+    return refreshed_live(dev, snapshot, convert)
+
+
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+
+    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
+    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    """
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=dev.steps.device)
+
+    return with_filters(dev, filters, of, convert)
 
 
 class _Mirror:

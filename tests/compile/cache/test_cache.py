@@ -21,6 +21,7 @@ import pytest
 
 import maskwright as mw
 from maskwright import errors
+from maskwright.automata import budget as budgets
 from maskwright.compile import text as text_module
 from maskwright.compile.cache import cache as cache_module
 from maskwright.compile.grammar import build as grammar_module
@@ -782,6 +783,19 @@ def test_what_ran_out_of_time_is_tried_again_and_what_was_too_large_is_not(vocab
                 cache.compile_regex("(.*a.{20}){3}", budget=budget)
         assert cache.stats.compilations == compilations
     assert cache.stats.entries == 1
+
+
+def test_arrays_that_ran_out_of_time_are_tried_again(vocab, monkeypatch):
+    cache = mw.Cache(vocab)
+    table = cache.compile_grammar(LIST)
+    with monkeypatch.context() as patch:
+        patch.setattr(budgets.Meter, "seconds", property(lambda meter: 1e9))
+        assert not table.has_arrays()
+        with pytest.raises(mw.BudgetError) as raised:
+            table.to_table()
+    assert raised.value.limit == "seconds"
+    assert table.has_arrays()
+    assert table.to_table() is cache.compile_grammar(LIST).to_table()
 
 
 def test_an_error_has_its_cause_the_first_time(vocab):

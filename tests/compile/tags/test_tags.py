@@ -509,6 +509,8 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({**NUMBER, "style": "glm_xml"}), "/content/style: values are written as JSON"),
     (a_tagged({"type": "any_text", "max_tokens": 3}), "/content/max_tokens: tokens within a text are not counted"),
     (a_tagged({"type": "regex", "pattern": "(a"}), "(?s)^/format/tags/0/content/pattern: .*\\^"),
+    (a_tagged({"type": "regex", "pattern": "a", "flags": 3}), "/content/flags: a text is needed"),
+    (a_tagged({"type": "regex", "pattern": "a", "flags": "q"}), "/content/flags: .*letters out of"),
     (a_tagged({"type": "regex", "pattern": "</a>"}), "/format/tags/0/content: .*occurs within it first"),
     (a_tagged({"type": "grammar", "grammar": "root ::= ("}), "^/format/tags/0/content/grammar, line 1, column"),
     (a_tagged({"type": "json_schema", "json_schema": {"type": "strin"}}), "/format/tags/0/content/json_schema/type: "),
@@ -771,3 +773,20 @@ def test_a_format_of_json_or_all_of_them_have_members_in_any_order(way):
             matcher.reset()
             taken = all(matcher.advance(1 + byte) for byte in text.encode()) and matcher.is_accepting
             assert taken == expected, (text, any_order)
+
+
+@pytest.mark.parametrize(
+    ("source", "unicode"),
+    [
+        (a_tagged({"type": "regex", "pattern": r"\d"}), False),
+        (a_tagged({"type": "regex", "pattern": r"(?u)\d"}), True),
+        (a_tagged({"type": "regex", "pattern": r"\d", "flags": ""}), True),
+        (TaggedText([Tag("<a>", regex=r"\d", end="</a>")], triggers=["<a>"]), True),
+    ],
+    ids=str,
+)
+def test_patterns_of_engines_are_ascii_and_those_of_python_are_not(source, unicode):
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+    table = compile_structural_tag(source, vocab)
+    assert table.accepts(vocab.encode("<a>3</a>"))
+    assert table.accepts(vocab.encode("<a>\u0663</a>")) == unicode  # an Arabic three

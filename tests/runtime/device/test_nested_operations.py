@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -1425,3 +1426,34 @@ def test_forged_arrays_are_refused_or_read_within_bounds(request):
     sound, refused = map(int, done.stdout.split())
     assert sound > 50
     assert refused > 100
+
+
+def test_distances_of_many_items_take_about_as_long_as_there_are_items():
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
+
+    def seconds(items):
+        table = mw.compile_json_schema(
+            {"type": "array", "items": {"type": "integer"}, "minItems": items}, vocab, lazy=False
+        ).to_table()
+        began = time.thread_time()
+        assert table.distances.code[0, 0] == 2 * items + 1
+        return time.thread_time() - began
+
+    seconds(20)  # which may compile the kernels
+    assert seconds(4000) < 5  # passes over all rows until nothing changes took 40
+
+
+@pytest.mark.parametrize("least", [-(2**63), -1])
+def test_budgets_below_none_leave_what_a_budget_of_none_does(least):
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
+    for table in (mw.compile_regex("[ab]+", vocab), mw.compile_json_schema(True, vocab, lazy=False).to_table()):
+        state = numpy_ops.start(table, 1)
+        none, huge = numpy_ops.bitmask(table, state, np.array([0])), numpy_ops.bitmask(table, state)
+        assert not none.any()
+        assert huge.any()
+        for remaining, expected in ((np.array([least]), none), (np.array([2**64 - 1], np.uint64), huge)):
+            assert np.array_equal(numpy_ops.bitmask(table, state, remaining), expected)
+            if table.is_nested:
+                assert np.array_equal(nested_masks.compose_nested(table, state, remaining), expected)
+            else:
+                assert np.array_equal(host_masks.compose(table, state.node, remaining), expected)

@@ -574,7 +574,8 @@ def test_wide_selection_without_a_constraint_agrees_with_numpy(name):
 def test_put_takes_tables_only():
     for name in FAST:
         with pytest.raises(
-            TypeError, match="put takes a TransitionTable, a LazyTable, a SortedMatrix or an Arena, not list"
+            TypeError,
+            match="put takes a TransitionTable, a LazyTable, .*a SidFilter, a Snapshot or an Arena, not list",
         ):
             backend(name).ops.put([[1, 2]])
 

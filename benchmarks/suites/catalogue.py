@@ -1,0 +1,223 @@
+"""A living catalogue: filters by request, and skewed catalogues, with sorted matrices.
+
+Claims checked here (V = 2048, L = 8, B = 2, M = 70), on uniform and on skewed random IDs:
+
+- a filter over 10^7 rows is made and put from a boolean column in at most 25 ms;
+- a step with a filter for each row takes at most 1.1 times as long as without in JAX, 1.15 compiled and 1.5 eager in
+  PyTorch;
+- of 3 million skewed items a sorted matrix takes at most 1.3 times as long as a table in beam search, and 1.5 times in
+  the logits processor.
+
+    python -m benchmarks.suites.catalogue                       everything; needs 8 GB of memory and a few minutes
+    python -m benchmarks.suites.catalogue --only filters
+    python -m benchmarks.suites.catalogue --scale 0.01          a hundredth of the IDs, to see that it runs
+
+Each part writes `results/catalogue-PART.json`; `results/catalogue.md` is made from those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import maskwright as mw
+from maskwright.runtime import jax_ops, torch_ops
+from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+
+from ..beams import for_search, random_logits, search_jax, search_torch
+from ..harness import RESULTS, Bar, grid, ratios, spread, time_interleaved, write_json, write_report
+
+BATCH, BEAMS, LENGTH, VOCAB = 2, 70, 8, 2048
+SHARES = (0.5, 0.01)  # of the items that the filters of the two rows keep
+Records = list[dict[str, Any]]
+
+
+def uniform(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return random IDs (count, LENGTH), all tokens as probable."""
+    return np.random.default_rng(seed).integers(0, VOCAB, (count, LENGTH), dtype=np.uint16)
+
+
+def skewed(count: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return random IDs (count, LENGTH) in which the k-th token of each place is as probable as 1 / k (Zipf's law)."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, VOCAB + 1)
+    edges = np.cumsum(weights / weights.sum())
+    out = np.empty((count, LENGTH), np.uint16)
+    for depth in range(LENGTH):
+        name = rng.permutation(VOCAB).astype(np.uint16)  # so that the frequent tokens of a place are any
+        out[:, depth] = name[np.minimum(np.searchsorted(edges, rng.random(count)), VOCAB - 1)]
+    return out
+
+
+KINDS: dict[str, Callable[[int], np.ndarray[Any, Any]]] = {"uniform": uniform, "skewed": skewed}
+
+
+def _search_jax(steps: Any, dev: Any) -> Any:
+    return jax.block_until_ready(search_jax(dev, steps, BATCH, BEAMS))
+
+
+def searches() -> dict[str, Callable[[Any], Any]]:
+    """Return beam search over logits without a model, by backend: a function of what is decoded with."""
+    logits = for_search(random_logits(BATCH, BEAMS, VOCAB, LENGTH), BEAMS)
+    steps_torch, steps_jax = [torch.tensor(x) for x in logits], [jnp.asarray(x) for x in logits]
+
+    def eager(dev: Any) -> Any:
+        return search_torch(dev, steps_torch, BATCH, BEAMS)
+
+    return {
+        "torch, eager": eager,
+        "torch, compiled": torch.compile(eager, fullgraph=True),
+        "jax": partial(_search_jax, steps_jax),
+    }
+
+
+def filters(scale: float) -> Records:
+    """Make and put filters over 10^7 items given in any order; a step with one a row, over one without."""
+    torch.set_num_threads(1)
+    records: Records = []
+    run = searches()
+    for kind, draw in KINDS.items():
+        count = int(1e7 * scale)
+        matrix = mw.sort_sids(draw(count), VOCAB)
+        rng = np.random.default_rng(1)
+        columns = [rng.random(count) < share for share in SHARES]
+        made = [mw.filter_sids(matrix, column) for column in columns]
+        plain = {name: (jax_ops if name == "jax" else torch_ops).put(matrix) for name in run}
+        put = {"torch": (torch_ops, plain["torch, eager"]), "jax": (jax_ops, plain["jax"])}
+        for name, (ops, dev) in put.items():
+            for share, column in zip(SHARES, columns, strict=True):
+                times = time_interleaved(
+                    {
+                        "make": partial(mw.filter_sids, matrix, column),
+                        "make and put": partial(_put_filter, ops, dev, matrix, column),
+                    },
+                    repeats=15,
+                    clock=time.thread_time,
+                )
+                records.append({"kind": kind, "count": count, "backend": name, "what": f"filter of {share:.0%}"})
+                records[-1] |= {f"{what}, ms": 1e3 * spread(values).median for what, values in times.items()}
+                print(" ", records[-1])
+        with torch.inference_mode():
+            for name, search in run.items():
+                ops = jax_ops if name == "jax" else torch_ops
+                devs = {"plain": plain[name], "filtered": ops.filtered(plain[name], made)}
+                times = time_interleaved({what: partial(search, dev) for what, dev in devs.items()}, repeats=41)
+                records.append({"kind": kind, "count": count, "backend": name, "what": "step"})
+                records[-1] |= {f"{what}, us": 1e6 * spread(v).median / LENGTH for what, v in times.items()}
+                records[-1]["times plain"] = ratios(times, "plain")["filtered"].median
+                print(" ", records[-1])
+    return records
+
+
+def _put_filter(ops: Any, dev: Any, matrix: mw.SortedMatrix, column: Any) -> None:
+    """Make a filter and put it on a device."""
+    jax.block_until_ready(ops.filtered(dev, [mw.filter_sids(matrix, column)]).kept.of)
+
+
+def skew(scale: float) -> Records:
+    """Compare a sorted matrix with a table of 3 million items: a step of beam search, a call of the processor."""
+    torch.set_num_threads(1)
+    records: Records = []
+    run = searches()
+    del run["torch, compiled"]
+    for kind, draw in KINDS.items():
+        sids = draw(int(3e6 * scale))
+        constraints = {"table": mw.compile_sids(sids, VOCAB), "matrix": mw.sort_sids(sids, VOCAB)}
+        calls: dict[str, dict[str, Callable[[], Any]]] = {}
+        for name, search in run.items():
+            ops = jax_ops if name == "jax" else torch_ops
+            calls[f"step, {name}"] = {what: partial(search, ops.put(one)) for what, one in constraints.items()}
+        calls["processor"] = {what: _processed(one, sids) for what, one in constraints.items()}
+        with torch.inference_mode():
+            for what, each in calls.items():
+                times = time_interleaved(each, repeats=21)
+                records.append({"kind": kind, "count": len(sids), "what": what})
+                records[-1] |= {f"{name}, us": 1e6 * spread(v).median / LENGTH for name, v in times.items()}
+                records[-1]["times table"] = ratios(times, "table")["matrix"].median
+                print(" ", records[-1])
+    return records
+
+
+def _processed(constraint: Any, sids: np.ndarray[Any, Any]) -> Callable[[], None]:
+    """Return a run of the logits processor over a batch of B * M rows, each of which becomes an item of the set."""
+    processor = ConstraintLogitsProcessor(constraint, eos_token_ids=VOCAB)
+    chosen = np.random.default_rng(2).integers(0, len(sids), BATCH * BEAMS)
+    rows = torch.tensor(np.insert(sids[chosen].astype(np.int64), 0, 0, axis=1))
+    scores = torch.tensor(np.random.default_rng(3).standard_normal((len(rows), VOCAB + 1), dtype=np.float32))
+
+    def run() -> None:
+        processor.reset()
+        for width in range(1, LENGTH + 1):
+            processor(rows[:, :width], scores)
+
+    return run
+
+
+PARTS: dict[str, Callable[[float], Records]] = {"filters": filters, "skew": skew}
+MOST = {"jax": 1.1, "torch, compiled": 1.15, "torch, eager": 1.5}
+
+
+def bars(parts: dict[str, Records]) -> list[Bar]:
+    """Return the claims, and whether the records hold them."""
+    out: list[Bar] = []
+
+    def add(what: str, most: float, found: float, unit: str = "") -> None:
+        out.append((what, f"at most {most:g}{unit}", f"{found:.3g}{unit}", found <= most))
+
+    for row in parts.get("filters", []):
+        if "make and put, ms" in row:
+            add(f"{row['what']}, {row['kind']}, {row['backend']}", 25, row["make and put, ms"], " ms")
+        else:
+            add(f"step with filters, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times plain"])
+    for row in parts.get("skew", []):
+        most = 1.5 if row["what"] == "processor" else 1.3
+        add(f"matrix over table, {row['kind']}, {row['what']}", most, row["times table"])
+    return out
+
+
+def report() -> None:
+    """Make the report from whatever results are there."""
+    paths = {part: RESULTS / f"catalogue-{part}.json" for part in PARTS}
+    read = {part: json.loads(path.read_text()) for part, path in paths.items() if path.exists()}
+    if not read:
+        return
+    parts = {part: record["results"] for part, record in read.items()}
+    machine = next(iter(read.values()))["machine"]
+    lines: list[str] = []
+    for part, rows in parts.items():
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        lines += [f"## {part}", "", (PARTS[part].__doc__ or "").strip(), ""]
+        lines += grid(columns, [[row.get(column) for column in columns] for row in rows])
+    versions = {name: version for name, version in machine["versions"].items() if version}
+    about = "Made by `python -m benchmarks.suites.catalogue` from the JSON files beside it."
+    results = {"machine": machine, "versions": versions}
+    write_report(RESULTS / "catalogue.md", "A living catalogue", about, results, bars(parts), lines)
+
+
+def main() -> None:
+    """Run the parts asked for, and make the report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "report"], default=[*PARTS, "report"])
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the IDs; results are kept only at 1")
+    arguments = parser.parse_args()
+    for part in arguments.only:
+        if part == "report":
+            report()
+            continue
+        print(f"{part}: {(PARTS[part].__doc__ or '').strip()}")
+        records = PARTS[part](arguments.scale)
+        if arguments.scale == 1:
+            write_json(RESULTS / f"catalogue-{part}.json", records)
+
+
+if __name__ == "__main__":
+    main()

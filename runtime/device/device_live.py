@@ -1,0 +1,173 @@
+"""A live set as an accelerator holds it: a base in a shape with room, and a delta of fixed size.
+
+Whatever a snapshot changes is an array of the same shape as before. The base is put once; `refreshed` gives it another
+snapshot's bits, masks and delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...table.filter_bits import count_before
+from ...table.live_base import LiveBase, mask_width
+from ...table.live_sids import Snapshot
+from ...table.transition_table import Level
+from .backend import Array
+from .device_matrix import BITS, DeviceFilters, DeviceMatrix, Origin, packing, words_of
+
+Convert = Callable[[NDArray[Any]], Any]
+
+
+class BaseOrigin(Origin):
+    """The base that arrays were made of, and the bits of its rows; all are equal, as `Origin`s are."""
+
+    def __init__(self, base: LiveBase | None, bits: NDArray[np.uint32] | None) -> None:
+        super().__init__(None if base is None else base.matrix)
+        self.base, self.bits = base, bits
+
+    def __reduce__(self) -> Any:
+        return BaseOrigin, (None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLive:
+    """A `Snapshot` in device arrays."""
+
+    base: DeviceMatrix  # under one filter, of the rows that are live; its masks are of base and delta
+    delta: DeviceMatrix  # rows in order, and beyond them words above those of all rows
+    sizes: Array  # (2,) rows of base and delta
+
+    eos = None
+    calls = None
+    is_trie = True
+    has_masks = False
+    top = None
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.base.vocab_size
+
+    @property
+    def fixed_length(self) -> int:
+        """The length of every sequence, L."""
+        return self.base.length
+
+    min_length = max_length = length = fixed_length
+
+    @property
+    def num_states(self) -> int:
+        """One more than the largest node: beyond that of the dead state are the rows of the delta."""
+        return self.base.count + 1 + self.delta.count
+
+    @property
+    def dead(self) -> int:
+        """The node of the state that allows nothing."""
+        return self.base.count
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """What is static at each depth 0 .. L - 1."""
+        masked = self.base.masked
+        return tuple(
+            Level(self.vocab_size if depth < masked else self.read(depth), depth < masked, True, False)
+            for depth in range(self.fixed_length)
+        )
+
+    def read(self, depth: int) -> int:
+        """Return how many rows of base and delta are read for what a state at a depth allows."""
+        return self.base.read(depth) + self.delta.widths[depth]
+
+
+def place_live(snapshot: Snapshot, convert: Convert, wide: bool = True) -> DeviceLive:
+    """Lay a snapshot out; each array goes through `convert`. wide: there are integers of 64 bits.
+
+    Raises TableError where a token needs more bits than there are, or there are more rows.
+    """
+    base, shape = snapshot.base, snapshot.base.shape
+    matrix, length = base.matrix, base.matrix.length
+    bits, per_word = packing(matrix.vocab_size, length, shape.count, wide)
+    size, kind = matrix.vocab_size, np.int64 if wide else np.int32
+    masks = np.zeros((size + 2 if shape.masked == 2 else 2, mask_width(size)), np.uint8)
+    after = np.arange(1, size + 1) if shape.masked == 2 else np.ones(size)
+    total = max((span[1] for span in shape.firsts if span), default=1)
+    rows, tokens = np.full(total, shape.count, np.int32), np.zeros(total, np.int32)
+    for depth, (span, found) in enumerate(zip(shape.firsts, base.first_rows, strict=True)):
+        if span is not None and found is not None:
+            rows[span[0] : span[0] + found.size] = found
+            tokens[span[0] : span[0] + found.size] = matrix.columns[depth][found]
+    made = DeviceMatrix(
+        words=tuple(convert(word) for word in words_of(matrix.columns, bits, per_word, kind, shape.count)),
+        masks=convert(masks),
+        mask_after=convert(after.astype(np.int32)),
+        first_rows=convert(rows),
+        first_tokens=convert(tokens),
+        byte_bits=convert(-BITS.astype(np.int32)),
+        steps=convert(np.arange(length, dtype=kind)),
+        vocab_size=size,
+        length=length,
+        count=shape.count,
+        bits=bits,
+        per_word=per_word,
+        masked=shape.masked,
+        widths=shape.widths,
+        branches=shape.branches,
+        firsts=shape.firsts,
+        top=None,
+        wide=wide,
+        origin=BaseOrigin(None, None),
+    )
+    delta = replace(
+        made,
+        count=snapshot.capacity,
+        widths=snapshot.delta_widths,
+        branches=(max(2, size),) * length,
+        firsts=(None,) * length,
+        origin=BaseOrigin(None, None),
+    )
+    return _with(DeviceLive(made, delta, made.steps), snapshot, convert)
+
+
+def refreshed(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
+    """Return another snapshot in the place of one; its base is put again where `compact` made another.
+
+    Raises TypeError for what `put` of a snapshot did not return.
+    """
+    if not isinstance(dev, DeviceLive) or not isinstance(dev.base.origin, BaseOrigin):
+        raise TypeError(f"dev must come from put of a Snapshot, not be a {type(dev).__name__}")
+    if dev.base.origin.base is not snapshot.base or dev.delta.count != snapshot.capacity:
+        return place_live(snapshot, convert, dev.base.wide)
+    return _with(dev, snapshot, convert)
+
+
+def _with(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
+    """Return a device's base with what a snapshot says of it."""
+    base, origin = dev.base, dev.base.origin
+    assert isinstance(origin, BaseOrigin)
+    kept = base.kept
+    masks = convert(snapshot.masks)
+    if kept is None or origin.bits is not snapshot.bits:
+        before = np.empty(snapshot.bits.size, np.int32)
+        count_before(snapshot.bits, before)
+        kept = DeviceFilters(
+            rows=convert(snapshot.bits.view(np.int32)),
+            before=convert(before),
+            firsts=convert(snapshot.firsts.view(np.int32)),
+            masks=masks,
+            of=convert(np.zeros(1, np.int64 if base.wide else np.int32)),
+            words=snapshot.bits.size,
+            first_words=snapshot.firsts.size,
+        )
+    kind = np.int64 if base.wide else np.int32
+    words = words_of(snapshot.delta.T, base.bits, base.per_word, kind, snapshot.capacity)
+    sizes = np.array([snapshot.base.matrix.num_sequences, len(snapshot.delta)], kind)
+    return DeviceLive(
+        replace(base, kept=replace(kept, masks=masks), origin=BaseOrigin(snapshot.base, snapshot.bits)),
+        replace(dev.delta, words=tuple(convert(word) for word in words)),
+        convert(sizes),
+    )

@@ -1,0 +1,305 @@
+"""Operations on a live set: those of `matrix_ops` on its base and its delta, joined.
+
+A state is an interval of rows of each. In the base's some rows may be gone, but in one of the two there is a row of the
+set, unless the state is dead. Nothing here has a shape that depends on what is in the set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...kernels.limits import UNREACHABLE
+from . import matrix_ops
+from .backend import Array, Backend, Cache
+from .device_live import DeviceLive
+from .device_table import (
+    Candidates,
+    LiveState,
+    Selection,
+    check_floating,
+    check_logits,
+    check_rows,
+    check_sids,
+    check_starts,
+    check_tokens,
+)
+
+Columns = tuple[Array, ...]
+
+
+def _columns(state: LiveState) -> Columns:
+    """Return low and high of the base, of the delta, and the depth: (n, 1) each."""
+    if not isinstance(state, LiveState):
+        raise ValueError("the state is not one of a live set: begin with start of what is decoded with")
+    node, high, depth, delta, delta_high = (array[:, None] for array in state)
+    return node, high, delta, delta_high, depth
+
+
+def _is_open(low: Array, high: Array, delta: Array, delta_high: Array) -> Array:
+    return (low < high) | (delta < delta_high)
+
+
+def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: tuple[int, int]) -> tuple[Array, Array]:
+    """Return tokens (n, k) that states offer at a depth, one for all or (n, 1), and which of them count, each once.
+
+    wide: how many places are read of base and delta.
+    """
+    low, high, delta, delta_high, _ = columns
+    base_parts, delta_parts = (low, high, depth, low * 0), (delta, delta_high, depth, None)
+    token, inside = matrix_ops.offered(ops, dev.base, base_parts, depth, wide[0], once=True)
+    new, is_new = matrix_ops.offered(ops, dev.delta, delta_parts, depth, wide[1], once=True)
+    known = ((new[:, :, None] == token[:, None, :]) & inside[:, None, :]).any(-1)
+    inside = ops.concatenate([inside, is_new & ~known], -1)
+    token = ops.concatenate([token, new], -1)
+    return ops.where(inside, token, 0), inside
+
+
+def _widths(dev: DeviceLive, depth: int | None = None) -> tuple[int, int]:
+    """Return how many places are read of base and delta at a depth, or at any that has no masks."""
+    depths = range(dev.base.masked, dev.length) if depth is None else [depth]
+    base = max((dev.base.read(level) for level in depths), default=0)
+    return base, max((dev.delta.widths[level] for level in depths), default=0)
+
+
+def _mask(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, going: Array) -> Array:
+    """Return masks (n, 8 K) of what states that are `going` (n, 1) allow at depths that have masks: -1, else 0."""
+    low, high, delta, _, _ = columns
+    number = ops.where(going & (depth == 0), 0, dev.base.masks.shape[0] - 1)
+    if dev.base.masked == 2:
+        first = ops.where(
+            low < high,
+            matrix_ops.tokens_at(ops, dev.base, low, 0),
+            matrix_ops.tokens_at(ops, dev.delta, delta, 0),
+        )
+        second = going & (depth == 1)
+        after = ops.integers(ops.lookup(dev.base.mask_after, ops.where(second, first, 0)), low)
+        number = ops.where(second, after, number)
+    return matrix_ops.unfold(ops, dev.base, number, low * 0)
+
+
+def _allowed(ops: Backend, dev: DeviceLive, state: LiveState, remaining: Array | None) -> Array:
+    """Return int32 (n, V or more): -1 for tokens that are allowed from states at any depths, else 0."""
+    columns = _columns(state)
+    depth = columns[4]
+    going = _is_open(*columns[:4]) & (depth < dev.length)
+    if remaining is not None:
+        going = going & matrix_ops.fits(ops, dev.base, state, remaining)
+    mask = _mask(ops, dev, columns, depth, going)
+    wide = _widths(dev)
+    if not wide[0]:
+        return mask
+    token, inside = _read(ops, dev, columns, ops.where(going, depth, 0), wide)
+    inside = inside & going & (depth >= dev.base.masked)
+    return ops.scatter(mask, ops.where(inside, token, mask.shape[1] - 1), -1)
+
+
+def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: int) -> tuple[Array, Array]:
+    """Return x (n, V') of what states at one depth allow (n, w), else -inf, and the tokens; None: all of V."""
+    low, high, delta, delta_high, depth = _columns(state)
+    here = depth == level
+    columns = low, ops.where(here, high, low), delta, ops.where(here, delta_high, delta), depth
+    if level >= dev.length:
+        return ops.where(low < 0, x[:, :1], -float("inf")), low * 0
+    if level < dev.base.masked:
+        mask = _mask(ops, dev, columns, depth, _is_open(*columns[:4]))
+        return ops.keep(x[:, : dev.vocab_size], mask, dev.vocab_size), None
+    token, inside = _read(ops, dev, columns, level, _widths(dev, level))
+    return ops.where(inside, ops.take(x, token), -float("inf")), token
+
+
+def _follow(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, token: Array) -> Columns:
+    """Return the rows that have a token (n, k) at a depth, one for all or (n, 1): of the base and of the delta."""
+    low, high, delta, delta_high, _ = columns
+    return (
+        *matrix_ops.follow(ops, dev.base, low, high, depth, token),
+        *matrix_ops.follow(ops, dev.delta, delta, delta_high, depth, token),
+    )
+
+
+def _reached(ops: Backend, dev: DeviceLive, rows: Columns, depth: Array, alive: Array) -> LiveState:
+    """Return the state of these rows and this many tokens where it is alive, else the dead state.
+
+    The node of a whole sequence that the base does not have is its place in the delta, behind the dead state's.
+    """
+    low, high, delta, delta_high = rows
+    count, capacity = dev.base.count, dev.delta.count
+    added = alive & (depth == dev.length) & (low >= high)
+    return LiveState(
+        ops.where(added, delta + (count + 1), ops.where(alive, low, count)),
+        ops.where(alive & ~added, high, count),
+        ops.where(alive, depth, dev.length),
+        ops.where(alive, delta, capacity),
+        ops.where(alive, delta_high, capacity),
+    )
+
+
+def _check(dev: DeviceLive, logits: Array, state: LiveState) -> None:
+    check_floating("float" in str(logits.dtype), logits.dtype)
+    check_logits(dev.vocab_size, logits.shape)
+    check_rows(logits.shape[0], state.node.shape)
+
+
+# ------------------------------------------------------------------------------------------------ operations
+
+
+def start(ops: Backend, dev: DeviceLive, batch: int) -> LiveState:
+    """Return the state of `batch` sequences with nothing written yet: the dead one of an empty set."""
+    check_starts(1, batch)
+    zero = ops.zeros((batch,), like=dev.base.steps)
+    rows = zero, zero + dev.sizes[:1], zero, zero + dev.sizes[1:]
+    column = [array[:, None] for array in rows]
+    live = matrix_ops.any_kept(ops, dev.base, column[0], column[0], column[1]) | (column[2] < column[3])
+    return _reached(ops, dev, rows, zero, live[:, 0])
+
+
+def first_tokens(ops: Backend, dev: DeviceLive, cache: Cache, count: int, token: int) -> Array:
+    """Return `count` copies of the token a model is first fed with, where the set is."""
+    return ops.zeros((count,), like=dev.base.steps) + token
+
+
+def accepting(ops: Backend, dev: DeviceLive, state: LiveState) -> Array:
+    """Return whether each sequence is complete: bool (B,)."""
+    return (state.depth == dev.length) & (state.node != dev.base.count)
+
+
+def distance(ops: Backend, dev: DeviceLive, state: LiveState) -> Array:
+    """Return the tokens (B,) that each sequence lacks."""
+    alive = (state.node < state.high) | (state.delta < state.delta_high)
+    return ops.where(alive, dev.length - state.depth, UNREACHABLE)
+
+
+def bitmask(ops: Backend, dev: DeviceLive, state: LiveState, remaining: Array | None = None) -> Array:
+    """Return the tokens allowed in each state, packed, as of a table."""
+    return ops.pack(_allowed(ops, dev, state, remaining)[:, : dev.vocab_size])
+
+
+def mask_logits(
+    ops: Backend, dev: DeviceLive, logits: Array, state: LiveState, remaining: Array | None = None
+) -> Array:
+    """Return logits (B, V') with -inf at every token that is not allowed; what is allowed is left untouched."""
+    _check(dev, logits, state)
+    return ops.keep(logits, _allowed(ops, dev, state, remaining), dev.vocab_size)
+
+
+def mask_logits_(
+    ops: Backend, dev: DeviceLive, logits: Array, state: LiveState, remaining: Array | None = None
+) -> Array:
+    """Mask logits (B, V') as `mask_logits` does, in place, and return them."""
+    logits[...] = mask_logits(ops, dev, logits, state, remaining)
+    return logits
+
+
+def candidates(
+    ops: Backend, dev: DeviceLive, logits: Array, state: LiveState, width: int, level: int | None = None
+) -> Candidates:
+    """Return the `width` best allowed continuations of each row, best first.
+
+    level: the depth of all states, where it is known; a state of another depth then has none.
+    """
+    _check(dev, logits, state)
+    log_probs = ops.log_softmax(logits)
+    if level is None:
+        scores, token = ops.keep(log_probs, _allowed(ops, dev, state, None), dev.vocab_size), None
+    else:
+        scores, token = _scored(ops, dev, log_probs, state, level)
+    best, at = ops.top_k(ops.where(scores == scores, scores, -float("inf")), width)
+    alive = best > -float("inf")
+    columns = _columns(state)
+    depth = columns[4]
+    tokens = ops.where(alive, ops.integers(at, depth) if token is None else ops.take(token, at), 0)
+    known = level is not None and level < dev.length
+    rows = _follow(ops, dev, columns, level if known else ops.where(depth < dev.length, depth, 0), tokens)
+    return Candidates(best, tokens, _reached(ops, dev, rows, depth + 1 + tokens * 0, alive))
+
+
+def select(
+    ops: Backend,
+    dev: DeviceLive,
+    logits: Array,
+    state: LiveState,
+    scores: Array,
+    beams: int,
+    level: int,
+    renormalise: bool = False,
+) -> Selection:
+    """Return the `beams` best continuations over all beams of each batch element, as of a table."""
+    _check(dev, logits, state)
+    batch, m = scores.shape
+    if renormalise:
+        x, token = _scored(ops, dev, logits + ops.zeros((1, 1), like=logits), state, level)
+        mass = ops.logsumexp(x)[:, None]
+        sound = (mass > -float("inf")) & (mass < float("inf"))
+        x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
+    else:
+        x, token = _scored(ops, dev, ops.log_softmax(logits), state, level)
+    best, at = ops.top_of_beams(x.reshape(batch, m, -1), scores, beams)
+    at = ops.integers(at, state.node)
+    width = x.shape[1]
+    parents = at // width
+    tokens = at - parents * width if token is None else ops.take(token.reshape(batch, -1), at)
+    row = (parents + m * ops.arange(batch, like=at)[:, None]).reshape(-1)
+    columns: Any = tuple(ops.gather(array, row)[:, None] for array in state)
+    columns = columns[0], columns[1], columns[3], columns[4], columns[2]
+    alive = best > -float("inf")
+    tokens = ops.where(alive, tokens.reshape(batch, beams), 0)
+    rows = columns[:4]
+    if level < dev.length:
+        rows = _follow(ops, dev, columns, level, tokens.reshape(-1, 1))
+    rows = tuple(array[:, 0] for array in rows)
+    reached = _reached(ops, dev, rows, rows[0] * 0 + (level + 1), alive.reshape(-1))
+    return Selection(best, parents, tokens, reached)
+
+
+def end_scores(ops: Backend, dev: DeviceLive, logits: Array, state: LiveState, renormalise: bool = False) -> Array:
+    """Raise ValueError: there is no EOS."""
+    raise ValueError("a live set has no EOS, its sequences end by themselves: compile_sids(.., eos=) has one")
+
+
+def advance(ops: Backend, dev: DeviceLive, state: LiveState, tokens: Array) -> LiveState:
+    """Return the state after one more token (B,) each; the dead state where it was not allowed."""
+    check_tokens(state.node.shape[0], tokens.shape, "int" in str(tokens.dtype), tokens.dtype)
+    columns = _columns(state)
+    depth = columns[4]
+    token = ops.integers(tokens, state.node)[:, None]
+    inside = (token >= 0) & (token < dev.vocab_size) & _is_open(*columns[:4]) & (depth < dev.length)
+    rows = _follow(ops, dev, columns, ops.where(inside, depth, 0), ops.where(inside, token, 0))
+    live = matrix_ops.any_kept(ops, dev.base, depth * 0, rows[0], rows[1]) | (rows[2] < rows[3])
+    return _reached(ops, dev, tuple(array[:, 0] for array in rows), state.depth + 1, (inside & live)[:, 0])
+
+
+def log_mass(ops: Backend, dev: DeviceLive, logits: Array, state: LiveState) -> Array:
+    """Return log P(allowed) (B,): how much of the full softmax the allowed tokens hold."""
+    return ops.logsumexp(mask_logits(ops, dev, ops.log_softmax(logits), state))
+
+
+def contains(ops: Backend, dev: DeviceLive, sids: Array) -> Array:
+    """Return whether each row of sids (N, L) is in the set: bool (N,)."""
+    check_sids(sids.shape)
+    state = start(ops, dev, sids.shape[0])
+    for depth in range(sids.shape[1]):
+        state = advance(ops, dev, state, sids[:, depth])
+    return accepting(ops, dev, state)
+
+
+def allowed_tokens(
+    ops: Backend, dev: DeviceLive, state: LiveState, width: int, remaining: Array | None = None
+) -> tuple[Array, Array]:
+    """Return tokens (B, width) that each state allows, of those that are read of it, and which there are: each once.
+
+    Tokens ascend, 0 where there is none. They are all that are allowed where `width` is that of the depth's `Level` or
+    more, and that is not `dense`.
+    """
+    columns = _columns(state)
+    depth = columns[4]
+    going = _is_open(*columns[:4]) & (depth < dev.length)
+    if remaining is not None:
+        going = going & matrix_ops.fits(ops, dev.base, state, remaining)
+    base, delta = _widths(dev)
+    token, inside = _read(ops, dev, columns, ops.where(going, depth, 0), (max(1, min(base, width)), max(1, delta)))
+    key = ops.where(inside & going, -token, -dev.vocab_size)
+    if width > key.shape[1]:
+        padding = ops.zeros((key.shape[0], width - key.shape[1]), like=key) - dev.vocab_size
+        key = ops.concatenate([key, padding], -1)
+    key = ops.sort(key)[:, :width]  # the smallest token first
+    allowed = key > -dev.vocab_size
+    return ops.where(allowed, -key, 0), allowed

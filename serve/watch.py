@@ -1,0 +1,138 @@
+"""What is done to every request: an id, its key, the size of its body, a count, a line in the log; errors as sent."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .metrics import Metrics
+from .refusals import Refused
+from .settings import Limits
+
+_log = logging.getLogger("maskwright.serve.requests")
+
+ANSWERED = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+"""Routes whose requests are counted, and how metrics call them."""
+
+_OPEN = ("/health", "/ready", "/metrics")  # for probes, which have no key
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Watched(Protocol):
+    """What is read of a service."""
+
+    limits: Limits
+    metrics: Metrics
+
+
+class JSON(Response):
+    """A JSON document in ASCII, because messages may quote lone surrogates, which UTF-8 cannot encode."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
+def body_of(scope: Scope, refused: Refused) -> dict[str, Any]:
+    """Return an error as it is sent, with the id of the request."""
+    return {"error": {**refused.body["error"], "request_id": scope["maskwright.id"]}}
+
+
+def error_of(scope: Scope, refused: Refused) -> JSON:
+    """Return the answer to a request that is refused."""
+    return JSON(body_of(scope, refused), status_code=refused.status, headers=refused.headers)
+
+
+class Watch:
+    """Stands before the application."""
+
+    def __init__(self, app: ASGIApp, service: Watched, api_keys: Iterable[str] = (), log: bool = False) -> None:
+        self._app, self._service, self._log = app, service, log
+        self._keys = [key.encode() for key in api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        headers = Headers(scope=scope)
+        own = headers.get("x-request-id", "")
+        scope["maskwright.id"] = own if _ID.fullmatch(own) else secrets.token_hex(16)
+        app = self._app if self._knows(scope["path"], headers) else _refuse_unknown
+        status, most, read = 500, self._service.limits.max_body_bytes, 0
+
+        async def bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > most:
+                raise HTTPException(413, f"a body has at most {most:,} bytes here (--max-body-bytes)")
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = scope["maskwright.id"]
+            await send(message)
+
+        try:
+            await app(scope, bounded, noted)
+        except asyncio.CancelledError:
+            scope["maskwright"] = "disconnected"
+            raise
+        except Exception:
+            scope["maskwright"] = "failed"
+            raise
+        finally:
+            endpoint = ANSWERED.get(scope["path"]) if scope["method"] == "POST" else None
+            outcome = scope.get("maskwright") or _outcome(status)
+            if endpoint is not None:
+                self._service.metrics.requests.labels(endpoint, outcome).inc()
+            if self._log:
+                self._write(scope, status, outcome, time.monotonic() - began)
+
+    def _knows(self, path: str, headers: Headers) -> bool:
+        """Whether a request may be carried out: one of the keys goes with it, or it needs none."""
+        if not self._keys or path in _OPEN:
+            return True
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = key.strip().encode("latin-1", "replace")
+        # all keys are compared, in time that does not depend on how much of one is right
+        return sum(hmac.compare_digest(given, each) for each in self._keys) > 0 and scheme.lower() == "bearer"
+
+    @staticmethod
+    def _write(scope: Scope, status: int, outcome: str, seconds: float) -> None:
+        client = scope.get("client")
+        line = {
+            "id": scope["maskwright.id"], "client": client[0] if client else None, "method": scope["method"],
+            "path": scope["path"], "status": status, "outcome": outcome, "seconds": round(seconds, 6),
+        }  # fmt: skip
+        _log.info(json.dumps(line))
+
+
+async def _refuse_unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request without one of the server's keys; its body is not read."""
+    refused = Refused(
+        "send one of this server's keys, as Authorization: Bearer KEY", status=401, code="invalid_api_key"
+    )
+    await error_of(scope, refused)(scope, receive, send)
+
+
+def _outcome(status: int) -> str:
+    if status < 400:
+        return "done"
+    return "overloaded" if status == 503 else "failed" if status >= 500 else "refused"

@@ -1,0 +1,36 @@
+"""`python -m tests.fuzz --minutes 10`: try to break everything, and keep what does; `--replay FILE` tries it again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from .campaign import Campaign, replay
+from .cases import KINDS
+
+
+def main() -> int:
+    """Return 0 if nothing was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to try")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="try only these; may be given again")
+    parser.add_argument("--seed", type=int, help="the same seed tries the same; by default the time decides")
+    parser.add_argument("--findings", type=Path, default=Path("findings"), help="the folder for what is found")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="try one finding again")
+    given = parser.parse_args()
+    if given.replay is not None:
+        outcome = replay(given.replay)
+        print(f"{outcome.found}: {outcome.where}\n{outcome.detail}")
+        return int(outcome.is_wrong)
+    seed = int(time.time()) if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    campaign = Campaign(tuple(given.kind or KINDS), seed, given.findings, say=lambda line: print(line, flush=True))
+    campaign.run(60 * given.minutes)
+    print(json.dumps(campaign.counts(), indent=2))
+    return int(bool(campaign.findings))
+
+
+sys.exit(main())

@@ -1,0 +1,79 @@
+"""A short campaign finds nothing, and the fuzzer sees what it is for."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+
+from .campaign import Campaign, replay
+from .cases import KINDS, Case
+from .generation import cases
+from .workers import DifferenceError, run
+
+SHORT = tuple(kind for kind in KINDS if kind != "http")  # whose process takes a second to begin
+
+
+def test_a_short_campaign_finds_nothing(tmp_path):
+    campaign = Campaign(SHORT, 1, tmp_path, say=print)
+    for kind in SHORT:
+        made_up = (case for case in cases(kind, 1) if case.attack is None)  # attacks take seconds
+        for case in islice(made_up, 15):
+            campaign.attempt(case)
+    assert not campaign.findings, campaign.counts()
+    assert all(tried.get("done", 0) for tried in campaign.counts()["cases"].values())
+
+
+def _grow(steps):
+    held = np.ones(560 << 17)  # 560 MB
+    assert held[-1]
+
+
+def _spin(steps):
+    with steps("spinning", seconds=0):
+        while True:
+            pass
+
+
+def _differ(steps):
+    raise DifferenceError("one has another")
+
+
+def _crash(steps):
+    os.abort()
+
+
+@pytest.mark.parametrize(
+    ("check", "found"),
+    [
+        (lambda steps: None, "done"),
+        (lambda steps: mw.Budget(seconds=-1), "refused"),
+        (lambda steps: mw.compile_regex("(", mw.Vocabulary.from_bytes([b"a"])), "refused"),
+        (lambda steps: [][0], "foreign"),
+        (lambda steps: int("a"), "foreign"),
+        (_grow, "overrun"),
+        (_spin, "overrun"),
+        (_differ, "difference"),
+        (_crash, "crash"),
+    ],
+)
+def test_a_worker_says_how_a_case_ended(check, found):
+    began = time.monotonic()
+    assert run(check).found == found
+    assert time.monotonic() - began < 30
+
+
+def test_a_finding_is_kept_and_tried_again(tmp_path, monkeypatch):
+    campaign = Campaign(["grammar"], 1, tmp_path, say=lambda line: None)
+    compile_grammar, case = mw.compile_grammar, Case("grammar", 'start: "a"')
+    with monkeypatch.context() as patch:
+        patch.setattr(mw, "compile_grammar", lambda *given, **options: {}["a"] if options else compile_grammar(*given))
+        for _ in range(2):
+            assert campaign.attempt(case).found == "foreign"
+        assert campaign.findings == [(case, replay(tmp_path / "grammar-1.json"))]  # one place, however often
+    assert not replay(tmp_path / "grammar-1.json").is_wrong

@@ -1,0 +1,376 @@
+"""Live sets: against Counters of Python, and in every operation and decoder against tables of what is in the set."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.errors import TableFileError
+from maskwright.runtime import numpy_ops
+from maskwright.runtime.decode import beam_search, sample_sequences
+from maskwright.table import live_base, update_log
+from tests.runtime.device.test_operations import ALL, backend, out
+from tests.table.test_sorted_matrix import some_logits
+
+Items = Counter[tuple[int, ...]]
+
+KINDS = {  # vocabulary, length, rows of the base, tokens that are drawn from
+    "few tokens": (5, 4, 60, 5),
+    "masks": (100, 3, 3000, 100),
+    "skewed": (60, 3, 900, 9),
+    "one token": (70, 1, 30, 70),
+    "two words": (3000, 12, 100, 2),
+}
+
+
+class Changing:
+    """A live set beside a Counter, with random updates of both."""
+
+    def __init__(self, kind: str, seed: int = 0, **options: Any) -> None:
+        self.vocab, self.length, rows, self.tokens = KINDS[kind]
+        self.rng = np.random.default_rng(seed)
+        drawn = self.draw(rows)
+        self.items: Items = Counter(map(tuple, drawn.tolist()))
+        self.base = mw.sort_sids(drawn, self.vocab)
+        options = {"capacity": 300, "widths": (300,) * self.length} | options
+        self.live = mw.LiveSids(self.base, **options)
+
+    def draw(self, count: int) -> np.ndarray:
+        skew = self.rng.integers(0, self.tokens, (2, count, self.length)).min(axis=0)
+        return skew * ((self.vocab - 1) // max(1, self.tokens - 1))
+
+    def update(self, most: int = 12) -> None:
+        """Insert some items, known and new ones, and delete some."""
+        known = list(self.items.elements())
+        add = self.draw(int(self.rng.integers(1, most)))
+        if known:
+            add = np.concatenate([add, [known[i] for i in self.rng.integers(0, len(known), 2)]])
+        self.live.insert(add)
+        self.items.update(map(tuple, add.tolist()))
+        known = list(self.items.elements())
+        gone = [known[i] for i in self.rng.permutation(len(known))[: self.rng.integers(0, most)]]
+        self.live.delete(np.array(gone, np.int64).reshape(-1, self.length))
+        self.items.subtract(gone)
+        self.items = +self.items
+
+    def table(self) -> mw.TransitionTable:
+        """The table of the sequences that are in the set."""
+        return mw.compile_sids(np.array(list(self.items)), self.vocab)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_set_has_the_items_that_were_inserted_and_not_deleted(kind):
+    c = Changing(kind)
+    asked = np.concatenate([c.base.sids.astype(np.int64), c.draw(300)])
+    seen = []
+    for step in range(40):
+        c.update()
+        if step % 15 == 14:
+            c.live.compact()
+            assert c.live.num_delta == 0
+        snapshot = c.live.publish()
+        seen.append((snapshot, set(c.items)))
+        assert snapshot.epoch == step + 1
+        assert snapshot.num_sequences == len(c.items)
+    for snapshot, items in seen:  # the old ones as they were
+        assert snapshot.contains(asked).tolist() == [row in items for row in map(tuple, asked.tolist())]
+        assert snapshot.contains([*items]).all()
+    assert not snapshot.contains([[-1] * c.length, [c.vocab] * c.length]).any()
+
+
+def test_one_of_two_items_with_a_sequence_may_go_and_no_more_than_there_are():
+    live = mw.LiveSids(mw.sort_sids([[1, 1], [1, 1], [2, 2]], 3), capacity=8)
+    live.insert([[0, 1], [0, 1]])
+    for row in ([1, 1], [0, 1]):
+        live.delete([row])
+        assert live.publish().contains([row]).all()
+        with pytest.raises(mw.ConstraintError, match=r"not as many items \[., 1\] to delete: none was removed"):
+            live.delete([[2, 2], row, row])
+        assert live.publish().contains([row, [2, 2]]).all()
+        live.delete([row])
+        assert not live.publish().contains([row]).any()
+    live.insert([[1, 1]])
+    assert live.publish().contains([[1, 1]]).all()
+    assert live.num_delta == 0
+
+
+def test_a_full_delta_names_compaction_and_takes_nothing():
+    live = mw.LiveSids(mw.sort_sids([[1, 1, 1]], 9), capacity=4, widths=(4, 4, 3))
+    live.insert([[0, 0, i] for i in range(3)])
+    for rows, message in (
+        ([[2, 0, 0], [3, 0, 0]], "the delta is full: it has 3 of 4 sequences"),
+        ([[0, 0, 8]], "full at depth 2: a prefix has 4 of its sequences, 3 fit"),
+    ):
+        with pytest.raises(mw.ConstraintError, match=message) as found:
+            live.insert(rows)
+        assert "compact()" in str(found.value.remedies[0])
+        assert live.num_delta == 3
+    live.compact()
+    live.insert([[2, 0, 0], [3, 0, 0], [0, 0, 8]])
+    assert live.publish().num_sequences == 7
+
+
+def test_what_are_no_items_of_the_set_is_refused():
+    live = mw.LiveSids(mw.sort_sids([[1, 1]], 3))
+    for rows, message in (
+        ([1, 1], r"sids must be integers \(N, 2\)"),
+        ([[0.5, 1]], r"sids must be integers \(N, 2\), not float64"),
+        ([[1, 1], [0, 3]], r"row 1 has a token outside 0 \.\. 2: \[0, 3\]"),
+        ([[-1, 0]], "row 0 has a token outside"),
+    ):
+        for change in (live.insert, live.delete):
+            with pytest.raises(mw.ConstraintError, match=message):
+                change(rows)
+    live.insert([])
+    with pytest.raises(TypeError, match="must be a SortedMatrix"):
+        mw.LiveSids(mw.compile_sids([[1]], 2))
+    with pytest.raises(ValueError, match="positive number of sequences"):
+        mw.LiveSids(live.base, capacity=0)
+    with pytest.raises(ValueError, match="widths must be 2 positive numbers"):
+        mw.LiveSids(live.base, widths=(3,))
+
+
+def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, into: Any) -> Any:
+    """States that `advance` comes to after the first tokens of rows, `depths` of them."""
+    state = ops.start(dev, len(rows))
+    for at in range(rows.shape[1]):
+        after = ops.advance(dev, state, into(rows[:, at].astype(np.int64)))
+        state = type(state)(*(ops.where(into(depths > at), a, b) for a, b in zip(after, state, strict=True)))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(n, k) for n in ALL for k in KINDS if n != "jax" or k == "skewed"]
+)  # compiling takes JAX seconds
+def test_operations_agree_with_the_table_of_what_is_in_the_set(name, kind):
+    c, (ops, into) = Changing(kind, 1), backend(name)
+    dev = ops.put(c.live.publish())
+    states = 24
+    logits = some_logits(states, c.vocab, 2)
+    width = max(level.width for level in dev.levels)
+
+    def all_of(dev: Any, logits: Any, state: Any, tokens: Any) -> Any:
+        return (
+            ops.mask_logits(dev, logits, state), ops.bitmask(dev, state), ops.allowed_tokens(dev, state, width),
+            ops.accepting(dev, state), ops.log_mass(dev, logits, state), ops.candidates(dev, logits, state, 3),
+            ops.advance(dev, state, tokens), ops.accepting(dev, state) if name == "numpy" else ops.distance(dev, state),
+        )  # fmt: skip
+
+    if name == "jax":
+        import jax
+
+        all_of = jax.jit(all_of)
+    for _ in range(3):
+        for _ in range(4):
+            c.update(30)
+        dev, table = ops.refreshed(dev, c.live.publish()), c.table()
+        known = np.array(list(c.items))
+        depths = c.rng.integers(0, c.length + 1, states)
+        rows = np.concatenate([known[c.rng.integers(0, len(known), 16)], c.draw(states - 16)])
+        tokens = c.draw(states)[:, 0]
+        state = walked(ops, dev, rows, depths, into)
+        masked, bits, (listed, are), accepting, mass, best, after, far = all_of(dev, into(logits), state, into(tokens))
+        for i in range(states):
+            node = table.walk(rows[i : i + 1, : depths[i]]) if depths[i] else np.zeros(1, np.int64)
+            wanted = numpy_ops.bitmask(table, numpy_ops.State(node))
+            np.testing.assert_array_equal(out(bits)[i].view(np.uint32), wanted[0])
+            allowed = np.flatnonzero(np.unpackbits(wanted.view(np.uint8), bitorder="little"))
+            np.testing.assert_array_equal(np.flatnonzero(out(masked)[i] > -np.inf), allowed)
+            if depths[i] >= dev.base.masked:
+                np.testing.assert_array_equal(out(listed)[i][out(are)[i]], allowed)
+            assert bool(out(accepting)[i]) == bool(numpy_ops.accepting(table, numpy_ops.State(node))[0])
+            expected = numpy_ops.candidates(table, logits[i : i + 1], numpy_ops.State(node), 3)
+            np.testing.assert_array_equal(out(best.tokens)[i], expected.tokens[0])
+            np.testing.assert_allclose(out(best.scores)[i], expected.scores[0], rtol=1e-4, atol=1e-5)
+            total = numpy_ops.log_mass(table, logits[i : i + 1], numpy_ops.State(node))[0]
+            np.testing.assert_allclose(out(mass)[i], total, rtol=1e-4, atol=1e-5)
+            assert (out(after.node)[i] == dev.dead) == (tokens[i] not in allowed)
+            assert name == "numpy" or node[0] == table.dead or out(far)[i] == c.length - depths[i]
+        if name != "jax":
+            asked = np.concatenate([known, c.draw(50)])
+            found = out(ops.contains(dev, into(asked)))
+            np.testing.assert_array_equal(found, c.live.publish().contains(asked))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_searches_keep_their_snapshot_while_the_set_changes(name, kind):
+    c, (ops, into) = Changing(kind, 2), backend(name)
+    dev = ops.put(c.live.publish())
+    weights = some_logits(c.length, c.vocab, 3)
+
+    def with_updates(tokens: Any, cache: Any, t: int) -> Any:
+        c.update()
+        if t == 1:
+            c.live.compact()
+        c.live.publish()
+        return into(weights[np.full(len(tokens), t)]), cache
+
+    def plain(tokens: Any, cache: Any, t: int) -> Any:
+        return weights[np.full(len(tokens), t)], cache
+
+    for _ in range(6):
+        snapshot = c.live.publish()
+        dev, table, items = ops.refreshed(dev, snapshot), c.table(), set(c.items)
+        options = {"batch": 2, "max_length": c.length}
+        found = beam_search(with_updates, None, dev, ops=ops, beams=7, **options)
+        wanted = beam_search(plain, None, table, ops=numpy_ops, beams=7, **options)
+        np.testing.assert_array_equal(out(found.tokens), wanted.tokens)
+        np.testing.assert_allclose(out(found.scores), wanted.scores, rtol=1e-4, atol=1e-4)
+        valid = wanted.valid[0]
+        np.testing.assert_array_equal(
+            snapshot.sequences(out(found.states)[0][valid]), wanted.tokens[0][valid].astype(np.int64)
+        )
+        random: Any = np.random.default_rng(0)
+        if name == "torch":
+            import torch
+
+            random = torch.Generator().manual_seed(0)
+        drawn = sample_sequences(with_updates, None, dev, random, ops=ops, samples=5, **options)
+        assert out(drawn.valid).all()
+        assert {tuple(row) for row in out(drawn.tokens).reshape(-1, c.length).tolist()} <= items
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_an_empty_set_allows_nothing_and_takes_items_again(name):
+    ops, _ = backend(name)
+    live = mw.LiveSids(mw.sort_sids([[1, 1], [2, 2]], 3), capacity=4)
+    live.delete([[1, 1], [2, 2]])
+    live.compact()
+    dev = ops.put(live.publish())
+    assert not out(ops.bitmask(dev, ops.start(dev, 2))).any()
+    live.insert([[0, 2]])
+    dev = ops.refreshed(dev, live.publish())
+    assert out(ops.bitmask(dev, ops.start(dev, 1))).tolist() == [[1]]
+
+
+def test_the_logits_processor_takes_a_snapshot_beside_other_constraints():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from maskwright.runtime.integrations.transformers import ConstraintLogitsProcessor
+
+    c = Changing("few tokens", 7)
+    for _ in range(5):
+        c.update()
+    snapshot, eos = c.live.publish(), c.vocab
+    tables = [snapshot, c.base, mw.filter_sids(c.base, np.arange(c.base.num_items) % 2 == 0)]
+    processor = ConstraintLogitsProcessor(tables, eos_token_ids=eos)
+    ids = torch.zeros(9, 1, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(c.length):
+        scores = processor(ids, torch.randn(9, c.vocab + 1, generator=generator))
+        ids = torch.cat([ids, scores.argmax(-1, keepdim=True)], 1)
+    assert (processor(ids, torch.zeros(9, c.vocab + 1)).argmax(-1) == eos).all()
+    for row, tokens in enumerate(ids[:, 1:]):
+        assert tables[row // 3].contains(tokens[None]).all()
+    c.live.delete(list(c.items.elements()))
+    with pytest.raises(mw.ConstraintError, match="the live set of table 0 is empty"):
+        ConstraintLogitsProcessor(c.live.publish(), eos_token_ids=eos)
+    with pytest.raises(TypeError, match=r"a Matcher takes .* not Snapshot"):
+        mw.Matcher(snapshot)
+
+
+def test_nothing_is_compiled_again_for_updates_and_compaction():
+    jax = pytest.importorskip("jax")
+    from maskwright.runtime import jax_ops
+
+    c = Changing("skewed", 3)
+    traces = []
+
+    @jax.jit
+    def masked(dev: Any, logits: Any) -> Any:
+        traces.append(1)
+        return jax_ops.mask_logits(dev, logits, jax_ops.start(dev, 1))
+
+    dev, logits = jax_ops.put(c.live.publish()), some_logits(1, c.vocab)
+    for step in range(9):
+        c.update()
+        if step % 3 == 2:
+            c.live.compact()
+        dev = jax_ops.refreshed(dev, c.live.publish())
+        allowed = np.flatnonzero(np.asarray(masked(dev, logits))[0] > -np.inf).tolist()
+        assert allowed == sorted({row[0] for row in c.items})
+    assert len(traces) == 1
+
+
+def test_updates_go_on_while_base_and_delta_are_joined(monkeypatch):
+    c = Changing("skewed", 4)
+    joining, go_on = threading.Event(), threading.Event()
+    made = live_base.LiveBase.of
+
+    def slow(*given: Any) -> Any:
+        joining.set()
+        assert go_on.wait(10)
+        return made(*given)
+
+    c.update()
+    monkeypatch.setattr(live_base.LiveBase, "of", slow)
+    thread = threading.Thread(target=c.live.compact)
+    thread.start()
+    assert joining.wait(10)
+    for _ in range(5):
+        c.update()
+        assert c.live.publish().num_sequences == len(c.items)
+    go_on.set()
+    thread.join(10)
+    assert c.live.base is not c.base
+    snapshot = c.live.publish()
+    assert snapshot.num_sequences == len(c.items)
+    assert snapshot.contains([*c.items]).all()
+
+
+def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_path):
+    path = tmp_path / "log"
+    c = Changing("few tokens", 5, log=path)
+    states = [(path.stat().st_size, Counter(c.items))]
+    for _ in range(3):
+        add = c.draw(2)
+        c.live.insert(add)
+        c.items.update(map(tuple, add.tolist()))
+        states.append((path.stat().st_size, Counter(c.items)))
+        gone = next(iter(c.items))
+        c.live.delete([gone])
+        c.items = +(c.items - Counter([gone]))
+        states.append((path.stat().st_size, Counter(c.items)))
+    data = path.read_bytes()
+    copy = tmp_path / "copy"
+    for size in range(len(data) + 1):
+        copy.write_bytes(data[:size])
+        again = mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
+        wanted = [items for end, items in states if end <= size] or [states[0][1]]
+        snapshot = again.publish()
+        assert snapshot.num_sequences == len(wanted[-1])
+        assert snapshot.contains([*wanted[-1]]).all()
+    again.insert([[0, 0, 0, 0]])  # what comes after is written behind the last whole update
+    assert mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().contains([[0, 0, 0, 0]]).all()
+    damaged = bytearray(data)
+    damaged[states[2][0] + 12] ^= 1
+    copy.write_bytes(damaged)
+    assert mw.LiveSids(c.base, 300, log=copy).publish().num_sequences == len(states[2][1])
+    other = mw.sort_sids([[1, 2, 3, 4]], 5)
+    with pytest.raises(TableFileError, match="a log of another base"):
+        mw.LiveSids(other, log=path)
+    copy.write_bytes(b"something else")
+    with pytest.raises(TableFileError, match="no log of a live set"):
+        mw.LiveSids(other, log=copy)
+
+
+def test_an_update_that_cannot_be_written_is_not_made(tmp_path, monkeypatch):
+    c = Changing("few tokens", 6, log=tmp_path / "log")
+    size = (tmp_path / "log").stat().st_size
+    write = update_log.os.pwrite
+
+    def full(handle: int, data: bytes, at: int) -> int:
+        write(handle, data[:5], at)
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(update_log.os, "pwrite", full)
+    with pytest.raises(OSError, match="no space left"):
+        c.live.insert([[1, 2, 3, 4]])
+    assert c.live.publish().num_sequences == len(c.items)
+    assert (tmp_path / "log").stat().st_size == size
