@@ -133,7 +133,7 @@ class _Places(NamedTuple):
     of_row: NDArray[np.uint8]  # (S,)
     of_site: NDArray[np.uint8]  # (K,)
     waiting: Int64Array  # rows, and S + k for site k: each waits at most twice, as there are two places
-    count: Int64Array  # (1,) how many wait
+    waits: Int64Array  # (1,) how many wait
 
 
 @kernel
@@ -141,12 +141,12 @@ def _put(places: _Places, of: NDArray[np.uint8], at: int, entry: int, where: int
     """Note that a row or a frame below a site can be there, and that it is to be followed if that is new."""
     if of[at] | where != of[at]:
         of[at] |= where
-        places.waiting[places.count[0]] = entry
-        places.count[0] += 1
+        places.waiting[places.waits[0]] = entry
+        places.waits[0] += 1
 
 
 @kernel
-def _follow(arrays: TableArrays, places: _Places, code: int, where: int) -> None:
+def _follow(arrays: TableArrays, places: _Places, code: Any, where: Any) -> None:
     """Note that a code is followed in a fragment (2) or outside of all (1)."""
     actions = arrays.actions
     rows = arrays.rows.base.size
@@ -174,9 +174,9 @@ def belonging(arrays: TableArrays, targets: Targets) -> Any:
         np.zeros(1, np.int64),
     )  # fmt: skip
     _put(places, places.of_row, 0, 0, np.uint8(1))
-    while places.count[0]:
-        places.count[0] -= 1
-        entry = places.waiting[places.count[0]]
+    while places.waits[0]:
+        places.waits[0] -= 1
+        entry = places.waiting[places.waits[0]]
         if entry >= rows:
             site = entry - rows
             for x in range(sites.start[site], sites.start[site + 1]):
