@@ -16,6 +16,7 @@ from ..errors import Advice, ConstraintError, TableError, TableFileError
 from ..table import file
 from ..table.groups import TableArrays
 from ..table.item_ids import ItemId, ItemIds
+from ..table.sid_filter import SidFilter, filter_sids
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
@@ -160,34 +161,82 @@ class Catalogue:
 
     # ------------------------------------------------------------------------------------------------ items
 
-    def items(self, found: Any, limit: int | None = None) -> list[Any]:
+    def filter(self, keep: Any) -> SidFilter:
+        """Return a filter that keeps some items: (N,) booleans in the order of the input, as `filter_sids` takes them.
+
+        Raises ConstraintError for a catalogue that is not of kind "matrix".
+        """
+        if not isinstance(self.table, SortedMatrix):
+            raise ConstraintError(
+                "filters are of sorted matrices, and this catalogue has a table",
+                remedies=[Advice('Make it with {}="matrix"', ("kind",))],
+            )
+        return filter_sids(self.table, keep)
+
+    def without(self, ids: Any) -> SidFilter:
+        """Return a filter that leaves out the items with any of some ids, such as those that a user has seen.
+
+        Another item with the same semantic ID is kept. Raises ConstraintError as `filter` does.
+        """
+        keep = np.ones(len(self), np.bool_)
+        keep[self.ids.rows(ids)] = False
+        return self.filter(keep)
+
+    def items(
+        self, found: Any, limit: int | None = None, *, filters: SidFilter | Sequence[SidFilter] | None = None
+    ) -> list[Any]:
         """Return the ids of the items that were found, each once, the best first.
 
         found: `Beams` or `Sequences` of a decoder (B, M); or final states, (B, M) or (M,), of the best first, as they
         stand in `states` of these or as `states` of this class returns them. What is not valid, and states that are
         none of a whole sequence, mean no item. Where scores are known they decide, and equals keep their order; items
         that share a semantic ID follow each other in the order of the input.
-        limit: the most items for each of B; None for all.
+        limit: the most items for each of B; None for all. filters: those under which the search ran, filter i that of
+        the i-th share of B: of items that share a semantic ID only those that it keeps come back.
 
         Returns a list of ids for each of B, or of states (M,) one list.
         """
-        given = _Found.of(found)
-        lists = [list(self._ranked(*row, limit)) for row in zip(*given[:3], strict=True)]
-        return lists if given.is_batch else lists[0]
+        given, lists = self._ranked_all(found, limit, filters)
+        return [list(row) for row in lists] if given.is_batch else list(lists[0])
 
-    def ranked(self, found: Any, limit: int | None = None) -> list[Any]:
+    def ranked(
+        self, found: Any, limit: int | None = None, *, filters: SidFilter | Sequence[SidFilter] | None = None
+    ) -> list[Any]:
         """Return pairs of an item's id and its score, as `items` orders them; the score of states alone is NaN."""
+        given, lists = self._ranked_all(found, limit, filters)
+        return [list(row.items()) for row in lists] if given.is_batch else list(lists[0].items())
+
+    def _ranked_all(
+        self, found: Any, limit: int | None, filters: SidFilter | Sequence[SidFilter] | None
+    ) -> tuple[_Found, list[dict[ItemId, float]]]:
+        """Return what was found, and the items and scores of each row of it."""
         given = _Found.of(found)
-        lists = [list(self._ranked(*row, limit).items()) for row in zip(*given[:3], strict=True)]
-        return lists if given.is_batch else lists[0]
+        tables: list[TransitionTable | SortedMatrix | SidFilter] = [self.table]
+        if filters is not None:
+            tables = [filters] if isinstance(filters, SidFilter) else list(filters)
+        if any(isinstance(one, SidFilter) and one.matrix is not self.table for one in tables):
+            raise ConstraintError(
+                "is of another catalogue: a filter is made by `filter` of this one", argument="filters"
+            )
+        batch = len(given.states)
+        if not tables or batch % len(tables):
+            raise ValueError(f"there are {len(tables)} filters for {batch} rows: as many rows for each are needed")
+        each = batch // len(tables)
+        rows = zip(given.states, given.scores, given.valid, strict=True)
+        return given, [self._ranked(tables[i // each], *row, limit) for i, row in enumerate(rows)]
 
     def _ranked(
-        self, states: NDArray[Any], scores: NDArray[Any], valid: NDArray[Any], limit: int | None
+        self,
+        table: TransitionTable | SortedMatrix | SidFilter,
+        states: NDArray[Any],
+        scores: NDArray[Any],
+        valid: NDArray[Any],
+        limit: int | None,
     ) -> dict[ItemId, float]:
         """Return the items of states (M,), the best first, with their scores."""
         order = np.argsort(-scores, kind="stable")  # NaN, the last, all keep their order
         order = order[valid[order]]
-        rows = self.table.input_rows(states[order])
+        rows = table.input_rows(states[order])
         behind = np.repeat(np.arange(len(rows)), [len(group) for group in rows])  # which of the states each row is of
         found = np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64)
         found = found[np.lexsort((found, behind))]  # items that share an ID in the order of the input
@@ -208,7 +257,7 @@ class Catalogue:
         length = self.code_tokens.length
         if array.ndim < 1 or array.shape[-1] < length or array.dtype.kind not in "iu":
             raise ValueError(f"tokens must be integers (.., T), T at least {length}, not {array.dtype} {array.shape}")
-        flat = array[..., :length].reshape(-1, length)
+        flat = np.ascontiguousarray(array[..., :length], np.int64).reshape(-1, length)
         found = self.table.find(flat) if isinstance(self.table, SortedMatrix) else self.table.walk(flat)
         return found.reshape(array.shape[:-1])
 

@@ -84,6 +84,41 @@ class ItemIds:
         bounds = zip(self.starts[rows].tolist(), self.starts[rows + 1].tolist(), strict=True)
         return [self.text[begin:end].tobytes().decode() for begin, end in bounds]
 
+    def rows(self, ids: Any) -> NDArray[np.int64]:
+        """Return the rows of items with any of some ids, ascending; an id that no item has has none.
+
+        ids: as for `of`. It looks through all N ids once, strings of a length at once.
+
+        >>> ItemIds.of(["hat", "shoe", "hat"]).rows(["hat", "sock"]).tolist()
+        [0, 2]
+        """
+        wanted = ItemIds.of(ids)
+        if not len(wanted) or (wanted.numbers is None) != (self.numbers is None):
+            return np.empty(0, np.int64)
+        if self.numbers is not None and wanted.numbers is not None:
+            return np.flatnonzero(np.isin(self.numbers, wanted.numbers))
+        found = []
+        for length in np.unique(wanted._lengths).tolist():
+            rows = np.flatnonzero(self._lengths == length)
+            found.append(rows[np.isin(self._of_length(rows, length), wanted._of_length(None, length))])
+        return np.sort(np.concatenate(found))
+
+    @property
+    def _lengths(self) -> NDArray[np.int64]:
+        """Bytes of each string."""
+        assert self.starts is not None
+        return np.diff(self.starts)
+
+    def _of_length(self, rows: NDArray[np.int64] | None, length: int) -> NDArray[Any]:
+        """Return the strings of so many bytes in rows, or of all that have as many, as values that can be compared."""
+        assert self.text is not None
+        assert self.starts is not None
+        rows = np.flatnonzero(self._lengths == length) if rows is None else rows
+        if length == 0:
+            return np.zeros(len(rows), np.int64)  # all are alike
+        places = self.starts[rows][:, None] + np.arange(length)
+        return np.ascontiguousarray(self.text[places]).view(f"S{length}").reshape(-1)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all ids."""

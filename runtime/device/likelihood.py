@@ -46,26 +46,24 @@ def log_probs(
     follows = (written & (after != dev.dead)).reshape(-1)
     token = ops.where(follows, tokens.reshape(-1), 0)[:, None]
     rows = logits.reshape(batch * length, -1)
-    x, found = rows, ops.take(rows, token)
+    x, place = rows, token
     if renormalise:
         room = None if remaining is None else _room(ops, remaining, written)
         width = static_width(dev)
         if width is not None and NARROW * width <= rows.shape[1]:
             offered, allowed = steps.allowed_tokens(dev, before, edges_of(dev, width), room)
             x = ops.where(allowed, ops.take(rows, offered), -float("inf"))
-            if room is not None:
-                follows = follows & (allowed & (offered == token)).any(-1)
+            here = allowed & (offered == token)
+            follows = follows & here.any(-1)
+            place = ops.where(here, 1, 0).argmax(-1)[:, None]
         else:
             x = steps.mask_logits(dev, rows, before, room)
-            found = ops.take(x, token)
-    zero = ops.zeros((1, 1), like=x)
-    x, found = (x, found) if x.dtype == zero.dtype else (x + zero, found + zero)  # in at least 32 bits
     highest = ops.take(x, x.argmax(-1)[:, None])[:, 0]  # NaN where there is one
     follows = follows & (highest > -float("inf")) & (highest < float("inf"))
-    x = ops.where(follows[:, None], x, 0.0)  # no derivative passes through a row that has no sum
-    found = ops.where(follows, found[:, 0], 0.0)
+    x = ops.where(follows[:, None], x, 0.0)  # no derivative passes through a row that has no distribution
+    found = ops.take(ops.log_softmax(x), place)[:, 0]
     none = ops.where(written.reshape(-1), -float("inf"), 0.0)
-    scores: Array = ops.where(follows, found - ops.logsumexp(x), none)
+    scores: Array = ops.where(follows, found, none)
     return scores.reshape(batch, length)
 
 

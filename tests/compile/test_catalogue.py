@@ -82,6 +82,37 @@ def test_states_of_tokens_mean_items_and_others_none(kind):
     assert catalogue.items(Found(states, scores, np.ones((2, 2), bool)))[1] == [10, 11, 9]
 
 
+def test_no_result_is_lost_to_items_that_a_row_leaves_out():
+    """Each row has its own: 20 items come back of 20 beams, and none that was seen."""
+    sids = np.random.default_rng(0).integers(0, 4, (200, 4))
+    catalogue = mw.Catalogue.of(sids, [f"item-{i}" for i in range(200)], 4, kind="matrix")
+    model = np.random.default_rng(1).normal(size=(4, 2, 4)).astype(np.float32)
+
+    def step(tokens: Any, cache: Any, t: int) -> Any:
+        return np.repeat(model[t], len(tokens) // 2, axis=0), cache
+
+    dev = numpy_ops.put(catalogue.table)
+    options: dict[str, Any] = {"ops": numpy_ops, "batch": 2, "beams": 20, "max_length": 4}
+    seen = [row[:30] for row in catalogue.items(beam_search(step, None, dev, **options))]
+    filters = [catalogue.without(seen[0]), catalogue.without(["item-1000"])]
+    found = beam_search(step, None, numpy_ops.filtered(dev, filters), **options)
+    assert found.valid.all()
+    left, all_of_them = catalogue.items(found, filters=filters)
+    assert not set(left) & set(seen[0])
+    assert all_of_them[:30] == seen[1]
+    of_ids = {f"item-{i}": tuple(row) for i, row in enumerate(sids.tolist())}
+    expected = {tuple(row) for row in found.tokens[0].tolist()}
+    assert {of_ids[item] for item in left} == expected  # each beam has an item that is kept
+    assert catalogue.items(found.states[0], filters=filters[0]) == left
+    assert [pair[0] for pair in catalogue.ranked(found, filters=filters)[0]] == left
+    with pytest.raises(mw.ConstraintError, match="filters is of another catalogue"):
+        catalogue.items(found, filters=mw.Catalogue.of(sids, range(200), 4, kind="matrix").without([1]))
+    with pytest.raises(ValueError, match="3 filters for 2 rows"):
+        catalogue.items(found, filters=filters[:1] * 3)
+    with pytest.raises(mw.ConstraintError, match='Make it with kind="matrix"'):
+        mw.Catalogue.of(sids, range(200), 4).without([1])
+
+
 @settings(deadline=None, max_examples=30)
 @given(naive.sid_sets(), st.booleans(), st.integers(0, 50), st.data())
 def test_catalogues_are_dictionaries(case, matrix, offset, data):
@@ -344,6 +375,21 @@ def test_without_pyarrow_its_lack_is_named(tmp_path):
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "needs pyarrow: pip install 'maskwright[arrow]'" in out.stdout
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_rows_of_ids_are_all_that_have_them(data):
+    value = data.draw(st.sampled_from([st.integers(-3, 3), st.text("ab\0ü", max_size=3)]))
+    ids, wanted = data.draw(st.lists(value, max_size=12)), data.draw(st.lists(value, max_size=4))
+    kind = [0] if not ids and data.draw(st.booleans()) else ids
+    rows = ItemIds.of(kind).rows(wanted)
+    assert rows.tolist() == [row for row, item in enumerate(kind) if item in wanted]
+
+
+def test_ids_of_another_kind_have_no_rows():
+    assert ItemIds.of([1, 2]).rows(["1"]).tolist() == []
+    assert ItemIds.of(["1", "2"]).rows([1]).tolist() == []
 
 
 def test_arrow_columns_are_ids():

@@ -250,6 +250,32 @@ def test_texts_of_a_pattern_are_scored_with_and_without_arrays(name):
         np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", SOME)
+def test_filters_and_live_sets_are_scored_as_the_sets_that_they_leave(name):
+    b = backend(name)
+    matrix = mw.sort_sids(ROWS, 10)
+    live = mw.LiveSids(matrix, capacity=8)
+    new, gone = [(1, 2, 4), (8, 8, 8), (3, 3, 3), (7, 7, 8)], [(9, 2, 1), (1, 4, 3)]
+    live.insert(new)
+    live.delete(gone)
+    tokens = np.array([*new, *gone, (1, 2, 5), (7, 2, 1)])
+    logits = np.random.default_rng(0).normal(size=(8, 3, 10)).astype(np.float32)
+    found = b.ops.log_probs(b.ops.put(live.publish()), b.into(logits), b.into(tokens), by_position=True)
+    want = expected({*ROWS, *new} - {*gone}, None, logits, tokens, True)
+    np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
+
+    keep = np.arange(len(ROWS)) % 3 != 1
+    filters = [mw.filter_sids(matrix, keep), mw.filter_sids(matrix, ~keep)]
+    of = np.array([0, 1, 0, 1, 1, 0, 1, 0])
+    dev = b.ops.filtered(b.ops.put(matrix), filters, of=of)
+    tokens = np.array([*ROWS, ROWS[1], ROWS[0]])
+    found = b.ops.log_probs(dev, b.into(logits), b.into(tokens), by_position=True)
+    kept = [{row for row, holds in zip(ROWS, side, strict=True) if holds} for side in (keep, ~keep)]
+    want = [expected(kept[i], None, logits[[at]], tokens[[at]], True)[0] for at, i in enumerate(of)]
+    np.testing.assert_allclose(out(found), want, rtol=1e-4, atol=1e-5)
+    assert 0 < np.isneginf(np.array(want)).any(-1).sum() < 8
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_what_it_cannot_score_is_refused(name):
     b = backend(name)
