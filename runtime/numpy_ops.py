@@ -19,7 +19,6 @@ from ..table.constraint import Constraint
 from ..table.live_sids import Snapshot
 from ..table.sid_filter import SidFilter
 from ..table.sorted_matrix import SortedMatrix
-from ..table.states import NestedState
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
@@ -80,6 +79,7 @@ from .device.numpy_arrays import (
     zeros,
 )
 from .device.on_demand import OnDemandTable, is_read, read
+from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
 
 __all__ = [
     "accepting",
@@ -138,7 +138,6 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
-Configuration = tuple[int, tuple[int, ...]]
 
 
 @overload
@@ -241,167 +240,13 @@ def start(dev: HostTable, batch: int) -> AnyState:
         raise not_put(dev)
     starts = starts_in(dev)
     check_starts(len(starts), batch)
-    return _state(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
-
-
-def edges(dev: HostTable, node: int) -> dict[int, int]:
-    """Return the tokens that one state of a table without calls allows and where each leads; EOS where accepting."""
-    return {token: target for token, (target, _) in moves(dev, (node, ())).items()}
-
-
-def moves(dev: HostTable, configuration: Configuration) -> dict[int, Configuration]:
-    """Return the tokens that a configuration allows and where each leads; EOS included where accepting."""
-    node, stack = configuration
-    rows = dev.num_rows
-    out: dict[int, Configuration | None] = {}  # None: not allowed
-    if node < rows:
-        if not dev.is_trie and dev.rows.base[node] >= 0:
-            out.update(_base_moves(dev, node, stack))
-        if dev.exits.of_row.size and dev.exits.of_row[node] >= 0:
-            for token, symbol in _exits(dev, dev.exits.of_row[node]).items():
-                out[token] = _resolve(dev, stack, symbol)
-        span = slice(dev.rows.edge_start[node], dev.rows.edge_start[node + 1])
-        for token, code in zip(dev.edges.token[span].tolist(), dev.edges.target[span].tolist(), strict=True):
-            out[token] = _followed(dev, stack, code)
-    else:
-        token = int(dev.edges.token[dev.num_edges + node - rows])
-        if token < dev.vocab_size:
-            out[token] = node + 1, ()
-    if dev.eos is not None and not stack and dev.is_accepting(node):
-        out[dev.eos] = dev.after_eos if node < rows else node, ()
-    return {token: target for token, target in out.items() if target is not None}
-
-
-def _base_moves(dev: HostTable, node: int, stack: tuple[int, ...]) -> dict[int, Configuration | None]:
-    """Return what the base of a row allows, its exits included."""
-    pushed = stack
-    if dev.sites.of_row.size and dev.sites.of_row[node] >= 0:
-        found = _push(dev, stack, int(dev.sites.of_row[node]))
-        if found is None:
-            return {}
-        pushed = found
-    base = dev.rows.base[node]
-    out: dict[int, Configuration | None] = {}
-    if dev.exits.of_base.size and dev.exits.of_base[base] >= 0:
-        for token, symbol in _exits(dev, dev.exits.of_base[base]).items():
-            out[token] = _resolve(dev, pushed, symbol)
-    for token, target in _base_edges(dev, node).items():
-        # outside only where the row's own edges say otherwise
-        out[token] = _followed(dev, pushed, target) if 0 <= target < dev.num_rows else None
-    return out
-
-
-def _exits(dev: HostTable, index: int) -> dict[int, int]:
-    """Return the tokens of an exit list and the symbol that each leaves with."""
-    span = slice(dev.exits.start[index], dev.exits.start[index + 1])
-    return dict(zip(dev.exits.token[span].tolist(), dev.exits.symbol[span].tolist(), strict=True))
-
-
-def _resolve(dev: HostTable, stack: tuple[int, ...], symbol: int) -> Configuration | None:
-    """Return where leaving the fragment on top with a symbol leads; None if it is not allowed."""
-    while stack:
-        site, stack = stack[-1], stack[:-1]
-        span = slice(dev.sites.start[site], dev.sites.start[site + 1])
-        targets = dict(zip(dev.sites.symbol[span].tolist(), dev.sites.target[span].tolist(), strict=True))
-        if symbol not in targets:
-            return None
-        if targets[symbol] >= 0:
-            return _followed(dev, stack, targets[symbol])
-        symbol = -1 - targets[symbol]
-    return None
-
-
-def _followed(dev: HostTable, stack: tuple[int, ...], code: int) -> Configuration | None:
-    """Return where a code leads from a stack; None if it is the dead state or there is no room for what it needs."""
-    if code == dev.dead:
-        return None
-    pushes: list[int] = []
-    if code > dev.dead:
-        action = code - dev.num_states
-        pushes = dev.actions.push[dev.actions.push_start[action] : dev.actions.push_start[action + 1]].tolist()
-        code = int(dev.actions.state[action])
-    for site in pushes:
-        found = _push(dev, stack, site)
-        if found is None:
-            return None
-        stack = found
-    need = dev.rows.frames_required[code] if dev.rows.frames_required.size else 0
-    if _frames(dev, stack) + need > dev.depth:
-        return None
-    return code, stack
-
-
-def _push(dev: HostTable, stack: tuple[int, ...], site: int) -> tuple[int, ...] | None:
-    """Return the stack with one more site on it; None if there is no room for it, or for going on after its return."""
-    need = dev.sites.frames_required[site] if dev.sites.frames_required.size else 0
-    pushed = (*stack, site)
-    if _frames(dev, stack) + need > dev.depth or _frames(dev, pushed) > dev.depth or len(pushed) > dev.slots:
-        return None
-    return pushed
-
-
-def _frames(dev: HostTable, stack: tuple[int, ...]) -> int:
-    """Return how many frames of a stack are no leaves."""
-    return sum(not dev.sites.is_leaf[site] for site in stack)
-
-
-def _configurations(dev: HostTable, state: AnyState) -> list[Configuration]:
-    """Return the configuration of each row of a state (B,)."""
-    if not isinstance(state, NestedState):
-        return [(node, ()) for node in state.node.tolist()]
-    rows = zip(state.node.tolist(), state.stack.tolist(), state.height.tolist(), strict=True)
-    return [(node, tuple(stack[:height])) for node, stack, height in rows]
-
-
-def _state(dev: HostTable, rows: list[Configuration], shape: tuple[int, ...]) -> AnyState:
-    """Return the state of a shape that has these rows."""
-    node = np.array([node for node, _ in rows], np.int64).reshape(shape)
-    if not dev.is_nested:
-        return State(node)
-    stack = np.zeros((len(rows), dev.slots), np.int32)
-    for i, (_, sites) in enumerate(rows):
-        stack[i, : len(sites)] = sites
-    height = np.array([len(sites) for _, sites in rows], np.int32)
-    return NestedState(node, stack.reshape(*shape, dev.slots), height.reshape(shape))
-
-
-def distance(dev: HostTable, configuration: Configuration) -> int:
-    """Return the tokens in which a configuration can be complete, at least one of which is always allowed."""
-    node, stack = configuration
-    if not dev.is_nested:
-        return int(cast(TransitionTable, dev).distance[node])  # an arena is nested
-    code, by_site, _, code_frames, site_frames = dev.distances
-    far, frames = [0] + [UNREACHABLE] * (code.shape[1] - 1), 0  # by how the fragment on top ends
-    for site in stack:
-        steps = by_site[site]
-        if len(site_frames):
-            steps = np.where(frames + site_frames[site] <= dev.depth, steps, UNREACHABLE)
-        far = [min(int(step) + below for step, below in zip(row, far, strict=False)) for row in steps]
-        frames += not dev.sites.is_leaf[site]
-    own = code[node]
-    if len(code_frames):
-        own = np.where(frames + code_frames[node] <= dev.depth, own, UNREACHABLE)
-    return min(int(one) + below for one, below in zip(own, far, strict=True))
-
-
-def _base_edges(dev: HostTable, node: int) -> dict[int, int]:
-    """Return the tokens that the base of a row allows and the state each leads to from there."""
-    base = dev.rows.base[node]
-    classes = dev.bases.class_list[base]
-    span = slice(dev.classes.start[classes], dev.classes.start[classes + 1])
-    class_of = dict(zip(dev.classes.token[span].tolist(), dev.classes.number[span].tolist(), strict=True))
-    allowed = np.unpackbits(dev.bases.masks[dev.bases.mask[base]].astype("<u4").view(np.uint8), bitorder="little")
-    out = {}
-    for token in np.flatnonzero(allowed).tolist():
-        code = int(dev.bases.target[dev.bases.target_start[base] + class_of.get(token, 0)])
-        out[token] = (code >> 1) + (code & 1) * node
-    return out
+    return state_of(dev, [(int(node), ()) for node in starts.repeat(batch // len(starts))], (batch,))
 
 
 @by_kind(numpy_arrays)
 def accepting(dev: HostTable, state: AnyState) -> Array:
     """Return whether each sequence may end where it stands: bool (B,)."""
-    bottom = [not stack for _, stack in _configurations(dev, state)]
+    bottom = [not stack for _, stack in configurations_of(dev, state)]
     return np.asarray(dev.is_accepting(state.node) & np.array(bottom, bool))
 
 
@@ -416,7 +261,7 @@ def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> 
     if remaining is not None:
         check_remaining(state.node.size, remaining.shape, remaining.dtype.kind in "iu", remaining.dtype, True)
     bits = np.zeros((state.node.size, 32 * words), bool)
-    for row, configuration in enumerate(_configurations(dev, state)):
+    for row, configuration in enumerate(configurations_of(dev, state)):
         room = None if remaining is None else int(remaining[row]) - 1
         for token, target in moves(dev, configuration).items():
             bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, UNREACHABLE - 1)
@@ -463,13 +308,13 @@ def candidates(dev: HostTable, logits: Array, state: AnyState, width: int, level
     scores = np.full((batch, width), -np.inf, masked.dtype)
     tokens = np.zeros((batch, width), np.int64)
     states: list[Configuration] = [(dev.dead, ())] * (batch * width)
-    for row, configuration in enumerate(_configurations(dev, state)):
+    for row, configuration in enumerate(configurations_of(dev, state)):
         allowed = moves(dev, configuration)
         order = sorted((t for t in allowed if masked[row, t] > -np.inf), key=lambda t: (-masked[row, t], t))
         for slot, token in enumerate(order[:width]):
             scores[row, slot], tokens[row, slot] = masked[row, token], token
             states[row * width + slot] = allowed[token]
-    return Candidates(scores, tokens, _state(dev, states, (batch, width)))
+    return Candidates(scores, tokens, state_of(dev, states, (batch, width)))
 
 
 @by_kind(numpy_arrays)
@@ -495,7 +340,7 @@ def select(
     parents, picked = np.zeros((batch, beams), np.int64), np.zeros((batch, beams), np.int64)
     nowhere: Configuration = (0 if dev is None else dev.dead, ())
     reached = [nowhere] * (batch * beams)
-    rows = [nowhere] * (batch * m) if dev is None else _configurations(dev, state)
+    rows = [nowhere] * (batch * m) if dev is None else configurations_of(dev, state)
     for b in range(batch):
         found = []
         for beam in range(m):
@@ -516,7 +361,7 @@ def select(
         for slot, (total, beam, token, target) in slots:
             best[b, slot], parents[b, slot], picked[b, slot] = total, beam, token
             reached[b * beams + slot] = target
-    following = State(np.zeros(batch * beams, np.int64)) if dev is None else _state(dev, reached, (len(reached),))
+    following = State(np.zeros(batch * beams, np.int64)) if dev is None else state_of(dev, reached, (len(reached),))
     return Selection(best, None if in_place else parents, picked, following)
 
 
@@ -531,8 +376,8 @@ def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalise: bool
 def advance(dev: HostTable, state: AnyState, tokens: Array) -> AnyState:
     """Return the state after one more token (B,) each; the dead state where it was not allowed."""
     check_tokens(state.node.size, tokens.shape, tokens.dtype.kind in "iu", tokens.dtype)
-    pairs = zip(_configurations(dev, state), tokens.tolist(), strict=True)
-    return _state(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
+    pairs = zip(configurations_of(dev, state), tokens.tolist(), strict=True)
+    return state_of(dev, [moves(dev, row).get(token, (dev.dead, ())) for row, token in pairs], (len(tokens),))
 
 
 @by_kind(numpy_arrays)

@@ -24,6 +24,7 @@ from maskwright.runtime.host import follow as host_follow
 from maskwright.runtime.host import logits as host_logits
 from maskwright.runtime.host import orders
 from maskwright.runtime.host import team as host_team
+from maskwright.runtime.numpy_moves import configurations_of
 from maskwright.table.states import NestedState
 from tests.marks import marked
 from tests.oracles import naive
@@ -169,7 +170,7 @@ def test_torch_agrees_with_numpy_on_masks_steps_and_stacks(torch_way, seed):
             same(ops.mask_logits(dev, into(logits), state, left), wanted)
             same(ops.mask_logits_(dev, into(logits), state, left), wanted)
         same(ops.accepting(dev, state), numpy_ops.accepting(table, expected))
-        far = [numpy_ops.distance(table, place) for place in numpy_ops._configurations(table, expected)]
+        far = [numpy_ops.distance(table, place) for place in configurations_of(table, expected)]
         same(ops.distance(dev, state).clamp(max=UNREACHABLE), np.minimum(far, UNREACHABLE))
     found, wanted = ops.candidates(dev, into(logits), state, 5), numpy_ops.candidates(table, logits, expected, 5)
     close(found.scores, wanted.scores)
@@ -566,7 +567,7 @@ def test_jax_agrees_with_numpy(which, monkeypatch):
         same(words, numpy_ops.bitmask(table, expected))
         same(words_in_time, numpy_ops.bitmask(table, expected, room))
         same(ends, numpy_ops.accepting(table, expected))
-        all_far = [numpy_ops.distance(table, place) for place in numpy_ops._configurations(table, expected)]
+        all_far = [numpy_ops.distance(table, place) for place in configurations_of(table, expected)]
         same(far, np.minimum(all_far, UNREACHABLE))
         expected = numpy_ops.advance(table, expected, tokens)
         same_state(reached, expected)

@@ -24,6 +24,7 @@ from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.host import masks as host_masks
 from maskwright.runtime.host import nested_masks
+from maskwright.runtime.numpy_moves import configurations_of
 from maskwright.table.states import NestedState
 from tests.strategies.tables import replaced, table_of
 
@@ -503,7 +504,7 @@ def state_of(table: mw.TransitionTable, places: list[Place]) -> NestedState:
 def places_of(state: NestedState) -> list[Place]:
     for row, height in zip(state.stack, state.height.tolist(), strict=True):
         assert not row[height:].any(), "slots above the height are 0"
-    return numpy_ops._configurations(None, state)  # type: ignore[arg-type]
+    return configurations_of(None, state)  # type: ignore[arg-type]
 
 
 def some_places(model: Model, seed: int, most: int = 12) -> list[Place]:
