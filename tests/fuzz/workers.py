@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,9 @@ def run(check: Callable[[Steps], None]) -> Outcome:
     with tempfile.TemporaryFile() as errors:
         said, out = os.pipe()
         sys.stdout.flush()
-        child = os.fork()
+        with warnings.catch_warnings():  # where JAX is loaded it warns of forks; no case uses it
+            warnings.simplefilter("ignore")
+            child = os.fork()
         if not child:
             status = 1
             try:

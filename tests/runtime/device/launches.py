@@ -272,9 +272,16 @@ def arena() -> Any:
     return ops.at(ops.put(made, "cpu", budgets=True), [handle] * ROWS)
 
 
+def filtered() -> Any:
+    matrix = mw.sort_sids(sids(), SIZE)
+    return ops.filtered(ops.put(matrix, "cpu"), [mw.filter_sids(matrix, np.arange(len(sids())) % 2 == 0)])
+
+
 MAKE: dict[str, Callable[[], Any]] = {
     "trie": lambda: ops.put(mw.compile_sids(sids(), SIZE), "cpu", budgets=True),
     "matrix": lambda: ops.put(mw.sort_sids(sids(), SIZE), "cpu"),
+    "filtered": filtered,
+    "live": lambda: ops.put(mw.LiveSids(mw.sort_sids(sids(), SIZE), capacity=4096).publish(), "cpu"),
     "graph": lambda: ops.put(mw.compile_regex("[a-z]{1,30}@[a-z0-9.]{3,40}", vocabulary()), "cpu", budgets=True),
     "nested": lambda: ops.put(schema(), "cpu", budgets=True, on_demand=False),
     "arena": arena,
@@ -354,8 +361,11 @@ CASES: dict[str, Case] = {
     "end_scores": lambda dev: (ops.end_scores, (logits(dev), start(dev))),
 }
 
-ON_THE_HOST = {"put", "at", "draw"}
-"""What takes tables and handles of Python, and what draws on the host and nowhere else."""
+ON_THE_HOST = {"put", "at", "filtered", "refreshed", "draw"}
+"""What takes what Python holds, and what draws on the host and nowhere else."""
+
+AS_MATRICES = {"bitmask", "mask_logits", "advance", "select", "select, level 2", "select, last level", "candidates"}
+"""What is counted of filters and live sets, which are read as sorted matrices are."""
 
 NOT_FOR = {
     ("end_scores", "trie"), ("end_scores", "matrix"),  # there is no EOS
@@ -363,6 +373,7 @@ NOT_FOR = {
     ("log_probs", "arena"),  # as of a nested table
     *itertools.product(("contains",), ("graph", "nested", "arena")),  # `advance`, again and again
     *itertools.product(("select, level 2", "select, last level"), ("graph", "nested", "arena")),  # levels are alike
+    *itertools.product(CASES.keys() - AS_MATRICES, ("filtered", "live")),
 }  # fmt: skip
 
 PAIRS = [(name, kind) for kind in MAKE for name in CASES if (name, kind) not in NOT_FOR]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -60,9 +61,16 @@ def arena() -> Any:
     return ops.at(ops.put(made, budgets=True), [handle] * BATCH)
 
 
+def filtered() -> Any:
+    matrix = mw.sort_sids(sids(), SIZE)
+    return ops.filtered(ops.put(matrix), [mw.filter_sids(matrix, np.arange(len(sids())) % 2 == 0)])
+
+
 MAKE: dict[str, Callable[[], Any]] = {
     "trie": lambda: ops.put(mw.compile_sids(sids(), SIZE), budgets=True),
     "matrix": lambda: ops.put(mw.sort_sids(sids(), SIZE)),
+    "filtered": filtered,
+    "live": lambda: ops.put(mw.LiveSids(mw.sort_sids(sids(), SIZE), capacity=64).publish()),
     "graph": lambda: ops.put(mw.compile_regex("[0-9]{4}-[0-9]{2}|[a-z]+", vocabulary()), budgets=True),
     "nested": lambda: ops.put(mw.compile_json_schema(SCHEMA, vocabulary()), budgets=True, on_demand=False),
     "arena": arena,
@@ -139,8 +147,8 @@ CASES: dict[str, Case] = {
     ),
 }
 
-ON_THE_HOST = {"put", "at"}
-"""What takes tables and handles of Python, and returns what the others take."""
+ON_THE_HOST = {"put", "at", "filtered", "refreshed"}
+"""What takes what Python holds, and returns what the others take."""
 
 NOTHING = {"draw"}
 """What is here for PyTorch alone."""
@@ -148,6 +156,8 @@ NOTHING = {"draw"}
 NOT_FOR = {
     ("end_scores", "trie"), ("end_scores", "matrix"),  # there is no EOS
     ("allowed_tokens", "graph"), ("allowed_tokens", "nested"), ("allowed_tokens", "arena"),  # wider than is known
+    # filters and live sets are read as sorted matrices are
+    *itertools.product(CASES.keys() - {"bitmask", "advance", "select"}, ("filtered", "live")),
 }  # fmt: skip
 
 PAIRS = [(name, kind) for kind in MAKE for name in CASES if (name, kind) not in NOT_FOR]
