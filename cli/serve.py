@@ -95,6 +95,13 @@ _limit_options = options.gathered(
     ),
 )  # fmt: skip
 
+
+def _keys(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(given):
+        raise click.UsageError("--api-key is empty: anybody could send it")
+    return given
+
+
 _REACHED = Access()
 _access_options = options.gathered(
     "access",
@@ -104,7 +111,7 @@ _access_options = options.gathered(
         "--port", type=click.IntRange(0, 65535), default=_REACHED.port, show_default=True, help="Port to listen on."
     ),
     click.option(
-        "--api-key", "api_keys", multiple=True, envvar="MASKWRIGHT_API_KEY", metavar="KEY",
+        "--api-key", "api_keys", multiple=True, envvar="MASKWRIGHT_API_KEY", metavar="KEY", callback=_keys,
         help="Key of which one goes with each request, as Authorization: Bearer KEY. May be given several times. The "
         "environment variable MASKWRIGHT_API_KEY holds keys with blanks between them. With a key, there is no "
         "playground.",

@@ -53,6 +53,10 @@ class Access:
     write_seconds: float = 30.0  # after which a client that does not read its answer is cut off
     log_requests: bool = False  # whether a line of JSON is logged for each request
 
+    def __post_init__(self) -> None:
+        if not all(self.api_keys):
+            raise ValueError("an API key is empty: anybody could send it")
+
 
 @dataclass(frozen=True)
 class CacheSettings:

@@ -53,7 +53,11 @@ def body_of(scope: Scope, refused: Refused) -> dict[str, Any]:
 
 def error_of(scope: Scope, refused: Refused) -> JSON:
     """Return the answer to a request that is refused."""
-    return JSON(body_of(scope, refused), status_code=refused.status, headers=refused.headers)
+    return JSON(
+        body_of(scope, refused),
+        status_code=refused.status,
+        headers={**refused.headers, "X-Request-Id": scope["maskwright.id"]},
+    )
 
 
 class Watch:

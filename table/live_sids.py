@@ -88,9 +88,11 @@ class Snapshot:
         """
         nodes = np.atleast_1d(np.asarray(states)).astype(np.int64)
         out = np.full((nodes.size, self.fixed_length), -1, np.int64)
-        old, new = nodes < self.base.matrix.num_sequences, nodes > self.base.shape.count
+        count = self.base.shape.count
+        old = (nodes >= 0) & (nodes < self.base.matrix.num_sequences)
+        new = (nodes > count) & (nodes <= count + len(self.delta))
         out[old] = self.base.matrix.columns[:, nodes[old]].T
-        out[new] = self.delta[nodes[new] - self.base.shape.count - 1]
+        out[new] = self.delta[nodes[new] - count - 1]
         return out
 
 
@@ -183,9 +185,14 @@ class LiveSids:
         self._epoch = 0
         self._log = None
         if log is not None:
-            self._log = UpdateLog(Path(log), base)
-            for kind, rows in self._log.recover():
-                self._update(kind, rows.astype(base.columns.dtype))
+            self._log = UpdateLog(Path(log), base, counts)
+            for kind, recorded in self._log.recover():
+                rows = recorded.astype(base.columns.dtype)
+                try:
+                    self._update(kind, rows)
+                except ConstraintError:  # full, where a compaction had made room before
+                    self.compact()
+                    self._update(kind, rows)
         self._snapshot = self._made()
 
     def _empty(self) -> _Delta:
@@ -337,6 +344,8 @@ class LiveSids:
 
         Shapes stay as they are as long as the new base has room in them, which is several times the capacity; else
         the next snapshot has others, for which JAX and torch compile once. A log goes on being one of the first base.
+
+        Raises ConstraintError if the new delta has no room for what came meanwhile: then base and delta are as before.
         """
         with self._compacting:
             with self._lock:
@@ -354,10 +363,17 @@ class LiveSids:
                 since, self._since = self._since or [], None
                 if made is None or parts is None:  # nothing is left: the base stays, with no row of it in the set
                     return
+                before = self._base, self._counts, (self._bits, self._masks, self._firsts)
+                delta = self._delta
                 self._set_base(made, joined, parts)
                 self._delta = self._empty()
-                for kind, rows in since:
-                    self._update(kind, rows)
+                try:
+                    for kind, rows in since:
+                        self._update(kind, rows)
+                except ConstraintError:  # what was before holds all updates, and no update of the new base changed it
+                    self._set_base(*before)
+                    self._delta = delta
+                    raise
 
 
 def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:

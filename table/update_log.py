@@ -1,7 +1,8 @@
 """`UpdateLog`: updates of a live set in a file, each of them whole or not there.
 
 The file is a header and records: `<length u32> <CRC-32 u32> <kind u8> <tokens>`, numbers little-endian, tokens uint32.
-The CRC is of the kind and the tokens. A record that is cut off or damaged ends what is read, and is cut away.
+The CRC is of the kind and the tokens. A record that is cut off or damaged at the end was not acknowledged, and is cut
+away. A damaged one before a whole one is an error: what follows it was acknowledged.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from .sorted_matrix import SortedMatrix
 INSERT, DELETE = 1, 2
 
 _MAGIC = b"MWLIVE1\n"
-_HEADER = struct.Struct("<8sIIQI")  # magic, V, L, Q, CRC of the base's columns
+_HEADER = struct.Struct("<8sIIQI")  # magic, V, L, Q, CRC of the base's items
 _RECORD = struct.Struct("<II")
 
 
 class UpdateLog:
     """Updates of a live set since one base, in a file that is made where there is none.
 
+    counts: the items of each sequence of the base, (Q,). One live set at a time may write to a file.
+
     Raises TableFileError for a file that is no log, or one of another base.
     """
 
-    def __init__(self, path: Path, base: SortedMatrix) -> None:
+    def __init__(self, path: Path, base: SortedMatrix, counts: NDArray[Any]) -> None:
         self._path, self._length = path, base.length
-        header = _HEADER.pack(_MAGIC, base.vocab_size, base.length, base.num_sequences, _checksum(base))
+        header = _HEADER.pack(_MAGIC, base.vocab_size, base.length, base.num_sequences, _checksum(base, counts))
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         found = os.pread(self._file, _HEADER.size, 0)
         if len(found) < _HEADER.size and header.startswith(found):  # new, or it was cut off while it was made
@@ -64,6 +67,11 @@ class UpdateLog:
             size, checksum = _RECORD.unpack_from(data, at)
             body = data[at + _RECORD.size : at + _RECORD.size + size]
             if len(body) < size or not size or zlib.crc32(body) != checksum:
+                if _is_whole(data, at + _RECORD.size + size):
+                    raise TableFileError(
+                        f"{self._path} is damaged at byte {at}, and updates after it are whole",
+                        remedies=[Advice("Restore the file from a copy, or cut it there and lose those updates.")],
+                    )
                 break
             yield body[0], np.frombuffer(body, "<u4", offset=1).astype(np.uint32).reshape(-1, self._length)
             at += _RECORD.size + size
@@ -86,9 +94,18 @@ class UpdateLog:
         self._end += len(record)
 
 
-def _checksum(base: SortedMatrix) -> int:
-    """Return a checksum of a matrix's tokens."""
-    found = 0
+def _is_whole(data: bytes, at: int) -> bool:
+    """Return whether a whole record begins at a byte."""
+    if at + _RECORD.size > len(data):
+        return False
+    size, checksum = _RECORD.unpack_from(data, at)
+    body = data[at + _RECORD.size : at + _RECORD.size + size]
+    return bool(size) and len(body) == size and zlib.crc32(body) == checksum
+
+
+def _checksum(base: SortedMatrix, counts: NDArray[Any]) -> int:
+    """Return a checksum of a matrix's tokens and of how many items each of its sequences has."""
+    found = zlib.crc32(np.ascontiguousarray(counts, "<i8").data)
     for column in base.columns:
         found = zlib.crc32(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).data, found)
     return found

@@ -71,6 +71,7 @@ def test_separators_take_the_place_of_white_space(started):
         (("--arena", "rooms=4"), "--arena takes NAME=NUMBER, the name one of states, edges"),
         (("--arena", "states"), "--arena takes NAME=NUMBER"),
         (("--arena", "states=0"), "--arena: Capacity(states=0) must be from 1 to"),
+        (("--api-key", ""), "--api-key is empty"),
         (("--ssl-keyfile", __file__), "--ssl-keyfile goes with --ssl-certfile"),
         (("--separators", ";", ":"), "--separators must be a comma and a colon"),
         (("--model", str(Path(__file__))), "is a file"),

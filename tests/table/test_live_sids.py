@@ -13,7 +13,7 @@ import maskwright as mw
 from maskwright.errors import TableFileError
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode import beam_search, sample_sequences
-from maskwright.table import live_base, update_log
+from maskwright.table import live_base, live_sids, update_log
 from tests.marks import marked
 from tests.runtime.device.test_operations import ALL, backend, out
 from tests.table.test_sorted_matrix import some_logits
@@ -326,6 +326,40 @@ def test_updates_go_on_while_base_and_delta_are_joined(monkeypatch):
     assert snapshot.contains([*c.items]).all()
 
 
+def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothing(monkeypatch):
+    base = mw.sort_sids([[i, i] for i in range(20)], 32)
+    live = mw.LiveSids(base, 4, widths=(4, 4))
+    live.delete([[i, i] for i in range(10)])
+    joined = live_sids._joined
+
+    def meanwhile(*given: Any) -> Any:
+        found = joined(*given)
+        live.insert([[i, i] for i in range(10)])  # the new base has none of them, and the delta has room for four
+        return found
+
+    monkeypatch.setattr(live_sids, "_joined", meanwhile)
+    with pytest.raises(mw.ConstraintError, match="the delta is full"):
+        live.compact()
+    monkeypatch.undo()
+    assert live.publish().contains(base.sids).all()
+    live.delete([[3, 3]])
+    live.compact()
+    snapshot = live.publish()
+    assert (snapshot.num_sequences, snapshot.contains([[3, 3], [4, 4]]).tolist()) == (19, [False, True])
+    assert snapshot.sequences([-1, 1 << 40]).tolist() == [[-1, -1]] * 2
+
+
+def test_a_log_goes_on_over_compactions_and_knows_how_many_items_its_base_has(tmp_path):
+    base = mw.sort_sids([[1, 1], [1, 1], [2, 2]], 32)
+    live = mw.LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log")
+    for first in (10, 20):
+        live.insert([[first + i, 0] for i in range(4)])
+        live.compact()
+    assert mw.LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log").publish().num_sequences == 10
+    with pytest.raises(TableFileError, match="a log of another base"):
+        mw.LiveSids(mw.sort_sids([[1, 1], [2, 2]], 32), 4, log=tmp_path / "log")
+
+
 def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_path):
     path = tmp_path / "log"
     c = Changing("few tokens", 5, log=path)
@@ -353,7 +387,13 @@ def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_pat
     damaged = bytearray(data)
     damaged[states[2][0] + 12] ^= 1
     copy.write_bytes(damaged)
-    assert mw.LiveSids(c.base, 300, log=copy).publish().num_sequences == len(states[2][1])
+    with pytest.raises(TableFileError, match=f"damaged at byte {states[2][0]}"):
+        mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
+    assert copy.read_bytes() == damaged  # nothing is cut away
+    damaged = bytearray(data)
+    damaged[-1] ^= 1
+    copy.write_bytes(damaged)
+    assert mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().num_sequences == len(states[-2][1])
     other = mw.sort_sids([[1, 2, 3, 4]], 5)
     with pytest.raises(TableFileError, match="a log of another base"):
         mw.LiveSids(other, log=path)
