@@ -53,6 +53,8 @@ class SidFilter:
 
     def _same(self, other: SidFilter) -> Words:
         """Return the items of another filter; raise ConstraintError if it is of another matrix."""
+        if not isinstance(other, SidFilter):
+            raise TypeError(f"a filter is joined with a filter, as filter_sids makes one, not a {type(other).__name__}")
         if other.matrix is not self.matrix:
             raise ConstraintError("filters of different matrices cannot be joined: make both of one matrix")
         return other.items

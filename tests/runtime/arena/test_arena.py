@@ -32,6 +32,7 @@ from maskwright.table.groups import (
     TokenClasses,
     no_exits,
 )
+from maskwright.table.states import NestedState
 from tests.marks import marked
 
 torch = pytest.importorskip("torch")
@@ -763,7 +764,7 @@ def test_threads_may_add_and_drop_while_others_read(vocab, tables):
 
 
 def made_state(arena, handle):
-    return numpy_ops.NestedState(
+    return NestedState(
         np.array([handle.start]), np.zeros((1, arena.capacity.depth + 1), np.int32), np.zeros(1, np.int32)
     )
 
