@@ -304,7 +304,7 @@ class Catalogue:
             lists = tuple(named[name] for name in header["arrays"] if name.startswith("codes."))
             known = CodeTokens(tuple(header["offsets"]), lists)
             return cls(table, ItemIds.from_names(named), known, header["vocabulary"], header["metadata"])
-        except (TableError, TypeError, KeyError) as error:
+        except (TableError, TypeError, KeyError, ValueError) as error:
             raise TableFileError(f"{os.fspath(path)} is not a valid catalogue: {error}") from error
 
 

@@ -111,7 +111,10 @@ def by_names(names: Sequence[str | Sequence[str]], used: Sequence[NDArray[Any]],
             raise ConstraintError(
                 f"has the pattern {given!r} for level {level}: {{}} stands for the code", argument="names"
             )
-        most = int(codes.max())
+        least, most = int(codes.min()), int(codes.max())
+        if least < 0 or most >= MOST_TOKENS:
+            wrong = least if least < 0 else most
+            raise ConstraintError(f"level {level} has code {wrong}: codes are numbers from 0 to {MOST_TOKENS - 1:,}")
         if not isinstance(given, str) and most >= len(given):
             raise ConstraintError(f"names {len(given)} codes of level {level}, which has code {most}", argument="names")
         tokens = np.full(most + 1, -1, np.int64)

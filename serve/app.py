@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 WARNING = "X-Maskwright-Warning"
 _MOST_WARNED = 500  # characters of a warning
+_MOST_WARNINGS = 8  # tools with a reason each; clients take some hundred headers
 _SHOWN = 3  # faults of one request in a message
 
 
@@ -148,10 +149,13 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
 
 
 def _warning(response: Response, answer: Answer) -> Response:
-    """Name in the headers of an answer each tool that the model could not call, and why."""
-    for refused in answer.left_out:
+    """Name in the headers of an answer the tools that the model could not call, and why."""
+    for refused in answer.left_out[:_MOST_WARNINGS]:
         message = json.dumps(f"{refused.param} cannot be called: {refused}")[1:-1]  # on one line, in ASCII
         response.headers.append(WARNING, message if len(message) <= _MOST_WARNED else message[:_MOST_WARNED] + "...")
+    more = [refused.param for refused in answer.left_out[_MOST_WARNINGS:]]
+    if more:
+        response.headers.append(WARNING, f"nor can {', '.join(map(str, more))}")
     return response
 
 

@@ -70,15 +70,17 @@ def patient_for(access: Access) -> type[H11Protocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._await_request()
+            if self.transport.is_closing() and self.transport.get_write_buffer_size():
+                self._await_reader()  # it closes when the client has read the rest
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            if self._writing is None:
-                self._writing = self.loop.call_later(access.write_seconds, self.transport.abort)
+            self._await_reader()
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._stop_writing()
+            if not self.transport.is_closing():
+                self._stop_writing()
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
@@ -92,6 +94,10 @@ def patient_for(access: Access) -> type[H11Protocol]:
                 self._stop_reading()
             elif self._reading is None:
                 self._reading = self.loop.call_later(access.read_seconds, self.transport.abort)
+
+        def _await_reader(self) -> None:
+            if self._writing is None:
+                self._writing = self.loop.call_later(access.write_seconds, self.transport.abort)
 
         def _stop_reading(self) -> None:
             if self._reading is not None:

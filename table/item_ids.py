@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConstraintError
+from ..errors import ConstraintError, TableError
 
 ItemId = int | str
 
@@ -56,8 +56,29 @@ class ItemIds:
 
     @classmethod
     def from_names(cls, arrays: dict[str, NDArray[Any]]) -> ItemIds:
-        """Return the ids that `by_name` named."""
-        return cls(arrays.get("items.numbers"), arrays.get("items.text"), arrays.get("items.starts"))
+        """Return the ids that `by_name` named, out of a file. Raises TableError for arrays that are none of ids."""
+        found = cls(arrays.get("items.numbers"), arrays.get("items.text"), arrays.get("items.starts"))
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        numbers, text, starts = self.numbers, self.text, self.starts
+        if numbers is not None and text is None and starts is None:
+            if numbers.ndim != 1 or numbers.dtype != np.int64:
+                raise TableError(f"item ids must be int64 (N,), not {numbers.dtype} {numbers.shape}")
+            return
+        if numbers is not None or text is None or starts is None:
+            raise TableError("item ids must be numbers, or a text and where each begins")
+        if text.ndim != 1 or text.dtype != np.uint8 or starts.ndim != 1 or starts.dtype != np.int64 or not starts.size:
+            raise TableError("the text of item ids must be uint8 (K,), their starts int64 (N + 1,)")
+        if starts[0] != 0 or starts[-1] != text.size or (np.diff(starts) < 0).any():
+            raise TableError("starts of item ids must begin with 0, rise, and end with the size of their text")
+        try:
+            text.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise TableError(f"the text of item ids is not UTF-8: byte {error.start} is not") from None
+        if (text[starts[starts < text.size]] & 0xC0 == 0x80).any():
+            raise TableError("an item id begins in the middle of a character")
 
     def by_name(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by the names that they have in a file."""
@@ -135,7 +156,12 @@ def _from_strings(values: list[Any]) -> ItemIds:
     for row, value in enumerate(values):
         if not isinstance(value, str):
             raise ConstraintError(f"row {row} has item id {value!r}: all ids must be integers, or all strings")
-        encoded.append(value.encode("utf-8", "strict"))
+        try:
+            encoded.append(value.encode())
+        except UnicodeEncodeError:
+            raise ConstraintError(
+                f"row {row} has item id {value!r}: it has a lone surrogate, which no UTF-8 spells"
+            ) from None
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     return ItemIds(None, np.frombuffer(b"".join(encoded), np.uint8), np.append(0, np.cumsum(lengths)))
 

@@ -265,6 +265,7 @@ def test_names_of_tokens_are_read_from_parquet(tmp_path):
         ({"items": [1, 2, 3, 4, 5, "a"]}, "row 0 has item id 1"),
         ({"items": [1, 2, 3, 4, 5, None]}, "row 0 has item id 1: all ids must be integers, or all strings"),
         ({"items": ["a", "b", "c", "d", "e", None]}, "row 5 has item id None"),
+        ({"items": ["a", "b", "c", "d", "e", "\ud800"]}, "row 5 .*lone surrogate"),
         ({"items": np.full(6, 2**63, np.uint64)}, "64 bits with a sign"),
         ({"items": np.zeros((6, 2), int)}, r"must have shape \(N,\)"),
         ({"offsets": [1, 2]}, "offsets must be a number, or 3 of them"),
@@ -275,6 +276,8 @@ def test_names_of_tokens_are_read_from_parquet(tmp_path):
         ({"names": ["<a_{}>"] * 2, "vocabulary": named_vocabulary()}, "3 patterns or lists"),
         ({"names": ["<a>"] * 3, "vocabulary": named_vocabulary()}, "stands for the code"),
         ({"names": ["<a_{}>"] * 3, "vocabulary": named_vocabulary(), "offsets": 3}, "leave one out"),
+        ({"names": ["<a_{}>"] * 3, "vocabulary": named_vocabulary(), "sids": SIDS << 50}, "level 0 has code 3377"),
+        ({"names": [["x"]] * 3, "vocabulary": named_vocabulary(), "sids": SIDS - 4}, "level 0 has code -4"),
         ({"names": [["x"]] * 3, "vocabulary": named_vocabulary()}, "names 1 codes of level 0, which has code 3"),
         ({"vocab_size": None}, "Pass vocab_size or vocabulary"),
         ({"sids": pytest.importorskip("pyarrow").table({"a": [1]})}, "pass one column of it"),
@@ -286,6 +289,30 @@ def test_what_is_no_catalogue_is_refused(options, said):
     given = {"sids": SIDS, "items": NUMBERS, "vocab_size": 120} | options
     with pytest.raises(mw.ConstraintError, match=said):
         mw.Catalogue.of(**given)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"items.starts": np.array([0, 4, 2, 6, 8, 9, 10])}, "starts of item ids"),
+        ({"items.starts": np.arange(7) / 1.0}, "must be uint8"),
+        ({"items.starts": np.array([0, 5, 8, 8, 12, 12, 14])}, "starts of item ids"),
+        ({"items.text": np.full(10, 0xFF, np.uint8), "items.starts": np.array([0, 2, 4, 6, 8, 9, 10])}, "not UTF-8"),
+        (
+            {"items.text": np.frombuffer("üüüüü".encode(), np.uint8), "items.starts": np.array([0, 1, 2, 3, 4, 5, 10])},
+            "middle",
+        ),
+        ({"items.numbers": np.arange(6)}, "must be numbers, or"),
+    ],
+)
+def test_a_file_whose_ids_are_none_is_refused(changed, said, tmp_path, monkeypatch):
+    path = tmp_path / "catalogue"
+    catalogue = mw.Catalogue.of(SIDS, ["a", "b", "c", "d", "e", "f"], 120)
+    arrays = catalogue.ids.by_name() | {name: np.asarray(array) for name, array in changed.items()}
+    monkeypatch.setattr(ItemIds, "by_name", lambda self: arrays)
+    catalogue.save(path)
+    with pytest.raises(mw.errors.TableFileError, match=said):
+        mw.Catalogue.load(path)
 
 
 def test_metadata_must_be_json():

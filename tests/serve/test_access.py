@@ -119,7 +119,7 @@ def send_slowly(connection, data):
 
 def test_headers_have_a_limit(guarded):
     with connect(guarded) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 70_000)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 3000)
         assert b"400" in connection.recv(100)
 
 
