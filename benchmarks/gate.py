@@ -81,6 +81,17 @@ def _matrix(results: Any) -> Ratios:
             if r["method"] != "table"}  # fmt: skip
 
 
+def _catalogue(results: Any) -> Ratios:
+    """Read a part of the catalogue suite: its rows with a ratio to what is plain, a base or a table."""
+    out = {}
+    for row in results:
+        name = ", ".join(str(row[key]) for key in ("what", "kind", "backend") if key in row)
+        for over in ("plain", "base", "table"):
+            if f"times {over}" in row:
+                out[f"{name}, {row['count']:,} IDs, over {over}"] = row[f"times {over}"]
+    return out
+
+
 def _device(results: Any) -> Ratios:
     rows = [
         dict(zip(("way", "method"), r["method"].split(": "), strict=True), us=r["us_per_step"])
@@ -190,6 +201,7 @@ def _seconds(stages: Any) -> float:
 
 READERS: dict[str, Callable[[Any], Ratios]] = {
     "sid-build": _sid, "sid-decode": _sid, "sid-contains": _sid, "sid-matrix": _matrix,
+    "catalogue-filters": _catalogue, "catalogue-live": _catalogue, "catalogue-skew": _catalogue,
     "device-cpu": _device, "device-cuda": _device, "regex": _regex, "json_schema": _json_schema, "grammar": _grammar,
     "serving": _serving, "decode": _decode, "self_draft": _self_draft, "cold": _cold,
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """What every benchmark shares: interleaved timing, records with the machine they were taken on, reports.
 
-Peak memory is in `memory.py`, the gate that compares records in `gate.py`, beam search in `beams.py`.
+Peak memory is in `memory.py`, suites of several parts in `parts.py`, the gate that compares records in `gate.py`, beam
+search in `beams.py`.
 """
 
 import importlib.metadata

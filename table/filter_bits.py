@@ -49,35 +49,46 @@ def count_before(words: Any, before: Any) -> None:
         total += np.int32(((word * np.uint32(0x01010101)) & np.uint32(0xFFFFFFFF)) >> np.uint32(24))
 
 
+@kernel(inline="always")
+def _window(words: Any, low: Any) -> Any:
+    """Return the bits from place `low` on: 33 at least, where there are as many."""
+    first = low >> 5
+    both = np.uint64(words[first]) | (np.uint64(words[min(first + 1, words.size - 1)]) << np.uint64(32))
+    return both >> np.uint64(low & 31)
+
+
+@kernel(inline="always")
+def _has_any(words: Any, low: Any, high: Any) -> Any:
+    """Return whether words have a bit in low .. high."""
+    found = _window(words, low)
+    if high - low <= 32:  # mostly: then nothing here depends on the bits
+        found &= (np.uint64(1) << np.uint64(high - low)) - np.uint64(1)
+    else:
+        found &= np.uint64(0xFFFFFFFF)
+        last = high >> 5
+        w = (low >> 5) + 1
+        while found == 0 and w < last:
+            found = np.uint64(words[w])
+            w += 1
+        if found == 0:
+            found = np.uint64(words[last] & ((np.uint32(1) << np.uint32(high & 31)) - np.uint32(1)))
+    return found != 0
+
+
 @kernel
 def mark(words: Any, start: Any, at: Any, out: Any) -> None:
     """Set bit at[k] of out where words have a bit in start[k] .. start[k + 1]; start: (K + 1,), at: (K,).
 
     Bits in one word of out follow each other mostly, and are put together before they are written.
     """
-    final = words.size - 1
     held, bits = np.int64(0), np.uint32(0)
     for k in range(at.size):
-        low, high = np.int64(start[k]), np.int64(start[k + 1])
-        first = low >> 5
-        window = np.uint64(words[first]) | (np.uint64(words[min(first + 1, final)]) << np.uint64(32))
-        found = window >> np.uint64(low & 31)
-        if high - low <= 32:  # mostly: then nothing here depends on the bits
-            found &= (np.uint64(1) << np.uint64(high - low)) - np.uint64(1)
-        else:
-            found &= np.uint64(0xFFFFFFFF)
-            last = high >> 5
-            w = first + 1
-            while found == 0 and w < last:
-                found = np.uint64(words[w])
-                w += 1
-            if found == 0:
-                found = np.uint64(words[last] & ((np.uint32(1) << np.uint32(high & 31)) - np.uint32(1)))
+        found = _has_any(words, np.int64(start[k]), np.int64(start[k + 1]))
         place = np.int64(at[k])
         if place >> 5 != held:
             out[held] |= bits
             held, bits = place >> 5, np.uint32(0)
-        bits |= np.uint32(found != 0) << np.uint32(place & 31)
+        bits |= np.uint32(found) << np.uint32(place & 31)
     out[held] |= bits
 
 
@@ -87,29 +98,14 @@ def mark_runs(words: Any, start: Any, begin: Any, out: Any) -> None:
 
     Where 32 runs of one row each make up a word, their bits are copied at once: deep in a set most runs are of one row.
     """
-    final, count = words.size - 1, start.size - 1
+    count = start.size - 1
     k = 0
     while k < count:
-        low = np.int64(start[k])
-        first = low >> 5
-        window = np.uint64(words[first]) | (np.uint64(words[min(first + 1, final)]) << np.uint64(32))
-        found = window >> np.uint64(low & 31)
-        place = begin + k
+        low, place = np.int64(start[k]), begin + k
         if place & 31 == 0 and k + 32 <= count and start[k + 32] - start[k] == 32:
-            out[place >> 5] = np.uint32(found & np.uint64(0xFFFFFFFF))
+            out[place >> 5] = np.uint32(_window(words, low) & np.uint64(0xFFFFFFFF))
             k += 32
             continue
-        high = np.int64(start[k + 1])
-        if high - low <= 32:
-            found &= (np.uint64(1) << np.uint64(high - low)) - np.uint64(1)
-        else:
-            found &= np.uint64(0xFFFFFFFF)
-            last = high >> 5
-            w = first + 1
-            while found == 0 and w < last:
-                found = np.uint64(words[w])
-                w += 1
-            if found == 0:
-                found = np.uint64(words[last] & ((np.uint32(1) << np.uint32(high & 31)) - np.uint32(1)))
-        out[place >> 5] |= np.uint32(found != 0) << np.uint32(place & 31)
+        found = _has_any(words, low, np.int64(start[k + 1]))
+        out[place >> 5] |= np.uint32(found) << np.uint32(place & 31)
         k += 1

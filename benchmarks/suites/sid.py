@@ -18,10 +18,7 @@ Each part runs in a process of its own and writes `results/sid-PART.json`; table
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -51,18 +48,15 @@ from ..beams import (
     search_jax,
     search_torch,
 )
-from ..harness import RESULTS, ROOT, ratios, spread, time_interleaved, write_json
+from ..harness import RESULTS, ratios, spread, time_interleaved
 from ..memory import PeakMemory, peak_memory
+from ..parts import run_parts
 
 matplotlib.use("Agg")
 
 BATCH, BEAMS, LENGTH, VOCAB = 2, 70, 8, 2048
 Records = list[dict[str, Any]]
 Run = tuple[str, int]  # method, IDs in the set; 0 for none
-
-# glibc gives freed megabytes back to the system at moments of its own choosing; fetching them again makes any method
-# here up to three times slower, in one process and not in the next. This keeps them, for all methods alike.
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
 def random_sids(count: int, vocab: int = VOCAB, dtype: Any = np.uint16, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -480,26 +474,5 @@ PARTS: dict[str, Callable[[float], Records]] = {
 }
 
 
-def main() -> None:
-    """Run the parts asked for, each in a process of its own, and make the reports."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=[*PARTS, "report"], default=[*PARTS, "report"])
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the IDs; results are kept only at 1")
-    parser.add_argument("--here", action="store_true", help="run in this process")
-    arguments = parser.parse_args()
-    for part in arguments.only:
-        if part == "report":
-            report()
-        elif arguments.here:
-            print(f"{part}: {(PARTS[part].__doc__ or '').strip()}")
-            records = PARTS[part](arguments.scale)
-            if arguments.scale == 1:
-                write_json(RESULTS / f"sid-{part}.json", records)
-        else:
-            command = [sys.executable, "-m", "benchmarks.suites.sid", "--here", "--only", part]
-            options = ["--scale", str(arguments.scale)]
-            subprocess.run([*command, *options], check=True, cwd=ROOT, env={**KEEP_FREED_MEMORY, **os.environ})
-
-
 if __name__ == "__main__":
-    main()
+    run_parts("sid", __doc__ or "", PARTS, report)
