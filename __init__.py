@@ -25,6 +25,8 @@ from .errors import (
     SchemaError,
     TableError,
     TableFileError,
+    Unenforced,
+    UnenforcedWarning,
     VocabularyMismatchError,
 )
 from .first_use import warm
@@ -71,6 +73,8 @@ __all__ = [
     "Tag",
     "TaggedText",
     "TransitionTable",
+    "Unenforced",
+    "UnenforcedWarning",
     "Vocabulary",
     "VocabularyMismatchError",
     "compile_choices",

@@ -26,7 +26,29 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Self, assert_never, get_args
+from typing import Any, ClassVar, NamedTuple, Self, assert_never, get_args
+
+# -------------------------------------------------------------------------------------------- what is not enforced
+
+
+class Unenforced(NamedTuple):
+    """A keyword of a schema that a caller let go unenforced, where no automaton can enforce it exactly."""
+
+    pointer: str  # JSON Pointer of the keyword
+    keyword: str
+    approximation: str  # what is accepted
+
+    def __str__(self) -> str:
+        return f"{self.pointer} is not enforced: {self.approximation} may be written"
+
+
+class UnenforcedWarning(UserWarning):
+    """A table was compiled with allow="all", and does not enforce some keywords; `unenforced` lists them."""
+
+    def __init__(self, unenforced: Iterable[Unenforced]) -> None:
+        self.unenforced = tuple(unenforced)
+        super().__init__("; ".join(map(str, self.unenforced)))
+
 
 # --------------------------------------------------------------------------------------------------------- remedies
 

@@ -10,6 +10,7 @@ import click
 
 from ..automata.budget import Budget
 from ..compile.grammar.build import compile_grammar
+from ..compile.json_schema.approximations import Approximations
 from ..compile.json_schema.build import build as build_skeleton
 from ..compile.json_schema.keywords import formula
 from ..compile.json_schema.request import compile_json_schema, wrong_pattern
@@ -72,13 +73,13 @@ def json_schema(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget
     with naming(name_of(file)):
         meter = budget.begin()
         try:
-            node = formula(text, allow=frozenset(form.allow), documents=documents, meter=meter)
+            node = formula(text, approximations=Approximations(form.allowed), documents=documents, meter=meter)
             build_skeleton(node, meter, form.any_order)
         except RegexError as error:
             raise wrong_pattern(error, read_schema(text)) from None
         _write(
             lambda vocabulary: compile_json_schema(
-                text, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
+                text, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
                 any_order=form.any_order, depth=form.depth, lazy=False, budget=budget,
             ),
             tokenizer, output,
@@ -134,7 +135,7 @@ def tagged_text(file: Path, form: options.JsonForm, budget: Budget) -> Callable[
     contents, documents = plain(read_bytes(file)), form.read_documents()
     read_tags(contents, budget.begin())
     return lambda vocabulary: compile_structural_tag(
-        contents, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
+        contents, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
         any_order=form.any_order, depth=form.depth, budget=budget,
     )  # fmt: skip
 
@@ -150,6 +151,8 @@ def _write(make: Callable[[Vocabulary], Compiled], tokenizer: Tokenizer, output:
         f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.bases.masks):,} masks, "
         f"{table.nbytes / 1e6:,.2f} MB, {lengths_of(table)}, eos = {table.eos}, {seconds:.2f} s"
     )
+    for each in table.unenforced:
+        click.echo(f"warning: {each}", err=True)
     if table.eos is None:
         click.echo(
             f"{tokenizer.tokenizer} does not say which token ends a text, so the table has none: pass its id with "

@@ -13,7 +13,7 @@ import click
 
 from ..automata.budget import Budget
 from ..compile.grammar.notations import Syntax
-from ..compile.json_schema.keywords import ALLOWED
+from ..compile.json_schema.approximations import ALL, ALLOWED
 from ..kernels.limits import MOST_DEPTH
 from . import drawing
 from .input_files import name_of, read_bytes, read_grammar
@@ -165,9 +165,14 @@ separator_pair = click.option(
 allow = click.option(
     "--allow",
     multiple=True,
-    type=click.Choice(sorted(ALLOWED)),
-    help="A keyword to leave unenforced where it cannot be enforced exactly. May be given several times.",
+    type=click.Choice([*sorted(ALLOWED), ALL]),
+    help="A keyword to leave unenforced where it cannot be enforced exactly, or all. May be given several times.",
 )
+
+
+def allowed(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keywords that --allow names, ascending."""
+    return tuple(sorted(ALLOWED if ALL in given else set(given)))
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,11 @@ class JsonForm:
     def spacing(self) -> Whitespace | tuple[str, str]:
         """The argument `whitespace` of `compile_json_schema`."""
         return self.separators or self.whitespace
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The argument `allow` of `compile_json_schema`: keywords by name."""
+        return allowed(self.allow)
 
     def read_documents(self) -> dict[str, bytes]:
         """Return the schemas of --document by their URIs."""

@@ -111,7 +111,7 @@ def json_schema(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) 
     with naming(name_of(file)):
         _print_drawn(
             compile_json_schema(
-                text, _BYTES, whitespace=form.spacing, ascii=form.ascii, allow=form.allow, documents=documents,
+                text, _BYTES, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
                 any_order=form.any_order, depth=form.depth, budget=budget,
             ),
             draw, budget,

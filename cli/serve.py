@@ -54,7 +54,7 @@ def _limits(
     return Limits(
         rows=rows, max_queue=max_queue, max_tokens=max_tokens, max_schema_bytes=max_schema_bytes,
         max_body_bytes=max_body_bytes, compile_threads=compile_threads, whitespace=separators or whitespace,
-        allow=tuple(sorted(set(allow))), grace_seconds=grace,
+        allow=options.allowed(allow), grace_seconds=grace,
     )  # fmt: skip
 
 

@@ -21,9 +21,10 @@ from typing import Any
 import click
 
 from maskwright.cli.main import main as command_line
+from maskwright.compile.json_schema.approximations import ALLOWED
 from maskwright.compile.json_schema.dialects import DIALECTS
 from maskwright.compile.json_schema.formats import INEXACT, KNOWN, UNSUPPORTED
-from maskwright.compile.json_schema.keywords import ALLOWED, NARROWER
+from maskwright.compile.json_schema.keywords import NARROWER
 from maskwright.table.groups import GROUPS, SPECS
 
 ROOT = Path(__file__).resolve().parent.parent

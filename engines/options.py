@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..automata.budget import Budget
-from ..compile.json_schema.keywords import ALLOWED
+from ..compile.json_schema.approximations import ALL, ALLOWED
 from ..errors import ConstraintError
 
 VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
@@ -21,7 +21,8 @@ _LIMITS = ("states", "seconds", "bytes")
 class EngineOptions:
     """How constraints of all requests are compiled.
 
-    whitespace: "flexible" or "compact", of all JSON. allow: keywords of schemas that need not be enforced. budget:
+    whitespace: "flexible" or "compact", of all JSON. allow: keywords of schemas that need not be enforced,
+    "all" for each that may be named. budget:
     limits of one compilation. cache_directory: where tables are kept on disk too, None for nowhere.
     """
 
@@ -68,8 +69,10 @@ def _whitespace(value: Any) -> str:
 
 
 def _allow(value: Any) -> tuple[str, ...]:
+    if value == ALL:
+        return tuple(sorted(ALLOWED))
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _wrong(f"allow must be a list of keywords, not {value!r}")
+        raise _wrong(f'allow must be a list of keywords or "all", not {value!r}')
     unknown = sorted(set(value) - ALLOWED)
     if unknown:
         raise _wrong(f"allow: {unknown[0]!r} is no keyword that may stay unenforced: {', '.join(sorted(ALLOWED))}")

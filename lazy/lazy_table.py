@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import BudgetError, NoTableError
+from ..errors import BudgetError, NoTableError, Unenforced
 from ..table.grouped import token_rows
 from ..table.transition_table import TransitionTable
 from .protocol import LazyMachine
@@ -28,13 +28,17 @@ class LazyTable:
     def __init__(
         self, machine: LazyMachine, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
         vocabulary: str, source: str, depth: int, nested: bool = True,
-        renewed: Callable[[Any], LazyMachine] | None = None,
+        renewed: Callable[[Any], LazyMachine] | None = None, unenforced: Callable[[], tuple[Unenforced, ...]] = tuple,
     ) -> None:  # fmt: skip
-        """machine: what is read. make: works out the arrays. renewed: returns the machine for a new matcher."""
+        """machine: what is read. make: works out the arrays. renewed: returns the machine for a new matcher.
+
+        unenforced: returns what of a schema is not enforced, as far as it is known.
+        """
         self.vocab_size, self.eos, self.vocabulary, self.source, self.depth = vocab_size, eos, vocabulary, source, depth
         self._machine: LazyMachine | None = machine
-        self._make: Callable[[], TransitionTable] | None = make
+        self._make: Callable[[], TransitionTable] | None = lambda: make().noting(unenforced())
         self._renewed = renewed
+        self._unenforced = unenforced
         self._nested = nested
         self._table: TransitionTable | None = None
         self._refused = False  # whether there is known to be no table
@@ -100,6 +104,11 @@ class LazyTable:
         make = self._make
         if make is not None:
             self._make = lambda: around(make)
+
+    @property
+    def unenforced(self) -> tuple[Unenforced, ...]:
+        """What of a schema is not enforced, as `allow` let it, as far as it has been read."""
+        return self._unenforced() if self._table is None else self._table.unenforced
 
     @property
     def memory(self) -> int:

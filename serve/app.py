@@ -149,14 +149,23 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
 
 
 def _warning(response: Response, answer: Answer) -> Response:
-    """Name in the headers of an answer the tools that the model could not call, and why."""
+    """Name in the headers of an answer the tools that the model could not call, and why; and keywords not enforced."""
     for refused in answer.left_out[:_MOST_WARNINGS]:
-        message = json.dumps(f"{refused.param} cannot be called: {refused}")[1:-1]  # on one line, in ASCII
-        response.headers.append(WARNING, message if len(message) <= _MOST_WARNED else message[:_MOST_WARNED] + "...")
+        response.headers.append(WARNING, _one_line(f"{refused.param} cannot be called: {refused}"))
     more = [refused.param for refused in answer.left_out[_MOST_WARNINGS:]]
     if more:
         response.headers.append(WARNING, f"nor can {', '.join(map(str, more))}")
+    for each in answer.unenforced[:_MOST_WARNINGS]:
+        response.headers.append(WARNING, _one_line(str(each)))
+    if len(answer.unenforced) > _MOST_WARNINGS:
+        response.headers.append(WARNING, f"nor are {len(answer.unenforced) - _MOST_WARNINGS} more keywords")
     return response
+
+
+def _one_line(message: str) -> str:
+    """Return a message as a header can hold it: in ASCII, not too long."""
+    line = json.dumps(message)[1:-1]
+    return line if len(line) <= _MOST_WARNED else line[:_MOST_WARNED] + "..."
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from ..compile.grammar.notations import Syntax
-from ..compile.json_schema.keywords import ALLOWED
+from ..compile.json_schema.approximations import ALL, ALLOWED
 
 T = TypeVar("T")
 
@@ -43,7 +43,9 @@ def _texts(value: list[str]) -> list[str]:
     return value
 
 
-def _keywords(value: list[str]) -> list[str]:
+def _keywords(value: list[str] | Literal["all"]) -> list[str]:
+    if value == ALL:
+        return sorted(ALLOWED)
     unknown = sorted(set(value) - ALLOWED)
     if unknown:
         raise _wrong(f"{unknown[0][:40]!r} is no keyword that may stay unenforced: {', '.join(sorted(ALLOWED))}")
@@ -151,7 +153,8 @@ class _Request(_Model):
     guided_regex: str | None = None
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
-    allow: Annotated[list[str], AfterValidator(_keywords)] | None = None  # keywords of schemas that may stay unenforced
+    # keywords of schemas that may stay unenforced
+    allow: Annotated[list[str] | Literal["all"], AfterValidator(_keywords)] | None = None
     any_order: bool | None = None  # whether members of objects may come in any order, not only in the schema's
     # annotations: no answer depends on them
     user: str | None = None

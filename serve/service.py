@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..compile.cache.cache import Cache
-from ..errors import ArenaError, ConstraintError, SchemaError
+from ..errors import ArenaError, ConstraintError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled
 from ..runtime.arena.arena import Arena
@@ -374,7 +374,8 @@ class Service:
                     self._job(prompt, table, {**plan.options, "max_tokens": max_tokens, "seed": seed}, len(jobs))
                 )
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
-        return Answer(self, jobs, plan, counted=count, left_out=left_out)
+        unenforced = () if table is None else table.unenforced
+        return Answer(self, jobs, plan, counted=count, left_out=left_out, unenforced=unenforced)
 
     def _job(self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int) -> Job:
         return Job(prompt, table, options, None, index)
@@ -413,8 +414,10 @@ class Answer:
         plan: Plan | None = None,
         counted: int = 0,
         left_out: Sequence[Refused] = (),
+        unenforced: Sequence[Unenforced] = (),
     ) -> None:
         self._service, self._jobs, self._counted = service, jobs, counted
+        self.unenforced = unenforced  # keywords of the schema, as `allow` let them
         self.left_out = left_out  # tools that the model cannot call, as they cannot be enforced
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._began = time.monotonic()

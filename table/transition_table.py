@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import TableError, TableFileError
+from ..errors import TableError, TableFileError, Unenforced
 from ..kernels.limits import MOST_DEPTH, MOST_TOKENS, UNREACHABLE
 from . import file
 from .distances import GraphFacts, farthest, graph_facts, trie_distances
@@ -114,12 +114,14 @@ class TransitionTable(GroupedArrays):
     source: str = ""  # hash of what was compiled
     depth: int = 0  # most open frames that are no leaves
     common: Common = NOTHING_COMMON
+    unenforced: tuple[Unenforced, ...] = ()  # what of a schema is not enforced, as `allow` let it
 
     def __post_init__(self) -> None:
         facts = self.__dict__
         parts: tuple[Any, ...] = self.arrays
         facts["arrays"] = TableArrays(*(type(part)(*map(_read_only, part)) for part in parts))
         facts["common"] = common_of(self.common)
+        facts["unenforced"] = _unenforced_of(self.unenforced)
         _check_scalars(self)
         check_declared(self.arrays, self.vocab_size)
         if self.vocabulary == "":
@@ -147,7 +149,7 @@ class TransitionTable(GroupedArrays):
 
     def __setstate__(self, fields: dict[str, Any]) -> None:
         """Take the arrays of a pickle or a copy, which can be written to, as read-only ones again."""
-        fields = {name: fields[name] for name in _FIELDS}
+        fields = {name: fields[name] for name in _FIELDS if name in fields}
         fields["arrays"] = TableArrays(*(type(part)(*map(_read_only, part)) for part in fields["arrays"]))
         self.__dict__.update(fields)
         self.__post_init__()
@@ -388,9 +390,16 @@ class TransitionTable(GroupedArrays):
 
     # -------------------------------------------------------------------------------------------- the file
 
+    def noting(self, unenforced: tuple[Unenforced, ...]) -> TransitionTable:
+        """Return this table, which does not enforce some keywords."""
+        return replace(self, unenforced=unenforced) if unenforced else self
+
     def header(self) -> dict[str, Any]:
         """Return the fields that are no arrays, as a file has them."""
-        return {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
+        fields = {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
+        if not self.unenforced:  # the field is younger than the format
+            del fields["unenforced"]
+        return fields
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to one safetensors file, in full or not at all."""
@@ -410,7 +419,7 @@ class TransitionTable(GroupedArrays):
             raise TableFileError(f"{os.fspath(path)} is not a valid table: {error}") from error
 
 
-_FIELDS = ("arrays", "vocab_size", "eos", "vocabulary", "source", "depth", "common")
+_FIELDS = ("arrays", "vocab_size", "eos", "vocabulary", "source", "depth", "common", "unenforced")
 
 
 def _counts_of_blocks(holds: NDArray[np.bool_]) -> IntArray:
@@ -461,6 +470,16 @@ def _check_scalars(table: TransitionTable) -> None:
         raise TableError(f"the vocabulary is {table.vocabulary}, but vocab_size is {size}")
     if type(table.depth) is not int or not 0 <= table.depth <= MOST_DEPTH:
         raise TableError(f"depth must be an integer from 0 to {MOST_DEPTH:,}, not {table.depth!r}")
+
+
+def _unenforced_of(given: object) -> tuple[Unenforced, ...]:
+    """Return what is not enforced, of a file's lists too. Raises TableError for anything else."""
+    if not isinstance(given, (tuple, list)) or not all(
+        isinstance(each, (tuple, list)) and len(each) == 3 and all(isinstance(part, str) for part in each)
+        for each in given
+    ):
+        raise TableError(f"unenforced must be a list of pointer, keyword and approximation, not {given!r}")
+    return tuple(Unenforced(*each) for each in given)
 
 
 def _as_states(states: ArrayLike, rows: int) -> NDArray[np.int64]:

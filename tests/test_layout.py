@@ -235,6 +235,8 @@ def test_the_public_names_are_these():
         "TaggedText",
         "TransitionTable",
         "Vocabulary",
+        "Unenforced",
+        "UnenforcedWarning",
         "VocabularyMismatchError",
         "compile_choices",
         "compile_grammar",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -11,7 +12,7 @@ from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.network import Network
-from ...errors import ConstraintError, NoTableError
+from ...errors import ConstraintError, NoTableError, Unenforced
 from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
@@ -83,8 +84,14 @@ def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: 
     return start, source_of("grammar", syntax, start, str(depth), vocabulary.names, grammar)
 
 
-def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64) -> Compiled:
-    """Return the table of a grammar that was read; the same errors as `compile_grammar`."""
+def compile_form(
+    form: Grammar, vocabulary: Vocabulary, *, source: str, meter: Meter, depth: int = 64,
+    unenforced: Callable[[], tuple[Unenforced, ...]] = tuple,
+) -> Compiled:  # fmt: skip
+    """Return the table of a grammar that was read; the same errors as `compile_grammar`.
+
+    unenforced: returns what is not enforced of schemas in it.
+    """
     try:
         form, vocabulary = spelt(form, vocabulary)
         form = with_lists(form)
@@ -94,7 +101,7 @@ def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: M
     missing = _missing(network, vocabulary)
     if missing:
         if not network.embeds:
-            return _regular(network, vocabulary, source, meter)
+            return _regular(network, vocabulary, source, meter).noting(unenforced())
         raise ConstraintError(
             f"the vocabulary has no token for the single byte {missing[:1]!r}"
             + (f" and {len(missing) - 1} others" if len(missing) > 1 else "")
@@ -107,7 +114,7 @@ def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: M
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=0, nested=network.embeds,
+        depth=0, nested=network.embeds, unenforced=unenforced,
     )  # fmt: skip
 
 

@@ -269,16 +269,16 @@ class Required(Node):
 
 
 class MemberCount(Node):
-    """Objects of low .. high members, high None for no bound: MemberCount(low, high, path).
+    """Objects of low .. high members, high None for no bound: MemberCount(low, high, place).
 
-    path: of the keyword that says so, for the refusal of what no automaton counts; None where that is not refused.
+    place: of the keyword that says so, which may have to be approximated; None where each count can be kept.
     """
 
     __slots__ = ()
     kind = OBJECT
     low: int = property(lambda self: self.args[0])  # type: ignore[assignment]
     high: int | None = property(lambda self: self.args[1])  # type: ignore[assignment]
-    path: tuple[object, ...] | None = property(lambda self: self.args[2])  # type: ignore[assignment]
+    place: object | None = property(lambda self: self.args[2])
 
 
 class Names(Node):

@@ -23,12 +23,13 @@ from .algebra import (
     Reference,
     all_of,
 )
+from .approximations import Approximations, KeywordPlace
 from .branches import Branches
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Scope, Target
 from .evaluated import Evaluated
 from .literals import check_text, number
-from .source import Json, Key, Path, inexact, pointer, shown
+from .source import Json, Key, Path, pointer, shown
 
 HUGEST = 10**18  # the largest count with a meaning
 _DEEPEST = 24  # levels of members and items; deeper ones become a `Reference`
@@ -65,10 +66,14 @@ class Compiler:
     """One compilation: the documents, and the formulas made of their parts so far."""
 
     def __init__(
-        self, documents: Documents, allow: frozenset[str], meter: Meter, handlers: Mapping[Dialect, Handlers]
+        self,
+        documents: Documents,
+        approximations: Approximations,
+        meter: Meter,
+        handlers: Mapping[Dialect, Handlers],
     ) -> None:
         self.documents = documents
-        self.allow = allow
+        self.approximations = approximations
         self.meter = meter
         self.branches = Branches(meter)
         self.evaluated: dict[tuple[int, Scope, int], Evaluated] = {}  # by place and type of the value
@@ -348,9 +353,9 @@ class KeywordContext:
         what = f'"{keys[0]}" must be' if len(keys) == 1 else f'an entry of "{keys[0]}" must be'
         return SchemaError(f"{what} {expected}, not {shown(value)}", pointer((self.path, *keys)))
 
-    def refused(self, keyword: str, why: str, approximation: str) -> SchemaError:
-        """Return the error for a keyword that cannot be enforced exactly."""
-        return inexact((self.path, keyword), why, approximation)
+    def place(self, keyword: str) -> KeywordPlace:
+        """Return where a keyword of the schema stands, for one that may have to be approximated."""
+        return KeywordPlace((self.path, keyword), self.compiler.approximations)
 
 
 def _is_reference(schema: dict[str, Json], scope: Scope) -> bool:

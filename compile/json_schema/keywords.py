@@ -47,16 +47,14 @@ from .algebra import (
     once_each,
     restrict,
 )
+from .approximations import Approximations, KeywordPlace
 from .branches import Branches
 from .context import ABSENT, KINDS, UNIVERSAL, Compiler, Handler, Handlers, KeywordContext
 from .dialects import DIALECTS, Dialect
 from .documents import Documents, Target
 from .formats import KNOWN, UNSUPPORTED
 from .literals import number, one_of, values_of
-from .source import Json, KeywordPath, SchemaSource, pointer, quoted, read
-
-ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
-"""Keywords that a caller may accept as approximations: where they are not exact, they are not enforced then."""
+from .source import Json, SchemaSource, pointer, quoted, read
 
 NARROWER = {
     "not": "where an undeclared member must fail a test (by not, oneOf or if, over additionalProperties, "
@@ -72,22 +70,22 @@ _MOST_VALUES = 12  # of items with uniqueItems: the automaton remembers which of
 def formula(
     schema: SchemaSource,
     *,
-    allow: frozenset[str] = frozenset(),
+    approximations: Approximations | None = None,
     documents: Mapping[str, SchemaSource] | None = None,
     meter: Meter | None = None,
 ) -> Node:
     """Return the JSON values that a schema describes, as a formula.
 
     schema: a dict, a bool, JSON text or a pydantic model class, of a draft from 4 to 2020-12 as `$schema` says, else
-    2020-12. allow: keywords out of `ALLOWED`. documents: schemas that references may lead to, by URI.
+    2020-12. approximations: what may stay unenforced, and then notes it; None for nothing. documents: schemas that
+    references may lead to, by URI.
 
     Raises SchemaError, with the JSON Pointer, if a part is malformed or cannot be enforced exactly; for some parts only
     when their formula is asked for. Raises BudgetError if the meter runs out.
     """
-    unknown = sorted(set(allow) - ALLOWED)
-    if unknown:
-        raise ValueError(f"allow={unknown!r}: what can be accepted by name is {', '.join(sorted(ALLOWED))}")
-    compiler = Compiler(Documents(read(schema), documents), allow, meter or Budget().begin(), _OFFICIAL)
+    compiler = Compiler(
+        Documents(read(schema), documents), approximations or Approximations(), meter or Budget().begin(), _OFFICIAL
+    )
     root = compiler.documents.root
     return compiler.begin(partial(compiler.enter, Target(root.root, root, ""), ""))
 
@@ -217,9 +215,9 @@ def format_(context: KeywordContext, value: Json) -> Node | None:
     if node is not None:
         return node
     if value in UNSUPPORTED:
-        if "format" in context.compiler.allow or not context.kinds() & STRING:
-            return None
-        raise context.refused("format", f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
+        if context.kinds() & STRING:
+            context.place("format").approximate(f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
+        return None
     return Format(value) if value in KNOWN else None
 
 
@@ -265,8 +263,6 @@ def unique_items(context: KeywordContext, value: Json) -> Node | None:
         return None
     if value is not True:
         raise context.wrong("true or false", "uniqueItems")
-    if "uniqueItems" in context.compiler.allow:
-        return None
     most = context.count("maxItems")
     prefix, others = context.item_schemas()
     entries = [*prefix, others] if most is None or most > len(prefix) else prefix[:most]
@@ -282,7 +278,8 @@ def unique_items(context: KeywordContext, value: Json) -> Node | None:
     ]
     values = values_of(any_of(nodes), _MOST_VALUES)
     if values is None:
-        raise context.refused("uniqueItems", f"its items may have more than {_MOST_VALUES} values", "equal items")
+        context.place("uniqueItems").approximate(f"its items may have more than {_MOST_VALUES} values", "equal items")
+        return None
     return Unique(values)
 
 
@@ -357,9 +354,9 @@ def member_count(context: KeywordContext, _: Json) -> Node | None:
     return all_of(counts) if counts else None
 
 
-def _counting(context: KeywordContext, keyword: str, least: int) -> KeywordPath | None:
-    """Return the path of a keyword that asks for so many members; None if the count is not to be refused."""
-    return None if least < 2 or keyword in context.compiler.allow else (context.path, keyword)
+def _counting(context: KeywordContext, keyword: str, least: int) -> KeywordPlace | None:
+    """Return the place of a keyword that asks for so many members; None if each such count can be kept."""
+    return None if least < 2 else context.place(keyword)
 
 
 def property_names(context: KeywordContext, value: Json) -> Node | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Budget, Meter
 from ...automata.frames_required import frames_required
+from ...errors import Unenforced
 from ...kernels.limits import MOST_DEPTH
 from ...lazy.lazy_table import LazyTable
 from ...lazy.pushdown.lazy_pushdown import FrameRule, LazyPushdown
@@ -28,13 +29,15 @@ from .library import Library, frames
 
 def lazily(
     library: Library, emitted: Callable[[Meter], Emitter], make: Callable[[], TransitionTable], vocabulary: Vocabulary,
-    *, source: str, depth: int, renews: bool, meter: Meter,
+    *, source: str, depth: int, renews: bool, unenforced: Callable[[], tuple[Unenforced, ...]], meter: Meter,
 ) -> LazyTable:  # fmt: skip
     """Return the lazy table of the machine that an emitter writes, whose arrays `make` makes.
 
     emitted: returns the emitter, given a meter. meter: of all that is written at once; later writing has no limit of
     time. renews: whether texts lead to ever more states, so that the machine is written anew once much of the budget is
-    spent. Raises ConstraintError if no text fits into the depth.
+    spent. unenforced: returns what of the schemas is not enforced.
+
+    Raises ConstraintError if no text fits into the depth.
     """
     patient = replace(meter.budget, seconds=math.inf)
 
@@ -53,7 +56,7 @@ def lazily(
     reader = read(meter)
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=reader.depth, renewed=renewed if renews else None,
+        depth=reader.depth, renewed=renewed if renews else None, unenforced=unenforced,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .algebra import AllOf, AnyOf, MemberCount, Node, Not, Required, once_each
-from .source import inexact
 
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 
@@ -31,9 +30,9 @@ def check_counts(node: Node, required: int = 0, seen: set[tuple[Node, int]] | No
     """
     shape = type(node)
     if least_count(node) - required > 1:
-        path = (node.args[0] if shape is Not else node).args[2]
-        if path is not None:
-            raise inexact(path, _TWICE, "that")
+        place = (node.args[0] if shape is Not else node).args[2]
+        if place is not None:
+            place.approximate(_TWICE, "the same key twice as two")
     elif shape is AllOf or shape is AnyOf:
         seen = set() if seen is None else seen
         if (node, required) in seen:

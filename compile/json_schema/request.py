@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...automata.budget import Budget, Meter
-from ...errors import BudgetError, KeepOrder, RegexError, SchemaError
+from ...errors import BudgetError, KeepOrder, RegexError, SchemaError, UnenforcedWarning
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary, checked_depth
+from .approximations import ALL, ALLOWED, Approximations
 from .schema_hash import hash_of
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def compile_json_schema(
     *,
     whitespace: str | tuple[str, str] = "flexible",
     ascii: bool = False,
-    allow: Iterable[str] = (),
+    allow: Iterable[str] | Literal["all"] = (),
     documents: Mapping[str, SchemaSource] | None = None,
     any_order: bool = False,
     depth: int = 64,
@@ -45,7 +47,8 @@ def compile_json_schema(
     whitespace: "flexible" for what json.dumps writes in any indentation, "compact" for none, or the two separators
     that stand between items and after keys, such as (", ", ": ").
     ascii: write characters outside ASCII as escapes, as json.dumps does unless told otherwise.
-    allow: keywords that may be approximated, by name, such as "uniqueItems".
+    allow: keywords that may stay unenforced where they cannot be exact, by name, such as "uniqueItems"; or "all", which
+    warns of each that does. `unenforced` of the table lists them.
     documents: schemas by URI that "$ref" may name; nothing is ever fetched.
     depth: how many recursive schemas may be open inside one another.
     lazy: whether to return a `LazyTable`, whose arrays are only made if something asks for them. A `Matcher` does not:
@@ -63,7 +66,15 @@ def compile_json_schema(
     asked = request(
         schema, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
     )
-    return compile_request(asked, vocabulary, lazy=lazy, budget=budget)
+    made = compile_request(asked, vocabulary, lazy=lazy, budget=budget)
+    warn_of(allow, made)
+    return made
+
+
+def warn_of(allow: object, made: Compiled) -> None:
+    """Warn the caller's caller of what a table does not enforce, if everything was allowed and not by name."""
+    if allow == ALL and made.unenforced:
+        warnings.warn(UnenforcedWarning(made.unenforced), stacklevel=3)
 
 
 class Request(NamedTuple):
@@ -86,7 +97,7 @@ def request(
     *,
     whitespace: str | tuple[str, str] = "flexible",
     ascii: bool = False,
-    allow: Iterable[str] = (),
+    allow: Iterable[str] | Literal["all"] = (),
     documents: Mapping[str, SchemaSource] | None = None,
     any_order: bool = False,
     depth: int = 64,
@@ -125,7 +136,7 @@ def compile_request(
     contents, documents, layout, allowed, any_order, depth, source = asked
     if not isinstance(lazy, bool):
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
-    meter = begin_budget(budget)
+    meter, approximations = begin_budget(budget), Approximations(allowed)
     library = Library.of(vocabulary, layout)
 
     def whole(meter: Meter) -> TransitionTable:
@@ -138,12 +149,14 @@ def compile_request(
 
     try:
         with uncollected(), blaming_order(any_order):
-            root = build(formula(contents, allow=allowed, documents=documents, meter=meter), meter, any_order)
+            root = build(
+                formula(contents, approximations=approximations, documents=documents, meter=meter), meter, any_order
+            )
             if not lazy:
-                return whole(meter)
+                return whole(meter).noting(approximations.found)
             return lazily(
                 library, lambda meter: Emitter((root,), library, meter, depth), make, vocabulary, source=source,
-                depth=depth, renews=any_order, meter=meter,
+                depth=depth, renews=any_order, unenforced=lambda: approximations.found, meter=meter,
             )  # fmt: skip
     except RegexError as error:
         raise wrong_pattern(error, contents) from error
@@ -190,8 +203,10 @@ def _layout(whitespace: object, ascii: object) -> Layout:
     )
 
 
-def _allowed(allow: Iterable[str]) -> frozenset[str]:
+def _allowed(allow: Iterable[str] | Literal["all"]) -> frozenset[str]:
     if isinstance(allow, str):
+        if allow == ALL:
+            return ALLOWED
         raise TypeError(f'allow must be a list of keywords, such as ["{allow}"], not one text')
     words = list(allow) if isinstance(allow, Iterable) else [None]
     if not all(isinstance(word, str) for word in words):

@@ -7,7 +7,7 @@ from collections import Counter
 from decimal import Decimal, DecimalException
 from typing import Any, TypeAlias
 
-from ...errors import AllowKeyword, SchemaError
+from ...errors import SchemaError
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | tuple[Json, ...] | str | int | float | Decimal | bool | None"
 """A JSON value. Fractions that are read from text are Decimal."""
@@ -34,17 +34,6 @@ def pointer(path: Path) -> str:
         keys.extend(reversed(path[1:]))
         path = path[0]
     return path + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
-
-
-def inexact(path: KeywordPath, why: str, approximation: str) -> SchemaError:
-    """Return the error for a keyword, by its path, that cannot be enforced exactly."""
-    keyword = path[1]
-    return SchemaError(
-        f'"{keyword}" cannot be enforced exactly here: {why}',
-        pointer(path),
-        keyword,
-        remedies=[AllowKeyword(keyword, approximation)],
-    )
 
 
 # -------------------------------------------------------------------------------------------------------- reading

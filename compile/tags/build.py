@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ...automata.budget import Budget
 from ...errors import ConstraintError
@@ -12,7 +12,7 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
 from ..grammar.special_tokens import checked_token, spelt
-from ..json_schema.request import Request, request
+from ..json_schema.request import Request, request, warn_of
 from ..json_schema.schema_hash import hash_of
 from .reading import read_tags
 from .tagged_text import TaggedText, plain
@@ -24,7 +24,7 @@ def compile_structural_tag(
     *,
     whitespace: str | tuple[str, str] = "flexible",
     ascii: bool = False,
-    allow: Iterable[str] = (),
+    allow: Iterable[str] | Literal["all"] = (),
     documents: Mapping[str, Any] | None = None,
     any_order: bool = False,
     depth: int = 64,
@@ -71,7 +71,9 @@ def compile_structural_tag(
     from .values import compile_values  # as for schemas: not for those who have none
 
     grammar, marked = spelt(reading.grammar, vocabulary)
-    return compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
+    made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
+    warn_of(allow, made)
+    return made
 
 
 def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:

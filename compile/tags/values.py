@@ -18,7 +18,7 @@ from ...automata.codes import DEAD, KEEP
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.network import Network
-from ...errors import ConstraintError, RegexError, SchemaError
+from ...errors import ConstraintError, RegexError, SchemaError, Unenforced
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import MARKS, Vocabulary
@@ -29,6 +29,7 @@ from ..grammar.form import Grammar
 from ..grammar.network import build as network_of
 from ..grammar.regular import dfa_of
 from ..grammar.special_tokens import VALUE, replaced
+from ..json_schema.approximations import Approximations
 from ..json_schema.build import build
 from ..json_schema.emit import Emitter
 from ..json_schema.keywords import formula
@@ -49,11 +50,21 @@ def compile_values(
     """
     sets = asked.any_order or any(any_order for *_, any_order in schemas)
     with uncollected(), blaming_order(sets):
-        values = [value_of(contents, where, asked, meter, any_order) for contents, where, any_order in schemas]
+        found = [Approximations(asked.allowed, where) for _, where, _ in schemas]
+        values = [
+            value_of(contents, approximations, asked, meter, any_order)
+            for (contents, _, any_order), approximations in zip(schemas, found, strict=True)
+        ]
+
+        def unenforced() -> tuple[Unenforced, ...]:
+            return tuple(each for approximations in found for each in approximations.found)
+
         dfa = _joined(grammar, len(values), meter)
         if dfa is None:
             form = with_rules(grammar, values, asked, meter)
-            return compile_form(form, vocabulary, source=asked.source, depth=asked.depth, meter=meter)
+            return compile_form(
+                form, vocabulary, source=asked.source, depth=asked.depth, meter=meter, unenforced=unenforced
+            )
         layout = replace(asked.layout, after=_behind(dfa, len(values)))
         library = Library.of(vocabulary, layout, meter if layout.after else None)
         named = [where for _, where, _ in schemas]
@@ -69,14 +80,18 @@ def compile_values(
                 return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)
 
         return lazily(
-            library, emitted, make, vocabulary, source=asked.source, depth=asked.depth, renews=sets, meter=meter
+            library, emitted, make, vocabulary, source=asked.source, depth=asked.depth, renews=sets,
+            unenforced=unenforced, meter=meter,
         )  # fmt: skip
 
 
-def value_of(contents: Any, where: str, asked: Request, meter: Meter, any_order: bool = False) -> Value:
+def value_of(
+    contents: Any, approximations: Approximations, asked: Request, meter: Meter, any_order: bool = False
+) -> Value:
     """Return the skeleton of a schema; errors say where in the whole it stands."""
+    where = approximations.within
     try:
-        node = formula(contents, allow=asked.allowed, documents=asked.documents, meter=meter)
+        node = formula(contents, approximations=approximations, documents=asked.documents, meter=meter)
         return build(node, meter, any_order or asked.any_order)
     except SchemaError as error:
         # a document of the caller's is named by its URI

@@ -258,6 +258,7 @@ def test_a_schema_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_p
         assert table.depth == expected.depth
         assert table.accepts([*vocab.encode(text), 0])
         assert f" {table.num_states:,} states, " in printed
+        assert [each.pointer for each in table.unenforced] == ["/properties/tags/uniqueItems"]
         shown = run_well("inspect", tmp_path / "t")
         assert f" {table.num_sites:,} return sites, {int(table.sites.is_leaf.sum()):,} of parts" in shown
         assert f" {table.depth:,} calls may be open at once" in shown

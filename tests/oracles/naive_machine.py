@@ -10,6 +10,7 @@ import numpy as np
 from maskwright.automata.budget import Budget
 from maskwright.automata.codes import CALL, DEAD, KEEP, RETURN
 from maskwright.compile.bind.link import link
+from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.build import build
 from maskwright.compile.json_schema.emit import emit
 from maskwright.compile.json_schema.keywords import formula
@@ -27,7 +28,7 @@ class Bytes:
     def __init__(self, schema: Any, vocabulary: Vocabulary, layout: Layout, allow: Sequence[str] = ()) -> None:
         meter = Budget(seconds=120).begin()
         library = Library.of(vocabulary, layout)
-        node = formula(schema, allow=frozenset(allow), meter=meter)
+        node = formula(schema, approximations=Approximations(allow), meter=meter)
         machine = emit(build(node, meter), library, meter)
         self.table: TransitionTable = link(library, machine, "", 64, meter)
         first, count = library.places.string

@@ -224,6 +224,18 @@ def test_constraints_in_the_form_of_vllm_hold(client, fields, fits):
     assert all(fits(choice.text) for choice in out.choices)
 
 
+def test_what_is_not_enforced_is_said_in_headers(service):
+    fields = {"prompt": "a", "max_tokens": 50, "guided_json": DISTINCT}
+    for more, said in (
+        ({"allow": "all"}, ["/uniqueItems is not enforced: equal items may be written"]),
+        ({"allow": ["uniqueItems", "format"]}, ["/uniqueItems is not enforced: equal items may be written"]),
+        ({"allow": "all", "guided_json": CITY}, []),
+    ):
+        out = post(service, **(fields | more))
+        assert out.status_code == 200
+        assert out.headers.get_list("x-maskwright-warning") == said
+
+
 @pytest.mark.parametrize("constraint", [None, schema_format(CITY)])
 def test_a_stream_says_what_the_whole_says(client, constraint):
     options = {"max_tokens": 40, "seed": 5, "n": 2, "logprobs": True}

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import pickle
 import random
 import re
 import time
@@ -1056,6 +1057,50 @@ def test_small_budgets_end_in_a_budget_error_or_an_answer(limits):
         mw.compile_json_schema(
             {"properties": dict.fromkeys(named(500), INTEGER)}, vocabulary(1000), budget=mw.Budget(**limits)
         )
+
+
+# ------------------------------------------------------------------------------------------- what is not enforced
+
+LOOSE = {
+    "type": "object",
+    "properties": {
+        "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        "few": {"items": {"enum": ["a", "b"]}, "uniqueItems": True},
+        "host": {"type": "string", "format": "idn-hostname"},
+        "more": {"type": "object", "minProperties": 2},
+    },
+}
+NOT_ENFORCED = [
+    ("/properties/tags/uniqueItems", "uniqueItems", "equal items"),
+    ("/properties/host/format", "format", "any string"),
+    ("/properties/more/minProperties", "minProperties", "the same key twice as two"),
+]
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("lazy", [True, False])
+def test_all_that_cannot_be_enforced_may_be_allowed_and_is_listed(lazy, any_order, tmp_path):
+    options = {"lazy": lazy, "any_order": any_order}
+    with pytest.warns(mw.UnenforcedWarning, match="/properties/tags/uniqueItems is not enforced: equal items") as told:
+        table = mw.compile_json_schema(LOOSE, vocabulary(), allow="all", **options)
+    assert told[0].filename == __file__
+    assert sorted(table.unenforced) == sorted(told[0].message.unenforced) == sorted(NOT_ENFORCED)
+    assert takes(table, '{"tags": ["x", "x"], "few": ["a", "b"], "more": {"k": 1, "l": 2}}')
+    assert not takes(table, '{"few": ["a", "a"]}')
+    assert not takes(table, '{"more": {"k": 1}}')
+    named = mw.compile_json_schema(LOOSE, vocabulary(), allow=["minProperties", "uniqueItems", "format"], **options)
+    assert named.unenforced == table.unenforced  # and nothing is said, as each was named
+    whole = table.to_table()
+    whole.save(tmp_path / "t")
+    assert mw.TransitionTable.load(tmp_path / "t").unenforced == table.unenforced == whole.unenforced
+    assert pickle.loads(pickle.dumps(table)).unenforced == whole.unenforced
+
+
+def test_nothing_is_listed_where_all_is_enforced():
+    table = mw.compile_json_schema({"items": {"enum": [1, 2]}, "uniqueItems": True}, vocabulary(), allow="all")
+    assert table.unenforced == table.to_table().unenforced == ()
+    assert not takes(table, "[1, 1]")
+    assert takes(table, "[2, 1]")
 
 
 # ----------------------------------------------------------------------------------------------------------- messages

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import maskwright as mw
 from maskwright.automata.budget import Budget
 from maskwright.compile.json_schema import algebra as a
+from maskwright.compile.json_schema.approximations import ALLOWED, Approximations
 from maskwright.compile.json_schema.disjoint import Disjoint
 from maskwright.compile.json_schema.keywords import formula
 from maskwright.errors import BudgetError, SchemaError
@@ -417,9 +418,20 @@ def test_other_types_are_refused(source):
 
 def test_what_is_accepted_by_name_is_not_enforced():
     schema = {"uniqueItems": True, "properties": {"a": {"format": "idn-hostname"}}}
-    check(schema, [[1, 1], {"a": "-"}], [], allow=frozenset({"uniqueItems", "format"}))
+    found = Approximations({"uniqueItems", "format"}, "/in")
+    check(schema, [[1, 1], {"a": "-"}], [], approximations=found)
+    assert [(each.pointer, each.keyword) for each in found.found] == [
+        ("/in/uniqueItems", "uniqueItems"), ("/in/properties/a/format", "format"),
+    ]  # fmt: skip
     with pytest.raises(ValueError, match=r"allow=\['unique'\]: what can be accepted by name is format, maxProp"):
-        formula(schema, allow=frozenset({"unique"}))
+        Approximations({"unique"})
+
+
+def test_what_can_be_enforced_exactly_is_enforced_though_it_is_accepted_by_name():
+    found = Approximations(ALLOWED)
+    check({"items": {"enum": [1, 2]}, "uniqueItems": True}, [[1, 2]], [[1, 1]], approximations=found)
+    check({"type": "integer", "format": "idn-hostname"}, [1], [], approximations=found)
+    assert found.found == ()
 
 
 BAD = [

@@ -14,6 +14,7 @@ from maskwright.automata.budget import Budget
 from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.form import Grammar, Special
 from maskwright.compile.grammar.special_tokens import VALUE
+from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.values import value_of, with_rules
@@ -32,7 +33,7 @@ GRAMMAR = Grammar({"start": Special(f"{VALUE}0")}, "start")
 def as_rules(schema: Any, vocab: mw.Vocabulary, **options: Any) -> mw.TransitionTable:
     meter = Budget().begin()
     asked = request(schema, **options)
-    form = with_rules(GRAMMAR, [value_of(asked.contents, "", asked, meter)], asked, meter)
+    form = with_rules(GRAMMAR, [value_of(asked.contents, Approximations(), asked, meter)], asked, meter)
     return compile_form(form, vocab, source="rules", meter=meter)
 
 

@@ -16,6 +16,7 @@ from maskwright.compile.bind import link
 from maskwright.compile.grammar import build as grammars
 from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.special_tokens import spelt
+from maskwright.compile.json_schema.approximations import Approximations
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.tags.build import compile_structural_tag
 from maskwright.compile.tags.reading import read_tags
@@ -90,7 +91,10 @@ def by_rules(tag: dict[str, Any], vocab: mw.Vocabulary) -> mw.TransitionTable:
     meter = Budget().begin()
     reading = read_tags(plain(tag), meter)
     asked = request(True, whitespace="compact")
-    values = [value_of(contents, where, asked, meter, any_order) for contents, where, any_order in reading.schemas]
+    values = [
+        value_of(contents, Approximations(within=where), asked, meter, any_order)
+        for contents, where, any_order in reading.schemas
+    ]
     return compile_form(with_rules(reading.grammar, values, asked, meter), vocab, source="rules", meter=meter)
 
 
