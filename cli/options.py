@@ -7,20 +7,20 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import click
 
 from ..automata.budget import Budget
 from ..compile.grammar.notations import Syntax
 from ..compile.json_schema.approximations import ALL, ALLOWED
+from ..compile.json_schema.layout import Whitespace
 from ..kernels.limits import MOST_DEPTH
 from . import drawing
 from .input_files import name_of, read_bytes, read_grammar
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
-Whitespace = Literal["flexible", "compact"]
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FILE_OR_DASH = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -146,12 +146,16 @@ def separators(ctx: click.Context, param: click.Parameter, given: tuple[str, str
     return given
 
 
-whitespace = click.option(
-    "--whitespace",
-    type=click.Choice(get_args(Whitespace)),
-    default="flexible",
-    show_default=True,
-    help='White space of the JSON: "flexible" allows all that json.dumps writes, "compact" none.',
+whitespace, server_whitespace = (
+    click.option(
+        "--whitespace",
+        type=click.Choice(get_args(Whitespace)),
+        default=default,
+        show_default=True,
+        help='White space of the JSON: "flexible" allows all that json.dumps writes in any indentation, "spaced" what '
+        'it writes without one, "compact" none.',
+    )
+    for default in ("flexible", "spaced")
 )
 separator_pair = click.option(
     "--separators",

@@ -9,6 +9,7 @@ import click
 
 from .. import serve as server
 from ..automata.budget import Budget
+from ..compile.json_schema.layout import Whitespace
 from ..runtime.arena.capacity import Capacity
 from ..serve.settings import Access, CacheSettings, Limits, ModelSettings, Settings
 from . import options
@@ -49,7 +50,7 @@ _model_options = options.gathered(
 
 def _limits(
     rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int, compile_threads: int,
-    whitespace: options.Whitespace, separators: tuple[str, str] | None, allow: tuple[str, ...], grace: float,
+    whitespace: Whitespace, separators: tuple[str, str] | None, allow: tuple[str, ...], grace: float,
 ) -> Limits:  # fmt: skip
     return Limits(
         rows=rows, max_queue=max_queue, max_tokens=max_tokens, max_schema_bytes=max_schema_bytes,
@@ -86,7 +87,7 @@ _limit_options = options.gathered(
         "--compile-threads", type=click.IntRange(min=1), default=_USUAL.compile_threads, show_default=True,
         help="Threads that compile constraints.",
     ),
-    options.whitespace,
+    options.server_whitespace,
     options.separator_pair,
     options.allow,
     click.option(

@@ -6,14 +6,14 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 from ..automata.budget import Budget
 from ..compile.json_schema.approximations import ALL, ALLOWED
+from ..compile.json_schema.layout import Whitespace
 from ..errors import ConstraintError
 
 VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
-_WHITESPACE = ("flexible", "compact")
 _LIMITS = ("states", "seconds", "bytes")
 
 
@@ -21,12 +21,12 @@ _LIMITS = ("states", "seconds", "bytes")
 class EngineOptions:
     """How constraints of all requests are compiled.
 
-    whitespace: "flexible" or "compact", of all JSON. allow: keywords of schemas that need not be enforced,
+    whitespace: of all JSON, as for `compile_json_schema`. allow: keywords of schemas that need not be enforced,
     "all" for each that may be named. budget:
     limits of one compilation. cache_directory: where tables are kept on disk too, None for nowhere.
     """
 
-    whitespace: str = "flexible"
+    whitespace: str = "spaced"
     allow: tuple[str, ...] = ()
     budget: Budget = field(default_factory=Budget)
     cache_directory: str | None = None
@@ -63,8 +63,8 @@ def options_of(environment: Mapping[str, str] | None = None) -> EngineOptions:
 
 
 def _whitespace(value: Any) -> str:
-    if value not in _WHITESPACE:
-        raise _wrong(f"whitespace must be one of {', '.join(_WHITESPACE)}, not {value!r}")
+    if value not in get_args(Whitespace):
+        raise _wrong(f"whitespace must be one of {', '.join(get_args(Whitespace))}, not {value!r}")
     return str(value)
 
 

@@ -69,7 +69,7 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer_info: TokenizerInfo) -> None:
         self.tokenizer_info = tokenizer_info
-        self._flexible = EngineConstraints(tokenizer_info.vocabulary, EngineOptions())
+        self._flexible = EngineConstraints(tokenizer_info.vocabulary, EngineOptions(whitespace="flexible"))
         self._compact = EngineConstraints(tokenizer_info.vocabulary, EngineOptions().compact())
 
     def compile_json_schema(

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import Syntax, syntax_of
+from ..compile.json_schema.layout import Whitespace
 from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError
 from ..lazy.lazy_table import Compiled
@@ -29,7 +30,6 @@ Kind = Literal["schema", "regex", "choices", "grammar", "tags", "call", "calls"]
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 """The marks around a call in free text. Hermes and Qwen use them; the convention of another model is unknown."""
 
-SEPARATORS = (", ", ": ")  # of tool calls: with exact separators, the place where arguments begin is certain
 _DOCUMENT = "urn:maskwright:tool:"
 
 
@@ -54,7 +54,7 @@ class Constraint:
     kind: Kind
     source: Any  # a schema, a pattern, a list of texts, a grammar, a structural tag, or a list of `Function`
     param: str  # the field of the request
-    whitespace: Literal["flexible", "compact"] | None = None  # of JSON, if not the server's
+    whitespace: Whitespace | None = None  # of JSON, if not the server's
     allow: tuple[str, ...] = ()  # keywords of its schemas that may stay unenforced
     any_order: bool = False  # whether members of objects may come in any order
     syntax: Syntax | None = None  # of a grammar; None: its text decides
@@ -97,7 +97,7 @@ class Constraint:
             for each in self.source
         ]
         call = {"anyOf": calls}
-        options |= {"whitespace": SEPARATORS, "documents": documents}
+        options |= {"whitespace": "spaced", "documents": documents}
         if self.kind == "calls":
             return cache.compile_structural_tag(_with_calls(call, self.most), **options)
         return cache.compile_json_schema(call, lazy=False, **options)
@@ -106,7 +106,7 @@ class Constraint:
         """Return the functions whose parameters cannot be compiled, and why; of a constraint of another kind, none."""
         found: list[tuple[Function, ConstraintError]] = []
         for each in self.source if self.kind in ("call", "calls") else ():
-            options: dict[str, Any] = {"whitespace": SEPARATORS, "allow": self.allow, "any_order": self.any_order}
+            options: dict[str, Any] = {"whitespace": "spaced", "allow": self.allow, "any_order": self.any_order}
             try:
                 cache.compile_json_schema(each.parameters, budget=budget, **options)
             except ConstraintError as own:

@@ -17,12 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from ..compile.json_schema.layout import Whitespace
 from ..errors import ArenaError, ConstraintError, TableError
 from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
@@ -54,7 +55,7 @@ class SourceQuestion(BaseModel):
 
     kind: str
     source: str
-    whitespace: Literal["flexible", "compact"] | None = None  # of JSON; the server's own if None
+    whitespace: Whitespace | None = None  # of JSON; the server's own if None
     allow: Annotated[list[str], Field(max_length=100)] = []  # keywords that may stay unenforced
 
 

@@ -34,7 +34,7 @@ class Limits:
     budget: Budget = field(default_factory=lambda: Budget(seconds=10.0))  # of one constraint
     grace_seconds: float = 30.0  # to finish answers after the server is told to stop
     stall_seconds: float = 60.0  # of one step, after which the server is not ready
-    whitespace: str | tuple[str, str] = "flexible"  # of JSON
+    whitespace: str | tuple[str, str] = "spaced"  # of JSON: one style wastes no tokens
     allow: tuple[str, ...] = ()  # keywords of schemas that may stay unenforced, for requests that name none
 
 

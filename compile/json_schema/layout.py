@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-MOST_SPACES, MOST_TABS = 64, 16  # of an indentation
+MOST_SPACES, MOST_TABS = 256, 64  # of an indentation: 4 spaces or a tab at each of 64 levels
+SPACED = (", ", ": ")  # separators of json.dumps
+Whitespace: TypeAlias = Literal["flexible", "spaced", "compact"]
 HEX = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 QUOTE, BACKSLASH = 0x22, 0x5C
 COMMA, OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = b",[]{}"

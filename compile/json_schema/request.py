@@ -18,7 +18,7 @@ from .approximations import ALL, ALLOWED, Approximations
 from .schema_hash import hash_of
 
 if TYPE_CHECKING:
-    from .layout import Layout
+    from .layout import Layout, Whitespace
     from .source import Json, Path, Schema, SchemaSource
 
 
@@ -26,7 +26,7 @@ def compile_json_schema(
     schema: SchemaSource,
     vocabulary: Vocabulary,
     *,
-    whitespace: str | tuple[str, str] = "flexible",
+    whitespace: Whitespace | tuple[str, str] = "flexible",
     ascii: bool = False,
     allow: Iterable[str] | Literal["all"] = (),
     documents: Mapping[str, SchemaSource] | None = None,
@@ -44,8 +44,8 @@ def compile_json_schema(
     any_order: members may come in any order instead; declared keys still come at most once, and required ones must.
     Which keys came is part of a state: a `LazyTable` has the states that texts reach, its arrays up to 2^n for n keys.
 
-    whitespace: "flexible" for what json.dumps writes in any indentation, "compact" for none, or the two separators
-    that stand between items and after keys, such as (", ", ": ").
+    whitespace: "flexible" for what json.dumps writes in any indentation, "spaced" for what it writes without one,
+    "compact" for none, or the two separators that stand between items and after keys, such as (",", ": ").
     ascii: write characters outside ASCII as escapes, as json.dumps does unless told otherwise.
     allow: keywords that may stay unenforced where they cannot be exact, by name, such as "uniqueItems"; or "all", which
     warns of each that does. `unenforced` of the table lists them.
@@ -95,7 +95,7 @@ class Request(NamedTuple):
 def request(
     schema: SchemaSource,
     *,
-    whitespace: str | tuple[str, str] = "flexible",
+    whitespace: Whitespace | tuple[str, str] = "flexible",
     ascii: bool = False,
     allow: Iterable[str] | Literal["all"] = (),
     documents: Mapping[str, SchemaSource] | None = None,
@@ -186,12 +186,14 @@ def blaming_order(any_order: bool) -> Iterator[None]:
 
 
 def _layout(whitespace: object, ascii: object) -> Layout:
-    from .layout import Layout
+    from .layout import SPACED, Layout
 
     if not isinstance(ascii, bool):
         raise TypeError(f"ascii must be True or False, not {ascii!r}")
     if whitespace == "flexible":
         return Layout(ascii=ascii)
+    if whitespace == "spaced":
+        return Layout(False, *map(str.encode, SPACED), ascii)
     if whitespace == "compact":
         return Layout(flexible=False, ascii=ascii)
     if isinstance(whitespace, (tuple, list)) and len(whitespace) == 2 and all(isinstance(w, str) for w in whitespace):
@@ -199,7 +201,7 @@ def _layout(whitespace: object, ascii: object) -> Layout:
         if comma.strip(" \t\n\r") == "," and colon.strip(" \t\n\r") == ":":
             return Layout(False, comma.encode(), colon.encode(), ascii)
     raise ValueError(
-        f'whitespace must be "flexible", "compact", or two separators such as (", ", ": "), not {whitespace!r}'
+        f'whitespace must be "flexible", "spaced", "compact", or two separators such as (",", ": "), not {whitespace!r}'
     )
 
 

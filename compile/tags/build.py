@@ -12,6 +12,7 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
 from ..grammar.special_tokens import checked_token, spelt
+from ..json_schema.layout import Whitespace
 from ..json_schema.request import Request, request, warn_of
 from ..json_schema.schema_hash import hash_of
 from .reading import read_tags
@@ -22,7 +23,7 @@ def compile_structural_tag(
     tag: TaggedText | Mapping[str, Any] | str,
     vocabulary: Vocabulary,
     *,
-    whitespace: str | tuple[str, str] = "flexible",
+    whitespace: Whitespace | tuple[str, str] = "flexible",
     ascii: bool = False,
     allow: Iterable[str] | Literal["all"] = (),
     documents: Mapping[str, Any] | None = None,

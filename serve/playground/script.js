@@ -745,7 +745,7 @@ function take(kind, given, text, whitespace = "", allow = "") {
   setKind(kind);
   $("source").value = given;
   $("text").value = text;
-  $("whitespace").value = ["flexible", "compact"].includes(whitespace) ? whitespace : "";
+  $("whitespace").value = ["flexible", "spaced", "compact"].includes(whitespace) ? whitespace : "";
   $("allow").value = allow;
   return compile();
 }

@@ -100,7 +100,7 @@ def test_the_name_is_known_at_once_and_the_backend_is_made_only_where_it_was_tes
     vocab = tokenizer_zoo.byte_level_bpe()[1]
     monkeypatch.setattr(mw.Vocabulary, "from_transformers", lambda tok, size: vocab)
     make = made.registry["maskwright"]
-    assert make(None, None, vocab.size, {vocab.eos}).constraints.options.whitespace == "flexible"
+    assert make(None, None, vocab.size, {vocab.eos}).constraints.options.whitespace == "spaced"
     with pytest.raises(mw.ConstraintError, match="token 50, "):
         make(None, None, vocab.size, {50})
     fakes.sglang(monkeypatch, constrained_json_disable_any_whitespace=True)

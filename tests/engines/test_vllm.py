@@ -196,7 +196,7 @@ def test_options_say_how_constraints_are_compiled():
         ("{", "is no JSON"),
         ("[]", "must be an object"),
         ('{"whitespce": 1}', "has no option 'whitespce'"),
-        ('{"whitespace": "some"}', "flexible, compact"),
+        ('{"whitespace": "some"}', "flexible, spaced, compact"),
         ('{"allow": "uniqueItems"}', "list of keywords"),
         ('{"allow": ["type"]}', "'type' is no keyword"),
         ('{"budget": {"seconds": -1}}', "must be 0 or more"),

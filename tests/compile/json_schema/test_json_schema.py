@@ -1105,7 +1105,7 @@ def test_nothing_is_listed_where_all_is_enforced():
 
 # ----------------------------------------------------------------------------------------------------------- messages
 
-SPACES = 'whitespace must be "flexible", "compact", or two separators such as (", ", ": "), not '
+SPACES = 'whitespace must be "flexible", "spaced", "compact", or two separators such as (",", ": "), not '
 NO_SCHEMA = "a JSON Schema must be a dict, a bool, JSON text or a pydantic model class, not "
 BAD = [
     ({}, {"whitespace": "none"}, ValueError, SPACES + "'none'"),
