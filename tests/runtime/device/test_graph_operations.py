@@ -26,6 +26,7 @@ from maskwright.runtime.host import logits as host_logits
 from maskwright.runtime.host import masks as host_masks
 from maskwright.runtime.host import team as host_team
 from tests.oracles import naive
+from tests.runtime.device.interpreted import run_interpreted
 from tests.strategies.tables import table_of
 
 some = settings(deadline=None, max_examples=50, suppress_health_check=list(HealthCheck))
@@ -563,10 +564,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 def test_the_triton_kernel_writes_what_numpy_says():
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    code = "import tests.runtime.device.test_graph_operations as t; t.check_triton()"
-    path = os.path.dirname(mw.__file__)
-    subprocess.run([sys.executable, "-c", code], env=environment, cwd=path, check=True, timeout=120)
+    run_interpreted("tests.runtime.device.test_graph_operations", "check_triton")
 
 
 def check_triton() -> None:

@@ -6,10 +6,6 @@ same time wait for each other as they should.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +15,7 @@ import maskwright as mw
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.decode.beam import beam_search
 from maskwright.runtime.device.device_table import State
+from tests.runtime.device.interpreted import run_interpreted
 
 
 def test_the_kernel_selects_as_numpy_does():
@@ -35,11 +32,7 @@ def run(check: str) -> None:
     pytest.importorskip("torch")
     if not kernels_are_usable():
         pytest.skip("needs Triton 3.3")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    code = f"import tests.runtime.device.test_sid_step as t; t.{check}()"
-    here = Path(mw.__file__).parent
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, cwd=here, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+    run_interpreted("tests.runtime.device.test_sid_step", check)
 
 
 def kernels_are_usable() -> bool:

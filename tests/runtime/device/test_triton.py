@@ -35,6 +35,7 @@ from tests.runtime.arena.test_arena import SMALL
 from tests.runtime.device import test_graph_operations as graphs
 from tests.runtime.device import test_nested_devices as nested_devices
 from tests.runtime.device import test_nested_operations as nested
+from tests.runtime.device.interpreted import run_interpreted
 
 ARCHITECTURES = (90, *(pytest.param(each, marks=pytest.mark.slow) for each in (80, 100)))  # H100; A100, B200
 FLOATS = ("fp32", "fp16", "bf16")
@@ -80,7 +81,9 @@ def test_a_launch_compiles_a_kernel(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("check", INTERPRETED)
 def test_kernels_do_what_numpy_says(check):
-    run(f"{check}()", TRITON_INTERPRET="1")
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    run_interpreted("tests.runtime.device.test_triton", check)
 
 
 # ------------------------------------------------------------------------------------------------ compiled
