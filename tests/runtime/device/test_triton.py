@@ -197,7 +197,7 @@ def check_launch() -> None:
 
     driver.set_active(Driver())
     masks = torch.zeros(2, 64, dtype=torch.int32)
-    for kind, same in product((torch.float32, torch.float16, torch.bfloat16), (False, True)):
+    for kind, same in ((torch.float32, False), (torch.float16, True), (torch.bfloat16, False)):
         x = torch.zeros(2, 2048, dtype=kind)
         arguments = (masks, x, x, 2048, 64, 64, 2048, 2048)
         made = apply._apply_masks.warmup(*arguments, COLUMNS=apply._COLUMNS, SAME=same, grid=(2, 1))
