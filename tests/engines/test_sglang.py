@@ -31,7 +31,7 @@ def backend(monkeypatch):
     ("kind", "source", "text"),
     [
         ("json", '{"enum": [12, "x"]}', b'"x"'),
-        ("json", "$$ANY$$", b'{"a":1}'),
+        ("json", "$$ANY$$", b'{"a": 1}'),
         ("regex", "[ab]{2}", b"ab"),
         ("ebnf", 'root ::= "(" root ")" | "x"', b"((x))"),
         ("structural_tag", fakes.TAG, b"<f>1</f>"),
