@@ -77,6 +77,7 @@ class Catalogues:
                 self._held[name] = _read(path)
             except (MaskwrightError, OSError) as error:
                 raise ConstraintError(f"catalogues: {name!r}: {error}", argument=VARIABLE) from error
+        self._used: dict[str, NDArray[np.bool_]] = {}
         self._filters: dict[str, tuple[str, SidFilter]] = {}
         for name, (of, path) in options.filters.items():
             try:
@@ -86,6 +87,10 @@ class Catalogues:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def tables(self) -> dict[str, TransitionTable | SortedMatrix]:
+        """Return the tables and sorted matrices by name."""
+        return {name: _table_of(held) for name, held in self._held.items()}
 
     def constraint(self, asked: CatalogueRequest) -> SidConstraint:
         """Return what answers to a request are members of.
@@ -124,9 +129,8 @@ class Catalogues:
                     "this model",
                     argument=VARIABLE,
                 )
-            used = _tokens_of(table)
             for token, what in ends.items():
-                if token < used.size and used[token]:
+                if self.uses(name, token):
                     raise ConstraintError(
                         f"catalogues: {name!r} has token {token} in a semantic ID, and it is {what}, which ends an "
                         "answer: make it with other tokens",
@@ -139,6 +143,13 @@ class Catalogues:
                     "without eos",
                     argument=VARIABLE,
                 )
+
+    def uses(self, name: str, token: int) -> bool:
+        """Return whether any semantic ID of a catalogue has a token. Raises KeyError for a name that there is not."""
+        used = self._used.get(name)
+        if used is None:
+            used = self._used[name] = _tokens_of(_table_of(self._held[name]))
+        return 0 <= token < used.size and bool(used[token])
 
     def _matrix(self, name: str) -> SortedMatrix:
         held = self._held.get(name)

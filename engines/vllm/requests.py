@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
-from ...errors import MaskwrightError
+from ...errors import ConstraintError, MaskwrightError
+from ..catalogues import CATALOGUE, Catalogues, request_of
 from ..constraints import EngineConstraints
 from ..options import VARIABLE
 from ..wording import said
@@ -53,3 +55,56 @@ def check_request(params: SamplingParams, constraints: Callable[[], EngineConstr
         raise VLLMValidationError("it is nested too deeply to be read: make it flatter", parameter=field) from None
     # vLLM refuses a request that names another backend than the engine's: this one says who checked it
     asked._backend, asked._backend_was_auto = BACKEND, True
+
+
+_BESIDE = {
+    "structured_outputs": "is another constraint",
+    "ignore_eos": "keeps an answer from ending",
+    "stop": "may cut an item",
+    "bad_words": "may leave nothing to write",
+    "allowed_token_ids": "may leave nothing to write",
+    "thinking_token_budget": "writes tokens of its own",
+    "trace_decode_token_ids": "writes tokens of its own",
+    "repetition_detection": "may cut an item",
+}
+"""Fields of a request that cannot be kept beside a catalogue, and what each would do."""
+
+
+def check_items(params: SamplingParams, catalogues: Catalogues) -> None:
+    """Raise VLLMValidationError for a request that names a catalogue and cannot be kept to its items, by the field."""
+    try:
+        asked = request_of(params.extra_args)
+        if asked is None:
+            return
+        table = catalogues.constraint(asked)
+    except ConstraintError as error:
+        raise VLLMValidationError(said(error), parameter=error.argument) from error
+    for name, does in _BESIDE.items():
+        value = getattr(params, name)
+        if value is not None and value is not False and value != []:
+            raise VLLMValidationError(f"{name} {does}, and {CATALOGUE} is given: leave one out", parameter=name)
+    stops = [token for token in params.stop_token_ids if catalogues.uses(asked.catalogue, token)]
+    if stops:
+        raise VLLMValidationError(
+            f"token {stops[0]} ends an answer and is in semantic IDs of {asked.catalogue!r}: take it out of "
+            "stop_token_ids",
+            parameter="stop_token_ids",
+        )
+    if any(not math.isfinite(bias) for bias in (params.logit_bias or {}).values()):
+        raise VLLMValidationError(
+            "logit_bias may leave nothing to write unless it is finite: use maskwright_deny or a filter",
+            parameter="logit_bias",
+        )
+    shortest = table.min_length
+    if params.max_tokens is not None and params.max_tokens < shortest:
+        raise VLLMValidationError(
+            f"max_tokens={params.max_tokens} is less than an item of {asked.catalogue!r} takes, {shortest}",
+            parameter="max_tokens",
+            value=params.max_tokens,
+        )
+    if params.min_tokens > shortest:
+        raise VLLMValidationError(
+            f"min_tokens={params.min_tokens} is more than an item of {asked.catalogue!r} may have, {shortest}",
+            parameter="min_tokens",
+            value=params.min_tokens,
+        )
