@@ -7,7 +7,7 @@ of all are chosen from those. What is before the cut is the full softmax of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...errors import ConstraintError
 from ...runtime import torch_ops
 from ...runtime.decode import Beams
 from ...runtime.decode import beam_search as search
 from ...runtime.decode.continuation import start_of, table_of
-
-MOST_TOKENS = 128
-"""The most tokens that one request of vLLM may ask log-probabilities of; a beam that has more takes several."""
-
-Scores = Callable[[list[list[int]], list[list[int]]], list[Sequence[float]]]
-"""scores(texts, tokens) -> for each text, the log-probability of each of its tokens to come next."""
+from .scores import MOST_TOKENS, Scores
 
 
 def beam_search(
@@ -105,40 +99,3 @@ def _log_probs(scores: Scores, texts: list[list[int]], allowed: NDArray[np.bool_
     has_rest = ~allowed.all(axis=1) & (left > 0)
     out[has_rest, other[has_rest]] = np.log(left[has_rest])
     return out
-
-
-# --------------------------------------------------------------------------------------------------- who is asked
-
-
-def engine_scores(llm: Any) -> Scores:
-    """Return what asks a `vllm.LLM` in this process.
-
-    Raises ConstraintError if it was told to return logits in place of log-probabilities.
-    """
-    from vllm import SamplingParams
-
-    mode = llm.llm_engine.vllm_config.model_config.logprobs_mode
-    if not mode.endswith("_logprobs"):
-        raise ConstraintError(
-            f"must be raw_logprobs or processed_logprobs for beam search, not {mode}", argument="logprobs_mode"
-        )
-
-    def scores(texts: list[list[int]], tokens: list[list[int]]) -> list[Sequence[float]]:
-        params = [
-            SamplingParams(
-                max_tokens=1, temperature=0.0, logprob_token_ids=asked, flat_logprobs=True, detokenize=False
-            )
-            for asked in tokens
-        ]
-        found = llm.generate([{"prompt_token_ids": text} for text in texts], params, use_tqdm=False)
-        return [_asked_for(each.outputs[0].logprobs, asked) for each, asked in zip(found, tokens, strict=True)]
-
-    return scores
-
-
-def _asked_for(given: Any, asked: list[int]) -> Sequence[float]:
-    """Return the log-probabilities that were asked for: vLLM puts the drawn token's first, and fills rows up behind."""
-    if list(given.token_ids[1 : 1 + len(asked)]) != asked:
-        raise RuntimeError(f"vLLM returned log-probabilities of {given.token_ids[:9]}.., and was asked for {asked[:8]}..")
-    values: Sequence[float] = given.logprobs[1 : 1 + len(asked)]
-    return values

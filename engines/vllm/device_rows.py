@@ -185,8 +185,11 @@ class DeviceRows:
 
         Lost are rows behind a draft that is not allowed: they are thrown away with it.
         """
-        remaining = (self._limit[slot] - context.pos.long() - 1).clamp(min=0) if placed.counts else None
-        masked = torch_ops.mask_logits(placed.dev, logits, state, remaining)
+        remaining = None
         ends = torch_ops.accepting(placed.dev, state) | (state.node == placed.dead.node)
+        if placed.counts:
+            remaining = (self._limit[slot] - context.pos.long() - 1).clamp(min=0)
+            ends |= torch_ops.distance(placed.dev, state) > remaining
+        masked = torch_ops.mask_logits(placed.dev, logits, state, remaining)
         masked[:, self._end] = torch.where(ends, logits[:, self._end], -torch.inf)
         return masked

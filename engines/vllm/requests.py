@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
@@ -11,7 +11,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from ...errors import ConstraintError, MaskwrightError
-from ..catalogues import CATALOGUE, Catalogues, request_of
+from ..catalogues import CATALOGUE, PREFIX, Catalogues, request_of
 from ..constraints import EngineConstraints
 from ..options import VARIABLE
 from ..wording import said
@@ -56,6 +56,9 @@ def check_request(params: SamplingParams, constraints: Callable[[], EngineConstr
     # vLLM refuses a request that names another backend than the engine's: this one says who checked it
     asked._backend, asked._backend_was_auto = BACKEND, True
 
+
+PROCESSOR = "maskwright.engines.vllm.logits_processor:CatalogueProcessor"
+"""How vLLM is told of the logits processor."""
 
 _BESIDE = {
     "structured_outputs": "is another constraint",
@@ -107,4 +110,30 @@ def check_items(params: SamplingParams, catalogues: Catalogues) -> None:
             f"min_tokens={params.min_tokens} is more than an item of {asked.catalogue!r} may have, {shortest}",
             parameter="min_tokens",
             value=params.min_tokens,
+        )
+
+
+def check_processor(params: SamplingParams, processors: Sequence[str | type] | None) -> None:
+    """Raise VLLMValidationError for a request that names a catalogue where nothing reads it.
+
+    processors: those of the engine, by name or as classes.
+    """
+    loaded = [each if isinstance(each, str) else f"{each.__module__}:{each.__qualname__}" for each in processors or ()]
+    own = [name for name in params.extra_args or () if name.startswith(PREFIX)]
+    if own and PROCESSOR not in loaded:
+        raise VLLMValidationError(
+            f"{own[0]} needs a logits processor: the operator starts vLLM with --logits-processors {PROCESSOR}",
+            parameter=own[0],
+        )
+
+
+def check_beam_search(request: Any) -> None:
+    """Raise VLLMValidationError for a beam search over HTTP with a constraint, which vLLM would leave out."""
+    own = [name for name in request.vllm_xargs or () if name.startswith(PREFIX)]
+    if own or request.extract_structured_outputs() is not None:
+        field = own[0] if own else "structured_outputs"
+        raise VLLMValidationError(
+            f"vLLM's beam search over HTTP keeps to no constraint: leave out use_beam_search or {field}; "
+            "maskwright.engines.vllm.beam_search searches a catalogue exactly",
+            parameter="use_beam_search",
         )
