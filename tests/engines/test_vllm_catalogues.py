@@ -368,3 +368,29 @@ def test_what_nothing_would_keep_to_is_refused_by_the_plugin(monkeypatch):
         for asked in (kind({"maskwright_catalogue": "a"}), kind(None, object())):
             with pytest.raises(fakes.ValidationError, match="keeps to no constraint"):
                 asked.to_beam_search_params(3, {})
+
+
+def test_the_second_runner_is_never_made_to_wait_for_values(engine):
+    """Fake tensors have no values: whatever reads one raises."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    slots = Slots(3)
+    processor = engine[1].CatalogueProcessor(config(2), slots)
+    for slot, name in enumerate(("filter", "loose", "free")):
+        request = Request(random.Random(0))
+        request.written = []
+        slots.fill(slot, request)
+        processor.add_request(slot, fakes.ItemParams(ASKED[name][0], EOS))
+    processor.apply_staged_writes()
+    rows = [(0, 0, 5, 3), (1, 0, 5, 3), (1, 1, 6, 3), (2, 0, 5, 3)]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        given = context(rows, [0, 1, 2])
+        given.idx_mapping_np = np.arange(3)
+        faked = processor.rows
+        for placed in faked.placed:
+            placed.states = tuple(map(mode.from_tensor, placed.states))
+        for name in ("_of", "_base", "_limit"):
+            setattr(faked, name, mode.from_tensor(getattr(faked, name)))
+        found = processor.apply(torch.zeros(4, V + 3), given)
+    assert found.shape == (4, V + 3)
+    assert type(found).__name__ == "FakeTensor"
