@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from ..automata.budget import Budget
 from ..compile.json_schema.approximations import ALL, ALLOWED
@@ -17,19 +17,29 @@ VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"
 _LIMITS = ("states", "seconds", "bytes")
 
 
+class FilterFile(NamedTuple):
+    """Where a filter is: a file of booleans, one for each item of a catalogue in the order of its input."""
+
+    catalogue: str  # by name
+    keep: str  # path of a .npy file
+
+
 @dataclass(frozen=True)
 class EngineOptions:
-    """How constraints of all requests are compiled.
+    """How constraints of all requests are compiled, and which catalogues there are.
 
-    whitespace: of all JSON, as for `compile_json_schema`. allow: keywords of schemas that need not be enforced,
-    "all" for each that may be named. budget:
-    limits of one compilation. cache_directory: where tables are kept on disk too, None for nowhere.
+    whitespace: of all JSON, as for `compile_json_schema`. allow: keywords of schemas that need not be enforced, "all"
+    for each that may be named. budget: limits of one compilation. cache_directory: where tables are kept on disk too,
+    None for nowhere. catalogues: files of semantic IDs, and filters: those of their items, by the names that requests
+    use.
     """
 
     whitespace: str = "spaced"
     allow: tuple[str, ...] = ()
     budget: Budget = field(default_factory=Budget)
     cache_directory: str | None = None
+    catalogues: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, FilterFile] = field(default_factory=dict)
 
     def compact(self) -> EngineOptions:
         """Return these options with no whitespace in JSON."""
@@ -55,6 +65,7 @@ def options_of(environment: Mapping[str, str] | None = None) -> EngineOptions:
         raise _wrong(f"must be an object, not {text[:40]}")
     known: dict[str, Callable[[Any], Any]] = {
         "whitespace": _whitespace, "allow": _allow, "budget": _budget, "cache_directory": _directory,
+        "catalogues": _catalogues, "filters": _filters,
     }  # fmt: skip
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -92,6 +103,22 @@ def _directory(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _wrong(f"cache_directory must be a path, not {value!r}")
     return value
+
+
+def _catalogues(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(path, str) and path for path in value.values()):
+        raise _wrong(f"catalogues must be an object of paths by name, not {value!r}")
+    return value
+
+
+def _filters(value: Any) -> dict[str, FilterFile]:
+    fields = set(FilterFile._fields)
+    if not isinstance(value, dict) or not all(
+        isinstance(each, dict) and set(each) == fields and all(isinstance(part, str) and part for part in each.values())
+        for each in value.values()
+    ):
+        raise _wrong(f'filters must be an object of {{"catalogue": name, "keep": path}} by name, not {value!r}')
+    return {name: FilterFile(**each) for name, each in value.items()}
 
 
 def _wrong(message: str) -> ConstraintError:

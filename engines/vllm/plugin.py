@@ -1,7 +1,8 @@
 """The entry point of vLLM's plugins: maskwright in place of the backends that vLLM chooses among.
 
 vLLM 0.32 has no registry of backends. Three functions of its own name them: what makes the manager of structured
-outputs, what checks a request, and what prepares beam search in-process. This replaces all three, or none.
+outputs, what checks a request, and what prepares beam search in-process. Over HTTP its beam search leaves constraints
+out without a word: two more functions refuse that. This replaces all five, or none.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def register() -> None:
         return
     check_version("vLLM", vllm.__version__, _INSTEAD)
     from vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.sampling_params import SamplingParams
     from vllm.v1.structured_output import StructuredOutputManager
 
@@ -45,6 +48,10 @@ def register() -> None:
         (
             BeamSearchOfflineMixin, "_init_beam_search_structured_output", ("self", "structured_outputs", "tokenizer"),
             made.beam_search,
+        ),
+        *(
+            (request, "to_beam_search_params", ("self", "max_tokens", "default_sampling_params"), made.beam_params)
+            for request in (CompletionRequest, ChatCompletionRequest)
         ),
     ]  # fmt: skip
     originals: list[Any] = [getattr(owner, name, None) for owner, name, _, _ in replaced]

@@ -1,4 +1,4 @@
-"""What stands in place of three functions of vLLM, and the constraints that they share in a process."""
+"""What stands in place of five functions of vLLM, and the constraints that they share in a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..constraints import EngineConstraints
 from ..options import options_of
 from .backend import MaskwrightBackend
-from .requests import check_request
+from .requests import check_beam_search, check_processor, check_request
 
 
 class Replacements:
@@ -58,6 +58,7 @@ class Replacements:
         def _validate_structured_outputs(
             params: SamplingParams, model_config: Any, structured_outputs_config: Any, tokenizer: Any
         ) -> None:
+            check_processor(params, model_config.logits_processors)
             if structured_outputs_config is None or params.structured_outputs is None:
                 return
             if tokenizer is None:
@@ -81,6 +82,15 @@ class Replacements:
             return backend, get_structured_output_key(structured_outputs), backend.allocate_token_bitmask(1)
 
         return _init_beam_search_structured_output
+
+    def beam_params(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what makes the parameters of a beam search over HTTP, and refuses constraints, which it would drop."""
+
+        def to_beam_search_params(request: Any, max_tokens: int, default_sampling_params: Any = None) -> Any:
+            check_beam_search(request)
+            return original(request, max_tokens, default_sampling_params)
+
+        return to_beam_search_params
 
 
 def _check_config(vllm_config: VllmConfig) -> None:

@@ -87,7 +87,10 @@ def key_of(asked: Asked) -> tuple[Options, str]:
 class Params:
     """vLLM's `SamplingParams`."""
 
-    def __init__(self, structured_outputs: Any = None, stops: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, structured_outputs: Any = None, stops: tuple[int, ...] = (), extra_args: dict[str, Any] | None = None
+    ) -> None:
+        self.extra_args = extra_args
         self.structured_outputs, self.all_stop_token_ids = structured_outputs, set(stops)
 
     def _validate_structured_outputs(self, model_config: Any, structured_outputs_config: Any, tokenizer: Any) -> None:
@@ -108,6 +111,49 @@ class BeamSearch:
         raise AssertionError("this is vLLM's own")
 
 
+class ItemParams(types.SimpleNamespace):
+    """What of vLLM's `SamplingParams` matters to a request that names a catalogue."""
+
+    def __init__(self, extra_args: dict[str, Any] | None, end: int | None = None, **given: Any) -> None:
+        fields = {
+            "max_tokens": 16, "min_tokens": 0, "structured_outputs": None, "ignore_eos": False, "stop": [],
+            "stop_token_ids": [], "bad_words": [], "allowed_token_ids": None, "thinking_token_budget": None,
+            "trace_decode_token_ids": None, "repetition_detection": None, "logit_bias": None,
+        }  # fmt: skip
+        super().__init__(extra_args=extra_args, eos_token_id=end, **fields | given)
+
+
+class HttpRequest:
+    """vLLM's requests over HTTP, which its beam search makes parameters of."""
+
+    def __init__(self, vllm_xargs: dict[str, Any] | None = None, structured_outputs: Any = None) -> None:
+        self.vllm_xargs, self.structured_outputs = vllm_xargs, structured_outputs
+
+    def extract_structured_outputs(self) -> Any:
+        return self.structured_outputs
+
+    def to_beam_search_params(self, max_tokens: int, default_sampling_params: Any = None) -> Any:
+        return max_tokens, default_sampling_params
+
+
+def process_dict_updates(entries: dict[int, Any], update: Any, new: Any) -> None:
+    """Do what vLLM's function of this name does: those that were added, then removed, then moved."""
+    if update is None:
+        return
+    for index, *given in update.added:
+        entries.pop(index, None)
+        if (made := new(*given)) is not None:
+            entries[index] = made
+    for index in update.removed:
+        entries.pop(index, None)
+    for a, b, swaps in update.moved:
+        of_a, of_b = entries.pop(a, None), entries.pop(b, None)
+        if of_a is not None:
+            entries[b] = of_a
+        if of_b is not None and swaps:
+            entries[a] = of_b
+
+
 def vllm(
     monkeypatch: pytest.MonkeyPatch, version: str = "0.32.0", plugins: list[str] | None = None
 ) -> types.SimpleNamespace:
@@ -115,6 +161,8 @@ def vllm(
     made = types.SimpleNamespace(
         Params=type("Params", (Params,), dict(vars(Params))), Manager=type("Manager", (), dict(vars(Manager))),
         BeamSearch=type("BeamSearch", (), dict(vars(BeamSearch))),
+        Completion=type("Completion", (HttpRequest,), dict(vars(HttpRequest))),
+        Chat=type("Chat", (HttpRequest,), dict(vars(HttpRequest))), tokenizer=types.SimpleNamespace(eos_token_id=1),
     )  # fmt: skip
     log = types.SimpleNamespace(info=lambda *_: None)
     envs = put(monkeypatch, "vllm.envs", VLLM_PLUGINS=plugins)
@@ -130,7 +178,19 @@ def vllm(
         StructuredOutputGrammar=type("StructuredOutputGrammar", (), {}), StructuredOutputOptions=Options,
     )  # fmt: skip
     put(monkeypatch, "vllm.entrypoints.generate.beam_search.offline", BeamSearchOfflineMixin=made.BeamSearch)
-    forget(monkeypatch, *(f"maskwright.engines.vllm.{name}" for name in ("backend", "requests", "replacements")))
+    put(monkeypatch, "vllm.entrypoints.openai.completion.protocol", CompletionRequest=made.Completion)
+    put(monkeypatch, "vllm.entrypoints.openai.chat_completion.protocol", ChatCompletionRequest=made.Chat)
+    put(monkeypatch, "vllm.tokenizers", cached_tokenizer_from_config=lambda model_config: made.tokenizer)
+    put(
+        monkeypatch, "vllm.v1.sample.logits_processor", LogitsProcessor=type("LogitsProcessor", (), {}),
+        process_dict_updates=process_dict_updates,
+    )  # fmt: skip
+    put(
+        monkeypatch, "vllm.v1.worker.gpu.sample.logits_processor",
+        LogitsProcessor=type("LogitsProcessorV2", (), {}),
+    )  # fmt: skip
+    names = ("backend", "requests", "replacements", "logits_processor", "host_rows", "device_rows")
+    forget(monkeypatch, *(f"maskwright.engines.vllm.{name}" for name in names))
     return made
 
 

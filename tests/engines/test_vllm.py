@@ -91,7 +91,9 @@ def test_a_stop_token_that_is_text_is_refused_by_name(backend):
 
 
 def config(backend: str = "auto", tokenizer: object = None) -> types.SimpleNamespace:
-    model = types.SimpleNamespace(get_vocab_size=lambda: 610, skip_tokenizer_init=False, is_diffusion=False)
+    model = types.SimpleNamespace(
+        get_vocab_size=lambda: 610, skip_tokenizer_init=False, is_diffusion=False, logits_processors=None
+    )
     asked = types.SimpleNamespace(backend=backend)
     return types.SimpleNamespace(structured_outputs_config=asked, model_config=model, tokenizer=tokenizer)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
+
+import maskwright as mw
 
 HERE = Path(__file__).parent
 ROWS = 64
@@ -56,20 +60,27 @@ def model(tmp_path_factory) -> Path:
     return folder
 
 
+def run(program: str, *given: Path, options: str = "", **environment: str) -> dict:
+    """Run a program beside this file with an engine of its own; return what it wrote into the last path given."""
+    paths = [str(HERE.parent / "stand_ins"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    known = {
+        **os.environ, "VLLM_PLUGINS": "maskwright", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "PYTHONPATH": os.pathsep.join(paths), **environment,
+    }  # fmt: skip
+    known.pop("MASKWRIGHT_ENGINE_OPTIONS", None)
+    known |= {"MASKWRIGHT_ENGINE_OPTIONS": options} if options else {}
+    command = [sys.executable, str(HERE / program), *map(str, given)]
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(given[-1].read_text())
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_every_answer_ends_and_keeps_to_its_schema_and_faults_are_the_clients(engine, model, tmp_path):
     pytest.importorskip(engine)
     asked, out = tmp_path / "schemas.json", tmp_path / "out.json"
     asked.write_text(json.dumps(schemas()))
-    environment = {
-        **os.environ, "VLLM_PLUGINS": "maskwright", "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "PYTHONPATH": str(HERE.parent / "stand_ins"),
-    }  # fmt: skip
-    environment.pop("MASKWRIGHT_ENGINE_OPTIONS", None)
-    program = [sys.executable, str(HERE / f"run_{engine}.py"), str(model), str(asked), str(out)]
-    run = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=900)
-    assert run.returncode == 0, run.stderr[-4000:]
-    told = json.loads(out.read_text())
+    told = run(f"run_{engine}.py", model, asked, out)
     assert len(told["answers"]) == 2 * ROWS
     for (text, reason), schema in zip(told["answers"], schemas() * 2, strict=True):
         assert reason == "stop"
@@ -77,3 +88,41 @@ def test_every_answer_ends_and_keeps_to_its_schema_and_faults_are_the_clients(en
     assert {name: answer[1] for name, answer in told["others"].items()} == dict.fromkeys(told["others"], "stop")
     assert told["others"]["regex"][0][4] == "-"
     assert "/properties/a/type" in told["error"]
+
+
+def test_vllm_keeps_to_catalogues_beside_other_constraints_and_searches_them_exactly(model, tmp_path):
+    pytest.importorskip("vllm")
+    asked, out = tmp_path / "schemas.json", tmp_path / "out.json"
+    asked.write_text(json.dumps(schemas()))
+    rng = np.random.default_rng(0)
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    sids, keep = rng.integers(0, 200, (5000, 3)) + np.array([300, 500, 700]), rng.random(5000) < 0.2
+    mw.Catalogue.of(sids, np.arange(5000), vocab_size=size, kind="matrix").save(tmp_path / "items")
+    mw.compile_sids(sids, vocab_size=size).save(tmp_path / "table")
+    np.save(tmp_path / "keep.npy", keep)
+    options = {
+        "catalogues": {name: str(tmp_path / name) for name in ("items", "table")},
+        "filters": {"kept": {"catalogue": "items", "keep": str(tmp_path / "keep.npy")}},
+    }
+    told = run("run_vllm_catalogues.py", model, asked, out, options=json.dumps(options))
+    there = set(map(tuple, sids.tolist()))
+    kept = set(map(tuple, sids[keep & (np.arange(5000) > 2)].tolist()))
+    assert told["cancelled"] > 3
+    assert sum(name.startswith(("sid", "filter", "table")) for name in told["preempted"]) > 3
+    assert len(told["answers"]) + told["cancelled"] == 96
+    for name, (tokens, reason) in told["answers"].items():
+        (kind, number), text = name.split(), told["texts"][name]
+        if kind == "json":
+            jsonschema.validate(json.loads(text), schemas()[int(number) % 64])
+        elif kind == "regex":
+            assert re.fullmatch("[0-9]{4}-[0-9]{2}", text)
+        elif kind != "free":
+            assert tuple(tokens[:3]) in (kept if kind == "filter" else there)
+            assert tokens[3:] == ([1] if reason == "stop" else [])
+    assert told["left"] == 0
+    assert "names 'no'" in told["errors"]["name"]
+    assert "takes, 3" in told["errors"]["length"]
+    assert told["empty"] == [1]
+    for name, (distinct, by_rank, by_sequence) in told["beams"].items():
+        assert distinct == int(name.split()[0])
+        assert max(by_rank, by_sequence) < 1e-5  # from the exact search, and from the model on each sequence
