@@ -33,8 +33,8 @@ class _Waiting(NamedTuple):
 class _Search:
     """The beams of one request: their constraint, their states, and how many tokens they have."""
 
-    def __init__(self, dev: Any, eos: int | None, filler: int) -> None:
-        self.dev, self.eos, self.filler = dev, eos, filler
+    def __init__(self, dev: Any, filler: int) -> None:
+        self.dev, self.filler = dev, filler
         self.state, self.depth = torch_ops.start(dev, 1), 0
 
     def candidates(self, logits: Sequence[Tensor], width: int) -> tuple[Tensor, Tensor]:
@@ -116,32 +116,43 @@ class CatalogueBeams:
         try:
             constraint = self._catalogues.constraint(asked)
             stops = coordinator._collect_stop_token_ids(req, params)
-            self._check_stops(asked.catalogue, constraint, stops)
-            most = _most_tokens(asked.catalogue, constraint, params.max_new_tokens)
+            length = self._checked_length(asked.catalogue, constraint, stops, params.max_new_tokens)
         except ConstraintError as error:
             return said(error)
-        params.max_new_tokens = most
+        params.max_new_tokens = length
         refused = original(coordinator, req, recv_req)
         if refused is not None:
             return refused
-        if req.beam_group.max_new_tokens < most:
+        if req.beam_group.max_new_tokens < length:
             coordinator.retire_group(req)
-            return f"the context has room for {req.beam_group.max_new_tokens} more tokens, and an item takes {most}"
+            return f"the context has room for {req.beam_group.max_new_tokens} more tokens, and an item takes {length}"
         filler = next(token for token in range(len(stops) + 1) if token not in stops)
-        req.beam_group.of_maskwright = _Search(self._dev(constraint), constraint.eos, filler)
+        req.beam_group.of_maskwright = _Search(self._dev(constraint), filler)
         return None
 
-    def _check_stops(self, name: str, constraint: SidConstraint, stops: Sequence[int]) -> None:
-        """Raise ConstraintError for tokens at which SGLang would end beams in the middle, or would not at their end."""
+    def _checked_length(self, name: str, constraint: SidConstraint, stops: Sequence[int], most: int | None) -> int:
+        """Return how many tokens each item has. Raises ConstraintError where a request would cut items, or lose some.
+
+        most: the tokens of a beam, as the request has it. SGLang takes an end only as long as fewer than W beams
+        without one score better, so it would lose items that end by a token.
+        """
         assert self._catalogues is not None
-        inside = [token for token in stops if token != constraint.eos and self._catalogues.uses(name, token)]
+        length = constraint.fixed_length
+        if length is None or constraint.eos is not None:
+            raise ConstraintError(
+                f"{name!r} has items that end by a token, or that begin with others, of which SGLang's beam search "
+                "loses some: the server's operator makes it of semantic IDs of one length, without eos",
+                argument=CATALOGUE,
+            )
+        inside = [token for token in stops if self._catalogues.uses(name, token)]
         if inside:
             raise ConstraintError(
                 f"token {inside[0]} ends an answer and is in semantic IDs of {name!r}: take it out",
                 argument="stop_token_ids",
             )
-        if constraint.eos is not None and constraint.eos not in stops:
-            raise ConstraintError(f"keeps items of {name!r} from ending: leave it out", argument="ignore_eos")
+        if most is not None and most < length:
+            raise ConstraintError(f"is {most}, and an item of {name!r} takes {length}", argument="max_new_tokens")
+        return int(length)
 
     def _dev(self, constraint: SidConstraint) -> Any:
         if isinstance(constraint, SidFilter):
@@ -171,12 +182,8 @@ class CatalogueBeams:
 
     def finish(self, original: Callable[..., None], coordinator: Any, group: Any) -> None:
         """End a request without the beams that found no item; with none left, by an error."""
-        search = getattr(group, "of_maskwright", None)
-        if search is not None:
+        if hasattr(group, "of_maskwright"):
             group.completed = [beam for beam in group.completed if beam.cum_logprob > -float("inf")]
-            for beam in group.completed:
-                if beam.leaf.token == search.eos:
-                    beam.matched_token = search.eos
             if not group.completed:
                 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
@@ -184,18 +191,3 @@ class CatalogueBeams:
                 coordinator._abort_group(group)
                 return
         original(coordinator, group)
-
-
-def _most_tokens(name: str, constraint: SidConstraint, asked: int | None) -> int:
-    """Return how many tokens an item may take, its end among them. Raises ConstraintError if a request has fewer."""
-    longest = constraint.max_length
-    if longest is None or (constraint.eos is None and constraint.fixed_length is None):
-        raise ConstraintError(
-            f"{name!r} has items that begin with others, and no token that ends one: the server's operator makes it "
-            "with eos",
-            argument=CATALOGUE,
-        )
-    most = int(longest) + (constraint.eos is not None)
-    if asked is not None and asked < most:
-        raise ConstraintError(f"is {asked}, and an item of {name!r} takes {most}", argument="max_new_tokens")
-    return most
