@@ -126,3 +126,33 @@ def test_vllm_keeps_to_catalogues_beside_other_constraints_and_searches_them_exa
     for name, (distinct, by_rank, by_sequence) in told["beams"].items():
         assert distinct == int(name.split()[0])
         assert max(by_rank, by_sequence) < 1e-5  # from the exact search, and from the model on each sequence
+
+
+def test_sglang_searches_catalogues_exactly_beside_other_requests(model, tmp_path):
+    pytest.importorskip("sglang")
+    rng = np.random.default_rng(0)
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    sids, keep = rng.integers(0, 200, (100_000, 4)) + np.array([200, 400, 600, 800]), rng.random(100_000) < 0.1
+    mw.Catalogue.of(sids, np.arange(len(sids)), vocab_size=size, kind="matrix").save(tmp_path / "items")
+    mw.compile_sids(sids, vocab_size=size).save(tmp_path / "table")
+    np.save(tmp_path / "keep.npy", keep)
+    options = {
+        "catalogues": {name: str(tmp_path / name) for name in ("items", "table")},
+        "filters": {"kept": {"catalogue": "items", "keep": str(tmp_path / "keep.npy")}},
+    }
+    told = run("run_sglang_catalogues.py", model, tmp_path / "out.json", options=json.dumps(options))
+    there = set(map(tuple, sids.tolist()))
+    kept = set(map(tuple, sids[keep & (np.arange(len(sids)) > 2)].tolist()))
+    assert len(told["beams"]) == 12
+    for name, (tokens, exact, worst) in told["beams"].items():
+        kind, width, _ = name.split()
+        assert len(set(map(tuple, tokens))) == len(tokens) == int(width)
+        assert set(map(tuple, tokens)) <= (kept if kind == "kept" else there)
+        if kind != "kept":
+            assert set(map(tuple, tokens)) == set(map(tuple, exact))
+            assert worst < 1e-5
+    assert "names 'no'" in told["errors"]["name"]
+    assert "beam_width of 2 or more" in told["errors"]["beams"]
+    assert "takes 4" in told["errors"]["length"]
+    assert told["free"] == 4
+    assert re.fullmatch("[0-9]{3}", told["text"])
