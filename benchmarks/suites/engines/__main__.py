@@ -211,12 +211,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for part in given.parts:
             results[part] = PARTS[part](given.python, Path(folder), given.data)
-    results |= {"machine": machine()}
-    if "rows" in given.parts:
-        results["data"] = given.data.name if given.data else "its own"
-        results["versions"] = results["rows"].pop("versions")
-    write_json(file, results)
-    report(results, given.out)
+            if part == "rows":
+                results["data"] = given.data.name if given.data else "its own"
+                results["versions"] = results["rows"].pop("versions")
+            results["machine"] = machine()
+            write_json(file, results)
+            report(results, given.out)
 
 
 if __name__ == "__main__":
