@@ -15,7 +15,7 @@ from ..runtime.host.matcher import Matcher
 from ..vocabulary.vocabulary import Vocabulary
 from .options import EngineOptions
 
-Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "structural_tag"]
+Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "gbnf", "structural_tag"]
 """What a source is. choice: a JSON list of texts; grammar: EBNF or Lark's notation, as its text looks."""
 
 
@@ -43,8 +43,10 @@ class EngineConstraints:
             return cache.compile_regex(source, flags=engine_flags(source), budget=budget)
         if kind == "choice":
             return cache.compile_choices(_texts(source), budget=budget)
-        if kind in ("grammar", "ebnf"):
-            return cache.compile_grammar(source, syntax="ebnf" if kind == "ebnf" else syntax_of(source), budget=budget)
+        if kind == "ebnf" or kind == "gbnf":
+            return cache.compile_grammar(source, syntax=kind, budget=budget)
+        if kind == "grammar":
+            return cache.compile_grammar(source, syntax=syntax_of(source), budget=budget)
         options: dict[str, Any] = {"budget": budget, "whitespace": self.options.whitespace}
         if self.options.allow:
             options["allow"] = self.options.allow

@@ -1,23 +1,50 @@
-"""The entry point of SGLang's plugins: makes `--grammar-backend maskwright` known."""
+"""The entry point of SGLang's plugins: `--grammar-backend maskwright`, and catalogues under beam search."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from ...errors import ConstraintError
+from ...errors import ConstraintError, MaskwrightError
 from ..versions import check_version
 
 NAME = "maskwright"
+_VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"  # that of engines/options.py, which is only imported where it is set
 
 
 def register() -> None:
-    """Give SGLang the name of the backend; SGLang calls it in every process."""
+    """Give SGLang the name of the backend, and have its beam search keep to catalogues; every process calls it.
+
+    Raises SystemExit where the operator named catalogues and they could not be kept to: other errors of a plugin
+    SGLang only logs, and would then answer with anything.
+    """
     from sglang.srt.arg_groups.choices import GRAMMAR_BACKEND_CHOICES, add_grammar_backend_choices
     from sglang.srt.constrained.base_grammar_backend import register_grammar_backend
 
     if NAME not in GRAMMAR_BACKEND_CHOICES:
         add_grammar_backend_choices([NAME])
     register_grammar_backend(NAME, make_backend)
+    try:
+        _hook_beam_search()
+    except MaskwrightError as error:
+        if os.environ.get(_VARIABLE, "").strip():
+            raise SystemExit(f"maskwright: {error}") from error
+
+
+def _hook_beam_search() -> None:
+    """Raise MissingDependencyError for a release that was not tested, ConstraintError for options that are wrong."""
+    import sglang
+
+    check_version("SGLang", sglang.__version__, f"unset {_VARIABLE}")
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from ..catalogues import catalogues_here
+    from ..options import options_of
+    from .beam_search import CatalogueBeams
+
+    beams = CatalogueBeams(list(options_of().catalogues), catalogues_here)
+    for path, (kind, hook) in beams.hooks().items():
+        HookRegistry.register(path, hook, HookType[kind])
 
 
 def make_backend(server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: set[int] | None) -> Any:

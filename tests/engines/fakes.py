@@ -195,8 +195,8 @@ def vllm(
 
 
 def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: Any) -> types.SimpleNamespace:
-    """Put an SGLang of a version in place; return its list of choices, its registry and its buffers."""
-    made = types.SimpleNamespace(choices=["xgrammar"], registry={}, buffers={})
+    """Put an SGLang of a version in place; return its list of choices, its registry, its buffers and its hooks."""
+    made = types.SimpleNamespace(choices=["xgrammar"], registry={}, buffers={}, hooks={})
 
     class GrammarObject:
         def __init__(self) -> None:
@@ -231,5 +231,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: 
         register_grammar_backend=made.registry.__setitem__, register_vocab_mask_buffer=buffer,
     )  # fmt: skip
     put(monkeypatch, "sglang.srt.runtime_context", get_serving=lambda: types.SimpleNamespace(**settings))
+    registry = types.SimpleNamespace(register=lambda path, hook, kind: made.hooks.__setitem__(path, (kind.name, hook)))
+    kinds = enum.Enum("HookType", "BEFORE AFTER AROUND REPLACE")
+    put(monkeypatch, "sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=kinds)
+    put(monkeypatch, "sglang.srt.managers.schedule_batch", FINISH_ABORT=lambda *given: given)
     forget(monkeypatch, "maskwright.engines.sglang.backend")
     return made

@@ -14,49 +14,16 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from benchmarks.suites.engines.tiny import ROWS, schemas, write_model
 
 HERE = Path(__file__).parent
-ROWS = 64
-
-
-def schemas() -> list[dict]:
-    """Return schemas whose instances are short, each another one."""
-    out = []
-    for i in range(ROWS):
-        properties = {
-            f"name_{i}": {"type": "string", "maxLength": 8 + i % 5},
-            "founded": {"type": "integer", "minimum": -5000, "maximum": 2100 + i},
-            "kind": {"enum": ["city", "town", f"village{i}"]},
-            "tags": {"type": "array", "items": {"type": "string", "maxLength": 6}, "maxItems": 2},
-        }
-        required = {"required": list(properties), "additionalProperties": False}
-        out.append({"type": "object", "properties": properties, **required})
-    return out
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """Write a Llama of random weights with a tokenizer trained on the spot."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     folder = tmp_path_factory.mktemp("tiny")
-    tok = Tokenizer(models.BPE())
-    tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=1024, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    text = [path.read_text() for path in sorted((HERE.parents[2] / "automata").glob("*.py"))]
-    tok.train_from_iterator([*text, *map(json.dumps, schemas() * 20)], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>")
-    fast.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=64, max_position_embeddings=2048, bos_token_id=0, eos_token_id=1,
-        tie_word_embeddings=False,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
+    write_model(folder)
     return folder
 
 
@@ -126,3 +93,33 @@ def test_vllm_keeps_to_catalogues_beside_other_constraints_and_searches_them_exa
     for name, (distinct, by_rank, by_sequence) in told["beams"].items():
         assert distinct == int(name.split()[0])
         assert max(by_rank, by_sequence) < 1e-5  # from the exact search, and from the model on each sequence
+
+
+def test_sglang_searches_catalogues_exactly_beside_other_requests(model, tmp_path):
+    pytest.importorskip("sglang")
+    rng = np.random.default_rng(0)
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    sids, keep = rng.integers(0, 200, (100_000, 4)) + np.array([200, 400, 600, 800]), rng.random(100_000) < 0.1
+    mw.Catalogue.of(sids, np.arange(len(sids)), vocab_size=size, kind="matrix").save(tmp_path / "items")
+    mw.compile_sids(sids, vocab_size=size).save(tmp_path / "table")
+    np.save(tmp_path / "keep.npy", keep)
+    options = {
+        "catalogues": {name: str(tmp_path / name) for name in ("items", "table")},
+        "filters": {"kept": {"catalogue": "items", "keep": str(tmp_path / "keep.npy")}},
+    }
+    told = run("run_sglang_catalogues.py", model, tmp_path / "out.json", options=json.dumps(options))
+    there = set(map(tuple, sids.tolist()))
+    kept = set(map(tuple, sids[keep & (np.arange(len(sids)) > 2)].tolist()))
+    assert len(told["beams"]) == 12
+    for name, (tokens, exact, worst) in told["beams"].items():
+        kind, width, _ = name.split()
+        assert len(set(map(tuple, tokens))) == len(tokens) == int(width)
+        assert set(map(tuple, tokens)) <= (kept if kind == "kept" else there)
+        if kind != "kept":
+            assert set(map(tuple, tokens)) == set(map(tuple, exact))
+            assert worst < 1e-5
+    assert "names 'no'" in told["errors"]["name"]
+    assert "beam_width of 2 or more" in told["errors"]["beams"]
+    assert "takes 4" in told["errors"]["length"]
+    assert told["free"] == 4
+    assert re.fullmatch("[0-9]{3}", told["text"])
