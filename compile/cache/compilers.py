@@ -46,6 +46,10 @@ _FREE_BYTES = 128 << 20  # beside it
 _KEPT_BYTES = 256 << 20  # by which a process may have grown when its job is done, before another takes its place
 _NICE = 5  # compiling gives way to whoever writes answers
 _STATM = Path("/proc/self/statm")  # of Linux
+_IMPORTED_LATE = (  # by the functions that compile; each process has them from the one that it is forked from
+    "json_schema.build", "json_schema.emit", "json_schema.keywords", "json_schema.lazily", "json_schema.library",
+    "grammar.lark", "grammar.lark_parser", "grammar.terminals", "tags.values", "tags.json_rules",
+)  # fmt: skip
 _STARTING = 300.0  # seconds in which a process must be ready
 
 
@@ -232,7 +236,8 @@ def _context() -> BaseContext:
     if "forkserver" not in get_all_start_methods():  # Windows
         return get_context("spawn")
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    package = __package__.rpartition(".")[0]
+    context.set_forkserver_preload([__name__, *(f"{package}.{name}" for name in _IMPORTED_LATE)])
     return context
 
 
