@@ -74,6 +74,7 @@ class Turns:
         client = self._clients[name]
         client.running -= 1
         self._free += 1
+        self._clients.move_to_end(name)  # behind those who came while it had the place
         self._forget(name, client)
         while (found := self._next()) is not None:
             name, client = found

@@ -79,6 +79,8 @@ class Watch:
         key = self._key(headers)
         scope["maskwright.client"] = _client(scope) if key is None else f"key {key}"
         app = self._app if key is not None or not self._keys or scope["path"] in _OPEN else _refuse_unknown
+        if scope.get("maskwright.crowded"):
+            app = _refuse_crowd
         status, most, read = 500, self._service.limits.max_body_bytes, 0
 
         async def bounded() -> Message:
@@ -136,6 +138,16 @@ async def _refuse_unknown(scope: Scope, receive: Receive, send: Send) -> None:
         "send one of this server's keys, as Authorization: Bearer KEY", status=401, code="invalid_api_key"
     )
     await error_of(scope, refused)(scope, receive, send)
+
+
+async def _refuse_crowd(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request beyond the limit of connections, and close its connection; its body is not read."""
+    refused = Refused(
+        "too many clients are connected (--max-connections): try again later", status=503, code="too_many_connections"
+    )
+    answer = error_of(scope, refused)
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
 
 
 def _client(scope: Scope) -> str:
