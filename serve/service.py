@@ -162,7 +162,8 @@ class Service:
         """Return the state of the service for `Metrics`."""
         running = self.worker.running
         return Now(
-            waiting=max(0, self.open - running), running=running, rows=self.limits.rows, compiling=self.compiling,
+            waiting=max(0, self.open - running), running=running, rows=self.limits.rows,
+            compiling=max(self.compiling, len(self._running)),
             ready=self.ready, cache=self.cache.stats, arena=self.arena.stored, room=self._room,
         )  # fmt: skip
 
