@@ -13,6 +13,7 @@
     ├── VocabularyMismatchError(ValueError)   a table and a vocabulary, or logits, that do not belong together
     ├── DataError(ValueError)             a file of data that is missing or malformed
     ├── KernelError(RuntimeError)         a kernel for which there is no machine code
+    ├── ProcessError(RuntimeError)        a process that ended before its work was done
     └── MissingDependencyError(ImportError)   an optional package that is not installed
 
 An error says what is wrong, where, and what to do about it, each in fields of its own. `str(error)` words the fields
@@ -280,6 +281,10 @@ class KernelError(MaskwrightError, RuntimeError):
     """A kernel for which there is no machine code, or no way to make it; the message says how to get it."""
 
 
+class ProcessError(MaskwrightError, RuntimeError):
+    """A process that compiled for this one and ended before its work was done; the message says how it ended."""
+
+
 class NoTableError(ConstraintError):
     """A grammar of which there is no finite table, where arrays were asked for; it can be read as it is."""
 
@@ -382,7 +387,8 @@ def _caret(pattern: str, position: int) -> str:
 
 _ERRORS = (
     MaskwrightError, ConstraintError, RegexError, SchemaError, GrammarError, NoTableError, BudgetError, TableError,
-    TableFileError, ArenaError, VocabularyMismatchError, DataError, KernelError, MissingDependencyError,
+    TableFileError, ArenaError, VocabularyMismatchError, DataError, KernelError, ProcessError,
+    MissingDependencyError,
 )  # fmt: skip
 _REMEDIES: dict[str, Callable[..., Remedy]] = {kind.kind: kind for kind in get_args(Remedy)}
 

@@ -49,12 +49,12 @@ _model_options = options.gathered(
 
 
 def _limits(
-    rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int, compile_threads: int,
+    rows: int, max_queue: int, max_tokens: int, max_schema_bytes: int, max_body_bytes: int, compile_processes: int,
     whitespace: Whitespace, separators: tuple[str, str] | None, allow: tuple[str, ...], grace: float,
 ) -> Limits:  # fmt: skip
     return Limits(
         rows=rows, max_queue=max_queue, max_tokens=max_tokens, max_schema_bytes=max_schema_bytes,
-        max_body_bytes=max_body_bytes, compile_threads=compile_threads, whitespace=separators or whitespace,
+        max_body_bytes=max_body_bytes, compile_processes=compile_processes, whitespace=separators or whitespace,
         allow=options.allowed(allow), grace_seconds=grace,
     )  # fmt: skip
 
@@ -84,8 +84,8 @@ _limit_options = options.gathered(
         help="Most bytes of a request.",
     ),
     click.option(
-        "--compile-threads", type=click.IntRange(min=1), default=_USUAL.compile_threads, show_default=True,
-        help="Threads that compile constraints.",
+        "--compile-processes", type=click.IntRange(min=1), default=_USUAL.compile_processes, show_default=True,
+        help="Processes that compile constraints, of which one client has half at most.",
     ),
     options.server_whitespace,
     options.separator_pair,

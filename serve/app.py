@@ -123,7 +123,7 @@ async def _answer(service: Service, asked: ChatRequest | CompletionRequest, requ
 
     async def prepared() -> Plan:
         plan = await service.plan(asked)
-        begun.append(await service.begin(plan))
+        begun.append(await service.begin(plan, request.scope["maskwright.client"]))
         return plan
 
     async def whole() -> Response:

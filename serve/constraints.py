@@ -111,6 +111,8 @@ class Constraint:
                 cache.compile_json_schema(each.parameters, budget=budget, **options)
             except ConstraintError as own:
                 found.append((each, own))
+                if own.limit == "seconds":  # none are left for the others
+                    break
         return found
 
 

@@ -253,7 +253,7 @@ class Playground:
         make = KINDS.get(asked.kind)
         if make is None:
             raise Refused(f"kind is one of {', '.join(KINDS)}, not {asked.kind[:40]!r}", param="kind")
-        return self._service.table(make(asked))
+        return self._service.table_or_reader(make(asked))
 
     def _encode(self, raw: bytes) -> list[int]:
         with self._tokenizing:

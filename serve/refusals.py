@@ -25,7 +25,7 @@ from ..errors import (
 
 _KINDS = {
     400: "invalid_request_error", 401: "authentication_error", 404: "invalid_request_error",
-    413: "invalid_request_error", 503: "overloaded",
+    413: "invalid_request_error", 429: "rate_limit_error", 503: "overloaded",
 }  # fmt: skip
 _CODES: tuple[tuple[type[MaskwrightError], str], ...] = (
     (SchemaError, "invalid_schema"),
@@ -48,7 +48,9 @@ class Refused(Exception):  # noqa: N818  # as it reads where it is raised
     @property
     def headers(self) -> dict[str, str]:
         """Return when the client may try again, or how it says who it is, if that helps."""
-        return {503: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(self.status, {})
+        return {429: {"Retry-After": "1"}, 503: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(
+            self.status, {}
+        )
 
     @property
     def body(self) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import socket
 import sys
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,6 +15,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .app import create_app
 from .service import Service
 from .settings import Access
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
+
+
+_IDLE_SECONDS = 5  # between two requests of a connection, after which it is closed
 
 
 class Server(uvicorn.Server):
@@ -28,7 +35,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app, host=access.host, port=access.port, log_level=log_level, lifespan="on", access_log=False, ws="none",
             http=patient_for(access), h11_max_incomplete_event_size=access.max_header_bytes,
-            limit_concurrency=access.max_connections, ssl_certfile=access.certificate, ssl_keyfile=access.private_key,
+            timeout_keep_alive=_IDLE_SECONDS, ssl_certfile=access.certificate, ssl_keyfile=access.private_key,
             timeout_graceful_shutdown=int(grace) + 5,  # if a client does not read its answer
         )  # fmt: skip
         super().__init__(config)
@@ -50,8 +57,19 @@ class Server(uvicorn.Server):
 def patient_for(access: Access) -> type[H11Protocol]:
     """Return the protocol of connections, which are cut off where a client is slower than `access` says.
 
-    uvicorn itself waits forever for the rest of a request, and for a client to read its answer.
+    uvicorn itself waits forever for the rest of a request, and for a client to read its answer. Once
+    there are as many connections as there may be, it takes no requests of others, however idle those are; here an idle
+    one makes room.
     """
+    idle: dict[Patient, str] = {}  # connections without a request, oldest first, and the address of each
+
+    def make_room() -> None:
+        """Cut off the oldest idle connection of the address that has most of them, if there is any."""
+        if idle:
+            most = Counter(idle.values()).most_common(1)[0][0]
+            oldest = next(each for each, address in idle.items() if address == most)
+            del idle[oldest]
+            oldest.transport.abort()
 
     class Patient(H11Protocol):
         """A connection with a deadline for each request, and one for a client that does not read."""
@@ -61,7 +79,18 @@ def patient_for(access: Access) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            if len(self.connections) > access.max_connections:
+                make_room()
             self._await_request()
+
+        @property
+        def app(self) -> ASGI3Application:  # type: ignore[override]
+            """The application, told if there are too many connections."""
+            return _crowded(self._app) if len(self.connections) > access.max_connections else self._app
+
+        @app.setter
+        def app(self, app: ASGI3Application) -> None:
+            self._app = app
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -94,6 +123,7 @@ def patient_for(access: Access) -> type[H11Protocol]:
                 self._stop_reading()
             elif self._reading is None:
                 self._reading = self.loop.call_later(access.read_seconds, self.transport.abort)
+                idle[self] = self.client[0] if self.client else ""
 
         def _await_reader(self) -> None:
             if self._writing is None:
@@ -103,6 +133,7 @@ def patient_for(access: Access) -> type[H11Protocol]:
             if self._reading is not None:
                 self._reading.cancel()
                 self._reading = None
+                idle.pop(self, None)
 
         def _stop_writing(self) -> None:
             if self._writing is not None:
@@ -110,6 +141,15 @@ def patient_for(access: Access) -> type[H11Protocol]:
                 self._writing = None
 
     return Patient
+
+
+def _crowded(app: ASGI3Application) -> ASGI3Application:
+    """Return an application that is told with each request that there are too many connections."""
+
+    async def told(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "maskwright.crowded": True}, receive, send)
+
+    return told
 
 
 def run(service: Service, access: Access, *, playground: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import pickle
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..compile.cache.cache import Cache
-from ..errors import ArenaError, ConstraintError, SchemaError, Unenforced
+from ..compile.cache.cache import Cache, NotCompiledError
+from ..compile.cache.compilers import Compilers, allowance
+from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled
 from ..runtime.arena.arena import Arena
@@ -28,11 +30,19 @@ from .metrics import Metrics, Now
 from .refusals import Refused, of_constraint, said
 from .requests import ChatRequest, CompletionRequest, NamedTool
 from .settings import CacheSettings, Limits
+from .turns import Turns
 from .worker import Event, Job, Worker
 
 _log = logging.getLogger("maskwright.serve")
 _CODE_OF_SCHEMAS = "invalid_schema"
+_CODES_OF_SIZE = ("constraint_without_table", "constraint_too_expensive")
+_LOOKING = 4  # threads that look constraints up, and work out what a limit of tokens asks of a table
+_OWN = "the server itself"
 _FREE_TOKENS = 16  # OpenAI's default for a completion without max_tokens, here for one without a constraint
+
+
+Offered = tuple[Compiled, list[Refused]]
+"""A constraint's table, and the errors of tools that it leaves out."""
 
 
 @dataclass
@@ -68,9 +78,12 @@ class Service:
         self.loaded, self.limits = loaded, Limits() if limits is None else limits
         vocabulary = loaded.vocabulary
         kept = CacheSettings() if cache is None else cache
+        self.compilers = Compilers(vocabulary, self.limits.compile_processes, use)
         self.cache = Cache(
-            vocabulary, max_bytes=kept.max_bytes, directory=kept.directory, directory_bytes=kept.directory_bytes
-        )
+            vocabulary, max_bytes=kept.max_bytes, directory=kept.directory, directory_bytes=kept.directory_bytes,
+            compilers=self.compilers,
+        )  # fmt: skip
+        self._known = self.cache.without_compiling()
         self.arena = Arena(vocabulary, capacity, budgets=True)
         self._room = self.arena.stored.free  # of each part, when there is nothing yet
         self.metrics = Metrics()
@@ -83,7 +96,10 @@ class Service:
         self.failed: str | None = None  # the reason why the first answer failed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warming: asyncio.Task[None] | None = None
-        self._pool = ThreadPoolExecutor(self.limits.compile_threads, "maskwright-compile")
+        self.turns = Turns(self.limits.compile_processes, max(1, self.limits.max_queue // 2))
+        self._pool = ThreadPoolExecutor(self.limits.compile_processes, "maskwright-compile")  # each waits for a process
+        self._looking = ThreadPoolExecutor(_LOOKING, "maskwright-look-up")
+        self._running: dict[bytes, asyncio.Future[Offered]] = {}  # by constraint
         self.metrics.watch(self)
 
     # ---------------------------------------------------------------------------------------------- from start to end
@@ -92,11 +108,12 @@ class Service:
         """Start the engine, use each kind of constraint and write a first answer, so that no request waits for that."""
         self._loop = asyncio.get_running_loop()
         self.worker.start(self._tell)
+        await asyncio.to_thread(self.compilers.start)
         self._warming = asyncio.create_task(self._warm_up())
 
     async def _warm_up(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pool, use, self.loaded.vocabulary)
+            await asyncio.get_running_loop().run_in_executor(self._looking, use, self.loaded.vocabulary)
             table = None
             with suppress(Refused):  # under tight limits; the kernels are loaded all the same
                 table, _ = await self.compile(
@@ -124,7 +141,9 @@ class Service:
         if self._warming is not None:
             self._warming.cancel()
         await asyncio.to_thread(self.worker.close, 10.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.compilers.close)
+        for pool in (self._pool, self._looking):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def fault(self) -> str | None:
@@ -143,7 +162,8 @@ class Service:
         """Return the state of the service for `Metrics`."""
         running = self.worker.running
         return Now(
-            waiting=max(0, self.open - running), running=running, rows=self.limits.rows, compiling=self.compiling,
+            waiting=max(0, self.open - running), running=running, rows=self.limits.rows,
+            compiling=max(self.compiling, len(self._running)),
             ready=self.ready, cache=self.cache.stats, arena=self.arena.stored, room=self._room,
         )  # fmt: skip
 
@@ -280,45 +300,82 @@ class Service:
         return plan.max_tokens
 
     async def compile(
-        self, constraint: Constraint, max_tokens: int, limit_param: str
-    ) -> tuple[Compiled, list[Refused]]:
-        """Return a constraint's table, compiled outside the threads of event loop and engine. Raises Refused.
+        self, constraint: Constraint, max_tokens: int, limit_param: str, *, client: str = _OWN, sequences: int = 1
+    ) -> Offered:
+        """Return a constraint's table, compiled in another process if the cache has none. Raises Refused.
 
         Beside it are the errors of tools that cannot be enforced: the table has no call of these.
+        client: who takes a turn for the process. sequences: how many of its wait with it.
         """
         began = time.monotonic()
         self.compiling += 1
+        loop = asyncio.get_running_loop()
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, self._compiled, constraint, max_tokens, limit_param)
+            try:
+                found = await loop.run_in_executor(self._looking, self.offered, constraint, self._known)
+            except NotCompiledError:
+                found = await self._compile_in_turn(constraint, client, sequences)
+            await loop.run_in_executor(self._looking, self._check_use, found[0], constraint, max_tokens, limit_param)
+            return found
         finally:
             self.compiling -= 1
             self.metrics.compile_seconds.observe(time.monotonic() - began)
 
-    def offered(self, constraint: Constraint) -> tuple[Compiled, list[Refused]]:
+    async def _compile_in_turn(self, constraint: Constraint, client: str, sequences: int) -> Offered:
+        """Return what `offered` does, once it is the client's turn; what another request has begun is done once.
+
+        A request that is cancelled leaves the queue. What it has begun ends within its limits, and keeps its place.
+        """
+        try:
+            name = pickle.dumps(constraint)
+        except RecursionError as error:
+            raise of_constraint(error, constraint.param) from None
+        running = self._running.get(name)
+        if running is None:
+            await self.turns.take(client, sequences)
+            running = self._running.get(name)  # begun meanwhile
+            if running is not None:
+                self.turns.give(client)
+        if running is None:
+            running = asyncio.get_running_loop().run_in_executor(self._pool, self.offered, constraint)
+            self._running[name] = running
+
+            def ended(future: asyncio.Future[Offered]) -> None:
+                del self._running[name]
+                self.turns.give(client)
+                if not future.cancelled():
+                    future.exception()  # which nobody may wait for any more
+
+            running.add_done_callback(ended)
+        return await asyncio.shield(running)
+
+    def offered(self, constraint: Constraint, cache: Cache | None = None) -> Offered:
         """Return a constraint's table without the tools that cannot be enforced, and the error of each of these.
 
+        All that is compiled for it shares the seconds of one budget. cache: a view of the cache to ask instead.
         Raises Refused as `table` does, if no tool is left, if a tool that cannot be enforced is strict, and for a
         malformed schema.
         """
+        cache = self.cache.sharing(allowance(self.limits.budget)) if cache is None else cache
         try:
-            return self.table(constraint), []
+            return self.table(constraint, cache), []
         except Refused as refused:
             if refused.code != _CODE_OF_SCHEMAS:
                 raise
-            faults = self._faults(constraint)
+            faults = self._faults(constraint, cache)
             wrong = [function.at for function, _ in faults]
             left = [function for function in constraint.source if function.at not in wrong] if faults else []
             if not left or not all(map(_may_be_left_out, faults)):
                 raise
-            table = self.table(replace(constraint, source=left))
+            table = self.table(replace(constraint, source=left), cache)
             return table, [of_constraint(error, function.param) for function, error in faults]
 
-    def table(self, constraint: Constraint) -> Compiled:
-        """Return a constraint's table, from the cache or compiled in the calling thread. Raises Refused.
+    def table(self, constraint: Constraint, cache: Cache | None = None) -> Compiled:
+        """Return a constraint's whole table, from the cache or compiled by a process. Raises Refused.
 
-        The table of a grammar may be lazy, and have no arrays.
+        cache: a view of the cache to ask instead.
         """
+        cache = self.cache if cache is None else cache
         try:
             size, most = constraint.size(), self.limits.max_schema_bytes
             if size > most:
@@ -326,43 +383,60 @@ class Service:
                     f"it has {size:,} bytes, and this server reads {most:,} (--max-schema-bytes): make it smaller",
                     param=constraint.param, code="constraint_too_large",
                 )  # fmt: skip
-            return self._with_allowed(constraint).compile(self.cache, self.limits.budget, self.limits.whitespace)
+            return self._with_allowed(constraint).compile(cache, self.limits.budget, self.limits.whitespace)
         except SchemaError as error:
-            for function, own in sorted(self._faults(constraint), key=_may_be_left_out):
+            for function, own in sorted(self._faults(constraint, cache), key=_may_be_left_out):
                 raise of_constraint(own, function.param) from None
             raise of_constraint(error, constraint.param) from None
+        except ProcessError as error:
+            _log.exception("a constraint ended the process that compiled it")
+            raise Refused(said(error), status=500, param=constraint.param, code="compiler_fault") from None
+        except NoTableError as error:
+            raise of_constraint(error, constraint.param, "constraint_without_table") from None
         except (ConstraintError, RecursionError, ValueError) as error:
             raise of_constraint(error, constraint.param) from None
 
-    def _faults(self, constraint: Constraint) -> list[tuple[Function, ConstraintError]]:
-        return self._with_allowed(constraint).faults(self.cache, self.limits.budget)
+    def table_or_reader(self, constraint: Constraint) -> Compiled:
+        """Return a constraint's table, or if it has none what reads its texts state by state. Raises Refused.
+
+        What is lazy is compiled and read in the calling thread, under the budget alone.
+        """
+        try:
+            return self.table(constraint)
+        except Refused as refused:
+            if constraint.kind not in ("grammar", "tags") or refused.code not in _CODES_OF_SIZE:
+                raise
+        return self.table(constraint, self.cache.compiling_here())
+
+    def _faults(self, constraint: Constraint, cache: Cache) -> list[tuple[Function, ConstraintError]]:
+        return self._with_allowed(constraint).faults(cache, self.limits.budget)
 
     def _with_allowed(self, constraint: Constraint) -> Constraint:
         """Return a constraint that allows what its request or else the server's operator allows."""
         return constraint if constraint.allow else replace(constraint, allow=self.limits.allow)
 
-    def _compiled(self, constraint: Constraint, max_tokens: int, limit_param: str) -> tuple[Compiled, list[Refused]]:
-        table, left_out = self.offered(constraint)
+    def _check_use(self, table: Compiled, constraint: Constraint, max_tokens: int, limit_param: str) -> None:
+        """Raise Refused if the arena has no room for a table, or an answer of so many tokens none for its texts."""
         try:
-            table.to_table()
             self.arena.fits(table)
-        except (ArenaError, ConstraintError) as error:  # a grammar may have no table
-            raise of_constraint(error, constraint.param, "constraint_without_table") from None
+        except (ArenaError, ConstraintError) as error:
+            raise of_constraint(error, constraint.param) from None
         try:  # the engine does the same; this thread works out the distances
             Matcher(table, self.loaded.vocabulary, max_tokens=max_tokens)
         except ValueError as error:
             raise Refused(said(error), param=limit_param, code="max_tokens_too_small") from None
-        return table, left_out
 
-    async def begin(self, plan: Plan) -> Answer:
-        """Begin to write the answer to a request, and return it. The caller closes it. Raises Refused."""
+    async def begin(self, plan: Plan, client: str = _OWN) -> Answer:
+        """Begin to write the answer to a client's request, and return it. The caller closes it. Raises Refused."""
         count = plan.each * len(plan.prompts)
         self.take(count)
         try:
             max_tokens = self._lengths(plan)
             table, left_out = None, list[Refused]()
             if plan.constraint is not None:
-                table, left_out = await self.compile(plan.constraint, max_tokens, plan.limit_param)
+                table, left_out = await self.compile(
+                    plan.constraint, max_tokens, plan.limit_param, client=client, sequences=count
+                )
         except BaseException:
             self.open -= count
             raise

@@ -30,7 +30,7 @@ class Limits:
     max_tokens: int = 1024  # of one answer
     max_schema_bytes: int = 1 << 18
     max_body_bytes: int = 4 << 20
-    compile_threads: int = 4
+    compile_processes: int = 4  # of which one client has half at most
     budget: Budget = field(default_factory=lambda: Budget(seconds=10.0))  # of one constraint
     grace_seconds: float = 30.0  # to finish answers after the server is told to stop
     stall_seconds: float = 60.0  # of one step, after which the server is not ready

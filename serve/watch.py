@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import logging
 import re
@@ -75,7 +76,11 @@ class Watch:
         headers = Headers(scope=scope)
         own = headers.get("x-request-id", "")
         scope["maskwright.id"] = own if _ID.fullmatch(own) else secrets.token_hex(16)
-        app = self._app if self._knows(scope["path"], headers) else _refuse_unknown
+        key = self._key(headers)
+        scope["maskwright.client"] = _client(scope) if key is None else f"key {key}"
+        app = self._app if key is not None or not self._keys or scope["path"] in _OPEN else _refuse_unknown
+        if scope.get("maskwright.crowded"):
+            app = _refuse_crowd
         status, most, read = 500, self._service.limits.max_body_bytes, 0
 
         async def bounded() -> Message:
@@ -109,14 +114,13 @@ class Watch:
             if self._log:
                 self._write(scope, status, outcome, time.monotonic() - began)
 
-    def _knows(self, path: str, headers: Headers) -> bool:
-        """Whether a request may be carried out: one of the keys goes with it, or it needs none."""
-        if not self._keys or path in _OPEN:
-            return True
+    def _key(self, headers: Headers) -> int | None:
+        """Return which of the keys goes with a request, None if none does."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip().encode("latin-1", "replace")
         # all keys are compared, in time that does not depend on how much of one is right
-        return sum(hmac.compare_digest(given, each) for each in self._keys) > 0 and scheme.lower() == "bearer"
+        right = [at for at, each in enumerate(self._keys) if hmac.compare_digest(given, each)]
+        return right[0] if right and scheme.lower() == "bearer" else None
 
     @staticmethod
     def _write(scope: Scope, status: int, outcome: str, seconds: float) -> None:
@@ -136,7 +140,27 @@ async def _refuse_unknown(scope: Scope, receive: Receive, send: Send) -> None:
     await error_of(scope, refused)(scope, receive, send)
 
 
+async def _refuse_crowd(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request beyond the limit of connections, and close its connection; its body is not read."""
+    refused = Refused(
+        "too many clients are connected (--max-connections): try again later", status=503, code="too_many_connections"
+    )
+    answer = error_of(scope, refused)
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
+
+def _client(scope: Scope) -> str:
+    """Return the address that a request came from; of IPv6 the network, as one client has all addresses of it."""
+    host = scope["client"][0] if scope.get("client") else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)
+    return host if address.version == 4 else str(ipaddress.ip_network(f"{address}/64", strict=False))
+
+
 def _outcome(status: int) -> str:
     if status < 400:
         return "done"
-    return "overloaded" if status == 503 else "failed" if status >= 500 else "refused"
+    return "overloaded" if status in (429, 503) else "failed" if status >= 500 else "refused"

@@ -223,6 +223,7 @@ def test_the_public_names_are_these():
         "Matcher",
         "MissingDependencyError",
         "NoTableError",
+        "ProcessError",
         "RegexError",
         "SchemaError",
         "SidFilter",

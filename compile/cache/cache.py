@@ -27,23 +27,12 @@ from ..grammar.notations import Syntax
 from ..json_schema import request as schemas
 from ..tags import build as tags
 from ..tags.tagged_text import PARTS, SCHEMAS, plain
+from .compilers import Allowance, Compilers, Job
 from .folder import Folder
 from .processes import compile_in_processes
+from .stats import CacheStats, Counts
 
 _SPELLINGS = 4  # of one source, kept with it
-
-
-class CacheStats(NamedTuple):
-    """What a cache holds, and what it was asked for since it was made."""
-
-    entries: int  # tables and errors
-    bytes: int
-    hits: int  # answered from memory
-    waits: int  # answered by a compilation that another thread had begun
-    disk_hits: int  # answered from the folder
-    compilations: int  # of which those with errors are
-    failures: int
-    evictions: int
 
 
 class Warmed(NamedTuple):
@@ -67,16 +56,6 @@ class _Entry:
         return self.own + (0 if isinstance(self.found, ConstraintError) else memory_of(self.found))
 
 
-@dataclass
-class _Counts:
-    hits: int = 0
-    waits: int = 0
-    disk_hits: int = 0
-    compilations: int = 0
-    failures: int = 0
-    evictions: int = 0
-
-
 class Cache:
     """Compiled tables of one vocabulary, for any number of threads.
 
@@ -89,6 +68,10 @@ class Cache:
     directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
     tables that is what `LazyTable.complete` works out. Files that are damaged are made again, and a folder that cannot
     be written is done without.
+
+    compilers: processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
+    starts and closes them. All tables are whole then, also those of grammars and tags, and of schemas asked for as
+    lazy ones; a grammar without a finite table is an error.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     >>> cache = Cache(vocab)
@@ -104,6 +87,7 @@ class Cache:
         max_entries: int = 10_000,
         directory: str | os.PathLike[str] | None = None,
         directory_bytes: int = 4 << 30,
+        compilers: Compilers | None = None,
     ) -> None:
         arguments.check_vocabulary(vocabulary)
         for name, limit in (
@@ -122,8 +106,10 @@ class Cache:
         self._key_of: dict[Any, Any] = {}  # by spelling
         self._running: dict[Any, Future[_Entry]] = {}
         self._classes: WeakKeyDictionary[type, tuple[Any, Any]] = WeakKeyDictionary()
-        self._counts = _Counts()
-        self._bytes = 0
+        self._counts = Counts()
+        self._compilers = compilers
+        self._shared: Allowance | None = None
+        self._compiles = True
 
     # ------------------------------------------------------------------------------------------------ asking
 
@@ -138,6 +124,7 @@ class Cache:
             raise TypeError(f"lazy must be True or False, not {lazy!r}")
         if isinstance(schema, type):
             schema = self._contents(schema)
+        lazy = lazy and self._compilers is None
         spelling = self._spelling("json schema", schema, lazy, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
@@ -146,6 +133,7 @@ class Cache:
             _key("json schema", asked.source, lazy, budget),
             spelling,
             lambda: schemas.compile_request(asked, self.vocabulary, lazy=lazy, budget=budget),
+            Job("json schema", schema, {**options, "allow": asked.allowed, "documents": asked.documents}, budget),
         )
 
     def _spelling(self, kind: str, source: Any, lazy: bool, budget: Any, options: dict[str, Any]) -> Any:
@@ -173,7 +161,10 @@ class Cache:
             return _answer(entry).to_table()
         key = _key("regex", arguments.source_of("regex", flags, pattern), False, budget)
         return self._get(
-            key, spelling, lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
+            key,
+            spelling,
+            lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget),
+            Job("regex", pattern, {"flags": flags}, budget),
         ).to_table()
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
@@ -190,7 +181,10 @@ class Cache:
         key = _key(
             "choices", arguments.source_of("choices", *(repr(_bytes(choice)) for choice in texts)), False, budget
         )
-        return self._get(key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget)).to_table()
+        return self._get(
+            key, spelling, lambda: text.compile_choices(texts, self.vocabulary, budget=budget),
+            Job("choices", texts, {}, budget),
+        ).to_table()  # fmt: skip
 
     def compile_grammar(
         self,
@@ -219,7 +213,8 @@ class Cache:
         if syntax not in get_args(Syntax):
             return make()
         start, source = grammars.request(grammar, self.vocabulary, start=start, syntax=syntax, depth=depth)
-        return self._get(_key("grammar", source, True, budget), None, make)
+        job = Job("grammar", grammar, {"start": start, "syntax": syntax, "depth": depth}, budget)
+        return self._get(_key("grammar", source, self._compilers is None, budget), None, make, job)
 
     def compile_structural_tag(self, tag: Any, *, budget: Budget | None = None, **options: Any) -> Compiled:
         """Return the table of text with tags, as `maskwright.compile_structural_tag` makes it, with options and errors.
@@ -228,16 +223,18 @@ class Cache:
         """
         if not isinstance(tag, str):
             tag = self._format(plain(tag))
-        spelling = self._spelling("structural tag", tag, True, budget, options)
+        lazy = self._compilers is None
+        spelling = self._spelling("structural tag", tag, lazy, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
         contents = self._format(plain(tag)) if isinstance(tag, str) else tag
         asked = schemas.request(True, **options)
         options = {**options, "allow": asked.allowed}  # what was given may be read only once
         return self._get(
-            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), True, budget),
+            _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), lazy, budget),
             spelling,
             lambda: tags.compile_structural_tag(contents, self.vocabulary, budget=budget, **options),
+            Job("structural tag", contents, options, budget),
         )
 
     def _format(self, part: Any) -> Any:
@@ -347,18 +344,32 @@ class Cache:
     def stats(self) -> CacheStats:
         """What the cache holds, and what it was asked for."""
         with self._lock:
-            counts = self._counts
-            return CacheStats(
-                len(self._entries), self._bytes, counts.hits, counts.waits, counts.disk_hits, counts.compilations,
-                counts.failures, counts.evictions,
-            )  # fmt: skip
+            return self._counts.stats(len(self._entries))
+
+    def without_compiling(self) -> Cache:
+        """Return a view of this cache that only answers from memory, and raises NotCompiledError for all else."""
+        view = copy.copy(self)
+        view._compiles = False
+        return view
+
+    def sharing(self, seconds: Allowance) -> Cache:
+        """Return a view of this cache, made with compilers, whose compilations share some seconds."""
+        view = copy.copy(self)
+        view._shared = seconds
+        return view
+
+    def compiling_here(self) -> Cache:
+        """Return a view of this cache that compiles in the thread that asks, lazily where it can."""
+        view = copy.copy(self)
+        view._compilers = None
+        return view
 
     def clear(self) -> None:
         """Forget all tables and errors in memory; what is in the folder stays."""
         with self._lock:
             self._entries.clear()
             self._key_of.clear()
-            self._bytes = 0
+            self._counts.bytes = 0
 
     # ----------------------------------------------------------------------------------------------- memory
 
@@ -389,19 +400,26 @@ class Cache:
         self._counts.hits += 1
         size = entry.size()
         if size != entry.bytes:
-            self._bytes += size - entry.bytes
+            self._counts.bytes += size - entry.bytes
             entry.bytes = size
             self._make_room()
         return entry
 
-    def _get(self, key: Any, spelling: Any, make: Callable[[], Compiled]) -> Compiled:
-        """Return what there is for a key, or make it, while others who want it wait."""
+    def _get(self, key: Any, spelling: Any, make: Callable[[], Compiled], job: Job) -> Compiled:
+        """Return what there is for a key, or make it, while others who want it wait.
+
+        make: compiles it here; job: what other processes do in its place, if there are any.
+        """
+        if (compilers := self._compilers) is not None:
+            make = lambda: compilers.compile(job, self._shared)  # noqa: E731
         while True:
             with self._lock:
                 entry = self._hit(key)
                 if entry is not None:
                     self._spelled(key, entry, spelling)
                     return _answer(entry)
+                if not self._compiles:
+                    raise NotCompiledError
                 running = self._running.get(key)
                 if running is None:
                     mine = self._running[key] = Future()
@@ -421,7 +439,10 @@ class Cache:
             raise
         with self._lock:
             del self._running[key]
-        mine.set_result(entry)
+        if first and _is_late(first[0]) and self._shared is not None:
+            mine.set_exception(_AbandonedError())  # others have seconds of their own
+        else:
+            mine.set_result(entry)
         if first:
             raise first[0]
         return _answer(entry)
@@ -446,7 +467,7 @@ class Cache:
             self._write(key, found)
         with self._lock:
             self._counts.failures += isinstance(found, ConstraintError)
-        if isinstance(found, ConstraintError) and found.limit == "seconds":
+        if isinstance(found, ConstraintError) and _is_late(found):
             return _Entry(found, [], own=0)  # for those who wait; the next one may find a faster moment
         return self._keep(key, spelling, found)
 
@@ -458,7 +479,7 @@ class Cache:
                 self._forget(before)
             self._spelled(key, entry, spelling)
             entry.bytes = entry.size()
-            self._bytes += entry.bytes
+            self._counts.bytes += entry.bytes
             self._entries[key] = entry
             self._make_room()
         return entry
@@ -477,13 +498,13 @@ class Cache:
 
     def _make_room(self) -> None:
         """Forget what was asked for least recently, but for the last; under the lock."""
-        while len(self._entries) > 1 and (self._bytes > self.max_bytes or len(self._entries) > self.max_entries):
+        while len(self._entries) > 1 and (self._counts.bytes > self.max_bytes or len(self._entries) > self.max_entries):
             _, entry = self._entries.popitem(last=False)
             self._forget(entry)
             self._counts.evictions += 1
 
     def _forget(self, entry: _Entry) -> None:
-        self._bytes -= entry.bytes
+        self._counts.bytes -= entry.bytes
         for spelling in entry.spellings:
             self._key_of.pop(spelling, None)
 
@@ -525,6 +546,15 @@ def _key(kind: str, source: str, lazy: bool, budget: Budget | None) -> Any:
 def _bytes(choice: str) -> bytes:
     """Return what a choice is known by to `compile_choices`, which says what is wrong with one that is no text."""
     return choice.encode("utf-8", "surrogatepass")
+
+
+def _is_late(error: ConstraintError) -> bool:
+    """Whether an error says that time ran out, of which another compilation may have more."""
+    return error.limit == "seconds"
+
+
+class NotCompiledError(Exception):
+    """What a view of a cache that does not compile has no answer to."""
 
 
 class _AbandonedError(Exception):

@@ -35,7 +35,7 @@ def test_every_option_is_one_setting(started, tmp_path):
     options = {
         "--model": tmp_path, "--tokenizer": tmp_path, "--eos": 7, "--name": "it", "--device": "cuda:1",
         "--dtype": "bfloat16", "--host": "0.0.0.0", "--port": 81, "--rows": 2, "--max-queue": 3, "--max-tokens": 4,
-        "--max-schema-bytes": 5, "--max-body-bytes": 6, "--compile-threads": 8, "--budget-states": 9,
+        "--max-schema-bytes": 5, "--max-body-bytes": 6, "--compile-processes": 8, "--budget-states": 9,
         "--budget-seconds": 1.5, "--budget-bytes": 10, "--whitespace": "compact", "--cache-dir": tmp_path / "c",
         "--cache-bytes": 11, "--cache-dir-bytes": 12, "--arena": "states=13", "--grace": 2.5, "--allow": "format",
         "--api-key": "one", "--ssl-certfile": tmp_path / "cert.pem", "--ssl-keyfile": tmp_path / "key.pem",

@@ -34,7 +34,7 @@ def check_http(source: list[tuple[str, Any]], seed: int, steps: Steps) -> None:
     from maskwright.serve.service import Service
     from maskwright.serve.settings import Limits
 
-    limits = Limits(rows=2, max_tokens=8, budget=_BUDGET, compile_threads=1)
+    limits = Limits(rows=2, max_tokens=8, budget=_BUDGET, compile_processes=1)
     service = Service(load_model(), limits)
     asyncio.run(_ask(service, create_app(service), source, steps))
 

@@ -1,0 +1,354 @@
+"""Processes that compile, each under hard limits of processor seconds and memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ...automata.budget import Budget
+from ...errors import BudgetError, ConstraintError, ProcessError, RaiseBudget
+from ...kernels import compiled
+from ...table.transition_table import TransitionTable
+from ...vocabulary.vocabulary import Vocabulary
+from .. import text
+from ..grammar import build as grammars
+from ..json_schema import request as schemas
+from ..tags import build as tags
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import BaseContext
+
+try:
+    import resource
+except ImportError:  # Windows, where the clock of whoever asks is the only limit
+    resource = None  # type: ignore[assignment]
+
+Warm = Callable[[Vocabulary], None]
+
+_PATIENCE = 2.5  # times the seconds of a budget, which a table and what precedes it may each have
+_FREELY = 2.0  # seconds of the processor beside it: to read a source and to send a table
+_FOR_KERNELS = 60.0  # seconds of the processor in which numba compiles kernels, where no library has them
+_ON_THE_CLOCK = 8.0  # times the seconds of the processor: a process that waits ends too
+_ROOM = 2  # times the bytes of a budget, which counts the arrays of one step
+_FREE_BYTES = 128 << 20  # beside it
+_KEPT_BYTES = 256 << 20  # by which a process may have grown when its job is done, before another takes its place
+_NICE = 5  # compiling gives way to whoever writes answers
+_STATM = Path("/proc/self/statm")  # of Linux
+_IMPORTED_LATE = (  # by the functions that compile; each process has them from the one that it is forked from
+    "json_schema.build", "json_schema.emit", "json_schema.keywords", "json_schema.lazily", "json_schema.library",
+    "grammar.lark", "grammar.lark_parser", "grammar.terminals", "tags.values", "tags.json_rules",
+)  # fmt: skip
+_STARTING = 300.0  # seconds in which a process must be ready
+
+
+class Job(NamedTuple):
+    """What to compile: the arguments of one of the functions that compile."""
+
+    kind: Literal["json schema", "regex", "choices", "grammar", "structural tag"]
+    source: Any
+    options: dict[str, Any]
+    budget: Budget | None
+
+
+@dataclass
+class Allowance:
+    """Processor seconds that several jobs share."""
+
+    seconds: float
+    left: float
+
+
+def allowance(budget: Budget) -> Allowance:
+    """Return the seconds of a budget, for jobs that share them."""
+    return Allowance(budget.seconds, budget.seconds)
+
+
+class Compilers:
+    """Processes that compile whole tables of one vocabulary. A process that goes over a hard limit is killed.
+
+    A budget is kept by the compiler itself, which looks at it between steps. The limits here hold for whatever it
+    misses: some more seconds and bytes than the budget has, kept by the operating system. Another process takes the
+    place of one that ended. Memory is limited where the system does so for a process: on Linux.
+
+    count: how many compile at a time. warm: what a process does with the vocabulary before it takes jobs.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, count: int, warm: Warm) -> None:
+        self.count = count
+        self._given = replace(vocabulary, encoder=None), warm  # a tokenizer's function may not be one that can be sent
+        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._all: set[_Process] = set()
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the processes, which get warm meanwhile."""
+        for _ in range(self.count):
+            self._begin()
+
+    def compile(self, job: Job, shared: Allowance | None = None) -> TransitionTable:
+        """Return the whole table of a job. Any thread may call it; it waits for a process that is free.
+
+        shared: seconds that the job shares with others, of which it takes what it needs.
+        Raises the errors of the function that compiles; BudgetError for a process that was killed at a limit;
+        ProcessError for one that ended by itself, and once these processes are closed.
+        """
+        budget = Budget() if job.budget is None else job.budget
+        if shared is not None:
+            if shared.left <= 0:
+                raise _over_together(shared)
+            budget = replace(budget, seconds=min(budget.seconds, shared.left))
+        process = self._taken()
+        try:
+            answer = process.ask(job._replace(budget=budget), budget)
+        except BaseException:
+            self._end(process)
+            self._begin()
+            raise
+        if answer.last:
+            self._end(process)
+            self._begin()
+        else:
+            self._free.put(process)
+        if shared is not None:
+            shared.left -= answer.seconds
+        if isinstance(answer.found, TransitionTable):
+            return answer.found
+        if shared is not None and budget.seconds < shared.seconds and _is_late(answer.found):
+            raise _over_together(shared)
+        raise answer.found
+
+    def _taken(self) -> _Process:
+        """Return a process that is free, and has not ended while it was."""
+        while True:
+            process = self._free.get()
+            if process is None:
+                self._free.put(None)  # for the next who waits
+                raise ProcessError("the processes that compile are closed")
+            if process.is_alive():
+                return process
+            self._end(process)
+            self._begin()
+
+    def close(self) -> None:
+        """Kill the processes. Whoever waits for one gets a ProcessError."""
+        with self._lock:
+            self._closed = True
+            processes = list(self._all)
+        for process in processes:
+            self._end(process)
+        self._free.put(None)
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the processes that there are."""
+        with self._lock:
+            return [process.pid for process in self._all]
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            process = _Process(*self._given)
+            self._all.add(process)
+        self._free.put(process)
+
+    def _end(self, process: _Process) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.end()
+
+
+class _Answer(NamedTuple):
+    found: TransitionTable | Exception
+    seconds: float  # of the processor
+    last: bool  # whether another process should take the place of this one
+
+
+class _Process:
+    """One process, seen by those who have jobs for it."""
+
+    def __init__(self, vocabulary: Vocabulary, warm: Warm) -> None:
+        context = _context()
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, vocabulary, warm), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._is_ready = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    def is_alive(self) -> bool:
+        """Whether it runs; one that never was ready counts as such, so that whoever asks it learns why."""
+        return not self._is_ready or self._process.is_alive()
+
+    def ask(self, job: Job, budget: Budget) -> _Answer:
+        """Return what becomes of a job. Raises BudgetError or ProcessError if the process ends over it."""
+        try:
+            if not self._is_ready:
+                if not self._connection.poll(_STARTING):
+                    raise ProcessError(f"a process that compiles was not ready within {_STARTING:.0f} s")
+                self._connection.recv_bytes()
+                self._is_ready = True
+            self._connection.send_bytes(pickle.dumps(job, 5))
+            seconds = _seconds(budget)
+            if not self._connection.poll(None if seconds is None else seconds * _ON_THE_CLOCK):
+                raise _over("seconds", budget)
+            answer: _Answer = pickle.loads(self._connection.recv_bytes())
+            return answer
+        except (EOFError, OSError):
+            raise self._why(budget) from None
+
+    def end(self) -> None:
+        """Kill the process."""
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+    def _why(self, budget: Budget) -> BudgetError | ProcessError:
+        """Return the error of a job whose process has ended."""
+        self._process.join(5)
+        code = self._process.exitcode
+        if code is not None and code < 0 and -code == getattr(signal, "SIGXCPU", None):
+            return _over("seconds", budget)
+        how = "did not go on" if code is None else f"ended by signal {-code}" if code < 0 else f"ended with {code}"
+        return ProcessError(f"the process that compiled the constraint {how}")
+
+
+def _context() -> BaseContext:
+    # 20 ms to import, for those who have no other processes
+    from multiprocessing import get_all_start_methods, get_context
+
+    if "forkserver" not in get_all_start_methods():  # Windows
+        return get_context("spawn")
+    context = get_context("forkserver")
+    package = __package__.rpartition(".")[0]
+    context.set_forkserver_preload([__name__, *(f"{package}.{name}" for name in _IMPORTED_LATE)])
+    return context
+
+
+def _seconds(budget: Budget) -> float | None:
+    """Return the most processor seconds of one job, None if there is no limit."""
+    if math.isinf(budget.seconds):
+        return None
+    return budget.seconds * _PATIENCE + _FREELY + (_FOR_KERNELS if compiled.LIBRARY is None else 0)
+
+
+def _over(limit: Literal["seconds", "bytes"], budget: Budget) -> BudgetError:
+    """Return the error of a job that went over a hard limit."""
+    allowed = budget.seconds if limit == "seconds" else budget.bytes
+    shown = f"seconds={allowed:g}" if limit == "seconds" else f"bytes={allowed:,}"
+    return BudgetError(
+        f"the constraint needs far more than its budget ({shown}), and the process that compiled it was stopped",
+        limit=limit,
+        allowed=allowed,
+        remedies=[RaiseBudget((limit,), "make the constraint smaller")],
+    )
+
+
+def _over_together(shared: Allowance) -> BudgetError:
+    return BudgetError(
+        f"the parts of the constraint, which are compiled one by one, together need more than {shared.seconds:g} s",
+        limit="seconds",
+        allowed=shared.seconds,
+        reached=shared.seconds - shared.left,
+        remedies=[RaiseBudget(("seconds",), "send fewer parts")],
+    )
+
+
+def _is_late(error: Exception) -> bool:
+    return isinstance(error, BudgetError) and error.limit == "seconds"
+
+
+# ---------------------------------------------------------------------------------------------------- in a process
+
+
+def _work(connection: Connection, vocabulary: Vocabulary, warm: Warm) -> None:
+    """Compile one job after the other, until there is nobody who sends any."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the process that started this one
+    if resource is not None:
+        os.nice(_NICE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warm(vocabulary)
+    before = _sizes()[1]
+    with suppress(EOFError, OSError):
+        connection.send_bytes(b"ready")
+        last = False
+        while not last:
+            job: Job = pickle.loads(connection.recv_bytes())
+            found, seconds, last = _compiled(job, vocabulary)
+            last = last or _sizes()[1] > before + _KEPT_BYTES
+            connection.send_bytes(_written(_Answer(found, seconds, last)))
+
+
+def _compiled(job: Job, vocabulary: Vocabulary) -> _Answer:
+    budget = Budget() if job.budget is None else job.budget
+    seconds, began = _seconds(budget), time.process_time()
+    _limit("RLIMIT_CPU", None if seconds is None else math.ceil(began + seconds))
+    _limit("RLIMIT_AS", _sizes()[0] + _ROOM * budget.bytes + _FREE_BYTES)
+    found: TransitionTable | Exception
+    last = False
+    try:
+        found = whole(job, vocabulary)
+    except MemoryError:
+        found, last = _over("bytes", budget), True
+    except ConstraintError as error:
+        found = copy.copy(error)  # without the frames that it came through
+    except Exception as error:
+        found = error
+    _limit("RLIMIT_AS", None)
+    return _Answer(found, time.process_time() - began, last)
+
+
+def _limit(name: Literal["RLIMIT_CPU", "RLIMIT_AS"], most: int | None) -> None:
+    """Have the system hold this process to a limit. None: to none."""
+    if resource is None or (name == "RLIMIT_AS" and not _STATM.exists()):
+        return
+    infinite = resource.RLIM_INFINITY
+    resource.setrlimit(getattr(resource, name), (infinite if most is None else most, infinite))
+
+
+def whole(job: Job, vocabulary: Vocabulary) -> TransitionTable:
+    """Return the whole table of a job, compiled here. Raises the errors of the function that compiles."""
+    source, options, budget = job.source, job.options, job.budget
+    match job.kind:
+        case "json schema":
+            return schemas.compile_json_schema(source, vocabulary, lazy=False, budget=budget, **options).to_table()
+        case "regex":
+            return text.compile_regex(source, vocabulary, budget=budget, **options).to_table()
+        case "choices":
+            return text.compile_choices(source, vocabulary, budget=budget).to_table()
+        case "grammar":
+            return grammars.compile_grammar(source, vocabulary, budget=budget, **options).to_table()
+        case "structural tag":
+            return tags.compile_structural_tag(source, vocabulary, budget=budget, **options).to_table()
+
+
+def _written(answer: _Answer) -> bytes:
+    try:
+        return pickle.dumps(answer, 5)
+    except Exception:  # an error of somebody else's, with fields that cannot be sent
+        return pickle.dumps(answer._replace(found=RuntimeError(repr(answer.found))), 5)
+
+
+def _sizes() -> tuple[int, int]:
+    """Return the bytes of this process's addresses, and of those in memory; 0 where the system does not say."""
+    if not _STATM.exists():
+        return 0, 0
+    addresses, resident, *_ = map(int, _STATM.read_text().split())
+    page = os.sysconf("SC_PAGE_SIZE")
+    return addresses * page, resident * page

@@ -1,0 +1,201 @@
+"""Processes that compile: the same tables, and nothing that a source can do to whoever asks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import maskwright as mw
+from maskwright.compile.cache import compilers as module
+from maskwright.compile.cache.cache import NotCompiledError
+from maskwright.compile.cache.compilers import Compilers, Job, allowance, whole
+
+ON_LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited on Linux alone")
+SCHEMA = {"properties": {"a": {"type": "integer"}, "b": {"maxLength": 9}}, "required": ["a"]}
+TAG = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": {"type": "any_text"}, "end": ">"}}
+SIZED = ("regex", "(a|b)*a(a|b){24}")  # takes as long and as much as it may
+
+
+def quiet(vocabulary):
+    """What a process does before it takes jobs: nothing."""
+
+
+def stuck(job, vocabulary):
+    """Compile without ever asking the meter; which module-level name is patched decides what is done."""
+    if job.source == "spin":
+        while True:
+            pass
+    if job.source == "grow":
+        kept = []
+        while True:
+            kept.append(bytearray(1 << 20))
+    if job.source == "sleep":
+        time.sleep(1000)
+    if job.source == "exit":
+        os._exit(3)
+    if job.source == "odd":
+        raise Odd(lambda: None)
+    return whole(job, vocabulary)
+
+
+class Odd(Exception):  # noqa: N818
+    """An error that cannot be sent."""
+
+
+def ill(vocabulary):
+    """Have `stuck` stand for the compiler in a process."""
+    module.whole = stuck
+
+
+@pytest.fixture(scope="module")
+def vocab():
+    return mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
+
+
+@pytest.fixture
+def made(vocab, request):
+    processes = Compilers(vocab, 2, getattr(request, "param", quiet))
+    processes.start()
+    yield processes
+    processes.close()
+    assert not processes.pids
+
+
+def regex(source, seconds=5.0, size=1 << 28):
+    return Job("regex", source, {"flags": ""}, mw.Budget(seconds=seconds, bytes=size))
+
+
+def outcome(work):
+    try:
+        return work()
+    except mw.MaskwrightError as error:
+        return error
+
+
+def test_a_cache_with_processes_has_the_tables_and_errors_of_one_without(vocab, made):
+    far, near = mw.Cache(vocab, compilers=made), mw.Cache(vocab)
+
+    def of(cache):
+        yield lambda: cache.compile_json_schema(SCHEMA, allow=iter(["format"]))
+        yield lambda: cache.compile_json_schema({"$ref": "urn:a"}, documents={"urn:a": SCHEMA}, lazy=False)
+        yield lambda: cache.compile_regex("[ab]+", flags="i")
+        yield lambda: cache.compile_choices(["a", "bc"])
+        yield lambda: cache.compile_grammar('root ::= "a" root "b" | "c"', syntax="ebnf", start="root")
+        yield lambda: cache.compile_structural_tag(TAG)
+        yield lambda: cache.compile_json_schema({"type": "none"}, lazy=False)
+        yield lambda: cache.compile_regex("(a")
+        yield lambda: cache.compile_grammar("start: rule")
+        yield lambda: cache.compile_regex("[a-z]{900}", budget=mw.Budget(states=10))
+
+    for there, here in zip(of(far), of(near), strict=True):
+        wanted = outcome(lambda here=here: here().to_table())
+        if isinstance(wanted, Exception):
+            found = outcome(there)
+            assert (type(found), str(found)) == (type(wanted), str(wanted))
+        else:
+            table = there()
+            assert isinstance(table, mw.TransitionTable)
+            assert table.source == wanted.source
+            assert {n: a.tobytes() for n, a in table.arrays.by_name().items()} == {
+                n: a.tobytes() for n, a in wanted.arrays.by_name().items()
+            }
+            assert there() is table
+    assert far.stats.compilations == near.stats.compilations == 10
+
+
+@pytest.mark.parametrize("made", [ill], indirect=True)
+@pytest.mark.parametrize(("source", "limit"), [("spin", "seconds"), pytest.param("grow", "bytes", marks=ON_LINUX)])
+def test_a_process_over_a_hard_limit_is_stopped_and_replaced_and_nothing_is_kept(vocab, made, source, limit):
+    cache = mw.Cache(vocab, compilers=made)
+    budget = mw.Budget(seconds=0.1, bytes=1 << 26)
+    before = set(made.pids)
+    began = time.monotonic()
+    with pytest.raises(mw.BudgetError) as found:
+        cache.compile_regex(source, budget=budget)
+    assert time.monotonic() - began < 60
+    assert (found.value.limit, found.value.allowed) == (limit, getattr(budget, limit))
+    assert cache.stats.entries == (limit == "bytes")  # what ran out of time is tried again
+    assert len(set(made.pids) - before) == 1
+    assert len(made.pids) == 2
+    assert cache.compile_regex("[ab]c").accepts([98, 100])
+
+
+@pytest.mark.parametrize("made", [ill], indirect=True)
+def test_a_process_that_waits_for_ever_is_stopped_by_the_clock(made, monkeypatch):
+    monkeypatch.setattr(module, "_seconds", lambda budget: 0.1)
+    with pytest.raises(mw.BudgetError) as found:
+        made.compile(regex("sleep"))
+    assert found.value.limit == "seconds"
+
+
+@pytest.mark.parametrize("made", [ill], indirect=True)
+def test_a_process_that_ends_is_replaced_and_its_job_says_so(made):
+    with pytest.raises(mw.ProcessError, match="ended with 3"):
+        made.compile(regex("exit"))
+    with pytest.raises(RuntimeError, match="Odd"):
+        made.compile(regex("odd"))
+    assert made.compile(regex("a|b")).accepts([98])
+    for pid in made.pids:  # while they have nothing to do
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(0.2)
+    assert made.compile(regex("a|c")).accepts([98])
+    assert len(made.pids) == 2
+
+
+def test_jobs_that_share_seconds_have_those_together(made):
+    shared = allowance(mw.Budget(seconds=0.5))
+    before = shared.left
+    made.compile(regex("[a-z]{300}"), shared)
+    assert shared.left < before
+    shared.left = 0.05
+    with pytest.raises(mw.BudgetError, match=r"together need more than 0\.5 s") as found:
+        made.compile(regex(SIZED[1]), shared)
+    assert (found.value.limit, found.value.allowed) == ("seconds", 0.5)
+    with pytest.raises(mw.BudgetError, match="together"):
+        made.compile(regex("a"), shared)
+
+
+def test_what_ran_out_of_shared_seconds_is_compiled_for_those_who_have_more(vocab, made):
+    cache = mw.Cache(vocab, compilers=made)
+    poor = allowance(mw.Budget(seconds=2.0))
+    poor.left = 0.0
+    with pytest.raises(mw.BudgetError, match="together"):
+        cache.sharing(poor).compile_regex("[ab]{9}")
+    assert isinstance(cache.compile_regex("[ab]{9}"), mw.TransitionTable)
+
+
+def test_a_view_that_does_not_compile_has_what_is_in_memory(vocab, made):
+    cache = mw.Cache(vocab, compilers=made)
+    view = cache.without_compiling()
+    with pytest.raises(NotCompiledError):
+        view.compile_regex("[ab]{7}")
+    table = cache.compile_regex("[ab]{7}")
+    assert view.compile_regex("[ab]{7}") is table
+    assert cache.stats.hits == view.stats.hits == 1
+    lazy = cache.compiling_here().compile_json_schema(SCHEMA)
+    assert isinstance(lazy, mw.LazyTable)
+
+
+def test_whoever_waits_when_the_processes_are_closed_is_told(made):
+    found = []
+
+    def ask():
+        try:
+            made.compile(regex(SIZED[1], seconds=60.0, size=1 << 32))
+        except mw.ProcessError as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    made.close()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert len(found) == 4

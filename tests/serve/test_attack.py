@@ -1,0 +1,177 @@
+"""Constraints that take all there is, while others ask for theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+httpx = pytest.importorskip("httpx")
+
+import maskwright as mw  # noqa: E402
+from maskwright.compile.cache.compilers import whole  # noqa: E402
+from maskwright.serve.constraints import Constraint, Function  # noqa: E402
+from maskwright.serve.refusals import Refused  # noqa: E402
+from maskwright.serve.service import Service  # noqa: E402
+from maskwright.serve.settings import Limits  # noqa: E402
+from tests.serve.test_serve import loading, running, wait  # noqa: E402
+
+
+def bomb(number):
+    return f"(a|b)*a(a|b){{24}}x{number}"
+
+
+@contextlib.contextmanager
+def client_from(address, service):
+    transport = httpx.HTTPTransport(local_address=address)
+    with httpx.Client(base_url=service.url, transport=transport, timeout=60) as client:
+        yield lambda **body: client.post(
+            "/v1/completions", json={"model": loading.TINY, "prompt": "x", "max_tokens": 12, **body}
+        )
+
+
+def test_bombs_of_one_client_are_refused_by_their_budget_and_hold_up_nobody_else():
+    limits = Limits(compile_processes=2, budget=mw.Budget(seconds=0.3))
+    with running(limits=limits) as service, client_from("127.0.0.2", service) as good:
+        assert good(guided_regex="[ab]{3}").status_code == 200
+        found = []
+
+        def attack(number):
+            with client_from("127.0.0.3", service) as ask:
+                found.append(ask(guided_regex=bomb(number)))
+
+        threads = [threading.Thread(target=attack, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        wait(lambda: service.turns.waiting >= 3)
+        for number in range(3):
+            assert good(guided_regex=f"[ab]{{3}}c{number}").status_code == 200
+        assert len(found) < 6, "the bombs were over before others were answered"
+        for thread in threads:
+            thread.join()
+        errors = [answer.json()["error"] for answer in found]
+        assert {(error["code"], error["limit"]) for error in errors} == {("constraint_too_expensive", "seconds")}
+        assert service.turns.waiting == service.open == 0
+
+
+class Gate:
+    """Compiles here, each job once it is let through."""
+
+    def __init__(self, vocabulary):
+        self.vocabulary, self.jobs, self.open = vocabulary, [], threading.Event()
+
+    def compile(self, job, shared=None):
+        self.jobs.append(job)
+        assert self.open.wait(20)
+        if shared is not None:
+            shared.left -= 1
+            if shared.left < 0:
+                raise mw.BudgetError("it takes too long", limit="seconds")
+        return whole(job, self.vocabulary)
+
+
+def gated(limits):
+    """A service that is not started, and the gate before its compilations."""
+    service = Service(loading.tiny(), limits)
+    gate = Gate(service.loaded.vocabulary)
+    service.cache._compilers = gate
+    return service, gate
+
+
+def ask(service, number, client="a"):
+    return asyncio.create_task(service.compile(Constraint("regex", f"a{number}", "x"), 16, "max_tokens", client=client))
+
+
+async def until(true):
+    for _ in range(2000):
+        if true():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError
+
+
+def test_what_several_requests_ask_for_is_compiled_once_and_takes_one_place():
+    async def main():
+        service, gate = gated(Limits(compile_processes=2))
+        tasks = [ask(service, 1, client) for client in "abcab"]
+        await until(lambda: len(service._running) == 1 and not service.turns.waiting)
+        other = ask(service, 2, "d")  # for which there is a place
+        await until(lambda: len(gate.jobs) == 2)
+        gate.open.set()
+        found = await asyncio.gather(*tasks, other)
+        assert len({id(table) for table, _ in found[:-1]}) == 1
+        assert [job.source for job in gate.jobs] == ["a1", "a2"]
+        await until(lambda: not service._running and service.turns._free == 2)
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_given_up_leaves_the_queue_or_its_result_to_others():
+    async def main():
+        service, gate = gated(Limits(compile_processes=1))
+        begun, leaves, stays = (ask(service, number) for number in range(3))
+        await until(lambda: service.turns.waiting == 2)
+        leaves.cancel()
+        await until(lambda: service.turns.waiting == 1)
+        begun.cancel()
+        await asyncio.gather(begun, leaves, return_exceptions=True)
+        gate.open.set()
+        await stays
+        assert [job.source for job in gate.jobs] == ["a0", "a2"]
+        await ask(service, 0)  # compiled though nobody was left who wanted it
+        assert len(gate.jobs) == 2
+        await until(lambda: service.turns._free == 1 and not service.compiling)
+
+    asyncio.run(main())
+
+
+def test_a_client_with_too_many_constraints_that_wait_is_told_so():
+    async def main():
+        service, gate = gated(Limits(compile_processes=1, max_queue=4))
+        tasks = [ask(service, number) for number in range(3)]
+        await until(lambda: service.turns.waiting == 2)
+        with pytest.raises(Refused) as found:
+            await ask(service, 3)
+        assert (found.value.status, found.value.code) == (429, "compile_queue_full")
+        gate.open.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+
+def test_the_tools_of_one_request_share_one_budget():
+    service, gate = gated(Limits(budget=mw.Budget(seconds=5)))
+    gate.open.set()
+    tools = [
+        Function(f"f{n}", {"type": "object", "properties": {f"p{n}": {"uniqueItems": True}}}, n, False)
+        for n in range(100)
+    ]
+    with pytest.raises(Refused) as found:
+        service.offered(Constraint("calls", tools, "tools"))
+    assert found.value.code == "constraint_too_expensive"
+    assert len(gate.jobs) <= 7
+
+
+def test_a_process_that_dies_is_replaced_and_the_request_is_told():
+    with running(limits=Limits(compile_processes=1, budget=mw.Budget(seconds=20))) as service:
+        found = []
+        with client_from("127.0.0.1", service) as ask:
+            thread = threading.Thread(target=lambda: found.append(ask(guided_regex=bomb(0))))
+            before = service.compilers.pids
+            thread.start()
+            wait(lambda: service._running)
+            time.sleep(0.3)
+            os.kill(before[0], signal.SIGKILL)
+            thread.join()
+            assert (found[0].status_code, found[0].json()["error"]["code"]) == (500, "compiler_fault")
+            assert ask(guided_regex="[ab]{3}").status_code == 200
+            assert service.compilers.pids != before
+        assert httpx.get(f"{service.url}/health").status_code == 200
