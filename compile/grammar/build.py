@@ -107,7 +107,7 @@ def compile_form(form: Grammar, vocabulary: Vocabulary, *, source: str, meter: M
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=0, nested=network.embeds,
+        depth=0, nested=network.embeds, other_ends=vocabulary.other_ends,
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def lazily(
     reader = read(meter)
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=reader.depth, renewed=renewed if renews else None,
+        depth=reader.depth, renewed=renewed if renews else None, other_ends=vocabulary.other_ends,
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def test_every_array_is_on_the_page_with_what_it_means(hooks):
 def test_every_field_of_the_files_header_is_on_the_page(tmp_path):
     from safetensors import safe_open
 
-    mw.compile_sids([[1, 2]], vocab_size=4).save(tmp_path / "table")
+    mw.compile_sids([[1, 2]], vocab_size=4, eos=[0, 3]).save(tmp_path / "table")
     with safe_open(tmp_path / "table", framework="numpy") as file:
         header = set(re.findall(r'"(\w+)": ', file.metadata()["maskwright"]))
     assert header == set(cells((REFERENCE / "file_format.md").read_text().partition("## Arrays")[0]))
