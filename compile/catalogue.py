@@ -19,6 +19,7 @@ from ..table.item_ids import ItemId, ItemIds
 from ..table.sid_filter import SidFilter, filter_sids
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
+from ..vocabulary.end_tokens import EndTokens
 from ..vocabulary.vocabulary import Vocabulary
 from .codes import CodeTokens, by_names, with_offsets
 from .parquet import ParquetRows
@@ -26,9 +27,10 @@ from .sequences import check_vocabulary_size, compile_sids, progress_bar, rectan
 from .token_names import are_names, tokens_of_names
 
 FORMAT_VERSION = 1
-"""Version of the file format; a reader refuses any other."""
+"""Version of the file format; with several end tokens it is one more, and a reader refuses any other."""
 
-_FILE = file.FileKind("maskwright.catalogue", "catalogue", FORMAT_VERSION, "make the catalogue again from its items")
+_AGAIN = "make the catalogue again from its items"
+_FILE = file.FileKind("maskwright.catalogue", "catalogue", FORMAT_VERSION, FORMAT_VERSION + 1, _AGAIN)
 _MATRIX = ("columns", "item_start", "item_row")
 
 
@@ -65,7 +67,7 @@ class Catalogue:
         offsets: int | Sequence[int] = 0,
         names: Sequence[str | Sequence[str]] | None = None,
         vocabulary: Vocabulary | None = None,
-        eos: int | None = None,
+        eos: EndTokens | None = None,
         kind: Literal["table", "matrix"] = "table",
         metadata: Mapping[str, Any] | None = None,
     ) -> Catalogue:
@@ -112,7 +114,7 @@ class Catalogue:
         offsets: int | Sequence[int] = 0,
         names: Sequence[str | Sequence[str]] | None = None,
         vocabulary: Vocabulary | None = None,
-        eos: int | None = None,
+        eos: EndTokens | None = None,
         kind: Literal["table", "matrix"] = "table",
         metadata: Mapping[str, Any] | None = None,
         progress: bool | None = None,
@@ -148,7 +150,7 @@ class Catalogue:
         known: CodeTokens,
         size: int,
         vocabulary: Vocabulary | None,
-        eos: int | None,
+        eos: EndTokens | None,
         kind: str,
         metadata: Mapping[str, Any] | None,
     ) -> Catalogue:

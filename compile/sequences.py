@@ -28,18 +28,19 @@ from ..table.groups import (
 )
 from ..table.sorted_matrix import MOST_ROWS, SortedMatrix, in_order, lay_out
 from ..table.transition_table import TransitionTable
+from ..vocabulary.end_tokens import EndTokens, checked_ends
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _LONG_BUILD = 2_000_000  # sequences; below this a build takes well under a second and shows no progress
 _MASK_SHARE = 8  # a level gets masks where they cost at most 1/8 of its edges
 
 
-def compile_sids(sids: Any, vocab_size: int, *, eos: int | None = None) -> TransitionTable:
+def compile_sids(sids: Any, vocab_size: int, *, eos: EndTokens | None = None) -> TransitionTable:
     """Compile a set of semantic IDs of one length into a table.
 
     sids: (N, L) integers of any dtype, in any order, duplicates allowed: an array, a memory map, a nested list,
     or an Arrow column of (fixed-size) lists. vocab_size: V; tokens lie in 0 .. V - 1. eos: a token that ends a
-    sequence; without it the table's sequences end by themselves after L tokens.
+    sequence, or a list of such tokens; without it the table's sequences end by themselves after L tokens.
 
     Raises ConstraintError naming the row if the input is empty, of another shape or dtype, or has a token
     outside the vocabulary.
@@ -90,14 +91,14 @@ def sort_sids(sids: Any, vocab_size: int) -> SortedMatrix:
 
 
 def compile_sequences(
-    values: Any, offsets: ArrayLike | None = None, *, vocab_size: int, eos: int | None = None
+    values: Any, offsets: ArrayLike | None = None, *, vocab_size: int, eos: EndTokens | None = None
 ) -> TransitionTable:
     """Compile a set of token sequences of any lengths, one of which may be the prefix of another.
 
     values: (K,) integers, all sequences one after the other, and offsets: (N + 1,), where each starts; or, without
     offsets, a list of sequences or an Arrow column of lists. vocab_size: V; tokens lie in 0 .. V - 1. eos: the
-    token a model writes to end a sequence; it must not occur in one. Without it, a sequence that is the prefix of
-    another may end or go on.
+    token a model writes to end a sequence, or a list of such tokens; none may occur in a sequence. Without it, a
+    sequence that is the prefix of another may end or go on.
 
     Raises ConstraintError naming the row if the input is empty, has an empty sequence, is of another shape or
     dtype, or has a token outside the vocabulary.
@@ -129,11 +130,10 @@ def compile_sequences(
 
 
 def _compile(
-    values: NDArray[Any], offsets: IntArray, length: int, count: int, vocab_size: int, eos: int | None
+    values: NDArray[Any], offsets: IntArray, length: int, count: int, vocab_size: int, eos: EndTokens | None
 ) -> TransitionTable:
     check_vocabulary_size(vocab_size)
-    if eos is not None and (not is_integer(eos) or not 0 <= eos < vocab_size):
-        raise ConstraintError(f"must be an integer from 0 to {vocab_size - 1}, not {eos!r}", argument="eos")
+    ends = checked_ends(eos, int(vocab_size))
     values, offsets = values.view(), offsets.view()
     values.flags.writeable = offsets.flags.writeable = False  # one kernel for arrays, memory maps and Arrow buffers
     with progress_bar(count) as progress:
@@ -141,11 +141,11 @@ def _compile(
             trie = build_trie(values, offsets, length, count, int(vocab_size), progress=progress)
         except IndexError as error:
             raise _bad_token(int(error.args[0]), values, offsets, length, int(vocab_size)) from None
-    if eos is not None:
-        _refuse_eos_inside(trie, eos, values, offsets, length)
+    for end in ends:
+        _refuse_end_inside(trie, end, values, offsets, length)
     return TransitionTable(
-        _arrays(trie, int(vocab_size)), vocab_size=int(vocab_size), eos=None if eos is None else int(eos),
-        source=_source_hash(values, offsets, length),
+        _arrays(trie, int(vocab_size)), vocab_size=int(vocab_size), eos=ends[0] if ends else None,
+        source=_source_hash(values, offsets, length), other_ends=ends[1:],
     )  # fmt: skip
 
 
@@ -334,7 +334,7 @@ def _bad_token(at: int, values: NDArray[Any], offsets: IntArray, length: int, vo
     )
 
 
-def _refuse_eos_inside(trie: Trie, eos: int, values: NDArray[Any], offsets: IntArray, length: int) -> None:
+def _refuse_end_inside(trie: Trie, eos: int, values: NDArray[Any], offsets: IntArray, length: int) -> None:
     if not (trie.edge_token == eos).any():
         return
     begin, stop = (int(offsets[0]), int(offsets[-1])) if offsets.size else (0, values.size)

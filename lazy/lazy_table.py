@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import BudgetError, NoTableError, Unenforced
 from ..table.grouped import token_rows
+from ..table.several_ends import all_ends, as_eos
 from ..table.transition_table import TransitionTable
 from .protocol import LazyMachine
 
@@ -29,11 +30,14 @@ class LazyTable:
         self, machine: LazyMachine, make: Callable[[], TransitionTable], *, vocab_size: int, eos: int | None,
         vocabulary: str, source: str, depth: int, nested: bool = True,
         renewed: Callable[[Any], LazyMachine] | None = None, unenforced: Callable[[], tuple[Unenforced, ...]] = tuple,
+        other_ends: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         """machine: what is read. make: works out the arrays. renewed: returns the machine for a new matcher.
 
-        unenforced: returns what of a schema is not enforced, as far as it is known.
+        unenforced: returns what of a schema is not enforced, as far as it is known. other_ends: tokens that end a
+        sequence, beside eos.
         """
+        self.other_ends = other_ends
         self.vocab_size, self.eos, self.vocabulary, self.source, self.depth = vocab_size, eos, vocabulary, source, depth
         self._machine: LazyMachine | None = machine
         self._make: Callable[[], TransitionTable] | None = lambda: make().noting(unenforced())
@@ -43,6 +47,11 @@ class LazyTable:
         self._table: TransitionTable | None = None
         self._refused = False  # whether there is known to be no table
         self._lock = threading.Lock()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence, `eos` first; () where there is none."""
+        return all_ends(self.eos, self.other_ends)
 
     @property
     def is_complete(self) -> bool:
@@ -138,7 +147,7 @@ class LazyTable:
         machine = self._machine  # another thread may complete the table meanwhile
         if machine is None or machine.depth:
             return self.to_table().contains(sids)
-        rows = token_rows(sids).tolist()
+        rows = as_eos(token_rows(sids), self.eos, self.other_ends).tolist()
         return np.array([_accepts(machine, row, self.vocab_size, self.eos) for row in rows], np.bool_)
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
@@ -152,7 +161,8 @@ class LazyTable:
     def __repr__(self) -> str:
         if self._table is not None:
             return f"LazyTable({self._table!r})"
-        return f"LazyTable(vocab_size={self.vocab_size}, eos={self.eos}, not worked out yet)"
+        ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
+        return f"LazyTable(vocab_size={self.vocab_size}, {ends}, not worked out yet)"
 
     def __reduce__(self) -> Any:
         return _itself, (self.to_table(),)  # elsewhere it is the table that it stands for

@@ -79,6 +79,7 @@ from .device.numpy_arrays import (
     zeros,
 )
 from .device.on_demand import OnDemandTable, is_read, read
+from .device.several_ends import is_end
 from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
 
 __all__ = [
@@ -433,8 +434,8 @@ def log_probs(
                 for old, new in zip(here, reached, strict=True)
             )
         )
-        if dev.eos is not None:
-            going &= tokens[:, t] != dev.eos
+        if dev.ends:
+            going &= ~is_end(dev, tokens[:, t])
         if remaining is not None:
             remaining = remaining - written
     return scores if by_position else np.asarray(scores.sum(axis=-1))
@@ -461,7 +462,7 @@ def allowed_tokens(dev: HostTable, state: AnyState, width: int, remaining: Array
     tokens = np.zeros((state.node.size, width + (dev.eos is not None)), np.int64)
     allowed = np.zeros(tokens.shape, bool)
     for row in range(len(tokens)):
-        found = [token for token in np.flatnonzero(bits[row]).tolist() if token != dev.eos][:width]
+        found = [token for token in np.flatnonzero(bits[row]).tolist() if token not in dev.ends][:width]
         tokens[row, : len(found)], allowed[row, : len(found)] = found, True
         if dev.eos is not None and bits[row, dev.eos]:
             tokens[row, -1], allowed[row, -1] = dev.eos, True

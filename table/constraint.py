@@ -27,7 +27,11 @@ class Constraint(Protocol):
 
     @property
     def eos(self) -> int | None:
-        """The token that ends a sequence, None where sequences end by themselves."""
+        """The token that ends a sequence, the first of `ends`; None where sequences end by themselves."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a sequence; () where sequences end by themselves."""
 
     @property
     def vocabulary(self) -> str:

@@ -19,7 +19,10 @@ from ..errors import TableError, TableFileError, VocabularyMismatchError
 from .groups import SPECS
 
 FORMAT_VERSION = 5
-"""Version of the file format of tables; a reader refuses any other."""
+"""Version of the file format of tables with one end token or none."""
+
+SEVERAL_ENDS_VERSION = 6
+"""Version of the file format of tables with several end tokens, so that a reader that knows of one refuses them."""
 
 
 class FileKind(NamedTuple):
@@ -27,8 +30,13 @@ class FileKind(NamedTuple):
 
     key: str  # of the entry of the metadata that has the header
     what: str  # it is, in errors
-    version: int  # a reader refuses any other
+    version: int  # of a table with one end token or none
+    several_ends: int  # version of a table with several; a reader refuses any third
     again: str  # how to make a file anew
+
+    def version_of(self, header: Mapping[str, Any]) -> int:
+        """Return the version of a file with a header, which is that of a table or has that of a table inside."""
+        return self.several_ends if "other_ends" in header.get("table", header) else self.version
 
 
 def write(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -48,7 +56,7 @@ def read(path: str | os.PathLike[str], vocabulary: str | None) -> tuple[dict[str
 
 def _table() -> FileKind:
     again = "build it again from its source, with the `maskwright compile` or `maskwright build` that made it"
-    return FileKind("maskwright", "table", FORMAT_VERSION, again)
+    return FileKind("maskwright", "table", FORMAT_VERSION, SEVERAL_ENDS_VERSION, again)
 
 
 def write_arrays(
@@ -58,7 +66,7 @@ def write_arrays(
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in")
-    described = {"version": kind.version, **header}
+    described = {"version": kind.version_of(header), **header}
     described["checksum"] = _checksum(described, arrays)
     temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
     try:
@@ -89,10 +97,10 @@ def read_arrays(
                     f"{name} is a safetensors file, but not one that maskwright wrote for a {kind.what}"
                 )
             header = dict(json.loads(metadata[kind.key]))
-            if header.get("version") != kind.version:
+            if header.get("version") not in (kind.version, kind.several_ends):
                 raise TableFileError(
-                    f"{name} has format version {header.get('version')}, this maskwright reads {kind.version}: "
-                    f"{kind.again}"
+                    f"{name} has format version {header.get('version')}, this maskwright reads {kind.version} and "
+                    f"{kind.several_ends}: {kind.again}"
                 )
             wanted = tuple(header["arrays"]) if names is None else names
             missing = sorted(set(wanted) - set(file.keys()))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .groups import Actions, Bases, Edges, Exits, Int32Array, Rows, Sites, TableArrays, TokenClasses, TrieLevels
+from .several_ends import all_ends, as_eos
 from .states import NestedState, configuration_out_of_range, state_out_of_range
 from .walk import NO_EOS, Ends, follow
 
@@ -18,12 +19,18 @@ class GroupedArrays:
     arrays: TableArrays
     vocab_size: int
     eos: int | None
+    other_ends: tuple[int, ...]
     depth: int
 
     @property
     def owner(self) -> object:
         """What stands for the arrays where something is kept for them: views of the same arrays have the same owner."""
         return self
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence, `eos` first; () where sequences end by themselves."""
+        return all_ends(self.eos, self.other_ends)
 
     @property
     def rows(self) -> Rows:
@@ -135,7 +142,7 @@ class GroupedArrays:
 
     def _followed(self, frames: Int32Array, tokens: ArrayLike, state: NestedState | None) -> NestedState:
         """Return where each row of tokens (N, L) leads; frames: how many more must fit for each code to be followed."""
-        array = token_rows(tokens)
+        array = as_eos(token_rows(tokens), self.eos, self.other_ends)
         count = len(array)
         if state is None:
             state = NestedState(

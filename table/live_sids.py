@@ -41,6 +41,7 @@ class Snapshot:
     delta_widths: tuple[int, ...]  # (L,) the most rows of a delta below a prefix, by depth
 
     eos = None
+    ends = other_ends = ()
     fixed_length = min_length = max_length = property(lambda self: self.base.matrix.length)
 
     @property

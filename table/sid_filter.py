@@ -29,6 +29,7 @@ class SidFilter:
     items: Words  # (N // 32 + 1,) bit i of word w: item 32 w + i, in the order of the matrix, is kept; 0 beyond N
 
     eos = None
+    ends = other_ends = ()
     fixed_length = min_length = max_length = property(lambda self: self.matrix.length)
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ class SortedMatrix:
     item_row: IntArray = field(default_factory=lambda: _NO_ROWS)  # (N,) input rows; (0,) if they were sorted
 
     eos = None  # sequences end by themselves, as those of a table that has none
+    ends = other_ends = ()
 
     def __post_init__(self) -> None:
         """Check the matrix, once: TableError."""

@@ -31,6 +31,7 @@ from .groups import (
     check_declared,
 )
 from .nested_distances import Distances, nested_distances
+from .several_ends import as_eos, check_unused, checked_other_ends
 from .states import NestedState, state_out_of_range
 from .trie_checks import Lengths, check_trie
 from .walk import NO_EOS, walk_graph, walk_trie
@@ -103,6 +104,9 @@ class TransitionTable(GroupedArrays):
       more of them than lie below it fit. Both empty: 0 throughout, and no text opens more than `depth`.
     - EOS is allowed in accepting rows where the stack is empty.
 
+    A table may have several end tokens. `eos` stands for all of them in the arrays and states above; `other_ends` are
+    the rest. Each is allowed wherever EOS is, leads where EOS leads, and stands nowhere in the arrays.
+
     The arrays are checked when the table is made and are read-only from then on. Raises TableError if they contradict
     each other.
     """
@@ -115,6 +119,7 @@ class TransitionTable(GroupedArrays):
     depth: int = 0  # most open frames that are no leaves
     common: Common = NOTHING_COMMON
     unenforced: tuple[Unenforced, ...] = ()  # what of a schema is not enforced, as `allow` let it
+    other_ends: tuple[int, ...] = ()  # tokens that end a sequence, beside eos
 
     def __post_init__(self) -> None:
         facts = self.__dict__
@@ -123,7 +128,9 @@ class TransitionTable(GroupedArrays):
         facts["common"] = common_of(self.common)
         facts["unenforced"] = _unenforced_of(self.unenforced)
         _check_scalars(self)
+        facts["other_ends"] = checked_other_ends(self.other_ends, self.eos, self.vocab_size)
         check_declared(self.arrays, self.vocab_size)
+        check_unused(self.arrays, self.other_ends)
         if self.vocabulary == "":
             facts["vocabulary"] = integer_vocabulary(self.vocab_size)
         if not self.is_nested and (self.depth or _has_calls(self.arrays)):
@@ -159,9 +166,10 @@ class TransitionTable(GroupedArrays):
 
     def __repr__(self) -> str:
         sequences = f"{self.num_sequences:,} sequences, " if self.is_trie else ""
+        ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
         return (
             f"TransitionTable({sequences}{self.num_states:,} states, {self.nbytes:,} bytes, "
-            f"vocab_size={self.vocab_size}, eos={self.eos})"
+            f"vocab_size={self.vocab_size}, {ends})"
         )
 
     def to_table(self) -> TransitionTable:
@@ -314,7 +322,7 @@ class TransitionTable(GroupedArrays):
             if states is not None:
                 raise ValueError("a state of a nested table needs its stack: use follow")
             return np.asarray(self.follow(tokens).node)
-        array = token_rows(tokens)
+        array = as_eos(token_rows(tokens), self.eos, self.other_ends)
         out = np.zeros(array.shape[0], np.int64) if states is None else _as_states(states, array.shape[0])
         if array.size == 0:
             return out
@@ -395,11 +403,9 @@ class TransitionTable(GroupedArrays):
         return replace(self, unenforced=unenforced) if unenforced else self
 
     def header(self) -> dict[str, Any]:
-        """Return the fields that are no arrays, as a file has them."""
-        fields = {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
-        if not self.unenforced:  # the field is younger than the format
-            del fields["unenforced"]
-        return fields
+        """Return the fields that are no arrays, as a file has them; those of `_LATER` only where they say something."""
+        found = {name: getattr(self, name) for name in _FIELDS if name != "arrays"}
+        return {name: value for name, value in found.items() if value or name not in _LATER}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to one safetensors file, in full or not at all."""
@@ -419,7 +425,8 @@ class TransitionTable(GroupedArrays):
             raise TableFileError(f"{os.fspath(path)} is not a valid table: {error}") from error
 
 
-_FIELDS = ("arrays", "vocab_size", "eos", "vocabulary", "source", "depth", "common", "unenforced")
+_LATER = ("unenforced", "other_ends")  # fields that are younger than the format
+_FIELDS = ("arrays", "vocab_size", "eos", "vocabulary", "source", "depth", "common", *_LATER)
 
 
 def _counts_of_blocks(holds: NDArray[np.bool_]) -> IntArray:

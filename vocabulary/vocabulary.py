@@ -21,6 +21,7 @@ from ..kernels.limits import MOST_TOKENS
 from . import tokenizers
 from .characters import TokenCharacters, shares_without
 from .derived import Derived
+from .end_tokens import EndTokens, checked_ends
 from .longest_match import LongestMatch, shortened
 from .token_trie import TokenTrie, token_trie
 
@@ -40,11 +41,14 @@ _MOST_MARKED = 8  # of one vocabulary kept, with their tries and JSON libraries
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
-    """The bytes of every token id, and the id that ends a text. Make one with `from_bytes` or another `from_` method.
+    """The bytes of every token id, and the ids that end a text. Make one with `from_bytes` or another `from_` method.
 
     Control tokens have no bytes, b"", nor has padding beyond the tokenizer's tokens, nor a gap between them. A
-    constraint on text never allows such an id, except `eos`, which ends the text. A token that was added to a tokenizer
-    without being special spells its text.
+    constraint on text never allows such an id, except `ends`, which end the text. A token that was added to a
+    tokenizer without being special spells its text.
+
+    A model may end texts with several tokens, as Llama 3 does with 128001, 128008 and 128009. Each of `ends` is allowed
+    wherever a text may end. The first is `eos`, which stands for all of them in tables.
 
     Bytes do not depend on context: a token has the bytes that it adds to a text that has begun. SentencePiece's "▁the"
     spells b" the", and so does WordPiece's "the". Decoders of such tokenizers drop that one space again, but only at
@@ -59,12 +63,13 @@ class Vocabulary:
 
     tokens: tuple[bytes, ...]  # (V,) by id
     eos: int | None
-    special: frozenset[int]  # ids declared to be control tokens, eos among them
+    special: frozenset[int]  # ids declared to be control tokens, the ends among them
     leading_space: bool = False
     trailing_space: bool = False
     encoder: Encoder | None = field(default=None)  # the tokenizer's own
     special_ids: Mapping[str, int] = field(default_factory=dict)  # by name, see the class
     unmarked: Vocabulary | None = field(default=None)  # the vocabulary that `marked` made this one of
+    other_ends: tuple[int, ...] = ()  # ids that end a text, beside eos
     derived: Derived = field(default_factory=Derived, init=False)  # kept by later layers, as long as this one lives
 
     # ------------------------------------------------------------------------------------------------- sources
@@ -74,7 +79,7 @@ class Vocabulary:
         cls,
         tokens: Iterable[bytes],
         *,
-        eos: int | None = None,
+        eos: EndTokens | None = None,
         special: Iterable[int] | Mapping[str, int] = (),
         names: Mapping[str, int] | None = None,
         size: int | None = None,
@@ -84,11 +89,11 @@ class Vocabulary:
     ) -> Vocabulary:
         """Return the vocabulary in which id i spells `tokens[i]`, b"" for an id that spells nothing.
 
-        eos: the id that ends a text. special: ids of control tokens, or a dict of them by name; their bytes in `tokens`
-        and those of `eos` are ignored. names: ids by name of further tokens that are meant as a whole, which may have
-        bytes. size: the width of the model's logits, if it exceeds the number of tokens. encode: the tokenizer's own
-        function from a text to ids, which adds no special tokens; the vocabulary can be pickled if `encode` can.
-        leading_space, trailing_space: see the class.
+        eos: the id that ends a text, or a list of such ids, which begins with the one that results show. special: ids
+        of control tokens, or a dict of them by name; their bytes in `tokens` and those of `eos` are ignored. names: ids
+        by name of further tokens that are meant as a whole, which may have bytes. size: the width of the model's
+        logits, if it exceeds the number of tokens. encode: the tokenizer's own function from a text to ids, which adds
+        no special tokens; the vocabulary can be pickled if `encode` can. leading_space, trailing_space: see the class.
         Raises ConstraintError if a token is not bytes, an id is out of range, or no token has bytes.
 
         >>> vocab = Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=0)
@@ -117,9 +122,8 @@ class Vocabulary:
         if not all(isinstance(name, str) for name in named):
             raise ConstraintError("names of special tokens must be text, as the tokenizer calls them")
         special_ids = {name: _checked_id(i, width, "names", "must map to token ids") for name, i in named.items()}
-        if eos is not None:
-            eos = _checked_id(eos, width, "eos")
-            ids.add(eos)
+        ends = checked_ends(eos, width)
+        ids.update(ends)
         for i in ids:
             if i < len(spelt):
                 spelt[i] = b""
@@ -132,22 +136,26 @@ class Vocabulary:
         if sum(map(len, spelt)) > _MOST_BYTES:
             raise ConstraintError(f"the tokens have more than {_MOST_BYTES:,} bytes in all")
         spelt.extend([b""] * (width - len(spelt)))
-        return cls(tuple(spelt), eos, frozenset(ids), bool(leading_space), bool(trailing_space), encode, special_ids)
+        return cls(
+            tuple(spelt), ends[0] if ends else None, frozenset(ids), bool(leading_space), bool(trailing_space), encode,
+            special_ids, other_ends=ends[1:],
+        )  # fmt: skip
 
     @classmethod
-    def from_transformers(cls, tok: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+    def from_transformers(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a transformers tokenizer, or of a `tokenizers.Tokenizer`.
 
         Bytes are what the tokenizer's decoder writes; a space that it drops at a text's start or end is kept, see the
         class. Clean-up that transformers does after decoding (`clean_up_tokenization_spaces`) is not followed.
         size: the width of the model's logits, `model.config.vocab_size`, where that is more than the tokenizer has.
-        eos: the id that ends a text, where it is not the tokenizer's `eos_token_id`.
+        eos: the id that ends a text, where it is not the tokenizer's `eos_token_id`, or the list of ids that the model
+        ends texts with: `model.generation_config.eos_token_id` is taken as it is.
         Raises ConstraintError, by name, for a decoder or a kind of tokenizer whose tokens have no exact bytes.
         """
         return cls._from(tokenizers.read_transformers(tok), size, eos)
 
     @classmethod
-    def from_tiktoken(cls, enc: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+    def from_tiktoken(cls, enc: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `tiktoken.Encoding`; gaps between ids have no bytes, "<|endoftext|>" is eos.
 
         size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
@@ -155,7 +163,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_tiktoken(enc), size, eos)
 
     @classmethod
-    def from_sentencepiece(cls, sp: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+    def from_sentencepiece(cls, sp: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a `sentencepiece.SentencePieceProcessor`.
 
         "▁" is a space, a byte piece such as "<0x0A>" is that byte, and user-defined pieces spell their text. Control,
@@ -165,7 +173,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_sentencepiece(sp), size, eos)
 
     @classmethod
-    def from_mistral(cls, tok: Any, *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+    def from_mistral(cls, tok: Any, *, size: int | None = None, eos: EndTokens | None = None) -> Vocabulary:
         """Return the vocabulary of a mistral-common tokenizer: a `MistralTokenizer`, or the tokenizer inside one.
 
         size, eos: as for `from_transformers`. Raises ConstraintError for other objects.
@@ -173,7 +181,9 @@ class Vocabulary:
         return cls._from(tokenizers.read_mistral(tok), size, eos)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *, size: int | None = None, eos: int | None = None) -> Vocabulary:
+    def from_file(
+        cls, path: str | os.PathLike[str], *, size: int | None = None, eos: EndTokens | None = None
+    ) -> Vocabulary:
         """Return the vocabulary of a tokenizer on disk, read with the package that it belongs to.
 
         - A folder with tokenizer_config.json: transformers. Another folder is the first it has of tekken.json,
@@ -189,7 +199,7 @@ class Vocabulary:
         return cls._from(tokenizers.read_file(Path(path)), size, eos)
 
     @classmethod
-    def _from(cls, read: tokenizers.Reading, size: int | None, eos: int | None) -> Vocabulary:
+    def _from(cls, read: tokenizers.Reading, size: int | None, eos: EndTokens | None) -> Vocabulary:
         return cls.from_bytes(
             read.tokens,
             eos=read.eos if eos is None else eos,
@@ -208,9 +218,34 @@ class Vocabulary:
         """V, the width of the logits: ids are 0 .. V - 1."""
         return len(self.tokens)
 
+    def with_ends(self, ends: Iterable[int]) -> Vocabulary:
+        """Return this vocabulary with further ends behind its own, such as those of a model's generation config.
+
+        Of `ends`, ids that spell a part of texts are left out, as texts need them, and so are those beyond V. Tokens
+        that were added to the tokenizer whole, see `special_ids`, are taken, and have no bytes any more.
+        """
+        whole = frozenset(self.special_ids.values())
+        added = [
+            end for end in dict.fromkeys(ends)
+            if 0 <= end < self.size and end not in self.ends and (not self.tokens[end] or end in whole)
+        ]  # fmt: skip
+        if not added:
+            return self
+        eos, *others = *self.ends, *added
+        tokens = list(self.tokens)
+        for end in added:
+            tokens[end] = b""
+        special = self.special | set(added)
+        return replace(self, tokens=tuple(tokens), eos=eos, special=special, other_ends=tuple(others))
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The ids that end a text, `eos` first; () where there is none."""
+        return () if self.eos is None else (self.eos, *self.other_ends)
+
     @cached_property
     def fingerprint(self) -> str:
-        """The name of this vocabulary on all machines: a SHA-256 of each id's bytes, `eos` and dropped spaces.
+        """The name of this vocabulary on all machines: a SHA-256 of each id's bytes, `ends` and dropped spaces.
 
         Special ids count only in that they have no bytes. The encoder does not count. Names of tokens do not either:
         they change only tables of constraints that name tokens, and these have `names` in their source. A marked
@@ -221,7 +256,8 @@ class Vocabulary:
     @cached_property
     def spelling(self) -> str:
         """The fingerprint of these very bytes: results that depend on them alone are kept by it."""
-        head = f"vocabulary 1 {self.size} {self.eos} {self.leading_space:d} {self.trailing_space:d};"
+        ends = ",".join(map(str, self.ends)) or None
+        head = f"vocabulary 1 {self.size} {ends} {self.leading_space:d} {self.trailing_space:d};"
         digest = hashlib.sha256(head.encode())
         digest.update(np.ascontiguousarray(self.token_offset, "<i8").data)
         digest.update(self.token_bytes.data)
@@ -291,7 +327,8 @@ class Vocabulary:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        return f"Vocabulary(size={self.size}, eos={self.eos}, fingerprint={self.fingerprint[:22]!r})"
+        ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
+        return f"Vocabulary(size={self.size}, {ends}, fingerprint={self.fingerprint[:22]!r})"
 
     def marked(self, ids: tuple[int, ...]) -> Vocabulary:
         """Return these tokens with each of `ids` spelt by one byte that no text has, from `MARKS` in order.

@@ -67,7 +67,7 @@ def bind(dfa: Dfa, vocabulary: Vocabulary, *, source: str, meter: Meter) -> Tran
     number = np.where(reached, np.cumsum(reached) - 1, -1).astype(np.int32)
     return TransitionTable(
         table_arrays(rows, accepting, number, vocabulary.size), vocab_size=vocabulary.size, eos=vocabulary.eos,
-        vocabulary=vocabulary.fingerprint, source=source,
+        vocabulary=vocabulary.fingerprint, source=source, other_ends=vocabulary.other_ends,
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def linked_table(parts: LinkedParts, source: str, depth: int) -> TransitionTable
         array.flags.writeable = False
     return TransitionTable(
         arrays, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=depth, common=_common(library, machine, arrays),
+        depth=depth, common=_common(library, machine, arrays), other_ends=vocabulary.other_ends,
     )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def compile_form(
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
-        depth=0, nested=network.embeds, unenforced=unenforced,
+        depth=0, nested=network.embeds, unenforced=unenforced, other_ends=vocabulary.other_ends,
     )  # fmt: skip
 
 

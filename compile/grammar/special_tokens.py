@@ -40,10 +40,10 @@ def checked_token(name: str, vocabulary: Vocabulary) -> int:
             raise ConstraintError(f"token {token} is outside the vocabulary, 0 .. {vocabulary.size - 1}")
     else:
         token = vocabulary.id_of(name)
-    if token == vocabulary.eos:
+    if token in vocabulary.ends:
+        which = "the token that ends" if len(vocabulary.ends) == 1 else "one of the tokens that end"
         raise ConstraintError(
-            f"{name.removeprefix(TOKEN)!r} is the token that ends a text, and is allowed wherever one may end: "
-            "leave it out"
+            f"{name.removeprefix(TOKEN)!r} is {which} a text, and is allowed wherever one may end: leave it out"
         )
     if len(vocabulary.tokens[token]) == 1:
         raise ConstraintError(

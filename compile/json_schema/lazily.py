@@ -57,6 +57,7 @@ def lazily(
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,
         depth=reader.depth, renewed=renewed if renews else None, unenforced=unenforced,
+        other_ends=vocabulary.other_ends,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.grouped import GroupedArrays
 from ...table.groups import IntArray
 from ...table.live_sids import Snapshot
+from ...table.several_ends import one_or_all
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
@@ -110,9 +111,10 @@ class Arena:
     that nobody holds a handle of stays until its room is needed, the one used least recently first.
 
     budgets: with the distances that `remaining` needs. vocabulary: a `Vocabulary`, or whatever has its size, eos and
-    fingerprint. Sequences end by EOS here, so tables must have been compiled with the vocabulary's. Tries are taken as
-    graphs, without their compact tails, at about 9 bytes a state. A trie lies above as many states as it has, so that
-    none of its states here is also one of its own: `capacity.states` must be twice those of the largest trie.
+    fingerprint, and `other_ends` if it has several end tokens. Sequences end by EOS here, so tables must have been
+    compiled with the vocabulary's ends. Tries are taken as graphs, without their compact tails, at about 9 bytes a
+    state. A trie lies above as many states as it has, so that none of its states here is also one of its own:
+    `capacity.states` must be twice those of the largest trie.
 
     States belong to the arena, not to a table: `arena.input_rows(handles, states)` says which items they stand for, and
     `table.input_rows` refuses them.
@@ -203,10 +205,11 @@ class Arena:
                 f"the table was compiled for vocabulary {table.vocabulary} of {table.vocab_size:,} tokens, the arena "
                 f"is for {host.vocabulary} of {host.vocab_size:,}: compile it with the arena's"
             )
-        if table.eos != host.eos:
+        if table.ends != host.ends:
+            own, wanted = (one_or_all(ends) for ends in (table.ends, host.ends))
             raise ArenaError(
-                f"the table has eos {table.eos}, the arena {host.eos}, by which all its sequences end: compile it with "
-                f"eos={host.eos}"
+                f"the table has eos {own}, the arena {wanted}, by which all its sequences end: compile it with "
+                f"eos={wanted}"
             )
 
     def drop(self, handle: Handle) -> None:

@@ -54,6 +54,7 @@ class ArenaArrays:
         self.view = ArenaView(
             TableArrays.from_names(shown), vocabulary.size, cast(int, vocabulary.eos), vocabulary.fingerprint,
             capacity.depth, number, _shown(needed), FrameLimits(), by_end,
+            other_ends=tuple(getattr(vocabulary, "other_ends", ())),
         )  # fmt: skip
 
     def set(self, name: str, start: int, values: NDArray[Any]) -> None:

@@ -138,6 +138,7 @@ def as_graph(table: TransitionTable) -> TransitionTable:
         classes=TokenClasses(np.zeros(1, np.int32), classes.token[:0], classes.number[:0]),
         actions=NO_ACTIONS, exits=no_exits(edges.token.dtype), sites=NO_SITES,
         vocab_size=table.vocab_size, eos=table.eos, vocabulary=table.vocabulary, source=table.source,
+        other_ends=table.other_ends,
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ class ArenaView(GroupedArrays):
     limits: FrameLimits
     by_end: Distances | None
     starts: Int32Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    other_ends: tuple[int, ...] = ()  # tokens that end a sequence, beside eos
 
     @property
     def owner(self) -> object:

@@ -38,7 +38,7 @@ class DeviceFollower:
 
     def __init__(self, ops: Operations, dev: Placed, batch: int, max_length: int) -> None:
         self.ops, self.dev, self.batch = ops, dev, batch
-        self.size, self.eos, self.length = dev.vocab_size, dev.eos, dev.fixed_length
+        self.size, self.ends, self.length = dev.vocab_size, dev.ends, dev.fixed_length
         shortened = dev.max_length is None or max_length < dev.max_length
         self.budgets = shortened and counts_tokens(dev)
         self.root = ops.start(dev, batch)
@@ -87,13 +87,13 @@ class DeviceFollower:
 
     def take(self, b: int, row: Row, token: int) -> None:
         """Write a token of a row, which may end it."""
-        if token < 0 or (token != self.eos and row.room == 0):
+        if token < 0 or (token not in self.ends and row.room == 0):
             row.end(False)
-        elif token == self.eos:
+        elif token in self.ends:
             row.end(True)
         else:
             row.tokens.append(token)
-            if self.eos is None and len(row.tokens) - row.start == self.length:
+            if not self.ends and len(row.tokens) - row.start == self.length:
                 row.end(True)
 
     def forced(self, level: int) -> list[list[int]] | None:
@@ -164,9 +164,9 @@ class HostFollower:
     def take(self, b: int, row: Row, token: int) -> None:
         """Write a token of a row and what is forced behind it, which may end it."""
         matcher = self.matchers[b]
-        if token < 0 or (token != matcher.table.eos and row.room == 0) or not matcher.advance(token):
+        if token < 0 or (token not in matcher.table.ends and row.room == 0) or not matcher.advance(token):
             row.end(False)
-        elif token == matcher.table.eos:
+        elif token in matcher.table.ends:
             row.end(True)
         else:
             self._write(row, [token], take_forced(matcher), matcher)

@@ -201,11 +201,11 @@ def sample_jumping(
             if not live[row]:
                 continue
             matcher = matchers[row]
-            if token < 0 or (token != matcher.table.eos and len(written[row]) - starts[row] == max_length):
+            if token < 0 or (token not in matcher.table.ends and len(written[row]) - starts[row] == max_length):
                 live[row] = False  # no distribution, or too long
                 continue
             matcher.advance(token)
-            if token == matcher.table.eos:
+            if token in matcher.table.ends:
                 matcher.rollback(1)
                 live[row], done[row] = False, True
                 continue

@@ -14,6 +14,7 @@ from ...errors import VocabularyMismatchError
 from ..device.backend import Array, Cache, Operations, Placed, Random
 from ..device.device_table import AnyState, check_floating, check_logits, check_rows
 from ..device.on_demand import counts_tokens
+from ..device.several_ends import is_end
 from ..device.static_width import NARROW, edges_of, static_width
 from .beam import Step
 from .continuation import Continuation, check_room, start_of, table_of
@@ -263,7 +264,7 @@ def sample_sequences(
         log_mass = ops.where(going, log_mass + drawn.log_mass, log_mass)
         live = going
         if not fixed:
-            ends = going & (drawn.tokens == dev.eos)
+            ends = going & is_end(dev, drawn.tokens)
             nodes, done, live = ops.where(ends, state.node, nodes), done | ends, going & ~ends
         if t == steps:
             break

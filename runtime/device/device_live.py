@@ -44,6 +44,7 @@ class DeviceLive:
     sizes: Array  # (2,) rows of base and delta
 
     eos = None
+    ends = other_ends = ()
     calls = None
     is_trie = True
     has_masks = False

@@ -99,6 +99,7 @@ class DeviceMatrix:
 
     # what decoders ask of a table
     eos = None
+    ends = other_ends = ()
     calls = None
     is_trie = True
     has_masks = False

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...errors import TableError, VocabularyMismatchError
 from ...table.constraint import Constraint
 from ...table.live_sids import Snapshot
+from ...table.several_ends import all_ends
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
@@ -153,6 +154,7 @@ class DeviceTable:
     num_edges: int
     num_states: int
     eos: int | None
+    other_ends: tuple[int, ...]  # tokens that end a sequence, beside eos
     fixed_length: int | None
     min_length: int
     max_length: int | None
@@ -164,6 +166,11 @@ class DeviceTable:
     start_accepting: bool
     host: HostTable | None  # the table itself, for operations that run on the host
     arena: int  # the number of the arena whose tables these are, 0 of one table
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence, `eos` first; () where sequences end by themselves."""
+        return all_ends(self.eos, self.other_ends)
 
     @property
     def dead(self) -> int:
@@ -281,6 +288,7 @@ def device_table(
         num_edges=table.num_edges,
         num_states=table.num_states,
         eos=table.eos,
+        other_ends=table.other_ends,
         fixed_length=table.fixed_length,
         min_length=table.min_length,
         max_length=table.max_length,

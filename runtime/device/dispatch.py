@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from . import live_ops, matrix_ops, on_demand_ops
+from . import live_ops, matrix_ops, on_demand_ops, several_ends
 from .backend import Backend, Placed
 from .device_live import DeviceLive
 from .device_matrix import DeviceMatrix
@@ -15,6 +15,8 @@ from .on_demand import OnDemandTable
 Own = TypeVar("Own")  # a table as one library holds it
 Result = TypeVar("Result")
 P = ParamSpec("P")
+
+_accepting: dict[Backend, Callable[..., Any]] = {}  # the operation `accepting` of each library
 
 
 def by_kind(
@@ -25,7 +27,8 @@ def by_kind(
 ]:
     """Return a decorator of operations on tables, after which they take matrices and tables read on demand as well.
 
-    For those the operation of the same name in `matrix_ops` or `on_demand_ops` runs, on the arrays of `ops`.
+    For those the operation of the same name in `matrix_ops` or `on_demand_ops` runs, on the arrays of `ops`. Around an
+    operation on what has several end tokens goes the one of its name in `several_ends`, if there is one.
     """
 
     def decorate(
@@ -38,13 +41,20 @@ def by_kind(
             OnDemandTable: getattr(on_demand_ops, name),
         }
 
+        around: Callable[..., Result] | None = several_ends.OPERATIONS.get(name)
+
         @functools.wraps(operation)
         def either(dev: Placed, *args: P.args, **options: P.kwargs) -> Result:
             other = others.get(type(dev))
+            if around is not None and getattr(dev, "other_ends", ()):  # dev may be what is no table
+                own = operation if other is None else functools.partial(other, ops)
+                return around(ops, _accepting[ops], own, dev, *args, **options)
             if other is not None:
                 return other(ops, dev, *args, **options)
             return operation(dev, *args, **options)
 
+        if name == "accepting":
+            _accepting[ops] = either
         return cast(Callable[..., Result], either)
 
     return decorate

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .backend import Array, Backend, Placed
 from .device_table import check_floating, check_logits, check_rows
+from .several_ends import is_end
 from .static_width import NARROW, edges_of, static_width
 
 
@@ -39,9 +40,9 @@ def log_probs(
     state = steps.start(dev, batch) if state is None else state
     tokens = ops.integers(tokens, state.node)
     written = tokens >= 0
-    if dev.eos is not None:
-        ends = ops.where(tokens == dev.eos, 1, 0)
-        written = written & (ends.cumsum(-1) == ends)  # up to the first EOS
+    if dev.ends:
+        ends = ops.where(is_end(dev, tokens), 1, 0)
+        written = written & (ends.cumsum(-1) == ends)  # up to the first end
     before, after = steps.walk(dev, state, ops.where(written, tokens, -1))
     follows = (written & (after != dev.dead)).reshape(-1)
     token = ops.where(follows, tokens.reshape(-1), 0)[:, None]

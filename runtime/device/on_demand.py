@@ -38,7 +38,7 @@ class ReachedArrays(NamedTuple):
     masks: Array  # (U, ceil(V / 32)) in the type of a `bitmask`; the first is of nothing
     mask_of: Array  # (R,) which mask each row has
     may_end: Array  # bool (R,) whether a sequence may end there
-    but_eos: Array  # (1, ceil(V / 32)) a mask of all tokens but EOS
+    but_eos: Array  # (1, ceil(V / 32)) a mask of all tokens but the ends
 
 
 class Stored(NamedTuple):
@@ -60,9 +60,9 @@ class ReachedRows:
     """
 
     def __init__(
-        self, ops: Backend, convert: Callable[[NDArray[Any]], Array], size: int, eos: int | None, most: int
+        self, ops: Backend, convert: Callable[[NDArray[Any]], Array], size: int, ends: tuple[int, ...], most: int
     ) -> None:
-        self.ops, self.vocab_size, self.eos, self.most_bytes = ops, size, eos, most
+        self.ops, self.vocab_size, self.ends, self.most_bytes = ops, size, ends, most
         self.words = -(-size // 32)
         self._lock = threading.RLock()
         self._places: list[tuple[HostReader[Any], Any] | None] = [None]  # by row; None where there is none
@@ -77,8 +77,8 @@ class ReachedRows:
         self._new_rows: list[int] = []  # not on the device yet
         self._new_masks: list[int] = []
         but_eos = np.full((1, self.words), 0xFFFFFFFF, np.uint32)
-        if eos is not None:
-            but_eos[0, eos >> 5] ^= np.uint32(1 << (eos & 31))
+        for end in ends:
+            but_eos[0, end >> 5] ^= np.uint32(1 << (end & 31))
         masks = max(_LEAST, min(_MOST, _MASKS_BYTES // (4 * self.words)))
         self.arrays = ReachedArrays(
             convert(np.zeros((masks, self.words), np.uint32)),
@@ -290,8 +290,18 @@ class OnDemandTable:
 
     @property
     def eos(self) -> int | None:
-        """The token that ends a sequence."""
-        return self.rows.eos
+        """The token that ends a sequence, the first of `ends`."""
+        return next(iter(self.rows.ends), None)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence."""
+        return self.rows.ends
+
+    @property
+    def other_ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence, beside eos."""
+        return self.rows.ends[1:]
 
     @property
     def start_accepting(self) -> bool:
@@ -372,6 +382,6 @@ def read(
     if top is not None:
         raise ValueError(f"top={top} is for a sorted matrix: a table knows of all tokens at no cost, leave it out")
     check_budgets(table, budgets)
-    rows = ReachedRows(ops, convert, table.vocab_size, table.eos, MOST_BYTES)
+    rows = ReachedRows(ops, convert, table.vocab_size, table.ends, MOST_BYTES)
     with rows.adding():
         return OnDemandTable(rows, rows.of(Matcher(table)))

@@ -14,7 +14,7 @@ NARROW = 4
 
 
 def static_width(dev: Placed, level: int | None = None) -> int | None:
-    """Return the most tokens that states at a depth allow, EOS among them; None if that is not less than all.
+    """Return the most tokens that states at a depth allow, ends among them; None if that is not less than all.
 
     level None: any state. Known of tries, and of graphs in which no row has a mask and nothing is called.
     """
@@ -28,10 +28,10 @@ def static_width(dev: Placed, level: int | None = None) -> int | None:
         return None
     else:
         width = dev.sparse_width if on_device else max(1, int(np.diff(dev.rows.edge_start).max()))
-    width += dev.eos is not None
+    width += len(dev.ends)
     return width if width < dev.vocab_size else None
 
 
 def edges_of(dev: Placed, width: int) -> int:
-    """Return how many of a static width are none of EOS."""
-    return width - (dev.eos is not None)
+    """Return how many of a static width are no ends."""
+    return width - len(dev.ends)

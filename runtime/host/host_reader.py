@@ -32,9 +32,11 @@ class HostReader(ABC, Generic[Place]):
 
     nowhere: Place | None = None  # where a token leads that is not allowed
     parts = 0  # of a place that is a tuple
+    grows = False  # whether states are numbered as sequences come to them, so that no table knows the numbers
 
     def __init__(self, vocab_size: int, eos: int | None) -> None:
         self.size, self.eos = vocab_size, -1 if eos is None else eos
+        self.end_tokens = frozenset(() if eos is None else (eos,))
         self.words = -(-vocab_size // 32)
         self.composed: dict[Any, Any] = {}  # masks made so far
         self.lock = threading.Lock()

@@ -20,6 +20,7 @@ class LazyReader(StackReader):
     """
 
     often = 2
+    grows = True
 
     def __init__(self, vocab_size: int, eos: int | None, machine: LazyMachine) -> None:
         depth = machine.depth

@@ -20,7 +20,6 @@ from ...table.transition_table import TransitionTable
 from .bitmask_rows import words_of_rows, write_row
 from .forced_text import forced_text, whole_characters
 from .host_reader import HostReader
-from .lazy_reader import LazyReader
 from .readers import reader_of
 
 
@@ -45,6 +44,8 @@ class Matcher:
     vocabulary: the one the table was compiled for; only `forced_tokens` needs it. max_tokens: the most tokens of the
     sequence, EOS aside; masks then leave out what could not be complete within it, so that an end is always in
     reach. Raises VocabularyMismatchError for another vocabulary, ValueError if nothing is as short as max_tokens.
+
+    EOS stands for each end token of the table, see `Vocabulary.ends`: where the table allows one, it allows them all.
 
     A matcher is not to be shared between threads; its table is. Of a sorted matrix nothing is built.
 
@@ -112,7 +113,7 @@ class Matcher:
 
     def _configuration(self) -> tuple[int, tuple[int, ...]]:
         matcher = self
-        if isinstance(self._reader, LazyReader) and isinstance(self._table, LazyTable):  # with numbers of a machine
+        if self._reader.grows and isinstance(self._table, LazyTable):  # with numbers of a machine
             matcher = Matcher(self._table.complete())
             for token in self._tokens:
                 matcher.advance(token)
@@ -135,13 +136,14 @@ class Matcher:
             return False
         reader, mask = self._reader, self.mask()
         at, eos = divmod(reader.eos, 32)
-        return int(np.bitwise_count(mask).sum()) == (reader.eos >= 0 and int(mask[at]) >> eos & 1)
+        ends = len(reader.end_tokens) if reader.eos >= 0 and int(mask[at]) >> eos & 1 else 0
+        return int(np.bitwise_count(mask).sum()) == ends
 
     @property
     def is_terminated(self) -> bool:
-        """Whether the sequence has ended: EOS was taken; without EOS, it is complete and nothing can follow."""
-        if self._reader.eos >= 0:
-            return bool(self._tokens) and self._tokens[-1] == self._reader.eos
+        """Whether the sequence has ended: by an end token; without EOS, it is complete and nothing can follow."""
+        if self._reader.end_tokens:
+            return bool(self._tokens) and self._tokens[-1] in self._reader.end_tokens
         return self.is_accepting and not self.mask().any()
 
     @property
@@ -183,7 +185,7 @@ class Matcher:
     def advance(self, token: int) -> bool:
         """Take one more token and return True; False, with nothing changed, where it is not allowed.
 
-        After EOS only EOS is allowed, again and again, as in a batch whose other rows go on.
+        After an end token only end tokens are allowed, again and again, as in a batch whose other rows go on.
         Raises TypeError unless token is an integer, ValueError unless it is in 0 .. V - 1.
         """
         reader, place = self._reader, self._place
@@ -193,7 +195,7 @@ class Matcher:
         following = reader.step(place, token)
         if following == reader.nowhere:
             return False
-        if self._max_tokens is not None and token != reader.eos:
+        if self._max_tokens is not None and token not in reader.end_tokens:
             room = self._max_tokens - len(self._tokens) - 1
             if reader.distance(following) > room:
                 return False
@@ -256,7 +258,7 @@ class Matcher:
 
     def reset(self) -> None:
         """Go back to the start."""
-        if isinstance(self._reader, LazyReader):
+        if self._reader.grows:
             self._reader = reader_of(self._table, False)
         self._place = self._reader.start()
         self._history.clear()
@@ -281,7 +283,7 @@ class Matcher:
 
     def __repr__(self) -> str:
         limit = "" if self._max_tokens is None else f", max_tokens={self._max_tokens}"
-        state = "" if isinstance(self._reader, LazyReader) else f"state={self.state}, "
+        state = "" if self._reader.grows else f"state={self.state}, "
         return f"Matcher({state}num_tokens={self.num_tokens}{limit}, is_accepting={self.is_accepting})"
 
     # ------------------------------------------------------------------------------------------- jumping forward

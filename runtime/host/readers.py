@@ -6,10 +6,12 @@ from functools import singledispatch
 from typing import Any
 
 from ...lazy.lazy_table import LazyTable
+from ...lazy.protocol import LazyMachine
 from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
+from .ends_reader import EndsReader
 from .host_reader import HostReader
 from .lazy_reader import LazyReader
 from .matrix_reader import MatrixReader
@@ -17,7 +19,7 @@ from .nested_reader import NestedReader
 from .table_reader import TableReader
 
 _complete: Kept[HostReader[Any]] = Kept()
-_lazy: Kept[LazyReader] = Kept()
+_lazy: Kept[HostReader[Any]] = Kept()
 
 
 @singledispatch
@@ -43,7 +45,11 @@ def _of_filter(constraint: SidFilter, budgets: bool) -> HostReader[Any]:
 
 @reader_of.register
 def _of_table(constraint: TransitionTable, budgets: bool) -> HostReader[Any]:
-    return _complete.made(constraint, lambda: (NestedReader if constraint.is_nested else TableReader)(constraint))
+    def made() -> HostReader[Any]:
+        reader: HostReader[Any] = (NestedReader if constraint.is_nested else TableReader)(constraint)
+        return _of_ends(reader, constraint)
+
+    return _complete.made(constraint, made)
 
 
 @reader_of.register
@@ -52,7 +58,17 @@ def _of_lazy_table(constraint: LazyTable, budgets: bool) -> HostReader[Any]:
     if machine is None:
         return _of_table(constraint.to_table(), budgets)
     found = _lazy.get(constraint)
-    if found is None or found.machine is not machine:
-        found = LazyReader(constraint.vocab_size, constraint.eos, machine)
+    if found is None or _machine_of(found) is not machine:
+        found = _of_ends(LazyReader(constraint.vocab_size, constraint.eos, machine), constraint)
         _lazy.put(constraint, found)
     return found
+
+
+def _machine_of(reader: HostReader[Any]) -> LazyMachine | None:
+    inside = reader.inside if isinstance(reader, EndsReader) else reader
+    return inside.machine if isinstance(inside, LazyReader) else None
+
+
+def _of_ends(reader: HostReader[Any], constraint: TransitionTable | LazyTable) -> HostReader[Any]:
+    """Return a reader that knows all end tokens of a constraint."""
+    return EndsReader(reader, constraint.other_ends) if constraint.other_ends else reader

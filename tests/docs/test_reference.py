@@ -130,7 +130,7 @@ def test_every_array_is_on_the_page_with_what_it_means(hooks):
 def test_every_field_of_the_files_header_is_on_the_page(tmp_path):
     from safetensors import safe_open
 
-    table = mw.compile_sids([[1, 2]], vocab_size=4)
+    table = mw.compile_sids([[1, 2]], vocab_size=4, eos=[0, 3])
     table.noting((mw.Unenforced("/uniqueItems", "uniqueItems", "equal items"),)).save(tmp_path / "table")
     with safe_open(tmp_path / "table", framework="numpy") as file:
         header = set(re.findall(r'"(\w+)": ', file.metadata()["maskwright"]))

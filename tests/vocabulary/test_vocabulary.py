@@ -609,6 +609,10 @@ def test_all_bytes_are_spelt_only_if_each_of_the_256_is_a_token() -> None:
         ({"tokens": [b"a", b"b"], "eos": -1}, "eos must be token ids from 0 to 1, not -1"),
         ({"tokens": [b"a", b"b"], "eos": True}, "eos must be token ids from 0 to 1, not True"),
         ({"tokens": [b"a", b"b"], "eos": "b"}, "eos must be token ids from 0 to 1, not 'b'"),
+        ({"tokens": [b"a", b"b"], "eos": [0, 2]}, "eos must be token ids from 0 to 1, not 2"),
+        ({"tokens": [b"a", b"b"], "eos": [0, None]}, "eos must be token ids from 0 to 1, not None"),
+        ({"tokens": [b"a", b"b"], "eos": []}, "eos is an empty list: pass at least one token, or leave it out"),
+        ({"tokens": [b"a", b"b"], "eos": {0}}, r"eos must be token ids from 0 to 1, not \{0\}"),
         ({"tokens": [b"a", b"b"], "special": [0, 2]}, "special must be token ids from 0 to 1, not 2"),
         ({"tokens": [b"a", b"b"], "special": ["a"]}, "special must be token ids from 0 to 1, not 'a'"),
         ({"tokens": [b"a", b"b"], "size": 1}, "size must be an integer from 2, the number of tokens, to .*, not 1"),
@@ -656,3 +660,30 @@ def test_ids_and_texts_that_are_none_are_refused() -> None:
     with pytest.raises(mw.ConstraintError, match="lone surrogate at position 1"):
         vocab.encode("a\ud800")
     assert vocab.encode("") == []
+
+
+def test_several_tokens_may_end_a_text() -> None:
+    tokens = [b"</s>", b"a", b"<|eot|>", b"b"]
+    several = Vocabulary.from_bytes(tokens, eos=[2, 0, 2])
+    assert (several.eos, several.other_ends, several.ends) == (2, (0,), (2, 0))
+    assert several.tokens == (b"", b"a", b"", b"b")
+    assert several.special == {0, 2}
+    assert pickle.loads(pickle.dumps(several)).ends == (2, 0)
+    assert several.marked((1,)).ends == (2, 0)
+    assert "ends=(2, 0)" in repr(several)
+    one = Vocabulary.from_bytes(tokens, eos=2, special=[0])
+    fingerprints = {each.fingerprint for each in (several, one, Vocabulary.from_bytes(tokens, eos=[0, 2]))}
+    assert len(fingerprints) == 3  # tables are not the same
+    assert one == Vocabulary.from_bytes(tokens, eos=[2], special=[0])
+    assert one.ends == (2,)
+    assert Vocabulary.from_bytes([b"a"]).ends == ()
+
+
+def test_the_fingerprint_of_one_end_is_that_of_earlier_versions() -> None:
+    """Tables that were compiled before vocabularies could have several ends stay valid."""
+    known = {
+        0: "bytes:3ae069c60bd49aa5e618f0c55b815eb2194cac541acaafd6478c8cfab0b284a6",
+        None: "bytes:978d705cc03a1790efa3202a38cf832048832975f0de6eb75e374fe40734c10e",
+    }
+    for eos, fingerprint in known.items():
+        assert Vocabulary.from_bytes([b"</s>", b"a", b"b", b"ab"], eos=eos, special=[0]).fingerprint == fingerprint

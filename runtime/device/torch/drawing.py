@@ -45,8 +45,9 @@ def draw(
     if numbers is not None and not (compat.is_plain(numbers) and numbers.is_cpu):
         return None
     asked = host_draw.Filters.of([filters])
-    if isinstance(dev, TorchTable) and isinstance(state, NestedState) and on_host(dev, state, remaining):
-        drawn = draw_nested(dev, logits, state, numbers, asked, remaining, mass)
+    composes = isinstance(dev, TorchTable) and not dev.other_ends  # a kernel that does as it draws knows of one end
+    if composes and isinstance(state, NestedState) and on_host(cast(TorchTable, dev), state, remaining):
+        drawn = draw_nested(cast(TorchTable, dev), logits, state, numbers, asked, remaining, mass)
     else:
         drawn = draw_packed(bitmask(cast(TorchTable, dev), state, remaining), logits, numbers, asked, mass)
     tokens, log_probs, log_mass, valid = map(torch.from_numpy, drawn)

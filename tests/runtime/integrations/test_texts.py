@@ -200,3 +200,11 @@ def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):
             mw.generate(model, tokenizer, prompts, regex="a")
     with pytest.raises(mw.BudgetError):
         mw.generate(model, tokenizer, "a", regex="(a|b)*c{2000}", budget=mw.Budget(states=10))
+
+
+def test_all_ends_of_the_model_end_a_text(model, tokenizer):
+    own, other = model.generation_config.eos_token_id
+    cache = texts.cache_of(tokenizer, size=len(tokenizer) + 7, ends=[other, own, 50])
+    assert cache.vocabulary.ends == (own, other)  # token 50 is text
+    assert cache.vocabulary.tokens[50]
+    assert texts.cache_of(tokenizer, size=len(tokenizer) + 7, ends=[own]).vocabulary.ends == (own,)
