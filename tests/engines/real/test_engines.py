@@ -42,12 +42,12 @@ def run(program: str, *given: Path, options: str = "", **environment: str) -> di
     return json.loads(given[-1].read_text())
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_every_answer_ends_and_keeps_to_its_schema_and_faults_are_the_clients(engine, model, tmp_path):
+@pytest.mark.parametrize(("engine", "speculative"), [("vllm", ""), ("vllm", "1"), ("sglang", "")])
+def test_every_answer_ends_and_keeps_to_its_schema_and_faults_are_the_clients(engine, speculative, model, tmp_path):
     pytest.importorskip(engine)
     asked, out = tmp_path / "schemas.json", tmp_path / "out.json"
     asked.write_text(json.dumps(schemas()))
-    told = run(f"run_{engine}.py", model, asked, out)
+    told = run(f"run_{engine}.py", model, asked, out, SPECULATIVE=speculative)
     assert len(told["answers"]) == 2 * ROWS
     for (text, reason), schema in zip(told["answers"], schemas() * 2, strict=True):
         assert reason == "stop"
@@ -55,6 +55,9 @@ def test_every_answer_ends_and_keeps_to_its_schema_and_faults_are_the_clients(en
     assert {name: answer[1] for name, answer in told["others"].items()} == dict.fromkeys(told["others"], "stop")
     assert told["others"]["regex"][0][4] == "-"
     assert "/properties/a/type" in told["error"]
+    if speculative:
+        assert sum(kept for _, kept in told["drafts"]) > 100
+        assert any(kept < proposed for proposed, kept in told["drafts"])
 
 
 def test_vllm_keeps_to_catalogues_beside_other_constraints_and_searches_them_exactly(model, tmp_path):
