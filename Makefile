@@ -18,7 +18,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
 .PHONY: demo kernels-ahead test all-tests test-fast test-slow test-lowest test-devices test-engines fuzz check bench
-.PHONY: bench-devices gate dist clean
+.PHONY: bench-devices bench-engines gate dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
@@ -70,6 +70,10 @@ bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks.suites.decode $(if $(SCHEMAS),--data $(SCHEMAS))
 	$(BIN)/python -m benchmarks.suites.json_schema $(if $(SCHEMAS),--data $(SCHEMAS))
 	$(if $(SCHEMAS),$(BIN)/python -m benchmarks.suites.serving --data $(SCHEMAS))
+
+# inside vLLM and SGLang; the programs run in the environment that has them
+bench-engines: $(VENV)/bench $(ENGINES)/made kernels-ahead
+	MASKWRIGHT_JIT=0 $(BIN)/python -m benchmarks.suites.engines --python $(ENGINES)/bin/python $(if $(SCHEMAS),--data $(SCHEMAS))
 
 # the record that `make test-devices` holds new code against
 bench-devices: $(DEVICES)/made

@@ -165,6 +165,22 @@ def _serving(results: Any) -> Ratios:
     return out
 
 
+def _engines(results: Any) -> Ratios:
+    out = {}
+    if "rows" in results:
+        classes = results["rows"]["rows"]
+        for what, kind, q in (("fill", "later", "mean"), ("fill", "later", "p99"), ("accept", "accept", "mean")):
+            for name, each in classes.items():
+                if name != OURS:
+                    out[f"{what} in vLLM's classes, {q}, over {name}"] = classes[OURS][kind][q] / each[kind][q]
+        batch = results["rows"]["batch"]
+        for name, each in batch.items():
+            if name != OURS:
+                ratio = batch[OURS]["processor_ms"]["p50"] / each["processor_ms"]["p50"]
+                out[f"256 rows on two threads, over {name}"] = ratio
+    return out
+
+
 def _decode(results: Any) -> Ratios:
     out = {}
     for row in results["projections"]:
@@ -203,7 +219,7 @@ READERS: dict[str, Callable[[Any], Ratios]] = {
     "sid-build": _sid, "sid-decode": _sid, "sid-contains": _sid, "sid-matrix": _matrix,
     "catalogue-filters": _catalogue, "catalogue-live": _catalogue, "catalogue-skew": _catalogue,
     "device-cpu": _device, "device-cuda": _device, "regex": _regex, "json_schema": _json_schema, "grammar": _grammar,
-    "serving": _serving, "decode": _decode, "self_draft": _self_draft, "cold": _cold,
+    "serving": _serving, "decode": _decode, "self_draft": _self_draft, "cold": _cold, "engines": _engines,
 }  # fmt: skip
 """How to read the ratios of a record, by its name; records of other names have none."""
 

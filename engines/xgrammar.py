@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import ConstraintError
@@ -65,9 +66,12 @@ class CompiledGrammar:
 
 
 class GrammarCompiler:
-    """Compiles constraints for one tokenizer, each once. Raises ConstraintError for what cannot be compiled."""
+    """Compiles constraints for one tokenizer, each once. Raises ConstraintError for what cannot be compiled.
 
-    def __init__(self, tokenizer_info: TokenizerInfo) -> None:
+    max_threads: taken, and not needed.
+    """
+
+    def __init__(self, tokenizer_info: TokenizerInfo, *, max_threads: int = 8) -> None:
         self.tokenizer_info = tokenizer_info
         self._flexible = EngineConstraints(tokenizer_info.vocabulary, EngineOptions(whitespace="flexible"))
         self._compact = EngineConstraints(tokenizer_info.vocabulary, EngineOptions().compact())
@@ -103,9 +107,22 @@ class GrammarCompiler:
 
 
 class GrammarMatcher:
-    """One sequence that is being written. Any number of tokens can be taken back."""
+    """One sequence that is being written. Any number of tokens can be taken back, whatever max_rollback_tokens says.
 
-    def __init__(self, compiled_grammar: CompiledGrammar) -> None:
+    Raises ConstraintError for other stop tokens than the tokenizer's.
+    """
+
+    def __init__(
+        self,
+        compiled_grammar: CompiledGrammar,
+        *,
+        override_stop_tokens: int | Sequence[int] | None = None,
+        max_rollback_tokens: int = -1,
+    ) -> None:
+        own = compiled_grammar.tokenizer_info.stop_token_ids
+        given = [override_stop_tokens] if isinstance(override_stop_tokens, int) else list(override_stop_tokens or own)
+        if given != own:
+            raise ConstraintError(f"must be {own}, as of the tokenizer", argument="override_stop_tokens")
         self._matcher = Matcher(compiled_grammar.table, compiled_grammar.tokenizer_info.vocabulary)
 
     def accept_token(self, token_id: int) -> bool:
@@ -128,6 +145,10 @@ class GrammarMatcher:
     def is_terminated(self) -> bool:
         """Return whether the end was taken."""
         return self._matcher.is_terminated
+
+    def is_completed(self) -> bool:
+        """Return whether the text is complete as it stands."""
+        return self._matcher.is_accepting
 
     def reset(self) -> None:
         """Go back to the start."""
@@ -156,12 +177,37 @@ class BatchGrammarMatcher:
         """Write what each matcher allows next into its row: row i of matcher i, or that of `indices`."""
         fill_bitmasks(matchers, bitmask, indices, threads=self._threads)
 
+    def batch_accept_token(self, matchers: Sequence[GrammarMatcher], tokens: Sequence[int]) -> list[bool]:
+        """Have each matcher take its token; return what `accept_token` does. Raises ValueError for other numbers."""
+        return [matcher.accept_token(token) for matcher, token in zip(matchers, tokens, strict=True)]
+
+    def batch_rollback(self, matchers: Sequence[GrammarMatcher], num_tokens: Sequence[int]) -> None:
+        """Take back the last tokens of each matcher. Raises ValueError if there are not as many."""
+        for matcher, count in zip(matchers, num_tokens, strict=True):
+            matcher.rollback(count)
+
 
 def allocate_token_bitmask(batch_size: int, vocab_size: int) -> Tensor:
     """Return bitmasks in which everything is allowed: int32 (batch_size, ceil(V / 32)), in the host's memory."""
     return allocate(batch_size, vocab_size)
 
 
-def apply_token_bitmask_inplace(logits: Tensor, bitmask: Tensor) -> None:
-    """Write -inf over each logit (n, V) that bitmask (n, words) does not allow. Raises ValueError for other rows."""
-    apply(logits, bitmask)
+def apply_token_bitmask_inplace(
+    logits: Tensor, bitmask: Tensor, *, vocab_size: int | None = None, indices: Sequence[int] | None = None
+) -> None:
+    """Write -inf over each logit (n, V') that bitmask (n, words) does not allow.
+
+    Columns beyond vocab_size, or beyond the bitmask, are not allowed either. indices: the rows to mask, of both; all if
+    None, and then both have as many rows. Raises ValueError for other rows.
+    """
+    if logits.ndim == 1 and bitmask.ndim == 1:
+        logits, bitmask = logits[None], bitmask[None]
+    chosen = logits
+    if indices is not None:
+        at = torch.tensor(list(indices), dtype=torch.int64)
+        chosen, bitmask = logits[at.to(logits.device)], bitmask[at.to(bitmask.device)]
+    apply(chosen, bitmask)
+    if vocab_size is not None:
+        chosen[:, vocab_size:] = float("-inf")
+    if indices is not None:
+        logits[at.to(logits.device)] = chosen

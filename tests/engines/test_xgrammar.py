@@ -80,3 +80,29 @@ def test_each_of_several_stop_tokens_ends_a_text():
         assert matcher.accept_token(stop)
         assert matcher.is_terminated()
         matcher.rollback()
+
+
+def test_rows_of_a_batch_are_taken_back_and_masked_by_their_numbers(compiler):
+    compiled = compiler.compile_regex("[ab]{2}")
+    (first,), (second,) = (compiler.tokenizer_info.vocabulary.encode(letter) for letter in (b"a", b"b"))
+    matchers = [xgr.GrammarMatcher(compiled, max_rollback_tokens=2, override_stop_tokens=[0]) for _ in range(3)]
+    together = xgr.BatchGrammarMatcher()
+    assert together.batch_accept_token(matchers, [first, 0, second]) == [True, False, True]
+    assert together.batch_accept_token(matchers[::2], [first, first]) == [True, True]
+    assert [matcher.is_completed() for matcher in matchers] == [True, False, True]
+    together.batch_rollback(matchers, [1, 0, 2])
+    bitmask = xgr.allocate_token_bitmask(3, 610)
+    together.batch_fill_next_token_bitmask(matchers, bitmask)
+    plain, some = torch.zeros(3, 620), torch.zeros(3, 620)
+    xgr.apply_token_bitmask_inplace(plain, bitmask)
+    xgr.apply_token_bitmask_inplace(some, bitmask, vocab_size=608, indices=[2, 0])
+    assert torch.equal(some[[0, 2], :608], plain[[0, 2], :608])
+    assert torch.isneginf(some[[0, 2], 608:]).all()
+    assert (some[1] == 0).all()
+    alone = torch.zeros(620)
+    xgr.apply_token_bitmask_inplace(alone, bitmask[1])
+    assert torch.equal(alone, plain[1])
+    with pytest.raises(ValueError, match="as many rows"):
+        xgr.apply_token_bitmask_inplace(plain, bitmask[:2])
+    with pytest.raises(mw.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
+        xgr.GrammarMatcher(compiled, override_stop_tokens=5)

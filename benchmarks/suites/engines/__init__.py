@@ -8,7 +8,7 @@ Claims checked here:
 - 70 beams over a million semantic IDs through SGLang all exist, and are those of our own search within 1e-5;
 - an engine starts at most 3 s later than without the plugin.
 
-    python -m benchmarks.suites.engines --python .venv-engines/bin/python [--data FILE] [--parts rows answers beams]
+    python -m benchmarks.suites.engines --python .venv-engines/bin/python [--data FILE] [--parts rows vllm sglang beams]
 
 `--python` is that of the environment with the engines, which `make test-engines` makes; the programs of this folder run
 there. Rows are measured over Tekken, 131,072 tokens, with 64 schemas of `--data` or made-up ones; answers and beams

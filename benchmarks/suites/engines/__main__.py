@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def cases(data: Path | None) -> list[tuple[str, str]]:
         return list(zip(map(json.dumps, schemas()), texts(), strict=True))
     from ..json_schema.cases import read
 
-    found = []
+    found: list[tuple[str, str]] = []
     for case in read(data):
         valid = [test["data"] for test in case["tests"] if test["valid"]]
         if valid and len(found) < ROWS:
@@ -59,31 +60,30 @@ def measure_rows(python: Path, folder: Path, data: Path | None) -> Record:
     return program(python, HERE / "rows.py", folder / "cases.json", folder / "rows.json")
 
 
-def measure_answers(python: Path, folder: Path, data: Path | None) -> Record:
-    """Answers of a tiny model through each engine and backend, and how long the engine took to start."""
+def measure_answers(engine: str, python: Path, folder: Path, data: Path | None) -> Record:
+    """Answers of a tiny model through an engine's backends, and how long the engine took to start."""
     import jsonschema
 
     write_model(folder / "model")
     given = schemas()
     (folder / "schemas.json").write_text(json.dumps(list(map(json.dumps, given))))
     out: Record = {}
-    for engine, backends in ENGINES.items():
-        for backend in backends:
-            told = program(
-                python, HERE / "answers.py", engine, backend, folder / "model", folder / "schemas.json",
-                folder / "answers.json",
-            )  # fmt: skip
-            finished = invalid = 0
-            for (text, reason), schema in zip(told["answers"], given * 2, strict=True):
-                finished += reason == "stop"
-                try:
-                    jsonschema.validate(json.loads(text), schema)
-                except (ValueError, jsonschema.ValidationError):
-                    invalid += reason == "stop"
-            count = len(told["answers"])
-            out[f"{engine}, {backend}"] = {
-                "answers": count, "finished": finished, "finished but invalid": invalid, "start_s": told["ready"],
-            }  # fmt: skip
+    for backend in ENGINES[engine]:
+        told = program(
+            python, HERE / "answers.py", engine, backend, folder / "model", folder / "schemas.json",
+            folder / "answers.json",
+        )  # fmt: skip
+        finished = invalid = 0
+        for (text, reason), schema in zip(told["answers"], given * 2, strict=True):
+            finished += reason == "stop"
+            try:
+                jsonschema.validate(json.loads(text), schema)
+            except (ValueError, jsonschema.ValidationError):
+                invalid += reason == "stop"
+        out[backend] = {
+            "answers": len(told["answers"]), "finished": finished, "finished but invalid": invalid,
+            "start_s": told["ready"],
+        }  # fmt: skip
     return out
 
 
@@ -119,7 +119,8 @@ def measure_beams(python: Path, folder: Path, data: Path | None) -> Record:
 
 
 PARTS: dict[str, Callable[[Path, Path, Path | None], Record]] = {
-    "rows": measure_rows, "answers": measure_answers, "beams": measure_beams,
+    "rows": measure_rows, "vllm": partial(measure_answers, "vllm"), "sglang": partial(measure_answers, "sglang"),
+    "beams": measure_beams,
 }  # fmt: skip
 
 
@@ -141,16 +142,13 @@ def bars(results: Record) -> list[Bar]:
         found.append(
             ("256 rows on two threads, over xgrammar's", f"{_BATCH:.0f} times", f"{times:.1f}", times >= _BATCH)
         )
-    for name, row in results.get("answers", {}).items():
-        engine, backend = name.split(", ")
-        if backend == "maskwright":
-            whole = row["finished"] == row["answers"] and not row["finished but invalid"]
-            said = f"{row['finished']} of {row['answers']}, {row['finished but invalid']} invalid"
+    for engine in ENGINES:
+        if engine in results:
+            ours, *peers = (results[engine][backend] for backend in ENGINES[engine])
+            whole = ours["finished"] == ours["answers"] and not ours["finished but invalid"]
+            said = f"{ours['finished']} of {ours['answers']}, {ours['finished but invalid']} invalid"
             found.append((f"answers through {engine}", "all finished, 0 invalid", said, whole))
-            beyond = row["start_s"] - min(
-                each["start_s"] for other, each in results["answers"].items()
-                if other.startswith(engine) and not other.endswith("maskwright")
-            )  # fmt: skip
+            beyond = ours["start_s"] - min(each["start_s"] for each in peers)
             found.append((f"start of {engine} beyond without", f"{_START:.0f} s", f"{beyond:.1f} s", beyond <= _START))
     if "beams" in results:
         rows = results["beams"].values()
@@ -190,7 +188,10 @@ def report(results: Record, folder: Path) -> None:
                 for name, each in part["batch"].items()
             ],
         )
-    for part, title in (("answers", "Answers of 400 tokens at most:"), ("beams", "Beams over 1,000,000 semantic IDs:")):
+    for part, title in (
+        ("vllm", "Answers of 400 tokens at most through vLLM:"), ("sglang", "The same through SGLang:"),
+        ("beams", "Beams of SGLang over 1,000,000 semantic IDs:"),
+    ):  # fmt: skip
         if part in results:
             names = list(next(iter(results[part].values())))
             lines += [title, "", *grid(["", *names], [[name, *row.values()] for name, row in results[part].items()])]

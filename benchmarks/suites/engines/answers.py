@@ -18,7 +18,7 @@ _TOKENS = 400
 
 def processor_seconds() -> float:
     """Return the processor seconds of this process and those that it started."""
-    import psutil
+    import psutil  # type: ignore[import-untyped]  # the programs here are run where the engines are
 
     me = psutil.Process()
     return float(sum(sum(each.cpu_times()[:2]) for each in (me, *me.children(recursive=True))))

@@ -45,7 +45,8 @@ def write_model(folder: Path) -> None:
     trainer = trainers.BpeTrainer(vocab_size=1024, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
     text = [path.read_text() for path in sorted((ROOT / "automata").glob("*.py"))]
     tok.train_from_iterator([*text, *map(json.dumps, schemas() * 20)], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>")
+    make: Any = PreTrainedTokenizerFast
+    fast = make(tokenizer_object=tok, bos_token="<s>", eos_token="</s>")
     fast.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
