@@ -57,7 +57,7 @@ class DuckDb:
     def _connected(self, plan: Plan, spill: Path | None) -> Iterator[Any]:
         """Yield a connection in which the view `given` has the rows of all files, numbered."""
         with self._duckdb.connect(":memory:") as connection:
-            connection.execute("SET preserve_insertion_order = false")
+            connection.execute("SET preserve_insertion_order = false; SET enable_progress_bar = false")
             if self._memory is not None:
                 connection.execute(f"SET memory_limit = '{self._memory // 10**6} MB'")
             if spill is not None:
