@@ -36,6 +36,7 @@ from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .table.live_sids import LiveSids, Snapshot
 from .table.members import sample_members
+from .table.sharded_matrix import ShardedMatrix
 from .table.shards import Manifest
 from .table.sid_filter import SidFilter, filter_sids
 from .table.sorted_matrix import SortedMatrix
@@ -66,6 +67,7 @@ __all__ = [
     "NoTableError",
     "RegexError",
     "SchemaError",
+    "ShardedMatrix",
     "SidFilter",
     "Snapshot",
     "SortedMatrix",

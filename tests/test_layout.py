@@ -234,6 +234,7 @@ def test_the_public_names_are_these():
         "NoTableError",
         "RegexError",
         "SchemaError",
+        "ShardedMatrix",
         "SidFilter",
         "Snapshot",
         "SortedMatrix",
