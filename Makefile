@@ -9,6 +9,7 @@ KERNELS := .venv-kernels
 LOWEST := .venv-lowest
 DEVICES := .venv-devices
 ENGINES := .venv-engines
+SPARK := .venv-spark
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
@@ -17,8 +18,8 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 # what needs no optional dependency
 CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
 
-.PHONY: demo kernels-ahead test all-tests test-fast test-slow test-lowest test-devices test-engines fuzz check bench
-.PHONY: bench-devices bench-engines gate dist clean
+.PHONY: demo kernels-ahead test all-tests test-fast test-slow test-lowest test-devices test-engines test-spark fuzz
+.PHONY: check bench bench-devices bench-engines gate dist clean
 
 demo: $(VENV)/demo
 	$(BIN)/maskwright demo $(if $(DATA),--data $(DATA))
@@ -51,6 +52,10 @@ test-devices: $(DEVICES)/made
 # 64 schemas twice through vLLM and SGLang on this machine's processor: 4 GB of packages
 test-engines: $(ENGINES)/made kernels-ahead
 	$(ENGINES)/bin/pytest tests/engines/real tests/engines
+
+# builds of shards on Spark: 480 MB of packages, and Java 17
+test-spark: $(SPARK)/made kernels-ahead
+	MASKWRIGHT_JIT=0 $(SPARK)/bin/pytest tests/spark
 
 # hostile sources, files, calls and requests, each in a process under limits; what is found is kept in findings/
 fuzz: $(VENV)/dev kernels-ahead
@@ -149,5 +154,12 @@ $(ENGINES)/made: pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 --editable .
 	touch $@
 
+$(SPARK)/made: pyproject.toml
+	$(PYTHON) -m venv --clear $(SPARK)
+	$(SPARK)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(SPARK)/bin/python -m pip install --quiet --editable . --group spark
+	mkdir -p $(SPARK)/src && ln -sfn ../.. $(SPARK)/src/maskwright
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(KERNELS) $(LOWEST) $(DEVICES) $(ENGINES) build dist *.egg-info
+	rm -rf $(VENV) $(KERNELS) $(LOWEST) $(DEVICES) $(ENGINES) $(SPARK) build dist *.egg-info

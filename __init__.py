@@ -8,6 +8,8 @@ from .compile.catalogue import Catalogue
 from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
+from .compile.shards.build import build_shards
+from .compile.shards.merge import merge_shards
 from .compile.tags.build import compile_structural_tag
 from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
 from .compile.text import compile_choices, compile_regex
@@ -37,6 +39,8 @@ from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .table.live_sids import LiveSids, Snapshot
 from .table.members import sample_members
+from .table.sharded_matrix import ShardedMatrix
+from .table.shards import Manifest
 from .table.sid_filter import SidFilter, filter_sids
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
@@ -59,6 +63,7 @@ __all__ = [
     "KernelError",
     "LazyTable",
     "LiveSids",
+    "Manifest",
     "MaskwrightError",
     "Matcher",
     "MissingDependencyError",
@@ -66,6 +71,7 @@ __all__ = [
     "ProcessError",
     "RegexError",
     "SchemaError",
+    "ShardedMatrix",
     "SidFilter",
     "Snapshot",
     "SortedMatrix",
@@ -79,6 +85,7 @@ __all__ = [
     "UnenforcedWarning",
     "Vocabulary",
     "VocabularyMismatchError",
+    "build_shards",
     "compile_choices",
     "compile_grammar",
     "compile_json_schema",
@@ -89,6 +96,7 @@ __all__ = [
     "filter_sids",
     "generate",
     "logits_processor",
+    "merge_shards",
     "sample_members",
     "sort_sids",
     "warm",

@@ -50,7 +50,7 @@ def gathered(into: str, make: Callable[..., object], *options: Decorator) -> Dec
 # ----------------------------------------------------------------------------------------------------------- output
 
 
-def _writable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
+def writable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
     """Refuse a folder that does not exist before any work begins."""
     if not path.parent.is_dir():
         raise click.UsageError(f"there is no folder {path.parent} to write {path.name} in")
@@ -63,7 +63,7 @@ def _drawable(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
         raise click.UsageError(
             f"a drawing ends in {', '.join(drawing.FORMATS)}, not {path.suffix or 'nothing'!r}: {path}"
         )
-    return _writable(ctx, param, path)
+    return writable(ctx, param, path)
 
 
 def _output(callback: Callable[[click.Context, click.Parameter, Path], Path], help: str) -> Decorator:
@@ -71,7 +71,8 @@ def _output(callback: Callable[[click.Context, click.Parameter, Path], Path], he
     return click.option("-o", "--output", type=kind, required=True, callback=callback, help=help)
 
 
-table_output = _output(_writable, "File to write the table to.")
+table_output = _output(writable, "File to write the table to.")
+catalogue_output = _output(writable, "File to write the catalogue to.")
 drawing_output = _output(_drawable, "File to write the drawing to; its ending says in which format.")
 max_states = click.option(
     "--max-states", type=click.IntRange(min=1), default=200, show_default=True, help="Most states to draw."

@@ -53,18 +53,12 @@ class ParquetRows:
         items: str,
         vocabulary: Vocabulary | None = None,
     ) -> None:
-        try:
-            import pyarrow.parquet as pq
-        except ModuleNotFoundError:
-            raise MissingDependencyError(
-                f"reading {os.fspath(source)} needs pyarrow: pip install 'maskwright[arrow]'"
-            ) from None
-        self._pq, self._vocabulary = pq, vocabulary
+        self._pq, self._vocabulary = import_parquet(source), vocabulary
         self._sids, self._items = [sids] if isinstance(sids, str) else list(sids), items
-        self._files = _files(Path(source))
+        self._files = parquet_files(Path(source))
         self.count, self.are_names = 0, False
         for path in self._files:
-            with _reading(path), pq.ParquetFile(path) as file:
+            with reading(path), self._pq.ParquetFile(path) as file:
                 schema, rows = file.schema_arrow, file.metadata.num_rows
             for name in (*self._sids, items):
                 if name not in schema.names:
@@ -110,10 +104,10 @@ class ParquetRows:
 
     def _parts(self, path: Path) -> Iterator[Any]:
         """Yield the batches of a file that have rows."""
-        with _reading(path):
+        with reading(path):
             parts = self._pq.ParquetFile(path).iter_batches(_BATCH, columns=[*self._sids, self._items])
         while True:
-            with _reading(path):
+            with reading(path):
                 part = next(parts, None)
             if part is None:
                 return
@@ -121,8 +115,19 @@ class ParquetRows:
                 yield part
 
 
+def import_parquet(source: str | os.PathLike[str]) -> Any:  # pyarrow has no types
+    """Return pyarrow's module for Parquet. Raises MissingDependencyError."""
+    try:
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise MissingDependencyError(
+            f"reading {os.fspath(source)} needs pyarrow: pip install 'maskwright[arrow]'"
+        ) from None
+    return pq
+
+
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Raise DataError for what pyarrow cannot read."""
     import pyarrow
 
@@ -132,7 +137,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _files(source: Path) -> list[Path]:
+def parquet_files(source: Path) -> list[Path]:
     """Return the Parquet files of a source, in the order of their paths, but none whose name begins with . or _."""
     if not source.is_dir():
         if not source.exists():

@@ -8,6 +8,8 @@ Claims checked here (V = 2048, L = 8, B = 2, M = 70), on uniform and on skewed r
 - of a live set of 10^7 rows, with a delta of 10,000 and of 45,000: 100 items are inserted, published and put in 2 ms,
   1,000 in 5 ms; a delete takes 0.1 ms;
 - a step on it takes at most as many times as long as one on its base as a step with filters does;
+- 10^7 items in 20 Parquet files become 16 shards within 1 GB of memory, each within 10 % of the others, and merged
+  they are the single build; with `--only build --scale 10` it is 10^8 items in 200 files and 4 GB;
 - of 3 million skewed items a sorted matrix takes at most 1.3 times as long as a table in beam search, and 1.5 times in
   the logits processor.
 
@@ -21,14 +23,22 @@ Each part writes `results/catalogue-PART.json`; `results/catalogue.md` is made f
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 import maskwright as mw
@@ -219,7 +229,97 @@ def _processed(constraint: Any, sids: np.ndarray[Any, Any]) -> Callable[[], None
     return run
 
 
-PARTS: dict[str, Callable[[float], Records]] = {"filters": filters, "live": live, "skew": skew}
+def build(scale: float) -> Records:
+    """Build 10^7 items from 20 Parquet files in 16 shards with DuckDB, and merge them; memory of all processes.
+
+    Each file has other frequent codes than the next, as data that came in over time has.
+    """
+    count, files = int(1e7 * scale), max(2, int(20 * scale))
+    memory = 4 * 10**9 if scale > 1 else 10**9
+    with tempfile.TemporaryDirectory(dir=os.environ.get("MASKWRIGHT_SCRATCH")) as scratch:
+        data, folder = Path(scratch, "data"), Path(scratch, "shards")
+        _write_items(data, count, files)
+        arguments = [str(data), str(folder), str(memory)]
+        begin = time.perf_counter()
+        peak = _peak_of_all([sys.executable, "-c", _BUILD, *arguments])
+        seconds = time.perf_counter() - begin
+        manifest = mw.Manifest.load(folder)
+        sizes = [shard.rows for shard in manifest.shards]
+        begin = time.perf_counter()
+        merged = mw.merge_shards(folder, kind="matrix")
+        merging = time.perf_counter() - begin
+        same = _is_merged(merged, data, scale > 1)
+        row = {
+            "count": count, "files": files, "shards": len(sizes), "allowed, GB": memory / 1e9, "peak, GB": peak / 1e9,
+            "build, s": seconds, "merge, s": merging, "shards, GB": sum(s.bytes for s in manifest.shards) / 1e9,
+            "largest over smallest": max(sizes) / min(sizes), "merged equals single": same,
+        }  # fmt: skip
+    print(" ", row)
+    return [row]
+
+
+_BUILD = """
+import sys, maskwright as mw
+data, folder, memory = sys.argv[1:]
+mw.build_shards(data, folder, 2048, shards=16, sids="sid", items="item", memory=int(memory))
+"""
+
+
+def _write_items(folder: Path, count: int, files: int) -> None:
+    folder.mkdir()
+    for number, rows in enumerate(np.array_split(np.arange(count), files)):
+        sids = pa.FixedSizeListArray.from_arrays(pa.array(skewed(len(rows), number).reshape(-1)), LENGTH)
+        pq.write_table(pa.table({"sid": sids, "item": rows * 7}), folder / f"part-{number:05d}.parquet")
+
+
+def _is_merged(merged: mw.Catalogue, data: Path, large: bool) -> bool:
+    """Return whether a merged matrix is that of a single build; of a large one, whether three files are in it."""
+    assert isinstance(merged.table, mw.SortedMatrix)
+    if not large:
+        single = mw.Catalogue.from_parquet(data, VOCAB, sids="sid", items="item", kind="matrix")
+        assert isinstance(single.table, mw.SortedMatrix)
+        names = ("columns", "item_start", "item_row")
+        same = all(np.array_equal(getattr(merged.table, n), getattr(single.table, n)) for n in names)
+        return same and np.array_equal(merged.ids.numbers, single.ids.numbers)  # type: ignore[arg-type]
+    place = np.empty(len(merged), np.int32)  # of each row among the sequences
+    starts = merged.table.item_start
+    place[merged.table.item_row] = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+    each = len(merged) // len(list(data.iterdir()))
+    for number in (0, len(list(data.iterdir())) // 2, len(list(data.iterdir())) - 1):
+        rows = np.arange(number * each, number * each + each)
+        found = merged.table.find(skewed(each, number))
+        if not np.array_equal(place[rows], found) or not np.array_equal(merged.ids.numbers[rows], rows * 7):  # type: ignore[index]
+            return False
+    return True
+
+
+def _peak_of_all(command: list[str]) -> int:
+    """Run a program; return the most resident bytes that it and the processes which it began had at once."""
+    peak = 0
+    with subprocess.Popen(command) as process:
+        while process.poll() is None:
+            peak = max(peak, sum(_resident(pid) for pid in _family(process.pid)))
+            time.sleep(0.02)
+    if process.returncode:
+        raise RuntimeError(f"the build ended with status {process.returncode}")
+    return peak
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in task.read_text().split():
+                yield from _family(int(child))
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+PARTS: dict[str, Callable[[float], Records]] = {"filters": filters, "live": live, "build": build, "skew": skew}
 UPDATES = {"insert 100": 2.0, "insert 1000": 5.0, "delete 1": 0.1}
 MOST = {"jax": 1.1, "torch, compiled": 1.15, "torch, eager": 1.5}
 
@@ -241,6 +341,10 @@ def bars(parts: dict[str, Records]) -> list[Bar]:
             add(f"step on a live set, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times base"])
         elif row["what"] in UPDATES:
             add(f"{row['what']}, {row['kind']}, delta {row['delta']:,}", UPDATES[row["what"]], row["ms"], " ms")
+    for row in parts.get("build", []):
+        add(f"peak memory, {row['count']:,} items", row["allowed, GB"], row["peak, GB"], " GB")
+        add(f"largest shard over smallest, {row['count']:,} items", 1.1, row["largest over smallest"])
+        out.append(("merged equals single", "yes", str(row["merged equals single"]), row["merged equals single"]))
     for row in parts.get("skew", []):
         most = 1.5 if row["what"] == "processor" else 1.3
         add(f"matrix over table, {row['kind']}, {row['what']}", most, row["times table"])

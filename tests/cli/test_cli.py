@@ -89,6 +89,47 @@ def test_build_ragged_with_eos(files):
     assert mw.TransitionTable.load(files / "t").accepts([1, 2, 0])
 
 
+def test_build_shards_then_merge(files, rows):
+    pytest.importorskip("duckdb")
+    options = ("--column", "a", "--column", "b", "--vocab-size", 900, "--offset", 10, "--offset", 500)
+    sharded = ("build", files / "ids.parquet", *options, "--shards", 3, "--memory", "2GB", "-o", files / "out")
+    shown = run_well(*sharded)
+    assert "3 shards of" in shown
+    assert "500 rows" in shown
+    assert run_well(*sharded).split(", ")[:-1] == shown.split(", ")[:-1]
+    for kind in ("table", "matrix"):
+        assert "500 items" in run_well("merge", files / "out", "--kind", kind, "-o", files / "catalogue")
+        catalogue = mw.Catalogue.load(files / "catalogue")
+        found = catalogue.states(rows[:, :2] + [10, 500])
+        assert all(at in items for at, items in enumerate(catalogue.items(found[:, None])))
+    (files / "out" / "shard-00001.safetensors").unlink()
+    out = run("merge", files / "out", "-o", files / "catalogue")
+    assert out.exit_code == 1
+    assert "shard-00001.safetensors is missing: run the same `maskwright build` again" in out.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--items", "a"), "--items goes with --shards"),
+        (("--offset", 1), "--offset goes with --shards"),
+        (("--shards", 2), "name the column that holds the codes"),
+        (("--shards", 2, "--ragged"), "--ragged and --eos are for tables"),
+        (("--shards", 2, "--memory", "much"), "'much' is no size: write 500MB or 4GB"),
+    ],
+)
+def test_wrong_options_of_shards(files, options, message):
+    out = run("build", files / "ids.parquet", "--vocab-size", 300, "-o", files / "out", *options)
+    assert out.exit_code == 2
+    assert message in out.output
+
+
+def test_a_folder_needs_shards(files):
+    out = run("build", files, "--column", "a", "--vocab-size", 300, "-o", files / "t")
+    assert out.exit_code == 2
+    assert "is a folder: pass --shards" in " ".join(out.output.split())
+
+
 ERRORS = [
     (("ids.parquet", "--vocab-size", 300), "name the column that holds the sequences with --column, one of: sid, a, b"),
     (("ids.parquet", "--column", "sids", "--vocab-size", 300), "has no column 'sids'; it has sid, a, b, title"),

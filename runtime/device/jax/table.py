@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
 from ....table.live_sids import Snapshot
+from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
@@ -27,6 +28,7 @@ from ..device_filters import place_filter
 from ..device_live import DeviceLive, place_live
 from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceFilters, DeviceMatrix, place
+from ..device_shards import DeviceShards, check_mesh
 from ..device_table import (
     CALL_ARRAYS,
     DeviceCalls,
@@ -40,6 +42,7 @@ from ..device_table import (
 )
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from . import arrays
+from .shards import put_shards
 from .tpu_layout import TpuTable, fits, tpu_table
 from .tpu_text_layout import TpuTextTable, text_table
 
@@ -140,6 +143,10 @@ def put(
 
 
 @overload
+def put(table: ShardedMatrix, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
+
+
+@overload
 def put(
     table: Arena,
     device: jax.Device | None = None,
@@ -163,14 +170,16 @@ def put(
 
 
 def put(
-    table: Constraint | Arena,
+    table: Constraint | Arena | ShardedMatrix,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable:
+    mesh: jax.sharding.Mesh | None = None,
+    axis: str | None = None,
+) -> DeviceTable | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -185,6 +194,9 @@ def put(
     `select` have no derivative. Name "tpu" to compile for one where there is none. Any other gives the layout for all
     devices, which matrices, arenas, and tables beyond the limits of `tpu_text_layout` have everywhere.
 
+    mesh, axis: of a `ShardedMatrix`, the mesh and its axis with as many devices as there are shards. Each of them holds
+    one shard. `select` is for logits that all of them have.
+
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
     which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
 
@@ -192,6 +204,8 @@ def put(
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
     _check_platform(platform, wide)
+    if check_mesh(table, mesh, axis):
+        return put_shards(cast(ShardedMatrix, table), cast(jax.sharding.Mesh, mesh), cast(str, axis), wide)
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, device)

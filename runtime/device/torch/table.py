@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
 from ....table.live_sids import Snapshot
+from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
@@ -24,12 +25,16 @@ from ..device_filters import place_filter
 from ..device_live import DeviceLive, place_live
 from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceMatrix, place
+from ..device_shards import DeviceShards, check_mesh
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
 from ..on_demand import OnDemandTable, is_read, read
 from . import arrays
 from .arrays import signed
 from .ordering import Staging, StreamOrder
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")  # (256, 8)
 
@@ -82,6 +87,10 @@ def put(
 
 
 @overload
+def put(table: ShardedMatrix, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
+
+
+@overload
 def put(
     table: Arena, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
 ) -> TorchTable: ...
@@ -99,13 +108,15 @@ def put(
 
 
 def put(
-    table: Constraint | Arena,
+    table: Constraint | Arena | ShardedMatrix,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable:
+    mesh: DeviceMesh | None = None,
+    axis: str | None = None,
+) -> TorchTable | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -114,10 +125,17 @@ def put(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
+    mesh, axis: of a `ShardedMatrix`, the device mesh and its axis with as many processes as there are shards. Each of
+    them holds one shard on its device. `select` is for logits that all of them have, and all call it together.
+
     Of an arena it returns the same each time: its arrays are written to where they are as tables come and go. On CUDA
     such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
     stream that reads the arena, as those are that replay CUDA graphs.
     """
+    if check_mesh(table, mesh, axis):
+        from .shards import put_shards  # which needs torch.distributed: some builds of torch lack it
+
+        return put_shards(cast(ShardedMatrix, table), cast("DeviceMesh", mesh), cast(str, axis))
 
     def convert(array: NDArray[Any]) -> Tensor:
         return torch.tensor(signed(array), device=device)

@@ -1,0 +1,1 @@
+"""Catalogues built in shards, on engines for data that no machine's memory holds."""

@@ -1,0 +1,105 @@
+"""Tasks of shards in processes of this machine: so many at once, and again in a new process if one is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+from ...errors import DataError, error_from_json
+from ...table.shards import AGAIN, ShardRecord
+from .plan import Plan
+
+_ATTEMPTS = 3
+
+
+def run_tasks(folder: Path, plan: Plan, numbers: Sequence[int], workers: int) -> Iterator[ShardRecord]:
+    """Yield what each task made, in the order in which they end.
+
+    Raises what a task raised; DataError for one whose process ended three times before it did. Tasks that have begun
+    then still end; the next build finds what they made.
+    """
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    for _ in range(min(workers, len(numbers))):
+        idle.put(_Worker(folder))
+    with ThreadPoolExecutor(idle.qsize()) as pool:  # each thread waits for one process
+        waiting: set[Future[ShardRecord]] = {pool.submit(_task, idle, plan, number) for number in numbers}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            while not idle.empty():
+                idle.get().close()
+
+
+def _task(idle: SimpleQueue[_Worker], plan: Plan, number: int) -> ShardRecord:
+    worker = idle.get()
+    try:
+        for _ in range(_ATTEMPTS):
+            line = worker.ask(number)
+            if line.endswith("\n"):  # else the process ended within it
+                told = json.loads(line)
+                if "error" in told:
+                    raise error_from_json(told["error"])
+                return ShardRecord(**{**told, "first": tuple(told["first"]), "last": tuple(told["last"])})
+            said = worker.close()
+        raise DataError(
+            f"the process that built shard {number} of {plan.num_shards} ended {_ATTEMPTS} times, last with {said}: "
+            f"{AGAIN}"
+        )
+    finally:
+        idle.put(worker)
+
+
+class _Worker:
+    """A process that builds shards, begun when it is first asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+
+    def ask(self, number: int) -> str:
+        """Return the line that the process writes for a shard, not whole if it ends before."""
+        if self._process is None:
+            path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # it finds what this process does
+            self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.shard_task", str(self._folder)], text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(number, file=self._process.stdin, flush=True)
+        except BrokenPipeError:  # it was killed while it waited
+            return ""
+        return self._process.stdout.readline()
+
+    def close(self) -> str:
+        """End the process, and say how it ended."""
+        if self._process is None:
+            return "no process"
+        with self._process as process:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            status = process.wait()
+        self._process = None
+        assert self._errors is not None
+        with self._errors as errors:
+            errors.seek(0)
+            lines = errors.read().strip().splitlines()
+        return f"status {status} ({lines[-1] if lines else 'without a message'})"

@@ -1,0 +1,83 @@
+"""A sorted matrix in shards over the processes of a device mesh of torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....table.sharded_matrix import ShardedMatrix
+from ..device_shards import DeviceShards, Parts, place_head
+from .arrays import signed
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class GroupCollectives:
+    """The processes of a group. See `Collectives`."""
+
+    group: dist.ProcessGroup
+
+    @property
+    def size(self) -> int:
+        return dist.get_world_size(self.group)
+
+    def run(
+        self, function: Callable[..., Any], statics: tuple[Any, ...], shared: Any, own: Any, is_own: tuple[bool, ...]
+    ) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = function(*statics, shared, own)
+        return found
+
+    def sum(self, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=self.group)
+        return total
+
+    def best(self, scores: Tensor, places: Tensor, k: int, most: int) -> tuple[Tensor, Tensor]:
+        narrow = most <= torch.iinfo(torch.int32).max and scores.dtype == torch.float32
+        kind = torch.int32 if narrow else torch.int64
+        scores = scores if narrow else scores.double()
+        both = torch.stack([scores.contiguous().view(kind), places.to(kind)], -1)  # (B, m, 2)
+        gathered = both.new_empty((self.size * len(both), *both.shape[1:]))
+        dist.all_gather_into_tensor(gathered, both, group=self.group)  # one collective for both
+        every = gathered.view(self.size, *both.shape).movedim(0, 1).reshape(len(both), -1, 2)
+        places = every[..., 1].contiguous()
+        order = places.argsort(dim=1, stable=True)  # so that of equal scores the first place comes first
+        scores = every[..., 0].contiguous().view(scores.dtype).gather(1, order)
+        best, at = scores.sort(dim=1, descending=True, stable=True)
+        return best[:, :k], places.gather(1, order).gather(1, at)[:, :k]
+
+
+def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceShards:
+    """Put the shard of this process on its device, and the head. Raises ValueError."""
+    names = mesh.mesh_dim_names or ()
+    size = mesh.size(names.index(axis)) if axis in names else 0
+    if size != sharded.shards:
+        raise ValueError(
+            f"axis={axis!r} must be an axis of {sharded.shards} processes, the mesh has "
+            f"{dict(zip(names, mesh.mesh.shape, strict=False))}"
+        )
+    device = (
+        mesh.device_type if mesh.device_type == "cpu" else torch.device(mesh.device_type, torch.cuda.current_device())
+    )
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=device)
+
+    head, pairs = place_head(sharded, convert, True)
+    parts = Parts(sharded, True)
+    arrays = parts.arrays(mesh.get_local_rank(axis))
+    own = {
+        name: [convert(word) for word in made] if name == "words" else convert(made) for name, made in arrays.items()
+    }
+    collectives = GroupCollectives(mesh.get_group(axis))
+    return DeviceShards(
+        head, pairs, parts.placed(own, convert), own["begin"], collectives, sharded.matrix.num_sequences
+    )

@@ -1,0 +1,73 @@
+"""`ShardedMatrix`: a sorted matrix cut into intervals of rows, one for each device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConstraintError
+from .sorted_matrix import SortedMatrix
+
+HEAD = 2
+"""Tokens that every device knows of all sequences. A shard begins where these change."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedMatrix:
+    """A sorted matrix of Q sequences of L tokens in N shards, to be put on N devices.
+
+    A shard begins where the first two tokens change, so that from the third token on all that a sequence can go on with
+    is in one shard. Shards have about as many rows each, as far as no pair of tokens begins more than a shard's share.
+
+    Raises ConstraintError for less than one shard, and for sequences of fewer than three tokens.
+
+    >>> from maskwright import sort_sids
+    >>> sharded = ShardedMatrix(sort_sids([[0, 0, 1], [0, 0, 2], [0, 1, 0], [2, 0, 0]], 3), 2)
+    >>> sharded.starts.tolist()
+    [0, 2, 4]
+    """
+
+    matrix: SortedMatrix
+    shards: int  # N
+    starts: NDArray[np.int64] = field(init=False)  # (N + 1,) the row at which each shard begins, and Q
+    pair_starts: NDArray[np.int64] = field(init=False)  # (P + 1,) the row at which each pair begins, and Q
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.matrix, SortedMatrix):
+            raise TypeError(f"shards are of a SortedMatrix, not of a {type(self.matrix).__name__}")
+        if isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1:
+            raise ConstraintError(f"must be an integer, 1 or more, not {self.shards!r}", argument="shards")
+        if self.matrix.length <= HEAD:
+            raise ConstraintError(
+                f"sequences of {self.matrix.length} tokens have no shards: each device would hold all of them. "
+                "Put the matrix itself on each"
+            )
+        count, (first, second) = self.matrix.num_sequences, self.matrix.columns[:HEAD]
+        new = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+        pairs = np.concatenate([[0], np.flatnonzero(new) + 1, [count]])
+        wanted = count * np.arange(self.shards + 1) // self.shards
+        after = np.searchsorted(pairs, wanted)
+        before = np.maximum(after - 1, 0)
+        nearest = np.where(wanted - pairs[before] < pairs[after] - wanted, before, after)
+        for name, rows in (("starts", pairs[nearest]), ("pair_starts", pairs)):
+            rows.flags.writeable = False
+            object.__setattr__(self, name, rows)
+
+    @property
+    def head(self) -> SortedMatrix:
+        """The pairs of tokens with which sequences begin, which all devices hold."""
+        columns = self.matrix.columns[:HEAD, self.pair_starts[:-1]]
+        columns.flags.writeable = False
+        return SortedMatrix(self.matrix.vocab_size, columns)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The rows of each shard (N,)."""
+        return tuple(np.diff(self.starts).tolist())
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardedMatrix({self.matrix!r}, {self.shards} shards of {min(self.sizes):,} to {max(self.sizes):,} rows)"
+        )

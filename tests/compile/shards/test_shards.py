@@ -1,0 +1,327 @@
+"""Builds of catalogues in shards, with DuckDB: merged they are the single build, whatever was killed or damaged."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.compile.shards import duckdb_engine, local_tasks
+from maskwright.compile.shards.plan import shard_expression, splitters_of
+from maskwright.compile.shards.shard_task import build_shard
+from maskwright.table import shards as files
+from tests.strategies.datasets import same_catalogues, skewed_ids, write_dataset
+
+pytest.importorskip("pyarrow")
+duckdb = pytest.importorskip("duckdb")
+
+VOCAB, OFFSETS = 130, [10, 40, 70, 100]
+OPTIONS: dict[str, Any] = {"sids": "sid", "items": "item", "offsets": OFFSETS}
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Build shards in this process, and note which."""
+    built = []
+
+    def run(folder, plan, numbers, workers):
+        for number in numbers:
+            built.append(number)
+            yield build_shard(folder, number)
+
+    monkeypatch.setattr(duckdb_engine, "run_tasks", run)
+    return built
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return write_dataset(tmp_path / "data", skewed_ids(3000, 4, 30), [f"é{i}" * (i % 3) for i in range(3000)], files=4)
+
+
+def build(dataset: Path, folder: Path, shards: int = 4, **options: Any) -> mw.Manifest:
+    return mw.build_shards(dataset, folder, VOCAB, shards=shards, **{**OPTIONS, **options})
+
+
+# ------------------------------------------------------------------------------------------- merged equals single
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+@pytest.mark.parametrize("ids", ["numbers", "strings", None])
+@pytest.mark.parametrize("kind", ["table", "matrix"])
+def test_merged_is_the_single_build(tmp_path, in_process, shards, ids, kind):
+    rng = np.random.default_rng(shards)
+    sids = skewed_ids(2000, 5, 40, seed=shards)
+    items = rng.permutation(2000) if ids != "strings" else [f"ü{i}" for i in rng.permutation(2000)]
+    data = write_dataset(tmp_path / "data", sids, items, files=3, columns=shards == 2)
+    options = {"sids": [f"c{i}" for i in range(5)] if shards == 2 else "sid", "offsets": 10}
+    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=shards, items=ids and "item", **options)
+    single = mw.Catalogue.from_parquet(data, 60, items="item", kind=kind, **options)
+    if ids is None:
+        single = mw.Catalogue(single.table, mw.Catalogue.of(sids, np.arange(2000), 60).ids, single.code_tokens)
+    same_catalogues(mw.merge_shards(tmp_path / "out", kind=kind), single)
+    assert len(manifest.shards) == shards
+    assert manifest.num_items == 2000
+    assert manifest.num_sequences == len(np.unique(sids, axis=0))
+    assert not list((tmp_path / "out").glob("parts*"))
+
+
+@pytest.mark.parametrize(
+    "sids",
+    [
+        np.arange(60).reshape(20, 3),  # sorted, all different
+        np.full((50, 2), 3),  # one ID for all: it is never cut
+        np.array([[0, 0]] * 5 + [[7, 1]] + [[9, 9]] * 30),
+        np.array([[5]]),
+    ],
+)
+def test_odd_sets(tmp_path, in_process, sids):
+    data = write_dataset(tmp_path / "data", sids, np.arange(len(sids)), files=2)
+    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=4, sids="sid", items="item")
+    assert len(manifest.shards) <= min(4, len(np.unique(sids, axis=0)))
+    for kind in ("table", "matrix"):
+        single = mw.Catalogue.from_parquet(data, 60, sids="sid", items="item", kind=kind)
+        same_catalogues(mw.merge_shards(tmp_path / "out", kind=kind), single)
+
+
+def test_shards_are_as_large_whatever_the_skew(tmp_path, in_process, monkeypatch):
+    monkeypatch.setattr("maskwright.compile.shards.build.sample_share", lambda count, shards: 0.5)
+    sids = skewed_ids(60_000, 4, 60)
+    sids[:30_000, 0] = 3  # half of all below one first code
+    data = write_dataset(tmp_path / "data", np.sort(sids.view("i8,i8,i8,i8"), axis=0).view("i8").reshape(-1, 4), None)
+    manifest = mw.build_shards(data, tmp_path / "out", 60, shards=5, sids="sid")
+    sizes = [shard.rows for shard in manifest.shards]
+    assert max(sizes) <= 1.1 * min(sizes)
+    assert sum(before.last[0] == after.first[0] for before, after in pairwise(manifest.shards)) >= 2
+
+
+@pytest.mark.parametrize(("length", "vocab"), [(1, 5), (9, 2048), (5, 2**31 - 1)])
+def test_the_expression_counts_the_splitters_not_above_a_row(length, vocab):
+    rng = np.random.default_rng(length)
+    rows = rng.integers(0, min(vocab, 3) if length > 1 else vocab, (400, length)) * (vocab // 3 if length > 1 else 1)
+    splitters = splitters_of(rows[rng.permutation(400)[:50]], 9)
+    codes = [f"c{level}::BIGINT" for level in range(length)]
+    table = {f"c{level}": rows[:, level] for level in range(length)}
+    with duckdb.connect() as connection:
+        import pyarrow as pa
+
+        connection.register("given", pa.table(table))
+        found = connection.execute(f"SELECT {shard_expression(codes, vocab, splitters)} AS n FROM given").fetchnumpy()
+    assert found["n"].tolist() == [sum(at <= tuple(row) for at in splitters) for row in rows.tolist()]
+
+
+# ----------------------------------------------------------------------------------- killed, resumed and damaged
+
+
+def test_a_killed_process_is_begun_again(tmp_path, dataset, monkeypatch):
+    begun = []
+
+    class Killed(subprocess.Popen):  # the first process
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            begun.append(self)
+            if len(begun) == 1:
+                self.send_signal(signal.SIGKILL)
+
+    monkeypatch.setattr(local_tasks.subprocess, "Popen", Killed)
+    build(dataset, tmp_path / "out", workers=1)
+    assert [process.returncode for process in begun] == [-signal.SIGKILL, 0]
+    single = mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS)
+    same_catalogues(mw.merge_shards(tmp_path / "out"), single)
+
+
+def test_a_process_that_ends_three_times_is_an_error_by_name(tmp_path, dataset, monkeypatch):
+    monkeypatch.setattr(local_tasks.sys, "executable", "/bin/false")
+    with pytest.raises(mw.DataError, match=r"shard \d of 4 ended 3 times, last with status 1 .*: run the same"):
+        build(dataset, tmp_path / "out", workers=1)
+    with pytest.raises(FileNotFoundError, match="the build did not end"):
+        mw.merge_shards(tmp_path / "out")
+
+
+KILLED = """
+import os, signal, sys
+import maskwright as mw
+from maskwright.compile.shards import build, duckdb_engine
+from maskwright.compile.shards.shard_task import build_shard
+from tests.compile.shards.test_shards import OPTIONS, VOCAB
+
+data, folder, moment = sys.argv[1:]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def tasks(folder, plan, numbers, workers):
+    for number in numbers:
+        if moment == "shards" and number == 2:
+            die()
+        yield build_shard(folder, number)
+
+duckdb_engine.run_tasks = tasks
+replace = os.replace
+if moment == "parts":  # all is written, under another name
+    os.replace = lambda a, b: die() if b.name == "parts" else replace(a, b)
+if moment == "manifest":
+    os.replace = lambda a, b: die() if b.name == "manifest.json" else replace(a, b)
+mw.build_shards(data, folder, VOCAB, shards=4, **OPTIONS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "left"), [pytest.param("parts", 4, marks=pytest.mark.long), ("shards", 2), ("manifest", 0)]
+)
+def test_a_killed_build_goes_on_where_it_stopped(tmp_path, dataset, in_process, moment, left):
+    command = [sys.executable, "-c", KILLED, str(dataset), str(tmp_path / "out"), moment]
+    root = Path(__file__).parents[3]
+    assert subprocess.run(command, cwd=root).returncode == -signal.SIGKILL
+    with pytest.raises(FileNotFoundError, match="run the same `maskwright build` again"):
+        mw.Manifest.load(tmp_path / "out")
+    build(dataset, tmp_path / "out")
+    assert len(in_process) == left
+    same_catalogues(mw.merge_shards(tmp_path / "out"), mw.Catalogue.from_parquet(dataset, VOCAB, **OPTIONS))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "lock", "manifest.json", "plan.json", *(f"shard-0000{number}.safetensors" for number in range(4))
+    }  # fmt: skip
+
+
+def test_a_second_run_makes_only_what_is_missing(tmp_path, dataset, in_process):
+    manifest = build(dataset, tmp_path / "out")
+    assert sorted(in_process) == [0, 1, 2, 3]
+    stamp = (tmp_path / "out" / "manifest.json").stat().st_mtime_ns
+    assert build(dataset, tmp_path / "out") == manifest
+    assert (tmp_path / "out" / "manifest.json").stat().st_mtime_ns == stamp
+    in_process.clear()
+    (tmp_path / "out" / manifest.shards[1].file).unlink()
+    damaged = tmp_path / "out" / manifest.shards[3].file
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    assert build(dataset, tmp_path / "out") == manifest  # byte for byte: checksums are equal
+    assert sorted(in_process) == [1, 3]
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    assert build(dataset, tmp_path / "out") == mw.Manifest.load(tmp_path / "out") == manifest
+    assert sorted(in_process) == [1, 3]
+
+
+def test_damaged_shards_are_refused_by_name(tmp_path, dataset, in_process):
+    manifest = build(dataset, tmp_path / "out", shards=2)
+    path = tmp_path / "out" / manifest.shards[1].file
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is truncated or was changed .* run the same"):
+        mw.merge_shards(tmp_path / "out")
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is truncated or was changed"):
+        mw.merge_shards(tmp_path / "out")
+    path.unlink()
+    with pytest.raises(mw.TableFileError, match=r"shard-00001.safetensors is missing: run the same"):
+        mw.merge_shards(tmp_path / "out")
+
+
+def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
+    build(dataset, tmp_path / "out", shards=2)
+    path = tmp_path / "out" / "manifest.json"
+    whole = path.read_text()
+    told = json.loads(whole)
+
+    def refused(text: str, match: str) -> None:
+        path.write_text(text)
+        with pytest.raises(mw.TableFileError, match=match):
+            mw.merge_shards(tmp_path / "out")
+
+    refused(whole[:100], "is damaged .* run the same")
+    refused("[]", "is damaged")
+    refused("{}", "is damaged")
+    refused(json.dumps({**told, "format": "other"}), "is no manifest")
+    refused(json.dumps({**told, "version": 2}), "has another format version, this maskwright reads 1")
+    refused(json.dumps({**told, "vocab_size": 131}), "was changed after it was written: run the same")
+    del told["checksum"]
+    swapped = {**told, "shards": told["shards"][::-1]}
+    refused(json.dumps({**swapped, "checksum": files._checksum(swapped)}), "begins before")
+    outside = {**told, "shards": [{**told["shards"][0], "file": "../x"}, told["shards"][1]]}
+    refused(json.dumps({**outside, "checksum": files._checksum(outside)}), "a file in another folder")
+
+
+def test_a_shard_of_another_build_is_not_taken(tmp_path, dataset, in_process):
+    build(dataset, tmp_path / "a", shards=2)
+    build(dataset, tmp_path / "b", shards=3)
+    (tmp_path / "a" / "shard-00000.safetensors").write_bytes((tmp_path / "b" / "shard-00000.safetensors").read_bytes())
+    in_process.clear()
+    build(dataset, tmp_path / "a", shards=2)
+    assert in_process == [0]
+
+
+# ---------------------------------------------------------------------------------------------- refused by name
+
+
+@pytest.mark.parametrize(
+    ("row", "sid", "item", "message"),
+    [
+        (7, [1, 2, 3], "x", r"row 2 of .*part-1.parquet has 3 codes, the first of all has 4"),
+        (7, None, "x", r"row 2 of .*part-1.parquet has no codes"),
+        (7, [1, None, 3, 4], "x", r"row 2 of .*part-1.parquet has a null at position 1"),
+        (3, [1, 2, 3, 40], "x", r"row 3 of .*part-0.parquet has code 40 at position 3, outside 0 .. 29: the offset is"),
+        (3, [-1, 2, 3, 4], "x", r"row 3 of .*part-0.parquet has code -1 at position 0"),
+        (9, [1, 2, 3, 4], None, r"row 4 of .*part-1.parquet has no item id"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path, in_process, row, sid, item, message):
+    sids, items = skewed_ids(10, 4, 30).tolist(), [str(i) for i in range(10)]
+    sids[row], items[row] = sid, item
+    with pytest.raises(mw.ConstraintError, match=message):
+        build(write_dataset(tmp_path / "data", sids, items, files=2), tmp_path / "out", shards=2)
+
+
+def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
+    def refused(match: str, error: type[Exception] = mw.ConstraintError, folder: str = "new", **options: Any) -> None:
+        with pytest.raises(error, match=match):
+            build(options.pop("source", dataset), tmp_path / folder, **options)
+
+    refused("has no column 'sids'; it has", sids="sids")
+    refused("column 'item' of string: lists of integers are needed", sids="item")
+    refused("column 'sid' of list.*: integers are needed", sids=["sid", "sid"])
+    refused("column 'sid' of list.*: item ids are integers or strings", items="sid")
+    refused("offsets must be a number, or 4 of them", offsets=[1, 2])
+    refused("shards must be an integer, 1 or more", shards=0)
+    refused('engine must be "duckdb" or "spark"', ValueError, engine="ray")
+    refused("there is no file and no folder", FileNotFoundError, source=tmp_path / "absent")
+    refused("lies in the dataset", folder="data/out")
+    refused(r"takes 0.15 GB to build, of 0.15 GB allowed. Raise memory, or shards in a new folder", memory=150_000_000)
+    build(dataset, tmp_path / "out")
+    refused("holds a build of other files, or with other options", mw.DataError, folder="out", shards=5)
+    (dataset / "part-0.parquet").touch()
+    refused("holds a build of other files, or with other options", mw.DataError, folder="out")
+    (tmp_path / "out" / "plan.json").write_text("{")
+    refused("plan.json is damaged .*: empty the folder", mw.DataError, folder="out")
+    (tmp_path / "out" / "plan.json").unlink()
+    refused("plan.json is missing, but there are shards", mw.DataError, folder="out")
+    import fcntl
+
+    with (tmp_path / "new" / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused("another build is at work", mw.DataError)
+
+
+def test_a_file_that_changes_meanwhile_is_refused(tmp_path, dataset, in_process, monkeypatch):
+    written = duckdb_engine.DuckDb.write_parts
+
+    def write_then_change(self, plan, numbers, folder):
+        written(self, plan, numbers, folder)
+        (dataset / "part-0.parquet").touch()
+
+    monkeypatch.setattr(duckdb_engine.DuckDb, "write_parts", write_then_change)
+    with pytest.raises(mw.DataError, match=r"part-0.parquet was changed or removed while shards were built"):
+        build(dataset, tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_names_of_files_and_columns_are_taken_as_they_are(tmp_path, in_process):
+    data = write_dataset(tmp_path / "a+b [1] %20 é'*", skewed_ids(50, 4, 30), range(50), names=('s"i`d', "it em"))
+    options = {"sids": 's"i`d', "items": "it em"}
+    build(data, tmp_path / "out", **options)
+    single = mw.Catalogue.from_parquet(data, VOCAB, **{**OPTIONS, **options})
+    same_catalogues(mw.merge_shards(tmp_path / "out"), single)

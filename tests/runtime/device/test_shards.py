@@ -1,0 +1,206 @@
+"""Beam search on a matrix in shards, on 8 simulated devices of JAX and in processes of torch: that of one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+
+ROOT = Path(__file__).parents[3]
+
+SETS = """
+import json, os, sys
+import numpy as np
+import maskwright as mw
+from maskwright.runtime.decode import beam_search
+
+def ids(kind):
+    rng = np.random.default_rng(0)
+    if kind == "skewed":  # with first rows kept, and depths at which many tokens may follow
+        return np.minimum(rng.zipf(1.3, (6_000, 4)) - 1, 63), 64
+    if kind == "heavy":  # most of all below one pair: some shards are empty
+        below = np.concatenate([np.full((2000, 2), 5), rng.integers(0, 40, (2000, 2))], 1)
+        return np.concatenate([below, rng.integers(0, 40, (60, 4))]), 40
+    return rng.integers(0, 3000, (4000, 4)), 3000  # nothing branches from the third token on
+"""
+
+JAX = (
+    SETS
+    + """
+import re
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh
+from maskwright.runtime import jax_ops as ops
+
+wide = sys.argv[1] == "wide"
+jax.config.update("jax_enable_x64", wide)
+mesh = Mesh(np.array(jax.devices()).reshape(1, 8), ("model", "shards"))
+for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
+    sids, size = ids(kind)
+    matrix = mw.sort_sids(sids, size)
+    sharded = mw.ShardedMatrix(matrix, 8)
+    devs = ops.put(matrix), ops.put(sharded, mesh=mesh, axis="shards")
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=(97, size)).round(1), jnp.float32)  # with many ties
+
+    def step(tokens, cache, t):
+        return weights[(tokens * 31 + t) % 97], cache
+
+    for renormalise in (False, True) if kind == "skewed" else (False,):
+        found = [
+            jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
+                                            renormalise=renormalise))(dev)
+            for dev in devs
+        ]
+        one, all_of_them = (jax.tree.map(np.asarray, each) for each in found)
+        assert one.valid.any()
+        for name in one._fields:
+            a, b = getattr(one, name), getattr(all_of_them, name)
+            assert np.array_equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise, name)
+        rows = matrix.find(all_of_them.tokens[one.valid])
+        assert np.array_equal(rows, all_of_them.states[one.valid])
+
+# bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
+sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
+sids[:, 3] %= 8  # few enough to be summed
+matrix = mw.sort_sids(sids, 2048)
+dev = ops.put(mw.ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
+B, M, V = 32, 512, 2048
+kind = jnp.int64 if wide else jnp.int32
+told = []
+for level in range(matrix.length):
+    m = 1 if level == 0 else M
+    shape = (8, B * m) if level > 2 else (B * m,)
+    row = jax.ShapeDtypeStruct(shape, kind)
+    state = type(ops.start(dev, 1))(row, row, jax.ShapeDtypeStruct((B * m,), kind))
+    given = jax.ShapeDtypeStruct((B * m, V), jnp.float32), state, jax.ShapeDtypeStruct((B, m), jnp.float32)
+    text = jax.jit(ops.select, static_argnums=(4, 5)).lower(dev, *given, M, level).compile().as_text()
+    size = count = 0
+    for line in text.splitlines():
+        made = re.search(r"= (.*?) (all-(reduce|gather|to-all)|collective-permute|reduce-scatter)(-start)?\\(", line)
+        if made:
+            count += 1
+            for bits, dims in re.findall(r"[a-z]+([0-9]+)\\[([0-9,]*)\\]", made[1]):
+                size += int(bits) // 8 * int(np.prod([int(d) for d in dims.split(",") if d]))
+    told.append({"collectives": count, "share": size / (B * M * V * 4), "read": dev.part.read(level)})
+print(json.dumps(told))
+"""
+)
+
+TORCH = (
+    SETS
+    + """
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from maskwright.runtime import torch_ops as ops
+
+rank, count = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=count)
+mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("shards",))
+for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
+    sids, size = ids(kind)
+    matrix = mw.sort_sids(sids, size)
+    devs = ops.put(matrix), ops.put(mw.ShardedMatrix(matrix, count), mesh=mesh, axis="shards")
+    weights = torch.tensor(np.random.default_rng(1).normal(size=(97, size)), dtype=torch.float32)
+    noise = torch.tensor(np.random.default_rng(2).normal(size=(5, 2 * beams, size)), dtype=torch.float32)
+
+    def step(tokens, cache, t):  # no two beams have equal scores
+        return weights[(tokens * 31 + t) % 97] + (noise[t] if t else noise[0, :1]), cache
+
+    for renormalise in (False, True):
+        one, both = (
+            beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
+                        renormalise=renormalise)
+            for dev in devs
+        )
+        assert one.valid.any()
+        for a, b in zip(one, both):
+            assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise)
+dist.destroy_process_group()
+"""
+)
+
+
+def run(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    kept = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def errors_of(process: subprocess.Popen[str]) -> str:
+    """Return what a program that failed wrote of it, once it ended; "" if it did not fail."""
+    with process:
+        errors = process.communicate(timeout=300)[1]
+    return errors if process.returncode else ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bits", ["narrow", pytest.param("wide", marks=pytest.mark.slow)])
+def test_eight_devices_search_as_one_does_and_hand_over_little(bits):
+    pytest.importorskip("jax")
+    process = run(JAX, bits, XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
+    with process:
+        out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    levels = json.loads(out.splitlines()[-1])
+    assert [level["collectives"] for level in levels] == [0, 0, 1, 2]  # and at the end where each beam stands
+    assert all(level["share"] <= 0.01 for level in levels)
+    reads = [level["read"] for level in levels]
+    assert min(reads[2:]) <= 16 < max(reads[2:])  # both ways of choosing are there
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4))])
+def test_processes_search_as_one_does(count, tmp_path):
+    pytest.importorskip("torch")
+    begun = [run(TORCH, str(rank), str(count), str(tmp_path / "meet")) for rank in range(count)]
+    failed = [errors for errors in map(errors_of, begun) if errors]
+    assert not failed, failed[0]
+
+
+def test_a_shard_begins_where_a_pair_does():
+    rng = np.random.default_rng(0)
+    matrix = mw.sort_sids(np.minimum(rng.zipf(1.5, (20_000, 4)) - 1, 30), 31)
+    for count in (1, 2, 7):
+        sharded = mw.ShardedMatrix(matrix, count)
+        assert sharded.starts[0] == 0
+        assert sharded.starts[-1] == matrix.num_sequences
+        pairs = [tuple(row) for row in matrix.sids[:, :2].tolist()]
+        owners = [set(pairs[low:high]) for low, high in zip(sharded.starts[:-1], sharded.starts[1:], strict=True)]
+        assert sum(map(len, owners)) == len(set(pairs)) == sharded.head.num_sequences
+        heaviest = max(pairs.count(pair) for pair in set(pairs))
+        assert max(sharded.sizes) <= matrix.num_sequences / count + heaviest
+
+
+def test_wrong_calls_are_refused_by_name():
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("torch")
+    from maskwright.runtime import jax_ops, torch_ops
+
+    matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
+    for shards in (0, True, 1.5):
+        with pytest.raises(mw.ConstraintError, match="shards must be an integer, 1 or more"):
+            mw.ShardedMatrix(matrix, shards)
+    with pytest.raises(mw.ConstraintError, match="sequences of 2 tokens have no shards"):
+        mw.ShardedMatrix(mw.sort_sids([[1, 2]], 3), 1)
+    with pytest.raises(TypeError, match="shards are of a SortedMatrix, not of a ndarray"):
+        mw.ShardedMatrix(matrix.sids, 2)
+    mesh = jax.make_mesh((1,), ("shards",))
+    sharded = mw.ShardedMatrix(matrix, 2)
+    for ops in (jax_ops, torch_ops):
+        with pytest.raises(TypeError, match="pass mesh= and axis="):
+            ops.put(sharded)
+        with pytest.raises(TypeError, match="mesh and axis are for a ShardedMatrix, not for a SortedMatrix"):
+            ops.put(matrix, mesh=mesh)
+    with pytest.raises(ValueError, match=r"axis='shards' must be an axis of 2 devices, the mesh has {'shards': 1}"):
+        jax_ops.put(sharded, mesh=mesh, axis="shards")
+    dev = jax_ops.put(mw.ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
+    with pytest.raises(ValueError, match="mask_logits does not take a matrix in shards: beam_search does"):
+        jax_ops.mask_logits(dev, np.zeros((1, 9), np.float32), jax_ops.start(dev, 1))

@@ -1,0 +1,59 @@
+"""Made-up datasets of items in Parquet files, and whether two catalogues are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import maskwright as mw
+
+
+def skewed_ids(count: int, length: int, codes: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Return random IDs (count, length) with frequent codes and many collisions."""
+    return np.minimum(np.random.default_rng(seed).zipf(1.3, (count, length)) - 1, codes - 1)
+
+
+def write_dataset(
+    folder: Path, sids: Any, items: Any, *, files: int = 1, columns: bool = False,
+    names: Sequence[str] = ("sid", "item"),
+) -> Path:  # fmt: skip
+    """Write items to a new folder of Parquet files; columns: a column for each code, c0, c1, .."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True)
+    ids = range(len(sids)) if items is None else items
+    for number, part in enumerate(np.array_split(np.arange(len(sids)), files)):
+        kind = pa.int32() if number % 2 else pa.int64()  # files may differ in it
+        rows = [sids[row] if isinstance(sids, list) else sids[row].tolist() for row in part.tolist()]
+        if columns:
+            table = {f"c{level}": pa.array(column, kind) for level, column in enumerate(zip(*rows, strict=True))}
+        else:
+            table = {names[0]: pa.array(rows, pa.list_(kind))}
+        found = [ids[row] for row in part.tolist()]
+        table[names[1]] = pa.array(found, pa.string() if isinstance(ids[0], str) else pa.int64())
+        pq.write_table(pa.table(table), folder / f"part-{number}.parquet", row_group_size=100)
+    return folder
+
+
+def same_catalogues(found: mw.Catalogue, wanted: mw.Catalogue) -> None:
+    """Assert that two catalogues have the same arrays, of the same types, and the same ids and offsets."""
+
+    def arrays(catalogue: mw.Catalogue) -> dict[str, np.ndarray[Any, Any]]:
+        if isinstance(catalogue.table, mw.SortedMatrix):
+            own = {name: getattr(catalogue.table, name) for name in ("columns", "item_start", "item_row")}
+        else:
+            own = catalogue.table.arrays.by_name()
+        return own | catalogue.ids.by_name()
+
+    assert type(found.table) is type(wanted.table)
+    assert arrays(found).keys() == arrays(wanted).keys()
+    for name, array in arrays(wanted).items():
+        assert arrays(found)[name].dtype == array.dtype, name
+        assert np.array_equal(arrays(found)[name], array), name
+    assert found.code_tokens.offsets == wanted.code_tokens.offsets
+    if isinstance(wanted.table, mw.TransitionTable):
+        assert found.table.source == wanted.table.source
