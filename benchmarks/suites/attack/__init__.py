@@ -1,6 +1,7 @@
 """A server under attack: whether it lives, and what others notice of it.
 
-Claims checked here, of a `maskwright serve` process with its default limits and its small model:
+Claims checked here, of a `maskwright serve` process with its small model, two seconds for a constraint,
+and all other limits as they are by default:
 
 - while 10,000 hostile requests come in, 200 clients send or read a byte now and then, and 32 compile bombs are open at
   a time, the server answers all of its well-behaved clients, and their 99th percentile is at most twice that without
