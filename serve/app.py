@@ -78,7 +78,7 @@ def create_app(
     async def responses() -> Response:
         raise Refused(
             "the Responses API is not served, as it keeps conversations and runs tools, and this server keeps nothing: "
-            "send POST /v1/chat/completions, with text.format as response_format and all of the conversation as messages",
+            "send POST /v1/chat/completions, text.format as response_format, and the whole conversation as messages",
             status=404, code="responses_not_served",
         )  # fmt: skip
 

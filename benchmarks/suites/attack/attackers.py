@@ -1,6 +1,6 @@
-"""Clients that attack a server, in a process of their own: `python -m benchmarks.suites.attack.attackers PORT KIND ...`.
+"""Clients that attack a server: `python -m benchmarks.suites.attack.attackers PORT WAY ...`.
 
-Attacks until its standard input ends, then writes one line of JSON: what became of the requests.
+They give way to all else on the machine, as attackers have processors of their own. Attacks until its standard input ends, then writes one line of JSON: what became of the requests.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from tests.fuzz.generation import cases
 BOMBER, SLOW_ONE, HOSTILE_ONE = "127.0.0.3", "127.0.0.4", "127.0.0.5"  # whom the server takes for three clients
 BOMBS, SLOW, HOSTILE = 32, 200, 8  # at a time
 _PATIENCE = 3.0  # seconds after which a hostile client goes on to its next request
+_NICE = 10
 _MODEL = "maskwright-tiny"
 Seen = Counter[str]
 
@@ -140,4 +142,5 @@ async def attack(port: int, ways: list[str]) -> Seen:
 
 
 if __name__ == "__main__":
+    os.nice(_NICE)
     print(json.dumps(asyncio.run(attack(int(sys.argv[1]), sys.argv[2:]))), flush=True)
