@@ -73,6 +73,15 @@ def create_app(
     async def completions(asked: CompletionRequest, request: Request) -> Response:
         return await _answer(service, asked, request)
 
+    @app.api_route("/v1/responses", methods=["GET", "POST"], include_in_schema=False)
+    @app.api_route("/v1/responses/{rest:path}", methods=["GET", "POST", "DELETE"], include_in_schema=False)
+    async def responses() -> Response:
+        raise Refused(
+            "the Responses API is not served, as it keeps conversations and runs tools, and this server keeps nothing: "
+            "send POST /v1/chat/completions, text.format as response_format, and the whole conversation as messages",
+            status=404, code="responses_not_served",
+        )  # fmt: skip
+
     @app.get("/v1/models", response_class=JSON)
     async def models() -> Response:
         return JSON({"object": "list", "data": [model]})

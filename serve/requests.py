@@ -37,6 +37,22 @@ def _nothing(value: T) -> T:
     return value
 
 
+def _none_as(reason: str) -> AfterValidator:
+    """Return what refuses a field with any value that changes something, and says why."""
+
+    def nothing(value: T) -> T:
+        if value:
+            raise _wrong(f"is not supported, as {reason}: leave it out")
+        return value
+
+    return AfterValidator(nothing)
+
+
+_PENALTIES = _none_as("the server keeps no counts of the tokens of an answer on the device")
+_BIAS = _none_as("tokens are drawn from the logits of the model, under the constraint alone")
+_LOG_PROBS = _none_as("only the token that was drawn has its log-probability")
+
+
 def _texts(value: list[str]) -> list[str]:
     if not all(value):
         raise _wrong("an empty text would stop every answer at once: remove it")
@@ -163,9 +179,9 @@ class _Request(_Model):
     prompt_cache_key: str | None = None
     service_tier: str | None = None
     # only with a value that changes nothing
-    presence_penalty: Annotated[float, AfterValidator(_nothing)] | None = None
-    frequency_penalty: Annotated[float, AfterValidator(_nothing)] | None = None
-    logit_bias: Annotated[dict[str, float], AfterValidator(_nothing)] | None = None
+    presence_penalty: Annotated[float, _PENALTIES] | None = None
+    frequency_penalty: Annotated[float, _PENALTIES] | None = None
+    logit_bias: Annotated[dict[str, float], _BIAS] | None = None
 
     @property
     def stops(self) -> list[str]:
@@ -245,7 +261,7 @@ class ChatRequest(_Request):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, AfterValidator(_nothing)] | None = None
+    top_logprobs: Annotated[int, _LOG_PROBS] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None  # whether "auto" may write several; others write one call in any case
@@ -269,6 +285,8 @@ class CompletionRequest(_Request):
 
 
 WHY = {
+    "repetition_penalty": "the server keeps no counts of the tokens of an answer on the device: leave it out",
+    "logits_processors": "code of a client is never run: leave it out",
     "grammar": "send it as guided_grammar, or within structured_outputs",
     "ebnf": "send it as guided_grammar, or as grammar within structured_outputs",
     "structural_tag": "send it as response_format, or within structured_outputs",

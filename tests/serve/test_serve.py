@@ -515,6 +515,14 @@ DEEP = {"type": "array", "items": True}
 for _ in range(150):
     DEEP = {"items": DEEP}
 
+
+def test_the_responses_api_is_refused_with_what_to_send_instead(served):
+    for answer in (httpx.post(f"{served.url}/v1/responses", json={}), httpx.get(f"{served.url}/v1/responses/r1")):
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (404, "responses_not_served")
+        assert "/v1/chat/completions" in error["message"]
+
+
 BAD_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}
 REFUSED = [
     ({"tools": [*TOOLS, BAD_TOOL]}, 400, f"tools[{len(TOOLS)}].function.parameters", "^/properties/x"),
@@ -533,9 +541,11 @@ REFUSED = [
     ({"top_p": 0}, 400, "top_p", "greater than 0"),
     ({"n": 129}, 400, "n", "128"),
     ({"n": 128}, 400, "n", "ask for fewer"),
-    ({"presence_penalty": 0.5}, 400, "presence_penalty", "not supported"),
-    ({"logit_bias": {"5": 1.0}}, 400, "logit_bias", "not supported"),
-    ({"top_logprobs": 2, "logprobs": True}, 400, "top_logprobs", "not supported"),
+    ({"presence_penalty": 0.5}, 400, "presence_penalty", "not supported, as the server keeps no counts"),
+    ({"frequency_penalty": -1.0}, 400, "frequency_penalty", "not supported, as the server keeps no counts"),
+    ({"repetition_penalty": 1.1}, 400, "repetition_penalty", "not supported: the server keeps no counts"),
+    ({"logit_bias": {"5": 1.0}}, 400, "logit_bias", "not supported, as tokens are drawn"),
+    ({"top_logprobs": 2, "logprobs": True}, 400, "top_logprobs", "not supported, as only the token"),
     ({"frobnicate": 1}, 400, "frobnicate", "frobnicate is not supported"),
     ({"guided_grammar": "root ::= x"}, 400, "guided_grammar", "^line 1, column 10: there is no rule x[^^]*\\^"),
     ({"guided_grammar": 'x: "a"'}, 400, "guided_grammar", "start"),
