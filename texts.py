@@ -56,8 +56,9 @@ class Source:
 def cache_of(tokenizer: Any, *, size: int | None = None, ends: Sequence[int] = ()) -> Cache:
     """Return the cache of a tokenizer's constraints: the same for the same tokenizer, size and ends.
 
-    size: V, the width of the model's logits. ends: tokens that end the model's texts; the tokenizer's own one is taken
-    if it is among them, or if there are none, else the first. The last four tokenizers are kept.
+    size: V, the width of the model's logits. ends: tokens that end the model's texts; those that are no text end a
+    constraint's. The tokenizer's own one comes first if it is among them, or if there are none. The last four
+    tokenizers are kept.
     Raises ConstraintError for a tokenizer without exact bytes, or where nothing ends a text.
     """
     own = tokenizer.eos_token_id
@@ -67,10 +68,10 @@ def cache_of(tokenizer: Any, *, size: int | None = None, ends: Sequence[int] = (
             "no token ends a text: neither the tokenizer has an eos_token nor the model's generation config an "
             "eos_token_id; set one of them"
         )
-    key = id(tokenizer), len(tokenizer), tuple(tokenizer.all_special_ids), size, eos
+    key = id(tokenizer), len(tokenizer), tuple(tokenizer.all_special_ids), size, eos, tuple(ends)
     with _lock:
         if key not in _caches:
-            vocabulary = Vocabulary.from_transformers(tokenizer, size=size, eos=eos)
+            vocabulary = Vocabulary.from_transformers(tokenizer, size=size, eos=eos).with_ends(ends)
             _caches[key] = tokenizer, Cache(vocabulary)
             while len(_caches) > _MOST:
                 _caches.popitem(last=False)

@@ -21,6 +21,7 @@ from ..compile.tags.tagged_text import plain
 from ..compile.text import compile_choices, compile_regex
 from ..errors import BudgetError, ConstraintError, GrammarError, RegexError
 from ..lazy.lazy_table import Compiled
+from ..table.several_ends import one_or_all
 from ..vocabulary.vocabulary import Vocabulary
 from . import options
 from .input_files import name_of, read_bytes, read_choices
@@ -148,7 +149,7 @@ def _write(make: Callable[[Vocabulary], Compiled], tokenizer: Tokenizer, output:
     table.save(output)
     click.echo(
         f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.bases.masks):,} masks, "
-        f"{table.nbytes / 1e6:,.2f} MB, {lengths_of(table)}, eos = {table.eos}, {seconds:.2f} s"
+        f"{table.nbytes / 1e6:,.2f} MB, {lengths_of(table)}, eos = {one_or_all(table.ends)}, {seconds:.2f} s"
     )
     if table.eos is None:
         click.echo(

@@ -9,6 +9,7 @@ from rich.table import Table
 from ..errors import ConstraintError
 from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled
+from ..table.several_ends import one_or_all
 from ..table.transition_table import TransitionTable
 from . import drawing
 from .wording import CommandWording
@@ -53,7 +54,7 @@ def _facts_of(table: TransitionTable) -> Table:
     else:
         facts.add_row("followed by", _way(table))
     facts.add_row("length", lengths_of(table))
-    facts.add_row("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {table.eos}")
+    facts.add_row("vocabulary", f"{table.vocabulary}, V = {table.vocab_size:,}, eos = {one_or_all(table.ends)}")
     facts.add_row("states", _states(table))
     facts.add_row("edges", f"{table.num_edges:,}")
     if _has_bases(table):

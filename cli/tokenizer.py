@@ -16,17 +16,17 @@ _SAID = 120  # letters shown of the error of another package
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer's folder or file, the width of the model's logits, and the token that ends a text."""
+    """A tokenizer's folder or file, the width of the model's logits, and the tokens that end a text, () for its own."""
 
     tokenizer: Path
     size: int | None
-    eos: int | None
+    eos: tuple[int, ...]
 
     def vocabulary(self) -> Vocabulary:
         """Return its vocabulary. Errors name the folder or file."""
         source = self.tokenizer
         try:
-            return Vocabulary.from_file(source, size=self.size, eos=self.eos)
+            return Vocabulary.from_file(source, size=self.size, eos=self.eos or None)
         except DataError as error:
             if error.__cause__ is None or not (source / "tokenizer_config.json").exists():
                 raise
@@ -42,10 +42,10 @@ class Tokenizer:
             raise ConstraintError(f"{source} holds no tokenizer to compile for: {error.message}") from None
 
 
-def _if_given(tokenizer: Path | None, size: int | None, eos: int | None) -> Tokenizer | None:
+def _if_given(tokenizer: Path | None, size: int | None, eos: tuple[int, ...]) -> Tokenizer | None:
     if tokenizer is not None:
         return Tokenizer(tokenizer, size, eos)
-    if size is not None or eos is not None:
+    if size is not None or eos:
         raise click.UsageError("--size and --eos go with --tokenizer")
     return None
 
@@ -62,7 +62,12 @@ def _options(required: bool) -> tuple[Decorator, ...]:
         click.option(
             "--size", type=click.IntRange(min=1), help="Width of the model's logits, if it exceeds the tokens."
         ),
-        click.option("--eos", type=click.IntRange(min=0), help="Token that ends a text, if not the tokenizer's own."),
+        click.option(
+            "--eos",
+            type=click.IntRange(min=0),
+            multiple=True,
+            help="Token that ends a text, if not the tokenizer's own; more than once for several.",
+        ),
     )
 
 

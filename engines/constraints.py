@@ -19,6 +19,18 @@ Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "str
 """What a source is. choice: a JSON list of texts; grammar: EBNF or Lark's notation, as its text looks."""
 
 
+def engine_vocabulary(tokenizer: Any, size: int, ends: Iterable[int]) -> Vocabulary:
+    """Return the vocabulary of a tokenizer of transformers whose texts also end with the tokens that an engine says.
+
+    size: V, the width of the model's logits. ends: of the model's generation config; those beyond V are left out.
+    Raises ConstraintError for an end that spells text, and for a tokenizer without exact bytes.
+    """
+    known = sorted(ends)
+    vocabulary = Vocabulary.from_transformers(tokenizer, size=size).with_ends(known)
+    check_stops(vocabulary, known)
+    return vocabulary
+
+
 class EngineConstraints:
     """Tables of one tokenizer, each compiled once for all requests of a process.
 
@@ -61,13 +73,18 @@ class EngineConstraints:
 
         An answer that comes to it would be cut in the middle. Control tokens spell none, and no constraint has them.
         """
-        known = self.vocabulary.tokens
-        for token in tokens:
-            if 0 <= token < len(known) and known[token]:
-                raise ConstraintError(
-                    f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
-                    "out of stop_token_ids"
-                )
+        check_stops(self.vocabulary, tokens)
+
+
+def check_stops(vocabulary: Vocabulary, tokens: Iterable[int]) -> None:
+    """Raise ConstraintError as `EngineConstraints.check_stops` says."""
+    known = vocabulary.tokens
+    for token in tokens:
+        if 0 <= token < len(known) and known[token]:
+            raise ConstraintError(
+                f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
+                "out of stop_token_ids"
+            )
 
 
 def _with_type(tag: str) -> str:

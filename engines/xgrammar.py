@@ -32,14 +32,14 @@ class TokenizerInfo:
     def from_huggingface(
         cls, tokenizer: Any, *, vocab_size: int | None = None, stop_token_ids: int | Sequence[int] | None = None
     ) -> TokenizerInfo:
-        """Return that of a transformers tokenizer. vocab_size: the width of logits. stop_token_ids: one token at most.
+        """Return that of a transformers tokenizer.
 
-        Raises ConstraintError for a tokenizer whose tokens have no exact bytes, and for several stop tokens.
+        vocab_size: the width of logits. stop_token_ids: the tokens that end a text, in place of the tokenizer's own.
+
+        Raises ConstraintError for a tokenizer whose tokens have no exact bytes, and for ids that it does not have.
         """
         stops = [stop_token_ids] if isinstance(stop_token_ids, int) else list(stop_token_ids or ())
-        if len(stops) > 1:
-            raise ConstraintError(f"stop_token_ids names {len(stops)} tokens: one token ends a text")
-        return cls(Vocabulary.from_transformers(tokenizer, size=vocab_size, eos=stops[0] if stops else None))
+        return cls(Vocabulary.from_transformers(tokenizer, size=vocab_size, eos=stops or None))
 
     @property
     def vocab_size(self) -> int:
@@ -48,8 +48,8 @@ class TokenizerInfo:
 
     @property
     def stop_token_ids(self) -> list[int]:
-        """The token that ends a text."""
-        return [] if self.vocabulary.eos is None else [self.vocabulary.eos]
+        """The tokens that end a text."""
+        return list(self.vocabulary.ends)
 
 
 class CompiledGrammar:

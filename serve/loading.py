@@ -29,7 +29,7 @@ class Loaded:
     encode: Callable[[str], list[int]]  # a prompt, with the token that begins every text
     chat: Chat  # messages and tools
     context: int | None  # most tokens of prompt and answer together
-    stop_ids: frozenset[int] = frozenset()  # tokens that end free text, beside eos
+    stop_ids: frozenset[int] = frozenset()  # tokens that end free text, beside the vocabulary's ends
     notes: list[str] = field(default_factory=list)  # for the operator, at start
 
 
@@ -75,8 +75,9 @@ def load(
 ) -> Loaded:
     """Return the causal language model of transformers in a folder, without downloads and without running its code.
 
-    tokenizer: a folder or file, if not in the model's folder. eos: the token that ends a text, if not the tokenizer's.
-    device: None for a GPU if there is one, else the CPU. Raises DataError, ConstraintError.
+    tokenizer: a folder or file, if not in the model's folder. eos: the token that ends a text, if not the tokenizer's;
+    control tokens of the model's generation config end texts as well. device: None for a GPU if there is one, else the
+    CPU. Raises DataError, ConstraintError.
     """
     torch, transformers = _packages()
     local = {"local_files_only": True, "trust_remote_code": False}
@@ -100,7 +101,7 @@ def load(
             raise DataError(f"transformers cannot read the tokenizer of {source} ({_one_line(error)})") from error
         if eos is None and tok.eos_token_id is None and ends:
             eos = ends[0]
-        vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos)
+        vocabulary = Vocabulary.from_transformers(tok, size=size, eos=eos).with_ends(ends)
         begins = None if tok.bos_token_id is None else [int(tok.bos_token_id)]
         encode, chat = _of_transformers(tok)
         if not getattr(tok, "chat_template", None):
@@ -108,6 +109,7 @@ def load(
             notes.append(_NO_TEMPLATE.format(source))
     else:
         vocabulary = Vocabulary.from_file(source, size=size, eos=ends[0] if eos is None and ends else eos)
+        vocabulary = vocabulary.with_ends(ends)
         encode, begins = vocabulary.encode, None
         chat = _joined(encode)
         notes.append(_NO_TEMPLATE.format(source))
@@ -118,7 +120,7 @@ def load(
         return encode(text) or list(begins or [])
 
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    stops = frozenset(ends) - {vocabulary.eos}
+    stops = frozenset(ends).difference(vocabulary.ends)
     return Loaded(
         model, vocabulary, name or folder.resolve().name, begun, chat, None if most is None else int(most), stops, notes
     )

@@ -251,15 +251,15 @@ class Walker:
         )
 
     def _allowed(self, matcher: Matcher) -> NDArray[np.int64]:
-        """Return the allowed tokens without EOS."""
+        """Return the allowed tokens without ends."""
         ids = _members(matcher.mask())
-        others: NDArray[np.int64] = ids[ids != self.vocabulary.eos]
+        others: NDArray[np.int64] = ids[~np.isin(ids, self.vocabulary.ends)]
         return others
 
     def _count(self, mask: NDArray[np.uint32]) -> int:
         eos = self.vocabulary.eos
-        ends = 0 if eos is None else int(mask[eos >> 5]) >> (eos & 31) & 1
-        return int(np.bitwise_count(mask).sum()) - ends
+        may_end = eos is not None and int(mask[eos >> 5]) >> (eos & 31) & 1
+        return int(np.bitwise_count(mask).sum()) - (len(self.vocabulary.ends) if may_end else 0)
 
     def _forced(self, matcher: Matcher) -> bytes:
         """Return the bytes that every continuation begins with, up to a limit. The matcher returns to its place."""

@@ -218,6 +218,26 @@ class Vocabulary:
         """V, the width of the logits: ids are 0 .. V - 1."""
         return len(self.tokens)
 
+    def with_ends(self, ends: Iterable[int]) -> Vocabulary:
+        """Return this vocabulary with further ends behind its own, such as those of a model's generation config.
+
+        Of `ends`, ids that spell a part of texts are left out, as texts need them, and so are those beyond V. Tokens
+        that were added to the tokenizer whole, see `special_ids`, are taken, and have no bytes any more.
+        """
+        whole = frozenset(self.special_ids.values())
+        added = [
+            end for end in dict.fromkeys(ends)
+            if 0 <= end < self.size and end not in self.ends and (not self.tokens[end] or end in whole)
+        ]  # fmt: skip
+        if not added:
+            return self
+        eos, *others = *self.ends, *added
+        tokens = list(self.tokens)
+        for end in added:
+            tokens[end] = b""
+        special = self.special | set(added)
+        return replace(self, tokens=tuple(tokens), eos=eos, special=special, other_ends=tuple(others))
+
     @property
     def ends(self) -> tuple[int, ...]:
         """The ids that end a text, `eos` first; () where there is none."""

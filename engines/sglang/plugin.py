@@ -43,14 +43,11 @@ def make_backend(server_args: Any, tokenizer: Any, vocab_size: int, eos_token_id
             raise ConstraintError(
                 f"the grammar backend {NAME} does not take {setting}: leave it out, or name another --grammar-backend"
             )
-    from ...vocabulary.vocabulary import Vocabulary
-    from ..constraints import EngineConstraints
+    from ..constraints import EngineConstraints, engine_vocabulary
     from ..options import options_of
     from .backend import MaskwrightBackend
 
     options = options_of()
     if serving.constrained_json_disable_any_whitespace:
         options = options.compact()
-    constraints = EngineConstraints(Vocabulary.from_transformers(tokenizer, size=vocab_size), options)
-    constraints.check_stops(sorted(eos_token_ids or ()))
-    return MaskwrightBackend(constraints)
+    return MaskwrightBackend(EngineConstraints(engine_vocabulary(tokenizer, vocab_size, eos_token_ids or ()), options))

@@ -11,8 +11,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
 from ...errors import ConstraintError
-from ...vocabulary.vocabulary import Vocabulary
-from ..constraints import EngineConstraints
+from ..constraints import EngineConstraints, engine_vocabulary
 from ..options import options_of
 from .backend import MaskwrightBackend
 from .requests import check_request
@@ -25,13 +24,18 @@ class Replacements:
         self._constraints: EngineConstraints | None = None
         self._tokenizer: Any = None
 
-    def constraints_of(self, tokenizer: Any, vocab_size: int) -> EngineConstraints:
-        """Return the constraints of a tokenizer, made the first time. Raises the errors of `EngineConstraints`."""
-        known = self._constraints
+    def constraints_of(self, tokenizer: Any, model: Any) -> EngineConstraints:
+        """Return the constraints of a tokenizer, made the first time. Raises the errors of `EngineConstraints`.
+
+        model: vLLM's config of the model, whose generation config says which tokens end a text.
+        """
+        known, vocab_size = self._constraints, model.get_vocab_size()
         if known is None or self._tokenizer is not tokenizer or known.vocabulary.size != vocab_size:
             # Mistral's tokenizers come in a wrapper of vLLM's own around one of transformers
             inner = getattr(tokenizer, "transformers_tokenizer", tokenizer)
-            vocabulary = Vocabulary.from_transformers(inner, size=vocab_size)
+            ends = model.try_get_generation_config().get("eos_token_id")
+            given = [] if ends is None else [ends] if isinstance(ends, int) else ends
+            vocabulary = engine_vocabulary(inner, vocab_size, given)
             if known is None or known.vocabulary != vocabulary:
                 known = self._constraints = EngineConstraints(vocabulary, options_of())
             self._tokenizer = tokenizer
@@ -39,7 +43,8 @@ class Replacements:
 
     def _backend(self, vllm_config: VllmConfig, tokenizer: Any) -> MaskwrightBackend:
         vocab_size = vllm_config.model_config.get_vocab_size()
-        return MaskwrightBackend(vllm_config, tokenizer, vocab_size, self.constraints_of(tokenizer, vocab_size))
+        known = self.constraints_of(tokenizer, vllm_config.model_config)
+        return MaskwrightBackend(vllm_config, tokenizer, vocab_size, known)
 
     def manager(self, original: Callable[..., None]) -> Callable[..., None]:
         """Return the constructor of the manager, which has its backend before vLLM would choose one."""
@@ -66,7 +71,7 @@ class Replacements:
                 raise VLLMValidationError(
                     "structured outputs need a model that writes from left to right, and this one is for diffusion"
                 )
-            check_request(params, lambda: self.constraints_of(tokenizer, model_config.get_vocab_size()))
+            check_request(params, lambda: self.constraints_of(tokenizer, model_config))
 
         return _validate_structured_outputs
 
@@ -76,7 +81,7 @@ class Replacements:
         def _init_beam_search_structured_output(llm: Any, structured_outputs: Any, tokenizer: Any) -> Any:
             config = llm.llm_engine.vllm_config
             params = SamplingParams(structured_outputs=structured_outputs)
-            check_request(params, lambda: self.constraints_of(tokenizer, config.model_config.get_vocab_size()))
+            check_request(params, lambda: self.constraints_of(tokenizer, config.model_config))
             backend = self._backend(config, tokenizer)
             return backend, get_structured_output_key(structured_outputs), backend.allocate_token_bitmask(1)
 

@@ -150,7 +150,8 @@ def device_table_of(
     )  # fmt: skip
     return kind(
         **arrays, calls=calls, vocab_size=table.vocab_size, num_rows=cap.states, num_edges=cap.edges,
-        num_states=cap.states + 2, eos=table.eos, other_ends=table.other_ends, fixed_length=None, min_length=0, max_length=None, levels=(),
+        num_states=cap.states + 2, eos=table.eos, other_ends=table.other_ends, fixed_length=None, min_length=0,
+        max_length=None, levels=(),
         sparse_width=cap.row_width, class_width=cap.class_width, has_masks=True, is_trie=False,
         start_accepting=True, host=table if host else None, arena=table.number,
     )  # fmt: skip

@@ -109,15 +109,15 @@ class BatchConstraint:
 
     def ends(self, table: Constraint | None) -> list[int]:
         """Return the tokens that end a sequence of a table; of an unconstrained row, those of any table."""
-        known = [t.eos for t in (self.elements if table is None else [table]) if t is not None and t.eos is not None]
+        known = [end for each in (self.elements if table is None else [table]) if each is not None for end in each.ends]
         return sorted({*known, *self.more_ends})
 
     def ends_inside(self, table: Constraint) -> list[int]:
-        """Return the tokens that end a sequence of a table, its own EOS aside, and that its matches may hold as well.
+        """Return the tokens that end a sequence of a table, its own ends aside, and that its matches may hold as well.
 
         The matches of an on-demand table are unknown: all such ends are returned.
         """
-        ends = [end for end in self.ends(table) if end != table.eos]
+        ends = [end for end in self.ends(table) if end not in table.ends]
         if not ends or (isinstance(table, LazyTable) and not table.is_complete):
             return ends
         if table not in _written:

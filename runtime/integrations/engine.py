@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismatchError
 from ...lazy.lazy_table import Compiled
+from ...table.several_ends import one_or_all
 from ...table.states import NestedState
 from .. import torch_ops
 from ..arena.arena import Arena, Handle, check_held
@@ -84,8 +85,9 @@ class Engine:
     sampled, and so is one by a grammar of which there is no table, or none within its budget, but for the masks of
     where it stands, which the host has worked out: it needs no arena. vocabulary: with it, forced text is written
     without asking the model, in the tokenizer's own segmentation (`jump`); without it, single tokens that are all that
-    is allowed. eos: what ends sequences without a table; the arena's if there is one. chunk: most tokens of a prompt
-    that are read in one step, so that long prompts do not hold up the other rows for long.
+    is allowed. eos: what ends sequences without a table, a token or a list of them; the arena's if there is one.
+    chunk: most tokens of a prompt that are read in one step, so that long prompts do not hold up the other rows for
+    long.
 
     Each request draws from its own random numbers, so that what it writes does not depend on others, rounding aside.
 
@@ -101,7 +103,7 @@ class Engine:
         *,
         rows: int = 8,
         vocabulary: Spelling | None = None,
-        eos: int | None = None,
+        eos: int | Sequence[int] | None = None,
         chunk: int = 512,
     ) -> None:
         for name, value in (("rows", rows), ("chunk", chunk)):
@@ -112,9 +114,10 @@ class Engine:
         self.reader = TransformersReader(model)
         self.arena, self.vocabulary, self.chunk = arena, vocabulary, chunk
         self.device = model.device
-        self.eos = eos if arena is None else arena.table.eos
-        if arena is not None and eos not in (None, arena.table.eos):
-            raise ValueError(f"eos={eos}, but sequences in this arena end by {arena.table.eos}: leave it out")
+        given = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+        self.ends = given if arena is None else arena.table.ends
+        if arena is not None and given not in ((), self.ends):
+            raise ValueError(f"eos={eos}, but sequences in this arena end by {one_or_all(self.ends)}: leave it out")
         if arena is not None and vocabulary is not None and vocabulary.fingerprint != arena.table.vocabulary:
             raise VocabularyMismatchError(
                 f"the arena is for vocabulary {arena.table.vocabulary}, not {vocabulary.fingerprint}: pass the "
@@ -204,10 +207,11 @@ class Engine:
                 "is away, and its texts could not be complete within max_tokens as this engine's arena promises: use "
                 "one without budgets"
             )
-        if self.eos is None or table.eos != self.eos:
+        if not self.ends or table.ends != self.ends:
+            own, here = one_or_all(table.ends), one_or_all(self.ends)
             raise ValueError(
-                f"the table has eos {table.eos}, by which its sequences end, and the engine {self.eos}: make it with "
-                f"Engine(model, eos={table.eos})"
+                f"the table has eos {own}, by which its sequences end, and the engine {here}: make it with "
+                f"Engine(model, eos={own})"
             )
         if table.vocabulary != (self._fingerprint or table.vocabulary):
             raise VocabularyMismatchError(
@@ -368,7 +372,7 @@ class Engine:
         in_arena = [i for i, at in enumerate(ready) if self._rows[at].handle is not None]
         if len(in_arena) == len(ready) and drawing.can_draw(x):
             dev, state, remaining = self._states(requests, ready, in_arena)
-            if dev.host is not None:  # each mask is composed when its row is drawn from
+            if dev.host is not None and not dev.other_ends:  # each mask is composed when its row is drawn from
                 drawn = drawing.draw_nested(dev, x, state, uniforms, Filters.of(asked), remaining, False)
                 return drawn.tokens.tolist(), drawn.log_probs.tolist()
         masks = self._masks(requests, ready, in_arena, x)
@@ -437,9 +441,9 @@ class Engine:
             out.setdefault(at, (request, []))
             self._leave(row, "no distribution")
             return []
-        if token == self.eos or len(request.tokens) == request.max_tokens:
+        if token in self.ends or len(request.tokens) == request.max_tokens:
             out.setdefault(at, (request, []))
-            self._leave(row, "stop" if token == self.eos else "length")
+            self._leave(row, "stop" if token in self.ends else "length")
             return []
         own = [token]
         if row.matcher is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import ConstraintError
 from ...table.constraint import Constraint
+from ...table.several_ends import one_or_all
 from ..device.on_demand import has_lengths
 from . import compat
 from .arguments import GIVE_EOS, Tables, elements_of, limits_of, shortest_match, token_ids
@@ -42,7 +43,7 @@ def constrained_generate(
     tables, max_tokens: as of `ConstraintLogitsProcessor`; `place(table, device)` keeps each call from copying a table
     to the device. The tables of one call have the same EOS, or none of them one. A match may have one token less than
     `max_new_tokens`, as EOS takes a place, and `forced_bos_token_id` of an encoder-decoder model another.
-    eos_token_ids: tokens that mean EOS besides the table's and all of the generation config's; none of them stands
+    eos_token_ids: tokens that mean EOS besides the table's ends and all of the generation config's; none of them stands
     inside a match: see `ConstraintLogitsProcessor`. Tables without EOS (semantic ids) and sorted matrices are complete
     without one, whatever the config ends with: all sequences then have the one length that
     all matches must have; in beam search they may have several.
@@ -128,13 +129,14 @@ def _with_forced_token(input_ids: Tensor, config: Any, model: Any, model_kwargs:
 
 def _eos_of(elements: list[Constraint | None], ends: list[int]) -> int | None:
     """Return the EOS of all tables, or None where none has one; ends: further tokens that mean EOS."""
-    found = {table.eos for table in elements if table is not None}
+    found = {table.ends for table in elements if table is not None}
     if len(found) > 1:
+        each = sorted(str(one_or_all(own)) for own in found)
         raise ValueError(
-            f"the tables of one call must have the same EOS, or none of them one, not {found}: {GIVE_EOS}; "
+            f"the tables of one call must have the same EOS, or none of them one, not {', '.join(each)}: {GIVE_EOS}; "
             "a ConstraintLogitsProcessor takes tables whose EOS differ"
         )
-    eos = found.pop() if found else next(iter(ends), None)
+    eos = next(iter(found.pop()), None) if found else next(iter(ends), None)
     if eos is None and None in elements:
         if not ends:
             raise ValueError(f"rows without a constraint end with EOS, and neither table nor model has one: {GIVE_EOS}")

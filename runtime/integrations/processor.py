@@ -66,10 +66,11 @@ class ConstraintLogitsProcessor(logits_process.LogitsProcessor):
     `place` has put on a device, so that several processors share it. With `num_beams` or `num_return_sequences` an
     element has several rows. max_tokens: so many tokens, EOS aside, are enough for a complete match, always; one
     number, or one for each table. Let `max_new_tokens` be one more, so that
-    EOS has its place. eos_token_ids: tokens that mean EOS besides the table's own; pass all those that generation ends
-    with (`model.generation_config.eos_token_id`), as one that stands inside a match would cut it short. A text is then
-    written without them, spelt another way; sequences of tokens that hold one are refused, and where a text has come to
-    nothing else, that is an error.
+    EOS has its place. A table whose vocabulary was made with all tokens that generation ends with,
+    `eos=model.generation_config.eos_token_id`, needs no more. eos_token_ids: tokens that mean EOS besides the table's
+    own; pass all those that generation ends with and the table does not have, as one that stands inside a match would
+    cut it short. A text is then written without them, spelt another way; sequences of tokens that hold one are refused,
+    and where a text has come to nothing else, that is an error.
 
     Sorted matrices and tables without EOS need no end where all sequences are as long: pass their length to `generate`
     as `max_new_tokens`, and `eos_token_id=None` if a token of theirs is the model's EOS. Scores are then those of the

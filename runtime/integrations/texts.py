@@ -54,7 +54,7 @@ def written_texts(
     )  # fmt: skip
     scores = getattr(out, "sequences_scores", None)  # of beam search: -inf where there are fewer than were asked for
     there = [True] * len(out.sequences) if scores is None else (scores > -torch.inf).tolist()
-    ends = {vocabulary.eos, *run.ends}
+    ends = {*vocabulary.ends, *run.ends}
     texts = [
         _text(row[run.first :], ends, vocabulary, options.get("budgets", True)) if here else None
         for row, here in zip(out.sequences.tolist(), there, strict=True)
@@ -104,7 +104,7 @@ def _padded(rows: list[list[int]], pad: int | None, left: bool) -> tuple[Tensor,
     return torch.tensor(ids), torch.tensor(mask)
 
 
-def _text(tokens: list[int], ends: set[int | None], vocabulary: Vocabulary, complete: bool) -> str:
+def _text(tokens: list[int], ends: set[int], vocabulary: Vocabulary, complete: bool) -> str:
     """Return what tokens spell before the first that ends a text. complete: raise ConstraintError where none does."""
     stop = next((i for i, token in enumerate(tokens) if token in ends), None)
     if stop is None and complete:

@@ -120,3 +120,15 @@ def test_logits_beyond_the_bitmask_are_not_allowed_and_other_rows_are_refused():
     assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [*range(32), 63]
     with pytest.raises(ValueError, match="as many rows"):
         bitmasks.apply(torch.zeros(2, 64), mask)
+
+
+def test_all_ends_that_the_server_knows_end_an_answer(monkeypatch):
+    made = fakes.sglang(monkeypatch)
+    plugin.register()
+    server = made.registry["maskwright"](None, tokenizer_zoo.byte_level_bpe()[0], 610, {608, 0})
+    assert server.constraints.vocabulary.ends == (0, 608)
+    for end in (0, 608):
+        grammar = server.dispatch_regex("ab")
+        for token in [*server.constraints.vocabulary.encode("ab"), end]:
+            grammar.accept_token(token)
+        assert grammar.is_terminated()

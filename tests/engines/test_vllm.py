@@ -90,8 +90,11 @@ def test_a_stop_token_that_is_text_is_refused_by_name(backend):
 # ------------------------------------------------------------------------------------------------------ the plugin
 
 
-def config(backend: str = "auto", tokenizer: object = None) -> types.SimpleNamespace:
-    model = types.SimpleNamespace(get_vocab_size=lambda: 610, skip_tokenizer_init=False, is_diffusion=False)
+def config(backend: str = "auto", tokenizer: object = None, ends: object = 0) -> types.SimpleNamespace:
+    model = types.SimpleNamespace(
+        get_vocab_size=lambda: 610, skip_tokenizer_init=False, is_diffusion=False,
+        try_get_generation_config=lambda: {"eos_token_id": ends},
+    )  # fmt: skip
     asked = types.SimpleNamespace(backend=backend)
     return types.SimpleNamespace(structured_outputs_config=asked, model_config=model, tokenizer=tokenizer)
 
@@ -168,6 +171,28 @@ def test_requests_are_checked_and_the_manager_has_its_backend(monkeypatch):
     whole.model_config.is_diffusion = True
     with pytest.raises(fakes.ValidationError, match="diffusion"):
         ask(json="{}")
+
+
+def test_all_ends_of_the_models_generation_config_end_an_answer(monkeypatch):
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    plugin.register()
+    tokenizer = tokenizer_zoo.byte_level_bpe()[0]
+    other = 608  # beyond the tokenizer's own
+    engine = made.Manager(config(tokenizer=tokenizer, ends=[0, other])).backend
+    vocab = engine.constraints.vocabulary
+    assert vocab.ends == (0, other)
+    grammar = engine.compile_grammar(fakes.Options.REGEX, "ab", {0, other})
+    bitmask = engine.allocate_token_bitmask(1)
+    assert grammar.accept_tokens("", vocab.encode(b"ab"))
+    grammar.fill_bitmask(bitmask, 0)
+    allowed = np.unpackbits(bitmask.numpy().view(np.uint8), bitorder="little")
+    assert np.flatnonzero(allowed).tolist() == [0, other]
+    assert grammar.accept_tokens("", [other])
+    assert grammar.is_terminated()
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    plugin.register()  # as in another process
+    with pytest.raises(mw.ConstraintError, match=r"token 50, .* ends an answer and is text"):
+        made.Manager(config(tokenizer=tokenizer_zoo.byte_level_bpe()[0], ends=[0, 50]))
 
 
 # ------------------------------------------------------------------------------------------------ constraints, options

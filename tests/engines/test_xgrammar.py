@@ -59,7 +59,24 @@ def test_text_that_must_follow_is_found_and_what_is_not_supported_is_refused(com
     assert matcher.find_jump_forward_string().startswith('{"a":"')
     with pytest.raises(mw.ConstraintError, match="strict_mode is not supported"):
         compiler.compile_json_schema("{}", strict_mode=True)
-    with pytest.raises(mw.ConstraintError, match="names 2 tokens"):
-        xgr.TokenizerInfo.from_huggingface(None, stop_token_ids=[0, 1])
+    with pytest.raises(mw.ConstraintError, match="eos must be token ids from 0 to 609, not 700"):
+        xgr.TokenizerInfo.from_huggingface(tokenizer_zoo.byte_level_bpe()[0], vocab_size=610, stop_token_ids=[0, 700])
     with pytest.raises(mw.RegexError):
         compiler.compile_regex("(a")
+
+
+def test_each_of_several_stop_tokens_ends_a_text():
+    tok = tokenizer_zoo.byte_level_bpe()[0]
+    info = xgr.TokenizerInfo.from_huggingface(tok, vocab_size=610, stop_token_ids=[608, 0])
+    assert info.stop_token_ids == [608, 0]
+    matcher = xgr.GrammarMatcher(xgr.GrammarCompiler(info).compile_regex("ab"))
+    bitmask = xgr.allocate_token_bitmask(1, info.vocab_size)
+    assert all(map(matcher.accept_token, info.vocabulary.encode("ab")))
+    matcher.fill_next_token_bitmask(bitmask)
+    logits = torch.zeros(1, 610)
+    xgr.apply_token_bitmask_inplace(logits, bitmask)
+    assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [0, 608]
+    for stop in info.stop_token_ids:
+        assert matcher.accept_token(stop)
+        assert matcher.is_terminated()
+        matcher.rollback()

@@ -932,3 +932,29 @@ def test_an_arena_that_was_put_in_inference_mode_takes_tables_outside_of_it():
     assert np.flatnonzero(np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")).tolist() == [
         vocab.encode("a")[0]
     ]
+
+
+def test_tables_of_an_arena_have_all_ends_of_its_vocabulary(vocab):
+    several = mw.Vocabulary.from_bytes([*vocab.tokens, b"", b""], eos=[0, vocab.size, vocab.size + 1])
+    arena = Arena(several, SMALL, budgets=True)
+    tables = [mw.compile_regex("a?b*", several), mw.compile_json_schema({"enum": [1, [12]]}, several)]
+    whole = [table.to_table() for table in tables]
+    handles = [arena.add(table) for table in whole]
+    rng = np.random.default_rng(0)
+    for ops, into in ((numpy_ops, np.asarray), (torch_ops, torch.tensor)):
+        dev = ops.at(ops.put(arena, budgets=True), handles)
+        assert dev.ends == several.ends
+        state, matchers = ops.start(dev, 2), [mw.Matcher(table) for table in whole]
+        for _ in range(6):
+            masks = np.stack([matcher.mask() for matcher in matchers])
+            assert np.array_equal(np.asarray(ops.bitmask(dev, state)).view(np.uint32), masks)
+            logits = rng.normal(size=(2, several.size)).astype(np.float32)
+            allowed = np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")[:, : several.size] > 0
+            wanted = np.where(allowed, logits, -np.inf)
+            assert np.array_equal(np.asarray(ops.mask_logits(dev, into(logits), state)), wanted)
+            tokens = []
+            for matcher, row in zip(matchers, allowed, strict=True):
+                ends = np.intersect1d(np.flatnonzero(row), several.ends[1:])
+                tokens.append(int(ends[-1] if ends.size and rng.random() < 0.4 else rng.choice(np.flatnonzero(row))))
+                assert matcher.advance(tokens[-1])
+            state = ops.advance(dev, state, into(np.array(tokens)))

@@ -81,7 +81,8 @@ def test_ends_are_allowed_and_lead_where_one_end_does(kind, library):
     pair = whole(kind, 11)
     rng, size, one = np.random.default_rng(11), pair.one.vocab_size, pair.one
     dev = ops.put(pair.several, budgets=True)
-    assert dev.ends == pair.ends and dev.eos == pair.ends[0]
+    assert dev.ends == pair.ends
+    assert dev.eos == pair.ends[0]
     tokens, states = walked(pair, rng, 2 if "jax" in ops.__name__ else 5)
     state = ops.start(dev, ROWS)
     left = rng.integers(0, 6, ROWS)
@@ -156,7 +157,7 @@ def test_log_probs_count_each_end_as_itself(kind, library):
     ops, into = library
     pair = whole(kind, 13)
     rng, size = np.random.default_rng(13), pair.one.vocab_size
-    tokens, states = walked(pair, rng, 4)
+    tokens, _states = walked(pair, rng, 4)
     tokens = np.clip(tokens, 0, size - 1)
     logits = logits_of(rng, ROWS, 4, size)
     got = out(ops.log_probs(ops.put(pair.several), into(logits), into(tokens), by_position=True))
@@ -196,7 +197,8 @@ def test_each_end_is_drawn_as_often_as_the_model_says(kind, library):
     legal = bits_of(out(ops.bitmask(dev, state)), size)[0]
     p = np.exp(naive.log_softmax(np.where(legal, logits[0], -np.inf)))
     counts = np.bincount(out(drawn.tokens), minlength=size)
-    assert counts[~legal].sum() == 0 and out(drawn.valid).all()
+    assert counts[~legal].sum() == 0
+    assert out(drawn.valid).all()
     for end in pair.ends:
         assert abs(counts[end] - n * p[end]) <= 5 * np.sqrt(n * p[end]) + 1
     np.testing.assert_allclose(out(drawn.log_probs), np.log(p[out(drawn.tokens)]), atol=1e-3)
@@ -225,13 +227,15 @@ def test_searches_and_draws_of_whole_sequences_end_by_any_end(kind, library):
         **one,
     )
     np.testing.assert_allclose(out(got.scores), wanted.scores, rtol=1e-4, atol=1e-5)
-    assert np.array_equal(out(got.valid), wanted.valid) and wanted.valid.any()
+    assert np.array_equal(out(got.valid), wanted.valid)
+    assert wanted.valid.any()
     uniforms = into(rng.random((steps + 1, 32, 2)).astype(np.float32))
     dev = ops.put(pair.several, budgets=True)
     drawn = sample_sequences(step_of(logits), None, dev, uniforms, ops=ops, batch=1, samples=32, max_length=steps)
     assert out(drawn.valid).all()
     for tokens, length in zip(out(drawn.tokens)[0], out(drawn.lengths)[0], strict=True):
-        assert pair.one.accepts(tokens[:length]) and not np.isin(tokens[:length], pair.ends).any()
+        assert pair.one.accepts(tokens[:length])
+        assert not np.isin(tokens[:length], pair.ends).any()
 
 
 @each(["nested", "choices", "grammar"], ["grammar"])
@@ -283,4 +287,5 @@ def test_half_precision_logits_are_summed_in_32_bits():
     p = torch.log_softmax(logits.float(), -1)[0, :2].logsumexp(0)
     torch.testing.assert_close(torch_ops.end_scores(dev, logits, state)[0], p)
     masked = torch_ops.mask_logits(dev, logits, state)
-    assert masked.dtype == torch.bfloat16 and torch.equal(masked > -torch.inf, torch.arange(8)[None] < 2)
+    assert masked.dtype == torch.bfloat16
+    assert torch.equal(masked > -torch.inf, torch.arange(8)[None] < 2)

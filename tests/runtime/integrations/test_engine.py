@@ -394,3 +394,24 @@ def test_mistakes_are_named(model, vocab, tables):
         engine.add([3], mw.compile_regex("a", other), max_tokens=3)
     assert not engine.busy
     assert json.dumps(engine.calls) == "0"
+
+
+@pytest.mark.parametrize("way", ["kernels", "operations"])
+def test_requests_end_by_any_end_of_the_arenas_vocabulary(vocab, model, way, monkeypatch):
+    if way == "operations":
+        monkeypatch.setattr(compat, "is_plain", lambda *x: False)
+    blank = mw.Vocabulary.from_bytes([*vocab.tokens, b"", b"", b""], eos=[0, vocab.size, vocab.size + 2])
+    arena = mw.Arena(blank, CAPACITY, budgets=True)
+    engine = Engine(model, arena, rows=3, vocabulary=blank)
+    assert engine.ends == blank.ends
+    sources = [mw.compile_regex("[a-c]{2,9}(ok)?", blank), mw.compile_choices(["red", "redder"], blank), None]
+    requests = [engine.add([5, 6], table, max_tokens=12, seed=i) for i, table in enumerate(sources * 4)]
+    engine.run()
+    for request in requests:
+        assert not set(request.tokens) & set(blank.ends)
+        if request.table is not None:
+            assert is_member(blank, request.table, request)
+    with pytest.raises(ValueError, match="but sequences in this arena end by"):
+        Engine(model, arena, eos=0)
+    with pytest.raises(mw.ArenaError, match="the table has eos 0, the arena"):
+        arena.add(dataclasses.replace(sources[0].to_table(), other_ends=()))

@@ -172,7 +172,7 @@ def test_a_vocabulary_is_made_once_for_a_tokenizer_and_few_are_kept(tokenizer):
     assert texts.cache_of(tokenizer, size=2000, ends=[0]) is cache
     assert texts.cache_of(tokenizer, size=2001, ends=[0]) is not cache
     assert texts.cache_of(tokenizer, size=2000, ends=[7]).vocabulary.eos == 7
-    assert texts.cache_of(tokenizer, size=2000, ends=[7, 0]) is cache  # the tokenizer's own is among them
+    assert texts.cache_of(tokenizer, size=2000, ends=[7, 0]).vocabulary == cache.vocabulary  # 7 is text
     for size in range(3000, 3006):
         texts.cache_of(tokenizer, size=size)
     assert len(texts._caches) == 4
@@ -200,3 +200,11 @@ def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):
             mw.generate(model, tokenizer, prompts, regex="a")
     with pytest.raises(mw.BudgetError):
         mw.generate(model, tokenizer, "a", regex="(a|b)*c{2000}", budget=mw.Budget(states=10))
+
+
+def test_all_ends_of_the_model_end_a_text(model, tokenizer):
+    own, other = model.generation_config.eos_token_id
+    cache = texts.cache_of(tokenizer, size=len(tokenizer) + 7, ends=[other, own, 50])
+    assert cache.vocabulary.ends == (own, other)  # token 50 is text
+    assert cache.vocabulary.tokens[50]
+    assert texts.cache_of(tokenizer, size=len(tokenizer) + 7, ends=[own]).vocabulary.ends == (own,)

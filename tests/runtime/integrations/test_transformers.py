@@ -1251,3 +1251,55 @@ def test_parents_are_found_in_blocks(monkeypatch):
         assert parent[:2].tolist() in ([1, 0], [2, 0])
         assert found.tolist() == [True, True, False]
         assert not processor._parents(now, before, 1)[1].any()
+
+
+@cache
+def ending(several: bool = True) -> mw.Vocabulary:
+    """A vocabulary whose texts end with any of three tokens, or with the first of them alone."""
+    size = vocabulary().size + 4
+    ends = [EOS, size - 3, size - 1] if several else EOS
+    return mw.Vocabulary.from_transformers(tokenizer_zoo.byte_level_bpe()[0], size=size, eos=ends)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams"])
+@pytest.mark.parametrize("way", ["processor", "method"])
+def test_tables_with_all_ends_of_a_model_need_no_others_named(mode, way):
+    vocab = ending()
+    made = mw.compile_regex(PATTERN, vocab)
+    model = llama(vocab.size, vocab.ends)
+    seen = set()
+    for seed in range(4):
+        options = {"max_new_tokens": 13, **MODES[mode]}
+        torch.manual_seed(seed)
+        if way == "method":
+            out = model.generate(**prompts(), custom_generate=constrained_generate, tables=made, **options)
+        else:
+            limited = ConstraintLogitsProcessor(made, max_tokens=12)
+            out = model.generate(**prompts(), logits_processor=[limited], **options)
+        for (tokens, ended), row in zip(written(out, 4, vocab.ends), out.tolist(), strict=True):
+            assert ended
+            assert matches(vocab, tokens)
+            seen.add(row[4 + len(tokens)])
+    if mode == "sampling":
+        assert len(seen) > 1  # ends are drawn as they are
+    if mode == "beams" and way == "method":
+        assert seen == {EOS}  # the one that stands for all
+
+
+def test_beam_search_ranks_an_end_by_what_all_ends_hold():
+    """A table with all ends, and one with one end and the others named, are one constraint."""
+    vocab = ending()
+    model = llama(vocab.size, vocab.ends)
+    options = {"custom_generate": constrained_generate, "max_new_tokens": 9, "num_beams": 4,
+               "num_return_sequences": 4, "return_dict_in_generate": True}  # fmt: skip
+    several, one = (mw.compile_regex("[ab]{1,4}", ending(each)) for each in (True, False))
+    got = model.generate(**prompts(), tables=several, **options)
+    wanted = model.generate(**prompts(), tables=one, eos_token_ids=vocab.ends[1:], **options)
+    assert torch.equal(got.sequences, wanted.sequences)
+    torch.testing.assert_close(got.sequences_scores, wanted.sequences_scores)
+
+
+def test_tables_of_one_call_that_end_by_different_tokens_are_refused():
+    made = [mw.compile_regex("ab", ending(each)) for each in (True, False)]
+    with pytest.raises(ValueError, match="must have the same EOS"):
+        llama(ending().size).generate(**prompts(), custom_generate=constrained_generate, tables=made, max_new_tokens=9)
