@@ -301,6 +301,7 @@ def draw(*_: Any) -> None:
 def candidates(dev: HostTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
+    Of several ends it is `eos` that is among them, with the probability of all ends together.
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
     is a depth at which all the states must be: other backends are quicker for it, and leave tokens of others out.
     """
@@ -368,7 +369,10 @@ def select(
 
 @by_kind(numpy_arrays)
 def end_scores(dev: HostTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`.
+
+    Of several ends it is the probability that the model ends by any of them.
+    """
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return np.where(accepting(dev, state) & ~np.isnan(last), last, -np.inf)
 
@@ -409,7 +413,8 @@ def log_probs(
 
     A negative token is none: it counts 0 and leads nowhere, so that prompts and padding may be -1 or -100. Whatever
     follows EOS counts 0 too. A sequence that has not ended counts as the prefix that it is; EOS counts where it is
-    among the tokens, which it is not in what `sample_sequences` and `beam_search` return.
+    among the tokens, which it is not in what `sample_sequences` and `beam_search` return. Of several ends each counts
+    as itself.
 
     state: where each sequence starts (B,), the start of the table if left out. remaining: (B,) how many tokens might be
     written from there, as for `bitmask`.
@@ -453,9 +458,9 @@ def contains(dev: HostTable, sids: Array) -> Array:
 
 @by_kind(numpy_arrays)
 def allowed_tokens(dev: HostTable, state: AnyState, width: int, remaining: Array | None = None) -> tuple[Array, Array]:
-    """Return the first `width` tokens that each state allows, and EOS: tokens (B, W), and which of them there are.
+    """Return the first `width` tokens that each state allows, and ends: tokens (B, W), and which of them there are.
 
-    W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
+    W is `width`, and one more for each end token; these have the last columns. Tokens ascend; 0 where there are fewer.
     remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
     """
     bits = unpack(bitmask(dev, state, remaining), dev.vocab_size)

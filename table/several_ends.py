@@ -47,4 +47,6 @@ def check_unused(arrays: TableArrays, other_ends: Sequence[int]) -> None:
 
 def as_eos(tokens: NDArray[Any], eos: int | None, other_ends: Sequence[int]) -> NDArray[Any]:
     """Return tokens with `eos` in place of other ends; the array itself where there are none."""
-    return np.where(np.isin(tokens, other_ends), eos, tokens) if other_ends else tokens
+    if eos is None or not other_ends:
+        return tokens
+    return np.where(np.isin(tokens, other_ends), eos, tokens)

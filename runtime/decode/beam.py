@@ -63,7 +63,8 @@ def beam_search(
     Scores are sums of log-probabilities under the model's full softmax; renormalise: under the softmax of the
     allowed tokens alone. Sequences of different lengths are ranked by score / length ** length_penalty, and then
     that is the score returned; count_eos: with EOS in the length. The empty sequence counts as one token there. A table
-    without EOS lets a sequence that is the prefix of another end at no cost.
+    without EOS lets a sequence that is the prefix of another end at no cost. To end counts with the probability of all
+    end tokens together, so that no sequence comes twice.
 
     Where there are fewer sequences than beams, or a model rules some out with logits of -inf or NaN, the rest is
     flagged in `valid` and holds no tokens. So is what is not complete within max_length: nothing is held back for an

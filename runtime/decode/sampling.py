@@ -95,7 +95,8 @@ def sample(
     random: a numpy Generator, a torch.Generator on the device (None for torch's own: `torch.compile` takes no other)
     or a JAX key; or uniform numbers in [0, 1), (N, 2), and then this is a pure function of them.
 
-    Rows in which nothing is allowed, or is possible, or whose logits hold NaN or +inf, are flagged as not valid.
+    Of several end tokens each is drawn as itself. Rows in which nothing is allowed, or is possible, or whose logits
+    hold NaN or +inf, are flagged as not valid.
 
     Raises TypeError, ValueError, VocabularyMismatchError.
     """
@@ -226,7 +227,8 @@ def sample_sequences(
     is not complete is flagged in `valid`, as are rows whose model has no distribution.
     random: as in `sample`; of uniform numbers, (steps, B * S, 2). options: see `FilterOptions`.
 
-    Without filters log_probs + log_mass is the log-probability of a sequence under the model.
+    Without filters log_probs + log_mass is the log-probability of a sequence under the model; of several end tokens,
+    with the one that was drawn.
 
     Raises TypeError; ValueError if nothing in the table is complete within max_length.
     """

@@ -48,7 +48,7 @@ def by_kind(
         @functools.wraps(operation)
         def either(dev: Placed, *args: P.args, **options: P.kwargs) -> Result:
             other = others.get(type(dev))
-            if around is not None and getattr(dev, "other_ends", ()):  # dev may be what is no table
+            if around is not None and getattr(dev, "other_ends", None):  # dev may be what is no table
                 own = operation if other is None else functools.partial(other, ops)
                 return around(ops, _accepting[ops], own, dev, *args, **options)
             if other is not None:

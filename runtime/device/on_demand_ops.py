@@ -179,7 +179,10 @@ def select(
 
 
 def end_scores(ops: Backend, dev: OnDemandTable, logits: Array, state: State, renormalise: bool = False) -> Array:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`.
+
+    Of several ends it is the probability that the model ends by any of them.
+    """
     if dev.eos is None:
         raise ValueError("this table has no EOS: its vocabulary has none")
     masked = mask_logits(ops, dev, logits, state) if renormalise else logits

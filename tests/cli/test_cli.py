@@ -87,6 +87,9 @@ def test_build_ragged_with_eos(files):
     out = run("build", files / "r.parquet", *arguments)
     assert out.exit_code == 0, out.output
     assert mw.TransitionTable.load(files / "t").accepts([1, 2, 0])
+    out = run("build", files / "r.parquet", *arguments, "--eos", 8)
+    assert out.exit_code == 0, out.output
+    assert mw.TransitionTable.load(files / "t").ends == (0, 8)
 
 
 def test_build_shards_then_merge(files, rows):
@@ -214,6 +217,10 @@ def test_a_regex_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_pa
     assert f"{table.min_length} to {table.max_length} tokens" in shown
     assert "1 row accepts; from any state" in shown
     assert "branches by level" not in shown
+    more = ("--tokenizer", tokenizer, "--size", 1024, "--eos", 0, "--eos", 1000)
+    assert "eos = [0, 1000]" in run_well("compile", "regex", DATE, *more, "-o", tmp_path / "t")
+    assert mw.TransitionTable.load(tmp_path / "t").ends == (0, 1000)
+    assert "eos = [0, 1000]" in run_well("inspect", tmp_path / "t")
 
 
 def test_through_a_pipe_nothing_of_a_table_is_cut(tokenizer, vocab, tmp_path, monkeypatch):

@@ -438,3 +438,9 @@ def test_arrow_columns_are_ids():
         ItemIds.of(pa.table({"a": [1]}))
     with pytest.raises(mw.ConstraintError, match="make all of them one kind"):
         ItemIds.joined([ItemIds.of([1]), ItemIds.of(["a"])])
+
+
+def test_several_ends_come_back_from_a_file(tmp_path):
+    made = mw.Catalogue.of(SIDS, NAMES, 120, offsets=OFFSETS, eos=[0, 2])
+    made.save(tmp_path / "items.catalogue")
+    assert mw.Catalogue.load(tmp_path / "items.catalogue").table.ends == (0, 2)

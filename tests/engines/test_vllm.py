@@ -189,6 +189,8 @@ def test_all_ends_of_the_models_generation_config_end_an_answer(monkeypatch):
     assert np.flatnonzero(allowed).tolist() == [0, other]
     assert grammar.accept_tokens("", [other])
     assert grammar.is_terminated()
+    made = fakes.vllm(monkeypatch, plugins=["maskwright"])
+    plugin.register()  # as in another process
     with pytest.raises(mw.ConstraintError, match=r"token 50, .* ends an answer and is text"):
         made.Manager(config(tokenizer=tokenizer_zoo.byte_level_bpe()[0], ends=[0, 50]))
 

@@ -1123,11 +1123,12 @@ def folder(tmp_path_factory):
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|endoftext|>")
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer) + 5, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, eos_token_id=[tokenizer.eos_token_id, 70], max_position_embeddings=256,
+        num_attention_heads=2, eos_token_id=[tokenizer.eos_token_id, 70, len(tokenizer) + 2],
+        max_position_embeddings=256,
     )  # fmt: skip
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)
-    model.generation_config.eos_token_id = [tokenizer.eos_token_id, 70]
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, 70, len(tokenizer) + 2]
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
@@ -1138,7 +1139,8 @@ def test_a_model_is_loaded_from_its_folder(folder):
     loaded = loading.load(folder, device="cpu")
     assert loaded.name == "small"
     assert loaded.context == 256
-    assert loaded.stop_ids == {70}
+    assert loaded.stop_ids == {70}  # is text, which constraints need
+    assert loaded.vocabulary.ends == (loaded.vocabulary.size - 6, loaded.vocabulary.size - 3)
     assert any("no chat template" in note for note in loaded.notes)
     text = loaded.vocabulary.decode(loaded.chat([{"role": "user", "content": "hello"}], None)).decode()
     assert text == "user: hello\nassistant:"

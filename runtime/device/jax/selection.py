@@ -25,6 +25,7 @@ def draw(*_: Any) -> None:
 def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
+    Of several ends it is `eos` that is among them, with the probability of all ends together.
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
     is a depth at which all the states must be: only as many edges as a state there can have are read, and where a
     state is of another depth some of its tokens are left out.
@@ -141,7 +142,10 @@ def select(
 
 @by_kind(arrays)
 def end_scores(dev: DeviceTable, logits: Array, state: AnyState, renormalise: bool = False) -> Array:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`.
+
+    Of several ends it is the probability that the model ends by any of them.
+    """
     check_rows(logits.shape[0], state.node.shape)
     logits = widen(logits)
     log_z = logsumexp(mask_logits(dev, logits, state) if renormalise else logits)

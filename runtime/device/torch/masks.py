@@ -289,9 +289,9 @@ def log_mass(dev: TorchTable, logits: Tensor, state: AnyState) -> Tensor:
 def allowed_tokens(
     dev: TorchTable, state: AnyState, width: int, remaining: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the first `width` tokens that each state allows, and EOS: tokens (B, W), and which of them there are.
+    """Return the first `width` tokens that each state allows, and ends: tokens (B, W), and which of them there are.
 
-    W is `width`, and one more of a table with EOS, which has the last column. Tokens ascend; 0 where there are fewer.
+    W is `width`, and one more for each end token; these have the last columns. Tokens ascend; 0 where there are fewer.
     remaining: as for `bitmask`. width: at most what any state has, known of tries and of graphs without masks or calls.
     """
     edge, token, allowed = first_edges(dev, state.node, width)

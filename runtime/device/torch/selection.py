@@ -20,6 +20,7 @@ from .table import TorchTable
 def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, level: int | None = None) -> Candidates:
     """Return the `width` best allowed continuations of each row, EOS among them, best first.
 
+    Of several ends it is `eos` that is among them, with the probability of all ends together.
     Scores are log-probabilities under the full softmax. Unused slots score -inf and lead to the dead state. `level`
     is a depth at which all the states must be: only as many edges as a state there can have are read, and where a
     state is of another depth some of its tokens are left out.
@@ -162,7 +163,10 @@ def _select_unconstrained(logits: Tensor, state: AnyState, scores: Tensor, beams
 
 @by_kind(arrays)
 def end_scores(dev: TorchTable, logits: Tensor, state: AnyState, renormalise: bool = False) -> Tensor:
-    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`."""
+    """Return the log-probability of EOS (B,) where a sequence may end, -inf elsewhere; `renormalise` as in `select`.
+
+    Of several ends it is the probability that the model ends by any of them.
+    """
     check_rows(logits.shape[0], state.node.shape)
     last = log_softmax(mask_logits(dev, logits, state) if renormalise else logits)[:, dev.eos]
     return torch.where(accepting(dev, state) & (last <= torch.inf), last, -torch.inf)

@@ -194,3 +194,14 @@ def test_a_library_on_disk_is_of_tokens_as_they_are_spelt(tmp_path, monkeypatch)
             for byte in b'<f>"a':
                 assert matcher.advance(1 + byte)
             assert [matcher.copy().advance(token) for token in (257, 258)] == [False, True]
+
+
+def test_a_token_that_ends_texts_beside_others_is_not_named_in_a_grammar(vocab):
+    several = vocab.with_ends([X, 98, T])
+    assert several.ends == (0, X, T)  # and not 98, which spells a letter
+    assert several.tokens[T] == b""
+    assert vocab.tokens[T] != b""
+    for name in ("<|x|>", "<t>"):
+        with pytest.raises(mw.ConstraintError, match="is one of the tokens that end a text"):
+            mw.compile_grammar(f"start: {name} | <|y|>", several)
+    assert mw.compile_grammar("start: <|y|>", several).accepts([Y, T])
