@@ -84,7 +84,7 @@ def patient_for(access: Access) -> type[H11Protocol]:
             self._await_request()
 
         @property
-        def app(self) -> ASGI3Application:  # type: ignore[override]
+        def app(self) -> ASGI3Application:
             """The application, told if there are too many connections."""
             return _crowded(self._app) if len(self.connections) > access.max_connections else self._app
 
@@ -147,7 +147,7 @@ def _crowded(app: ASGI3Application) -> ASGI3Application:
     """Return an application that is told with each request that there are too many connections."""
 
     async def told(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "maskwright.crowded": True}, receive, send)
+        await app(scope | {"maskwright.crowded": True}, receive, send)
 
     return told
 

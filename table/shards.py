@@ -26,7 +26,7 @@ MANIFEST_VERSION = 1
 
 AGAIN = "run the same `maskwright build` again, which makes only what is missing"
 
-_FILE = file.FileKind("maskwright.shard", "shard", 1, "build the shards again, in a new folder")
+_FILE = file.FileKind("maskwright.shard", "shard", 1, 1, "build the shards again, in a new folder")
 _MATRIX = ("columns", "item_start", "item_row")
 
 

@@ -35,6 +35,7 @@ from rich.progress import track
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import maskwright as mw
+from maskwright.compile.json_schema.layout import Whitespace
 from maskwright.runtime import torch_ops
 from maskwright.runtime.decode import allowed_logits, count_forced, sample_jumping, sample_unbiased, speculative_sample
 from maskwright.runtime.integrations.reader import TransformersReader
@@ -331,7 +332,7 @@ def families(path: Path, most: int) -> list[Record]:
         if seen[case["group"]] > most:
             continue
         for form in ("separators given", "any indentation"):
-            whitespace = SEPARATORS if form == "separators given" else "flexible"
+            whitespace: Whitespace = "spaced" if form == "separators given" else "flexible"
             try:
                 table = mw.compile_json_schema(case["schema"], vocab, whitespace=whitespace)
             except mw.ConstraintError:

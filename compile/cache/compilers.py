@@ -28,7 +28,6 @@ from ..tags import build as tags
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from multiprocessing.context import BaseContext
 
 try:
     import resource
@@ -229,7 +228,7 @@ class _Process:
         return ProcessError(f"the process that compiled the constraint {how}")
 
 
-def _context() -> BaseContext:
+def _context() -> Any:
     # 20 ms to import, for those who have no other processes
     from multiprocessing import get_all_start_methods, get_context
 

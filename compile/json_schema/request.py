@@ -193,7 +193,7 @@ def _layout(whitespace: object, ascii: object) -> Layout:
     if whitespace == "flexible":
         return Layout(ascii=ascii)
     if whitespace == "spaced":
-        return Layout(False, *map(str.encode, SPACED), ascii)
+        return Layout(False, SPACED[0].encode(), SPACED[1].encode(), ascii)
     if whitespace == "compact":
         return Layout(flexible=False, ascii=ascii)
     if isinstance(whitespace, (tuple, list)) and len(whitespace) == 2 and all(isinstance(w, str) for w in whitespace):

@@ -52,7 +52,7 @@ class FilterSlots:
 
     def _grow(self) -> None:
         """Make room for as many filters again."""
-        kept = self.dev.kept
+        kept: Any = self.dev.kept
         count = kept.rows.shape[0] // kept.words
         arrays = {name: torch.cat([getattr(kept, name)] * 2) for name in _ARRAYS}
         self.dev = replace(self.dev, kept=replace(kept, **arrays))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-ODD = (
+ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 0.5, -0.0, 1e-300, 1e300, 10**20, -(10**20), 2**31, 2**63, 2**64, "", "a", "\ud800",
     "😀", "^", "(", "a{2,}", "\\", "[]", [], {}, [[]], {"": {}}, [None], {"type": "string"}, {"$ref": "#"}, 3, 64,
     1000, 65536,

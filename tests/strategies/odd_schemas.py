@@ -87,7 +87,8 @@ class Writer:
 
 def allowed_by(matcher: mw.Matcher) -> list[int]:
     """Return the tokens that a matcher allows."""
-    return np.flatnonzero(np.unpackbits(matcher.mask().astype("<u4").view(np.uint8), bitorder="little")).tolist()
+    bits = np.unpackbits(matcher.mask().astype("<u4").view(np.uint8), bitorder="little")
+    return list(map(int, np.flatnonzero(bits)))
 
 
 # ------------------------------------------------------------------------------------------------------------- texts

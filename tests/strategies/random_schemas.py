@@ -115,7 +115,7 @@ def bodies(
     def kept(options: dict[str, Any]) -> dict[str, Any]:
         return options if only is None else {name: options[name] for name in options if name in only}
 
-    leaf = subsets(kept(leaves(draft)), 3)
+    leaf: st.SearchStrategy[Any] = subsets(kept(leaves(draft)), 3)
     if draft >= 6:
         leaf = leaf | st.booleans()
 
