@@ -138,10 +138,9 @@ def bars(results: Record) -> list[Bar]:
         ):  # fmt: skip
             found.append((what, f"{limit:.0f} us", f"{row[kind][key]:.1f} us", row[kind][key] <= limit))
         batch = results["rows"]["batch"]
-        times = batch["xgrammar"]["clock_ms"]["mean"] / batch["maskwright"]["clock_ms"]["mean"]
-        found.append(
-            ("256 rows on two threads, over xgrammar's", f"{_BATCH:.0f} times", f"{times:.1f}", times >= _BATCH)
-        )
+        times = batch["xgrammar"]["processor_ms"]["mean"] / batch["maskwright"]["processor_ms"]["mean"]
+        what = "256 rows on two threads, mean, xgrammar's time over ours"
+        found.append((what, f"{_BATCH:.0f}", f"{times:.1f}", times >= _BATCH))
     for engine in ENGINES:
         if engine in results:
             ours, *peers = (results[engine][backend] for backend in ENGINES[engine])
@@ -182,9 +181,9 @@ def report(results: Record, folder: Path) -> None:
         )  # fmt: skip
         lines += ["A batch of 256 rows on two threads:", ""]
         lines += grid(
-            ["class", "clock, mean ms", "median", "processor, mean ms"],
+            ["class", "processor, mean ms", "median", "by the clock, mean ms", "median"],
             [
-                [name, each["clock_ms"]["mean"], each["clock_ms"]["p50"], each["processor_ms"]["mean"]]
+                [name, *(each[kind][q] for kind in ("processor_ms", "clock_ms") for q in ("mean", "p50"))]
                 for name, each in part["batch"].items()
             ],
         )

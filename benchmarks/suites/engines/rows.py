@@ -76,23 +76,28 @@ def written(grammar: Any, tokens: list[int]) -> bool:
     return grammar is not None and all(grammar.accept_tokens("r", [token]) for token in tokens)
 
 
-def rows(cases: Cases, eos: int, known: dict[str, Any], size: int) -> dict[str, Any]:
-    """Return the processor microseconds of a fill and of an accept, of the first round and of later ones."""
-    masks = {name: backend.allocate_token_bitmask(1) for name, backend in known.items()}
+def rows(cases: Cases, eos: int, known: dict[str, Any]) -> dict[str, Any]:
+    """Return the processor microseconds of a fill and of an accept, of the first round and of later ones.
+
+    A class writes all texts, a token of each in turn as in a batch, before the next class does.
+    """
     taken: dict[str, dict[str, list[float]]] = {name: {"first": [], "later": [], "accept": []} for name in known}
     for round_ in range(ROUNDS):
-        for schema, tokens in cases:
-            grammars = {name: compiled(backend, schema, eos) for name, backend in known.items()}
-            for token in tokens:
-                for name, grammar in grammars.items():
+        for name, backend in known.items():
+            mask = backend.allocate_token_bitmask(len(cases))
+            grammars = [compiled(backend, schema, eos) for schema, _ in cases]
+            for step in range(max(len(tokens) for _, tokens in cases)):
+                for row, (_, tokens) in enumerate(cases):
+                    if step >= len(tokens):
+                        continue
                     begin = time.thread_time_ns()
-                    grammar.fill_bitmask(masks[name], 0)
+                    grammars[row].fill_bitmask(mask, row)
                     filled = time.thread_time_ns()
-                    taken_all = grammar.accept_tokens("r", [token])
+                    accepted = grammars[row].accept_tokens("r", [tokens[step]])
                     ended = time.thread_time_ns()
-                    assert taken_all
-                    assert int(masks[name][0, token >> 5]) >> (token & 31) & 1
-                    taken[name]["first" if not round_ else "later"].append((filled - begin) / 1e3)
+                    assert accepted
+                    assert int(mask[row, tokens[step] >> 5]) >> (tokens[step] & 31) & 1
+                    taken[name]["later" if round_ else "first"].append((filled - begin) / 1e3)
                     taken[name]["accept"].append((ended - filled) / 1e3)
     return {
         name: {
@@ -122,8 +127,8 @@ def batch(cases: Cases, tok: Any) -> dict[str, Any]:
     processor: dict[str, list[float]] = {name: [] for name in made}
     shortest = min(len(tokens) for _, tokens in cases)
     for round_ in range(2):
-        for step in range(shortest):
-            for name, (matchers, together, bitmask) in made.items():
+        for name, (matchers, together, bitmask) in made.items():
+            for step in range(shortest):
                 begin = time.perf_counter(), time.process_time()
                 together.batch_fill_next_token_bitmask(matchers, bitmask)
                 ended = time.perf_counter(), time.process_time()
@@ -132,7 +137,6 @@ def batch(cases: Cases, tok: Any) -> dict[str, Any]:
                     processor[name].append(1e3 * (ended[1] - begin[1]))
                 for i, matcher in enumerate(matchers):
                     assert matcher.accept_token(cases[i % len(cases)][1][step])
-        for matchers, _, _ in made.values():
             for matcher in matchers:
                 matcher.reset()
     return {
@@ -162,7 +166,7 @@ if __name__ == "__main__":
     versions = {name: importlib.metadata.version(name) for name in ("sglang", "xgrammar", "llguidance")}
     told = {
         "cases": len(cases), "tokens": sum(len(tokens) for _, tokens in cases), "refused": refused,
-        "rows": rows(cases, eos, known, len(tok)), "batch": batch(cases, tok),
+        "rows": rows(cases, eos, known), "batch": batch(cases, tok),
         "versions": {"vllm": vllm.__version__, **versions},
     }  # fmt: skip
     Path(sys.argv[2]).write_text(json.dumps(told))
