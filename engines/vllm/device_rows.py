@@ -135,7 +135,7 @@ class DeviceRows:
         if not added.fits:
             placed.put(added.slot, placed.dead)
             return
-        state = placed.start
+        state: Any = placed.start
         if placed.filters is not None:
             state = state._replace(filter=torch.full_like(state.filter, placed.filters.number(added.slot)))
         tokens = self._requests.all_token_ids.gpu[added.slot]
