@@ -24,7 +24,7 @@ class FilterSlots:
 
     def __init__(self, dev: Any, matrix: SortedMatrix) -> None:
         self._bare = dev
-        self.dev = torch_ops.filtered(dev, [filter_sids(matrix, np.ones(matrix.num_items, np.bool_))])
+        self.dev: Any = torch_ops.filtered(dev, [filter_sids(matrix, np.ones(matrix.num_items, np.bool_))])
         self._free: list[int] = []
         self._numbers: dict[int, int] = {}
 
