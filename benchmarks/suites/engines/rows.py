@@ -26,9 +26,8 @@ def tokenizer() -> Any:
     import mistral_common
     from transformers.integrations import mistral
 
-    return mistral.convert_tekken_tokenizer(  # type: ignore[attr-defined]  # which lists no exports
-        str(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json")
-    )
+    convert: Any = mistral.convert_tekken_tokenizer  # type: ignore[attr-defined]  # which it does not export
+    return convert(str(Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"))
 
 
 def backends(tok: Any) -> dict[str, Any]:
