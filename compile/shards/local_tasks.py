@@ -19,6 +19,7 @@ from ...table.shards import AGAIN, ShardRecord
 from .plan import Plan
 
 _ATTEMPTS = 3
+_PROGRAM = f"from {__package__}.shard_task import main; main()"
 
 
 def run_tasks(folder: Path, plan: Plan, numbers: Sequence[int], workers: int) -> Iterator[ShardRecord]:
@@ -76,7 +77,7 @@ class _Worker:
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # it finds what this process does
             self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.shard_task", str(self._folder)], text=True,
+                [sys.executable, "-c", _PROGRAM, str(self._folder)], text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 env={**os.environ, "PYTHONPATH": path},
             )  # fmt: skip

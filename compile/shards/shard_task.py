@@ -1,4 +1,4 @@
-"""The task that makes one shard from the rows that an engine wrote for it; also a program, of the folder."""
+"""The task that makes one shard of the rows that an engine wrote, and the loop of a process that makes several."""
 
 from __future__ import annotations
 
@@ -130,7 +130,3 @@ def main() -> None:
         except MaskwrightError as error:
             told = {"error": error_to_json(error)}
         print(json.dumps(told), flush=True)
-
-
-if __name__ == "__main__":
-    main()

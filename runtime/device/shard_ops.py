@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ...kernels.limits import UNREACHABLE
 from ...table.sharded_matrix import HEAD
 from . import matrix_ops
 from .backend import Array, Backend, Cache
@@ -31,18 +30,6 @@ def start(ops: Backend, dev: DeviceShards, batch: int) -> MatrixState:
 def first_tokens(ops: Backend, dev: DeviceShards, cache: Cache, count: int, token: int) -> Array:
     """Return `count` copies of the token a model is first fed with, where the head is."""
     return matrix_ops.first_tokens(ops, dev.head, cache, count, token)
-
-
-def accepting(ops: Backend, dev: DeviceShards, state: MatrixState) -> Array:
-    """Return whether each sequence is complete: bool (B,)."""
-    return (state.depth == dev.length) & (state.node.reshape(-1)[-state.depth.shape[0] :] < dev.count)
-
-
-def distance(ops: Backend, dev: DeviceShards, state: MatrixState) -> Array:
-    """Return the tokens (B,) that each sequence lacks."""
-    return ops.where(state.depth < dev.length, dev.length - state.depth, ops.where(
-        accepting(ops, dev, state), 0, UNREACHABLE
-    ))  # fmt: skip
 
 
 def select(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark's own
 def session():
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the session of a user, who says which Python the tasks take
     options = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": "4"}
     made = SparkSession.builder.master("local[2]").config(map=options).getOrCreate()
     yield made
