@@ -88,7 +88,7 @@ class Service:
         self._room = self.arena.stored.free  # of each part, when there is nothing yet
         self.metrics = Metrics()
         engine = Engine(loaded.model, self.arena, rows=self.limits.rows, vocabulary=vocabulary)
-        self.worker = Worker(engine, loaded.stop_ids, self.metrics.step_seconds.observe)
+        self.worker = Worker(engine, self.limits.rows, loaded.stop_ids, self.metrics.step_seconds.observe)
         self.open = 0  # sequences that the service has taken on and that have not ended
         self.compiling = 0
         self.draining = False
@@ -445,14 +445,18 @@ class Service:
             for choice in range(plan.each):
                 seed = None if plan.seed is None else (plan.seed + choice) % (1 << 64)
                 jobs.append(
-                    self._job(prompt, table, {**plan.options, "max_tokens": max_tokens, "seed": seed}, len(jobs))
+                    self._job(
+                        prompt, table, {**plan.options, "max_tokens": max_tokens, "seed": seed}, len(jobs), client
+                    )
                 )
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
         unenforced = () if table is None else table.unenforced
         return Answer(self, jobs, plan, counted=count, left_out=left_out, unenforced=unenforced)
 
-    def _job(self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int) -> Job:
-        return Job(prompt, table, options, None, index)
+    def _job(
+        self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int, client: str = _OWN
+    ) -> Job:
+        return Job(prompt, table, options, None, index, client)
 
 
 def _may_be_left_out(fault: tuple[Function, ConstraintError]) -> bool:

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ..lazy.lazy_table import Compiled
@@ -36,6 +38,7 @@ class Job:
     options: dict[str, Any]  # of `Engine.add`
     listener: asyncio.Queue[tuple[int, Event]] | None
     index: int
+    client: str = ""  # whose turn it takes for a row
     request: Request | None = None
     told: int = 0  # tokens in events so far
     forced: int = 0  # those of them that the constraint forced
@@ -48,12 +51,12 @@ Tell = Callable[[list[tuple[Job, Event]]], None]
 class Worker:
     """Steps an engine as long as there is work. An exception of the engine ends the worker and all its sequences.
 
-    stop_ids: tokens that end a sequence without a table, beside the engine's eos. seen: receives the seconds of each
-    step. Any thread may call any method.
+    rows: of the engine; clients whose sequences wait for one take turns. stop_ids: tokens that end a sequence without a
+    table, beside the engine's eos. seen: receives the seconds of each step. Any thread may call any method.
     """
 
-    def __init__(self, engine: Engine, stop_ids: frozenset[int], seen: Callable[[float], None]) -> None:
-        self.engine, self._stop_ids, self._seen = engine, stop_ids, seen
+    def __init__(self, engine: Engine, rows: int, stop_ids: frozenset[int], seen: Callable[[float], None]) -> None:
+        self.engine, self._rows, self._stop_ids, self._seen = engine, rows, stop_ids, seen
         self.fault: BaseException | None = None
         self.steps = 0
         self.stepping_since: float | None = None
@@ -61,6 +64,7 @@ class Worker:
         self._jobs: dict[int, Job] = {}  # by id() of the engine's request, which the job keeps alive
         self._wake = threading.Condition()
         self._submitted: set[Job] = set()  # jobs that the engine does not have yet
+        self._queues: OrderedDict[str, deque[Job]] = OrderedDict()  # of these by client, the one next in turn first
         self._closing = False
         self._tell: Tell = lambda batch: None
         self._thread = threading.Thread(target=self._run, name="maskwright-engine", daemon=True)
@@ -77,7 +81,7 @@ class Worker:
                 return False
             for job in jobs:
                 self._submitted.add(job)
-                self._commands.append(lambda job=job: self._add(job))  # type: ignore[misc]
+                self._commands.append(lambda job=job: self._queue(job))  # type: ignore[misc]
             self._wake.notify()
         return True
 
@@ -92,7 +96,7 @@ class Worker:
         """Cancel all sequences."""
         with self._wake:
             if self.fault is None:
-                self._commands.append(lambda: self._cancel(list(self._jobs.values())))
+                self._commands.append(lambda: self._cancel([*self._jobs.values(), *chain(*self._queues.values())]))
                 self._wake.notify()
 
     def close(self, seconds: float) -> None:
@@ -125,13 +129,14 @@ class Worker:
         try:
             while True:
                 with self._wake:
-                    while not (self._commands or self.engine.busy or self._closing):
+                    while not (self._commands or self._queues or self.engine.busy or self._closing):
                         self._wake.wait()
                     commands, self._commands = self._commands, []
                     if self._closing and not commands:
                         return
                 for command in commands:
                     command()
+                self._take_turns()
                 if self.engine.busy:
                     self._step()
         except BaseException as error:
@@ -142,8 +147,30 @@ class Worker:
                 self._commands.clear()
                 self._jobs.clear()
                 self._submitted.clear()
+                self._queues.clear()
             why = f"the engine has failed ({type(error).__name__}): restart the server"
             self._tell([(job, Event([], [], 0, "fault", why)) for job in left])
+
+    def _queue(self, job: Job) -> None:
+        self._queues.setdefault(job.client, deque()).append(job)
+
+    def _take_turns(self) -> None:
+        """Give rows that are free to clients that wait, one to each in turn."""
+        while self._queues and len(self._jobs) < self._rows:
+            client, queue = next(iter(self._queues.items()))
+            self._add(queue.popleft())
+            self._queues.move_to_end(client)
+            if not queue:
+                del self._queues[client]
+
+    def _leave(self, job: Job) -> None:
+        """Take a job out of its client's queue."""
+        queue = self._queues[job.client]
+        queue.remove(job)
+        if not queue:
+            del self._queues[job.client]
+        self._submitted.discard(job)
+        job.ended = True
 
     def _add(self, job: Job) -> None:
         self._submitted.discard(job)
@@ -158,7 +185,11 @@ class Worker:
     def _cancel(self, jobs: Sequence[Job]) -> None:
         ended = []
         for job in jobs:
-            if job.request is None or job.ended:
+            if job.ended:
+                continue
+            if job.request is None:
+                self._leave(job)
+                ended.append((job, Event([], [], 0, "cancelled")))
                 continue
             self.engine.cancel(job.request)
             ended.append((job, self._event(job, len(job.request.tokens), "cancelled")))

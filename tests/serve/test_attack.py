@@ -175,3 +175,24 @@ def test_a_process_that_dies_is_replaced_and_the_request_is_told():
             assert ask(guided_regex="[ab]{3}").status_code == 200
             assert service.compilers.pids != before
         assert httpx.get(f"{service.url}/health").status_code == 200
+
+
+def test_clients_take_turns_for_rows():
+    with running(limits=Limits(rows=1), slow=0.005) as service:
+        ended = []
+
+        def write(address, seed):
+            with client_from(address, service) as ask:
+                assert ask(max_tokens=60, seed=seed).status_code == 200
+                ended.append(address)
+
+        many = [threading.Thread(target=write, args=("127.0.0.3", seed)) for seed in range(6)]
+        for thread in many:
+            thread.start()
+        wait(lambda: service.worker.waiting >= 5)
+        few = threading.Thread(target=write, args=("127.0.0.2", 9))
+        few.start()
+        for thread in (*many, few):
+            thread.join()
+        assert ended.index("127.0.0.2") <= 3
+        assert (service.open, service.worker.waiting, service.worker._queues) == (0, 0, {})

@@ -516,8 +516,8 @@ for _ in range(150):
     DEEP = {"items": DEEP}
 
 
-def test_the_responses_api_is_refused_with_what_to_send_instead(served):
-    for answer in (httpx.post(f"{served.url}/v1/responses", json={}), httpx.get(f"{served.url}/v1/responses/r1")):
+def test_the_responses_api_is_refused_with_what_to_send_instead(service):
+    for answer in (httpx.post(f"{service.url}/v1/responses", json={}), httpx.get(f"{service.url}/v1/responses/r1")):
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (404, "responses_not_served")
         assert "/v1/chat/completions" in error["message"]

@@ -1,7 +1,7 @@
 """Clients that attack a server: `python -m benchmarks.suites.attack.attackers PORT WAY ...`.
 
-They give way to all else on the machine, as attackers have processors of their own. An attacker goes on until its
-standard input ends. Then it writes one line of JSON: what became of its requests.
+They give way to all else on the machine, as attackers have processors of their own. Once standard input ends, they stop
+and write one line of JSON: what became of the requests.
 """
 
 from __future__ import annotations
