@@ -114,7 +114,7 @@ class Engine:
         self.reader = TransformersReader(model)
         self.arena, self.vocabulary, self.chunk = arena, vocabulary, chunk
         self.device = model.device
-        given = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+        given = () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (int(eos),)
         self.ends = given if arena is None else arena.table.ends
         if arena is not None and given not in ((), self.ends):
             raise ValueError(f"eos={eos}, but sequences in this arena end by {one_or_all(self.ends)}: leave it out")

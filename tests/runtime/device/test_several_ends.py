@@ -289,3 +289,44 @@ def test_half_precision_logits_are_summed_in_32_bits():
     masked = torch_ops.mask_logits(dev, logits, state)
     assert masked.dtype == torch.bfloat16
     assert torch.equal(masked > -torch.inf, torch.arange(8)[None] < 2)
+
+
+def test_operations_are_compiled_with_all_ends():
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+
+    pair = whole("nested", 17)
+    dev, size = torch_ops.put(pair.several, budgets=True), pair.one.vocab_size
+
+    def steps(logits: Any, tokens: Any, state: Any) -> tuple[Any, ...]:
+        masked, words = torch_ops.mask_logits(dev, logits, state), torch_ops.bitmask(dev, state)
+        end = torch_ops.end_scores(dev, logits, state)
+        return (
+            masked,
+            words,
+            end,
+            torch_ops.candidates(dev, logits, state, 3).scores,
+            torch_ops.advance(dev, state, tokens).node,
+        )
+
+    logits = torch.from_numpy(logits_of(np.random.default_rng(17), ROWS, size))
+    given = logits, torch.arange(ROWS) % size, torch_ops.start(dev, ROWS)
+    compiled = torch.compile(steps, fullgraph=True, backend="eager")
+    for got, wanted in zip(compiled(*given), steps(*given), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_a_jitted_function_takes_a_table_with_all_ends():
+    jax = pytest.importorskip("jax")
+    from maskwright.runtime import jax_ops
+
+    dev = jax_ops.put(mw.compile_sequences([[5, 6], [5]], vocab_size=40, eos=[0, 33, 1]))
+
+    @jax.jit
+    def step(dev: Any, logits: Any, tokens: Any, state: Any) -> tuple[Any, Any]:
+        state = jax_ops.advance(dev, state, tokens)
+        return jax_ops.mask_logits(dev, logits, state), jax_ops.end_scores(dev, logits, state)
+
+    masked, end = step(dev, jax.numpy.zeros((2, 40)), jax.numpy.array([5, 6]), jax_ops.start(dev, 2))
+    assert np.argwhere(np.isfinite(masked)).tolist() == [[0, 0], [0, 1], [0, 6], [0, 33]]
+    np.testing.assert_allclose(end, [np.log(3 / 40), -np.inf], rtol=1e-5)
