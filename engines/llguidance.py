@@ -108,7 +108,7 @@ class LLTokenizer(_Refusing):
 
     def _take(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.flexible = EngineConstraints(vocabulary, EngineOptions())
+        self.flexible = EngineConstraints(vocabulary, EngineOptions(whitespace="flexible"))
         self.compact = EngineConstraints(vocabulary, EngineOptions().compact())
 
     @property

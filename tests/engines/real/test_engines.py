@@ -14,17 +14,9 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from benchmarks.suites.engines.tiny import ROWS, schemas, write_model
+from benchmarks.suites.engines.tiny import ROWS, schemas
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    """Write a Llama of random weights with a tokenizer trained on the spot."""
-    folder = tmp_path_factory.mktemp("tiny")
-    write_model(folder)
-    return folder
 
 
 def run(program: str, *given: Path, options: str = "", **environment: str) -> dict:

@@ -1,0 +1,108 @@
+"""vLLM's own server with catalogues: `make test-engines`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+
+SIDS = np.random.default_rng(0).integers(0, 200, (5000, 3)) + np.array([300, 500, 700])
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory) -> Iterator[str]:
+    """Run the server; return where it is."""
+    pytest.importorskip("vllm")
+    folder = tmp_path_factory.mktemp("server")
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    mw.Catalogue.of(SIDS, np.arange(5000), vocab_size=size, kind="matrix").save(folder / "items")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    paths = [str(Path(__file__).parents[1] / "stand_ins"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    known = {
+        **os.environ, "VLLM_PLUGINS": "maskwright", "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONPATH": os.pathsep.join(paths),
+        "MASKWRIGHT_ENGINE_OPTIONS": json.dumps({"catalogues": {"items": str(folder / "items")}}),
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
+        "--served-model-name", "tiny", "--port", str(port), "--enforce-eager", "--max-model-len", "256",
+        "--dtype", "float32", "--max-logprobs", "128",
+        "--logits-processors", "maskwright.engines.vllm.logits_processor:CatalogueProcessor",
+    ]  # fmt: skip
+    with (folder / "log").open("w") as log:
+        running = subprocess.Popen(command, env=known, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{url}/health").close()
+                break
+            except OSError:
+                assert running.poll() is None, (folder / "log").read_text()[-4000:]
+                time.sleep(1)
+        yield url
+    finally:
+        running.terminate()
+        running.wait(120)
+
+
+def post(url: str, **body) -> dict:
+    """Return the answer to a completion, or the error in it."""
+    given = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 8, **body}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", given, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        return {"code": error.code, **json.load(error)["error"]}
+
+
+def test_answers_are_items_and_what_cannot_be_kept_is_the_clients_error(server):
+    answer = post(server, return_token_ids=True, vllm_xargs={"maskwright_catalogue": "items"})
+    tokens = answer["choices"][0]["token_ids"]
+    assert tuple(tokens[:3]) in set(map(tuple, SIDS.tolist()))
+    assert tokens[3:] == [1]
+    for given, field in (
+        ({"vllm_xargs": {"maskwright_catalogue": "no"}}, "maskwright_catalogue"),
+        ({"vllm_xargs": {"maskwright_catalogue": "items"}, "n": 4, "use_beam_search": True}, "use_beam_search"),
+        ({"structured_outputs": {"regex": "a+"}, "n": 4, "use_beam_search": True}, "use_beam_search"),
+    ):
+        refused = post(server, **given)
+        assert (refused["code"], refused["param"]) == (400, field)
+
+
+def test_beams_over_http_are_those_of_the_model(server, model):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from maskwright.engines.vllm.beam_search import beam_search
+    from maskwright.engines.vllm.scores import server_scores
+    from maskwright.runtime import torch_ops
+    from maskwright.runtime.decode import beam_search as exact
+
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    dev, prompt = torch_ops.put(mw.compile_sids(SIDS, vocab_size=size)), [300, 500, 700, 9]
+    known = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+    def step(tokens, texts, t):
+        texts = texts if t == 0 else torch.cat([texts, tokens[:, None]], dim=1)
+        with torch.no_grad():
+            return known(texts).logits[:, -1], texts
+
+    want = exact(step, torch.tensor([prompt] * 16), dev, ops=torch_ops, batch=1, beams=16, max_length=3)
+    found = beam_search(server_scores(server, "tiny"), [prompt], dev, beams=16)
+    assert found.valid.all()
+    assert float((found.scores - want.scores).abs().max()) < 1e-5
