@@ -83,10 +83,10 @@ class LLTokenizer(_Refusing):
     """A tokenizer's vocabulary, and what was compiled for it.
 
     tokenizer: a `TokenizerWrapper`, the path of a tokenizer's file or folder, or the text of a tokenizer.json; nothing
-    is downloaded. n_vocab: the width of logits. eos_token: the token that ends a text, one. slices: taken, and not
-    needed.
+    is downloaded. n_vocab: the width of logits. eos_token: the token that ends a text, or all that do. slices: taken,
+    and not needed.
 
-    Raises ConstraintError for a tokenizer whose tokens have no exact bytes, for none or several tokens that end a text,
+    Raises ConstraintError for a tokenizer whose tokens have no exact bytes, for no token that ends a text,
     and for a name without a file.
     """
 
@@ -97,7 +97,7 @@ class LLTokenizer(_Refusing):
         eos_token: int | Sequence[int] | None = None,
         slices: Sequence[str] | None = None,
     ) -> None:
-        self._take(_vocabulary_of(tokenizer, n_vocab, _one_end(eos_token)))
+        self._take(_vocabulary_of(tokenizer, n_vocab, eos_token))
 
     @classmethod
     def from_vocabulary(cls, vocabulary: Vocabulary) -> LLTokenizer:
@@ -118,14 +118,14 @@ class LLTokenizer(_Refusing):
 
     @property
     def eos_token(self) -> int:
-        """The token that ends a text."""
+        """The first token that ends a text."""
         assert self.vocabulary.eos is not None
         return self.vocabulary.eos
 
     @property
     def eos_tokens(self) -> list[int]:
-        """The token that ends a text, in a list."""
-        return [self.eos_token]
+        """All tokens that end a text."""
+        return list(self.vocabulary.ends)
 
     @property
     def is_canonical(self) -> bool:
@@ -161,18 +161,11 @@ def from_tokenizer(
 ) -> LLTokenizer:
     """Return the tokenizer of a transformers one, as `llguidance.hf.from_tokenizer`. Raises as `LLTokenizer` does."""
     return LLTokenizer.from_vocabulary(
-        Vocabulary.from_transformers(hf_tokenizer, size=n_vocab, eos=_one_end(eos_token))
+        Vocabulary.from_transformers(hf_tokenizer, size=n_vocab, eos=eos_token)
     )
 
 
-def _one_end(eos_token: int | Sequence[int] | None) -> int | None:
-    ends = [eos_token] if isinstance(eos_token, int) else list(eos_token or ())
-    if len(ends) > 1:
-        raise ConstraintError(f"names {len(ends)} tokens: one token ends a text", argument="eos_token")
-    return ends[0] if ends else None
-
-
-def _vocabulary_of(tokenizer: Any, size: int | None, eos: int | None) -> Vocabulary:
+def _vocabulary_of(tokenizer: Any, size: int | None, eos: int | Sequence[int] | None) -> Vocabulary:
     if not isinstance(tokenizer, str):
         marked = {i for i, token in enumerate(tokenizer.tokens) if token[:1] == b"\xff"}  # as llguidance marks them
         special = sorted(marked | set(tokenizer.special_token_ids))
@@ -438,7 +431,7 @@ class LLMatcher(_Refusing):
         matcher = self._whole
         if matcher is None:
             return False
-        if sampled_token == self._tokenizer.eos_token and self.is_stopped():
+        if sampled_token in self._tokenizer.vocabulary.ends and self.is_stopped():
             return True
         try:
             if not matcher.is_terminated and matcher.advance(sampled_token):
@@ -503,15 +496,15 @@ class LLMatcher(_Refusing):
     # -------------------------------------------------------------------------------------------------- masks
 
     def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
-        """Write what is allowed next into a row of bitmasks; in an error, the end alone. Raises as `Matcher` does."""
+        """Write what is allowed next into a row of bitmasks; in an error, the ends alone. Raises as `Matcher` does."""
         write_row(words_of_rows(bitmask), row, self._words())
 
     def _words(self) -> NDArray[np.uint32]:
         if self._whole is not None:
             return self._whole.mask()
         words = np.zeros(-(-self._tokenizer.vocab_size // 32), np.uint32)
-        end = self._tokenizer.eos_token
-        words[end >> 5] = np.uint32(1 << (end & 31))
+        for end in self._tokenizer.vocabulary.ends:
+            words[end >> 5] |= np.uint32(1 << (end & 31))
         return words
 
     def compute_bitmask(self) -> bytes:

@@ -121,7 +121,7 @@ class GrammarMatcher:
     ) -> None:
         own = compiled_grammar.tokenizer_info.stop_token_ids
         given = [override_stop_tokens] if isinstance(override_stop_tokens, int) else list(override_stop_tokens or own)
-        if given != own:
+        if set(given) != set(own):
             raise ConstraintError(f"must be {own}, as of the tokenizer", argument="override_stop_tokens")
         self._matcher = Matcher(compiled_grammar.table, compiled_grammar.tokenizer_info.vocabulary)
 

@@ -233,8 +233,15 @@ def test_tokenizers_are_taken_in_every_form_and_what_is_not_offered_is_refused(t
     ):
         assert (made.vocab_size, made.eos_token) == (600, 0)
         assert made.vocabulary.tokens[:50] == vocab.tokens[:50]
-    with pytest.raises(mw.ConstraintError, match="names 2 tokens"):
-        ours.LLTokenizer(text, eos_token=[0, 1])
+    several = ours.LLTokenizer(text, 610, [0, 608])
+    assert several.eos_tokens == [0, 608]
+    for end in several.eos_tokens:
+        matcher = ours.LLMatcher(several, ours.grammar_from("regex", "ab"))
+        assert matcher.consume_tokens(several.tokenize_str("ab"))
+        assert bits(matcher) == [0, 608]
+        assert matcher.consume_token(end)
+        assert matcher.is_stopped()
+        assert matcher.consume_token(608 - end)
     with pytest.raises(mw.ConstraintError, match="no file 'org/model'"):
         ours.LLTokenizer("org/model")
     with pytest.raises(mw.ConstraintError, match="no token that ends a text"):
