@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -11,16 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import Advice, ConstraintError, DataError, TableError, TableFileError
-from ...table.shards import AGAIN, MANIFEST, Manifest, Shard, ShardRecord, write_text
+from ...table.shards import AGAIN, Manifest, Shard, ShardRecord, write_text
 from ..parquet import import_parquet
-from ..sequences import progress_bar
+from ..sequences import is_integer, progress_bar
 from .engines import Engine, EngineName, engine_named
-from .plan import PARTS, PLAN, Plan, sample_share, splitters_of
-from .shard_task import file_of, parts_of, record_of
+from .plan import PLAN, Plan, sample_share, splitters_of
+from .shard_task import file_of, parts_folder, parts_of, record_of
 
 _ROW_BYTES = 110  # of a task beside tokens and ids: row numbers, what sorting takes, and what is read at once
 _TASK_BYTES = 150e6  # of a task that has no rows
 _ENGINE_SHARE = 0.4  # of the memory: DuckDB takes up to twice its limit
+_LOCK = "lock"
+
+_HALF_MADE = re.compile(r"(plan\.json|manifest\.json|shard-\d{5,}\.safetensors)\.[0-9a-f]{32}\.part")
+"""Names of files that a build was writing when it was killed."""
+
+_HALF_MADE_PARTS = re.compile(r"parts-[0-9a-f]{64}\.[0-9a-f]{32}\.part(\.spill)?")
+"""Names of folders that an engine was writing when it was killed."""
 
 
 def build_shards(
@@ -43,23 +51,29 @@ def build_shards(
     interrupted goes on where it stopped if it is called again alike, with either engine. Shards hold about as many rows
     each. `merge_shards` joins them.
 
-    folder: where the shards come to be, on a disk that all machines of the engine share. vocab_size: V.
+    folder: where the shards come to be, on a disk that all machines of the engine share. It must be new, empty, or of
+    the same build, and apart from the dataset. vocab_size: V.
     sids: the column with a list of codes in each row, or columns of one code each. items: the column of ids, integers
     or strings; without it the id of an item is the number of its row. offsets: as of `Catalogue.of`.
     shards: how many; there are fewer where one ID has as many items as several would hold.
     engine: "duckdb" in this process, or "spark": the active session, or a new one.
     memory: bytes that all of it may take at once; None for what the machine has. workers: tasks at once with DuckDB,
-    None for one a processor, as far as the memory goes. progress: whether to show a bar; None for long builds on a
+    None for one a processor, as far as the memory goes; Spark's configuration says how many it runs. progress: whether to show a bar; None for long builds on a
     terminal.
 
     Raises MissingDependencyError, FileNotFoundError; ConstraintError naming the file and the row, or an argument;
     DataError for files that cannot be read, or changed meanwhile, a task that failed three times, and a folder that
-    holds another build or is in use.
+    holds another build or other files, or is in use.
     """
     source, target = Path(dataset).absolute(), Path(folder).absolute()
+    _check_options(engine, memory, workers)
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
         raise ConstraintError(f"{folder} lies in the dataset, whose files it would add to: choose another folder")
     asked = Plan.of(source, vocab_size, shards, sids, items, offsets)
+    for path in (source, *(Path(file.path) for file in asked.files)):
+        if path.resolve().is_relative_to(target.resolve()):
+            raise ConstraintError(f"{path} of the dataset lies in {folder}, where the shards are to be: choose another")
+    _check_folder(target)
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
         chosen = engine_named(engine, None if memory is None else int(memory * _ENGINE_SHARE))
@@ -78,29 +92,59 @@ def build_shards(
         if missing or not _is_there(manifest):
             plan.check_unchanged()
             manifest.save()
-        shutil.rmtree(target / PARTS, ignore_errors=True)
+        shutil.rmtree(parts_folder(target, plan), ignore_errors=True)
     return manifest
+
+
+def _check_options(engine: EngineName, memory: int | None, workers: int | None) -> None:
+    """Raise ConstraintError for memory or workers that are no numbers, or that the engine does not heed."""
+    for name, value in (("memory", memory), ("workers", workers)):
+        if value is not None and (not is_integer(value) or value < 1):
+            raise ConstraintError(f"must be an integer, 1 or more, not {value!r}", argument=name)
+    if engine == "spark" and workers is not None:
+        raise ConstraintError(
+            "is for DuckDB: the configuration of Spark says how many tasks it runs at once", argument="workers"
+        )
+
+
+def _check_folder(target: Path) -> None:
+    """Raise DataError for a folder with files that no build wrote, or without the plan of the build that did."""
+    if not target.is_dir() or (target / PLAN).exists():
+        return
+    names = sorted(path.name for path in target.iterdir())
+    other = [name for name in names if name != _LOCK and not (name.startswith(PLAN) and _HALF_MADE.fullmatch(name))]
+    if other:
+        raise DataError(
+            f"{target} has files, such as {other[0]}, but no {PLAN} of a build: build in a new or an empty folder"
+        )
+
+
+def _tidy(target: Path) -> None:
+    """Delete what a build that was killed had not finished writing."""
+    for path in target.iterdir():
+        if _HALF_MADE.fullmatch(path.name):
+            path.unlink()
+        elif _HALF_MADE_PARTS.fullmatch(path.name):
+            shutil.rmtree(path)
 
 
 def _planned(target: Path, asked: Plan, engine: Engine) -> Plan:
     """Return the plan of a folder: that of the build which is there, or a new one. Raises DataError."""
     path = target / PLAN
-    for leftover in [*target.glob("*.part"), *target.glob("*.spill")]:  # of a build that was killed
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     if path.exists():
         try:
             found = Plan.from_json(path.read_text())
         except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{path} is damaged ({error}): empty the folder, and build again") from None
+            raise DataError(f"{path} is damaged ({error}): build in a new folder") from None
         if replace(found, splitters=None) != asked:
             raise DataError(f"{target} holds a build of other files, or with other options: build in a new folder")
+        _tidy(target)
         return found
-    if any(target.glob("shard-*")) or (target / MANIFEST).exists():
-        raise DataError(f"{path} is missing, but there are shards beside it: empty the folder, and build again")
+    _tidy(target)
     sample = engine.sample(asked, sample_share(asked.count, asked.shards))
     if not len(sample):
         raise DataError(f"the engine read no rows of the {asked.count:,} in {len(asked.files)} files")
-    plan = replace(asked, splitters=splitters_of(sample, asked.shards))
+    plan = replace(asked, splitters=splitters_of(sample, asked.vocab_size, asked.shards))
     write_text(path, plan.to_json())
     return plan
 
@@ -120,11 +164,11 @@ def _finished(target: Path, plan: Plan) -> dict[int, ShardRecord]:
 
 def _write_parts(target: Path, plan: Plan, engine: Engine, missing: list[int]) -> None:
     """Have the engine write the rows of the shards that are missing, unless an earlier build did."""
-    parts = target / PARTS
-    if parts.exists() and all(parts_of(target, number) for number in missing):
+    parts = parts_folder(target, plan)
+    if parts.exists() and all(parts_of(target, plan, number) for number in missing):
         return  # the folder got its name once all was written
     shutil.rmtree(parts, ignore_errors=True)
-    made = parts.with_name(f"{PARTS}.{uuid.uuid4().hex}.part")
+    made = parts.with_name(f"{parts.name}.{uuid.uuid4().hex}.part")
     try:
         engine.write_parts(plan, missing, made)
         os.replace(made, parts)
@@ -136,7 +180,7 @@ def _write_parts(target: Path, plan: Plan, engine: Engine, missing: list[int]) -
 def _workers(target: Path, plan: Plan, missing: list[int], memory: int | None, workers: int | None) -> int:
     """Return how many tasks may run at once. Raises ConstraintError if the memory is less than one takes."""
     pq = import_parquet(target)
-    rows = max(sum(pq.read_metadata(path).num_rows for path in parts_of(target, number)) for number in missing)
+    rows = max(sum(pq.read_metadata(path).num_rows for path in parts_of(target, plan, number)) for number in missing)
     tokens = plan.length * (1 if plan.vocab_size <= 1 << 8 else 2 if plan.vocab_size <= 1 << 16 else 4)
     needed = int(_TASK_BYTES + rows * (_ROW_BYTES + 4 * tokens))
     wanted = workers or os.cpu_count() or 1
@@ -167,7 +211,7 @@ def _manifest(target: Path, plan: Plan, records: dict[int, ShardRecord]) -> Mani
             tuple(records[number] for number in range(plan.num_shards)),
         )  # fmt: skip
     except TableError as error:
-        raise DataError(f"the shards do not fit each other ({error}): empty the folder, and build again") from None
+        raise DataError(f"the shards do not fit each other ({error}): build in a new folder") from None
 
 
 def _is_there(manifest: Manifest) -> bool:
@@ -186,7 +230,7 @@ def _locked(target: Path) -> Iterator[None]:
     except ModuleNotFoundError:  # Windows: files are renamed into place all the same
         yield
         return
-    with (target / "lock").open("w") as held:
+    with (target / _LOCK).open("a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -19,9 +19,10 @@ from ..parquet import import_parquet, parquet_files, reading
 from ..sequences import check_vocabulary_size, is_integer
 
 PLAN = "plan.json"
-PARTS = "parts"  # the folder with what the engine writes: shard=K/*.parquet
-ROW, CODES, ITEM, SHARD = "mw_row", "mw_codes", "mw_item", "mw_shard"  # the columns of these files
+ROW, CODES, ITEM, SHARD = "mw_row", "mw_codes", "mw_item", "mw_shard"  # columns of what engines write
 WORD_BITS = 62
+_RESERVED = "mw_"  # with which the names of all columns begin that a build adds to those of files
+_ROW_NUMBER = "file_row_number"  # the one that DuckDB adds
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,15 @@ def _check_columns(path: Path, schema: Any, sids: tuple[str, ...], items: str | 
     for name in (*sids, *([] if items is None else [items])):
         if name not in schema.names:
             raise ConstraintError(f"{path} has no column {name!r}; it has {', '.join(schema.names)}")
+        alike = [other for other in schema.names if other.casefold() == name.casefold()]
+        if len(alike) > 1:
+            told = " and ".join(map(repr, alike))
+            raise ConstraintError(f"{path} has columns {told}, which engines take for one: rename all but {name!r}")
+    for name in schema.names:
+        if name.casefold().startswith(_RESERVED) or name.casefold() == _ROW_NUMBER:
+            raise ConstraintError(
+                f"{path} has a column {name!r}, a name that the build gives to columns of its own: rename it"
+            )
     for name in sids:
         kind = schema.field(name).type
         is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
@@ -160,9 +170,10 @@ def _check_columns(path: Path, schema: Any, sids: tuple[str, ...], items: str | 
         return
     kind = schema.field(items).type
     text = types.is_string(kind) or types.is_large_string(kind)
+    wide = types.is_uint64(kind)  # no integer of an engine holds these and those with a sign
     if not text and not types.is_integer(kind):
         raise ConstraintError(f"{path} has column {items!r} of {kind}: item ids are integers or strings")
-    kinds.add("strings" if text else "integers")
+    kinds.add("strings" if text else "uint64" if wide else "integers")
     if len(kinds) > 1:
         raise ConstraintError(f"{path} has column {items!r} of {kind}, others of another kind: make them one")
 
@@ -170,14 +181,16 @@ def _check_columns(path: Path, schema: Any, sids: tuple[str, ...], items: str | 
 # ---------------------------------------------------------------------------------------------------- splitters
 
 
-def splitters_of(sample: np.ndarray[Any, Any], shards: int) -> tuple[tuple[int, ...], ...]:
+def splitters_of(sample: np.ndarray[Any, Any], vocab_size: int, shards: int) -> tuple[tuple[int, ...], ...]:
     """Return the codes at which shards begin, but the first: quantiles of a random sample (n, L) of the rows.
 
-    A shard begins at a whole sequence, so that no first code is too heavy. One sequence is never cut.
+    A shard begins at a whole sequence, so that no first code is too heavy. One sequence is never cut. A code that is no
+    token is taken for the next one that is, as in `shard_expression`, so that no shard is without rows.
 
-    >>> splitters_of(np.array([[1, 1], [1, 2], [1, 3], [2, 0]]), 2)
+    >>> splitters_of(np.array([[1, 1], [1, 2], [1, 3], [2, 0]]), 4, 2)
     ((1, 3),)
     """
+    sample = np.clip(sample, 0, _last_token(vocab_size))
     ordered = sample[np.lexsort(sample.T[::-1])]
     at = [-(-len(ordered) * k // shards) for k in range(1, shards)]
     chosen = {tuple(ordered[min(row, len(ordered) - 1)].tolist()) for row in at}
@@ -196,7 +209,7 @@ def shard_expression(codes: Sequence[str], vocab_size: int, splitters: Sequence[
     steps as the logarithm of the shards. A code that is no token is taken for the next one that is: the row goes to
     some shard, whose task refuses it by name.
     """
-    most = min(vocab_size, MOST_TOKENS) - 1
+    most = _last_token(vocab_size)
     bits = max(1, most.bit_length())
     per_word = WORD_BITS // bits
     words, numbers = [], []
@@ -208,6 +221,10 @@ def shard_expression(codes: Sequence[str], vocab_size: int, splitters: Sequence[
         )
         numbers.append([sum(min(row[lv], most) * s for lv, s in zip(part, scale, strict=True)) for row in splitters])
     return _tree([f"({word})" for word in words], list(zip(*numbers, strict=True)), 0, len(splitters))
+
+
+def _last_token(vocab_size: int) -> int:
+    return min(vocab_size, MOST_TOKENS) - 1
 
 
 def _tree(words: list[str], at: list[tuple[int, ...]], low: int, high: int) -> str:

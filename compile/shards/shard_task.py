@@ -16,7 +16,7 @@ from ...table.item_ids import ItemIds
 from ...table.shards import AGAIN, Shard, ShardRecord, sha256
 from ..parquet import import_parquet, reading
 from ..sequences import sort_sids
-from .plan import CODES, ITEM, PARTS, PLAN, ROW, SHARD, Plan
+from .plan import CODES, ITEM, PLAN, ROW, SHARD, Plan
 
 _BATCH = 1 << 17  # rows read at once
 
@@ -26,9 +26,14 @@ def file_of(number: int) -> str:
     return f"shard-{number:05d}.safetensors"
 
 
-def parts_of(folder: Path, number: int) -> list[Path]:
+def parts_folder(folder: Path, plan: Plan) -> Path:
+    """Return the folder with what the engine wrote for a plan, shard=K/*.parquet; no other plan has the same."""
+    return folder / f"parts-{plan.key}"
+
+
+def parts_of(folder: Path, plan: Plan, number: int) -> list[Path]:
     """Return the files that the engine wrote for a shard."""
-    return sorted((folder / PARTS / f"{SHARD}={number}").glob("*.parquet"))
+    return sorted((parts_folder(folder, plan) / f"{SHARD}={number}").glob("*.parquet"))
 
 
 def build_shard(folder: Path, number: int) -> ShardRecord:
@@ -38,7 +43,7 @@ def build_shard(folder: Path, number: int) -> ShardRecord:
     read.
     """
     plan = Plan.from_json((folder / PLAN).read_text())
-    tokens, rows, ids = _read(plan, parts_of(folder, number), number)
+    tokens, rows, ids = _read(plan, parts_of(folder, plan, number), number)
     matrix = sort_sids(tokens, plan.vocab_size)
     del tokens
     path = folder / file_of(number)
@@ -54,7 +59,7 @@ def record_of(path: Path, matrix: Any, rows: int) -> ShardRecord:
 
 def _read(plan: Plan, paths: list[Path], number: int) -> tuple[NDArray[Any], NDArray[np.int64], ItemIds]:
     """Return tokens (n, L), the numbers of rows (n,), ascending, and ids (n,)."""
-    pq = import_parquet(PARTS)
+    pq = import_parquet("the rows of a shard")
     count = 0
     for path in paths:
         with reading(path):
@@ -85,6 +90,12 @@ def _ids(plan: Plan, column: Any, rows: NDArray[np.int64]) -> ItemIds:
     if column.null_count:
         where = plan.place_of(int(rows[np.argmax(column.is_null().to_numpy(zero_copy_only=False))]))
         raise ConstraintError(f"{where} has no item id: drop it or give it one")
+    if str(column.type) == "uint64":
+        numbers = column.to_numpy(zero_copy_only=False)
+        at = int(np.argmax(numbers))
+        if numbers[at] > np.iinfo(np.int64).max:
+            where = plan.place_of(int(rows[at]))
+            raise ConstraintError(f"{where} has item id {numbers[at]}: integers must fit 64 bits with a sign")
     return ItemIds.of(column)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,7 @@ def test_shards_are_as_large_whatever_the_skew(tmp_path, in_process, monkeypatch
 def test_the_expression_counts_the_splitters_not_above_a_row(length, vocab):
     rng = np.random.default_rng(length)
     rows = rng.integers(0, min(vocab, 3) if length > 1 else vocab, (400, length)) * (vocab // 3 if length > 1 else 1)
-    splitters = splitters_of(rows[rng.permutation(400)[:50]], 9)
+    splitters = splitters_of(rows[rng.permutation(400)[:50]], vocab, 9)
     codes = [f"c{level}::BIGINT" for level in range(length)]
     table = {f"c{level}": rows[:, level] for level in range(length)}
     with duckdb.connect() as connection:
@@ -166,7 +168,7 @@ def tasks(folder, plan, numbers, workers):
 duckdb_engine.run_tasks = tasks
 replace = os.replace
 if moment == "parts":  # all is written, under another name
-    os.replace = lambda a, b: die() if b.name == "parts" else replace(a, b)
+    os.replace = lambda a, b: die() if b.name.startswith("parts-") and "." not in b.name else replace(a, b)
 if moment == "manifest":
     os.replace = lambda a, b: die() if b.name == "manifest.json" else replace(a, b)
 mw.build_shards(data, folder, VOCAB, shards=4, **OPTIONS)
@@ -255,6 +257,106 @@ def test_a_shard_of_another_build_is_not_taken(tmp_path, dataset, in_process):
     assert in_process == [0]
 
 
+def test_rows_that_another_plan_wrote_are_not_taken(tmp_path, dataset, in_process):
+    command = [sys.executable, "-c", KILLED, str(dataset), str(tmp_path / "out"), "shards"]
+    assert subprocess.run(command, cwd=Path(__file__).parents[3]).returncode == -signal.SIGKILL
+    (tmp_path / "out" / "plan.json").unlink()
+    with pytest.raises(mw.DataError, match=r"has files, such as parts-.*, but no plan.json of a build"):
+        build(dataset, tmp_path / "out", items=None)
+    for shard in (tmp_path / "out").glob("shard-*"):
+        shard.unlink()
+    (parts,) = (tmp_path / "out").glob("parts-*")
+    build(dataset, tmp_path / "b", items=None)
+    (tmp_path / "b" / "plan.json").replace(tmp_path / "out" / "plan.json")
+    build(dataset, tmp_path / "out", items=None)  # with the rows of the other build beside it
+    assert list(mw.merge_shards(tmp_path / "out").ids) == list(range(3000))
+    assert parts.exists()
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", ["notes.part", "x.spill/y", "parts/z.parquet", "shard-1.csv", "manifest.json", "a/b"])
+def test_files_of_others_stay_and_are_refused(tmp_path, dataset, in_process, name):
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    (tmp_path / "out" / "lock").write_text("mine too")
+    before = contents(tmp_path)
+    with pytest.raises(mw.DataError, match=r"has files, such as .*, but no plan.json of a build: build in a new or an"):
+        build(dataset, tmp_path / "out")
+    assert contents(tmp_path) == before
+
+
+def test_files_of_others_that_came_later_stay(tmp_path, dataset, in_process):
+    build(dataset, tmp_path / "out")
+    for name in ("notes.part", "parts/z", "parts.part/z", "shard-00001.safetensors.part"):
+        (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "out" / name).write_text("mine")
+    half = [f"plan.json.{'0' * 32}.part", f"shard-00003.safetensors.{'f' * 32}.part"]
+    for name in half:
+        (tmp_path / "out" / name).write_text("half")
+    before = contents(tmp_path)
+    build(dataset, tmp_path / "out")
+    assert contents(tmp_path) == {path: held for path, held in before.items() if Path(path).name not in half}
+
+
+@pytest.mark.parametrize("folder", [".", "data/..", "data", "data/parts"])
+@pytest.mark.parametrize("source", ["data/parts", "data/parts/part-0.parquet"])
+def test_a_dataset_in_the_folder_of_shards_is_refused(tmp_path, in_process, folder, source):
+    write_dataset(tmp_path / "data" / "parts", skewed_ids(20, 4, 30), range(20), files=2)
+    before = contents(tmp_path)
+    with pytest.raises(mw.ConstraintError, match=r"lies in the dataset|of the dataset lies in .*, where the shards"):
+        build(tmp_path / source, tmp_path / folder)
+    assert contents(tmp_path) == before
+
+
+# -------------------------------------------------------------------------------------------------- interrupted
+
+
+INTERRUPTED = """
+import sys
+import maskwright as mw
+from maskwright.compile.shards import local_tasks
+from tests.compile.shards.test_shards import OPTIONS, VOCAB
+
+local_tasks._PROGRAM = local_tasks._PROGRAM.replace(
+    "main()", "import os, sys, time; open(f'{sys.argv[1]}.{os.getpid()}', 'w'); time.sleep(60)"
+)
+begun = local_tasks.subprocess.Popen
+
+class Told(begun):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        print(self.pid, flush=True)
+
+local_tasks.subprocess.Popen = Told
+mw.build_shards(*sys.argv[1:], VOCAB, shards=4, workers=2, **OPTIONS)
+"""
+
+
+def test_an_interrupt_of_the_terminal_ends_all_at_once(tmp_path, dataset):
+    command = [sys.executable, "-c", INTERRUPTED, str(dataset), str(tmp_path / "out")]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        begun = [int(process.stdout.readline()) for _ in range(2)]
+        until = time.monotonic() + 30
+        while not all((tmp_path / f"out.{pid}").exists() for pid in begun) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to it, and to what it began
+        out, errors = process.communicate(timeout=30)  # its tasks take 60 s
+    assert process.returncode == -signal.SIGINT, errors
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert out == ""  # no task was begun again
+    for pid in begun:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 # ---------------------------------------------------------------------------------------------- refused by name
 
 
@@ -276,6 +378,62 @@ def test_a_wrong_row_is_named(tmp_path, in_process, row, sid, item, message):
         build(write_dataset(tmp_path / "data", sids, items, files=2), tmp_path / "out", shards=2)
 
 
+@pytest.mark.parametrize("sids", [[[-1 - row % 3, row % 30] for row in range(20)], [[row + 35] for row in range(20)]])
+def test_a_wrong_code_in_all_rows_is_named(tmp_path, in_process, sids):
+    data = write_dataset(tmp_path / "data", sids, range(20))
+    with pytest.raises(mw.ConstraintError, match=r"row \d+ of .*part-0.parquet has code -?\d+ at position 0, outside"):
+        mw.build_shards(data, tmp_path / "out", 30, shards=3, sids="sid")
+
+
+def write_ids(folder: Path, *files: Any) -> Path:
+    """Write a file of items for each Arrow array of ids."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    for number, ids in enumerate(files):
+        sids = [[row % 7, row] for row in range(len(ids))]
+        pq.write_table(pa.table({"sid": sids, "item": ids}), folder / f"part-{number}.parquet")
+    return folder
+
+
+def test_item_ids_without_a_sign_are_kept_or_refused_by_name(tmp_path, in_process):
+    import pyarrow as pa
+
+    options = {"shards": 2, "sids": "sid", "items": "item"}
+    most = 2**63 - 1
+    whole = write_ids(tmp_path / "a", pa.array([most, 0, 5], pa.uint64()), pa.array([7] * 9, pa.uint64()))
+    mw.build_shards(whole, tmp_path / "out", 30, **options)
+    assert list(mw.merge_shards(tmp_path / "out").ids) == [most, 0, 5, *[7] * 9]
+    above = write_ids(tmp_path / "b", pa.array([1] * 9, pa.uint64()), pa.array([5, 6, most + 1, 7], pa.uint64()))
+    with pytest.raises(mw.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"):
+        mw.build_shards(above, tmp_path / "out_b", 30, **options)
+    mixed = write_ids(tmp_path / "c", pa.array([1, 2**60 + 1], pa.int64()), pa.array([1, 2**60 + 3], pa.uint64()))
+    with pytest.raises(mw.ConstraintError, match="part-1.parquet has column 'item' of uint64, others of another kind"):
+        mw.build_shards(mixed, tmp_path / "out_c", 30, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["SID", "sid", "item"], "has columns 'SID' and 'sid', which engines take for one: rename all but 'sid'"),
+        (["sid", "item", "Item"], "has columns 'item' and 'Item', which engines take for one: rename all but 'item'"),
+        (["sid", "item", "mw_first"], "has a column 'mw_first', a name that the build gives to columns of its own"),
+        (["sid", "item", "MW_row"], "has a column 'MW_row', a name"),
+        (["sid", "item", "File_Row_Number"], "has a column 'File_Row_Number', a name"),
+    ],
+)
+def test_columns_that_engines_mistake_are_refused_by_name(tmp_path, in_process, names, message):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "data").mkdir()
+    held = [[[row, 1] for row in range(9)] if name.casefold() == "sid" else list(range(9)) for name in names]
+    pq.write_table(pa.table(held, names), tmp_path / "data" / "part-0.parquet")
+    with pytest.raises(mw.ConstraintError, match=message):
+        mw.build_shards(tmp_path / "data", tmp_path / "out", 30, shards=2, sids="sid", items="item")
+
+
 def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
     def refused(match: str, error: type[Exception] = mw.ConstraintError, folder: str = "new", **options: Any) -> None:
         with pytest.raises(error, match=match):
@@ -288,6 +446,9 @@ def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
     refused("offsets must be a number, or 4 of them", offsets=[1, 2])
     refused("shards must be an integer, 1 or more", shards=0)
     refused('engine must be "duckdb" or "spark"', ValueError, engine="ray")
+    refused("workers is for DuckDB: the configuration of Spark", engine="spark", workers=2)
+    for name, value in (("workers", 0), ("workers", True), ("memory", "4GB"), ("memory", 0), ("memory", 1e9)):
+        refused(f"{name} must be an integer, 1 or more, not {value!r}", **{name: value})
     refused("there is no file and no folder", FileNotFoundError, source=tmp_path / "absent")
     refused("lies in the dataset", folder="data/out")
     refused(r"takes 0.15 GB to build, of 0.15 GB allowed. Raise memory, or shards in a new folder", memory=150_000_000)
@@ -296,9 +457,9 @@ def test_wrong_calls_are_refused_by_name(tmp_path, dataset, in_process):
     (dataset / "part-0.parquet").touch()
     refused("holds a build of other files, or with other options", mw.DataError, folder="out")
     (tmp_path / "out" / "plan.json").write_text("{")
-    refused("plan.json is damaged .*: empty the folder", mw.DataError, folder="out")
+    refused("plan.json is damaged .*: build in a new folder", mw.DataError, folder="out")
     (tmp_path / "out" / "plan.json").unlink()
-    refused("plan.json is missing, but there are shards", mw.DataError, folder="out")
+    refused("has files, such as manifest.json, but no plan.json of a build", mw.DataError, folder="out")
     import fcntl
 
     with (tmp_path / "new" / "lock").open("w") as held:
