@@ -48,7 +48,10 @@ class UnenforcedWarning(UserWarning):
 
     def __init__(self, unenforced: Iterable[Unenforced]) -> None:
         self.unenforced = tuple(unenforced)
-        super().__init__("; ".join(map(str, self.unenforced)))
+        super().__init__(self.unenforced)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.unenforced))
 
 
 # --------------------------------------------------------------------------------------------------------- remedies

@@ -27,7 +27,7 @@ def compile_in_processes(
     count = min(len(jobs), processes or os.cpu_count() or 1)
     if not jobs:
         return
-    given = {**options, "lazy": False}
+    given = {name: value for name, value in options.items() if name != "lazy"}
     plain = replace(vocabulary, encoder=None)  # a tokenizer's own function may not be one that can be sent
     with ProcessPoolExecutor(
         count, mp_context=get_context("spawn"), initializer=_begin, initargs=(plain, given)
@@ -42,11 +42,13 @@ def compile_in_processes(
 
 
 def _begin(vocabulary: Vocabulary, options: dict[str, Any]) -> None:
-    _own.update(vocabulary=vocabulary, options=options)
+    _own.update(vocabulary=vocabulary, budget=options.pop("budget", None), options=options)
 
 
 def _compile_whole(schema: Any) -> TransitionTable | ConstraintError:
     try:
-        return schemas.compile_json_schema(schema, _own["vocabulary"], **_own["options"]).to_table()
+        budget, options = _own["budget"], _own["options"]
+        asked = schemas.request(schema, **options)
+        return schemas.compile_request(asked, _own["vocabulary"], lazy=False, budget=budget).to_table()
     except ConstraintError as error:
         return copy.copy(error)

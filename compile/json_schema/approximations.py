@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...errors import AllowKeyword, SchemaError, Unenforced
-from .source import KeywordPath, pointer
+from .source import KeywordPath, placed, pointer
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
 """Keywords that a caller may accept as approximations: where they are not exact, they are not enforced then."""
@@ -52,4 +52,4 @@ class KeywordPlace:
                 f'"{keyword}" cannot be enforced exactly here: {why}', where, keyword,
                 remedies=[AllowKeyword(keyword, approximation)],
             )  # fmt: skip
-        self.approximations._found[Unenforced(self.approximations.within + where, keyword, approximation)] = None
+        self.approximations._found[Unenforced(placed(self.approximations.within, where), keyword, approximation)] = None

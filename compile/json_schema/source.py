@@ -36,6 +36,11 @@ def pointer(path: Path) -> str:
     return path + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
+def placed(where: str, pointer: str) -> str:
+    """Return where in a whole a pointer leads, whose schema stands at `where`; one into a document names it by URI."""
+    return pointer if "#" in pointer else where + pointer
+
+
 # -------------------------------------------------------------------------------------------------------- reading
 
 

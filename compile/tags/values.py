@@ -38,6 +38,7 @@ from ..json_schema.lazily import lazily
 from ..json_schema.library import Library, frames
 from ..json_schema.request import Request, blaming_order, uncollected, wrong_pattern
 from ..json_schema.skeleton import Value
+from ..json_schema.source import placed
 from .json_rules import Rules
 
 
@@ -94,8 +95,7 @@ def value_of(
         node = formula(contents, approximations=approximations, documents=asked.documents, meter=meter)
         return build(node, meter, any_order or asked.any_order)
     except SchemaError as error:
-        # a document of the caller's is named by its URI
-        raise error.at(error.pointer if "#" in error.pointer else where + error.pointer) from error
+        raise error.at(placed(where, error.pointer)) from error
     except RegexError as error:
         wrong = wrong_pattern(error, contents)
         raise wrong.at(where + wrong.pointer) from error

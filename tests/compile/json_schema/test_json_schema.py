@@ -1084,6 +1084,8 @@ def test_all_that_cannot_be_enforced_may_be_allowed_and_is_listed(lazy, any_orde
     with pytest.warns(mw.UnenforcedWarning, match="/properties/tags/uniqueItems is not enforced: equal items") as told:
         table = mw.compile_json_schema(LOOSE, vocabulary(), allow="all", **options)
     assert told[0].filename == __file__
+    again = pickle.loads(pickle.dumps(told[0].message))
+    assert (again.unenforced, str(again)) == (told[0].message.unenforced, str(told[0].message))
     assert sorted(table.unenforced) == sorted(told[0].message.unenforced) == sorted(NOT_ENFORCED)
     assert takes(table, '{"tags": ["x", "x"], "few": ["a", "b"], "more": {"k": 1, "l": 2}}')
     assert not takes(table, '{"few": ["a", "a"]}')

@@ -409,7 +409,7 @@ def test_item_ids_without_a_sign_are_kept_or_refused_by_name(tmp_path, in_proces
     with pytest.raises(mw.ConstraintError, match=rf"row 2 of .*part-1.parquet has item id {most + 1}: integers must"):
         mw.build_shards(above, tmp_path / "out_b", 30, **options)
     mixed = write_ids(tmp_path / "c", pa.array([1, 2**60 + 1], pa.int64()), pa.array([1, 2**60 + 3], pa.uint64()))
-    with pytest.raises(mw.ConstraintError, match="part-1.parquet has column 'item' of uint64, others of another kind"):
+    with pytest.raises(mw.ConstraintError, match=r"part-1.parquet has column 'item' of uint64, others of anoth"):
         mw.build_shards(mixed, tmp_path / "out_c", 30, **options)
 
 

@@ -794,3 +794,12 @@ def test_patterns_of_engines_are_ascii_and_those_of_python_are_not(source, unico
     table = compile_structural_tag(source, vocab)
     assert table.accepts(vocab.encode("<a>3</a>"))
     assert table.accepts(vocab.encode("<a>\u0663</a>")) == unicode  # an Arabic three
+
+
+def test_what_is_not_enforced_in_a_tag_is_named_by_its_place_or_its_document(vocab):
+    loose = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    content = {"type": "json_schema", "json_schema": {"properties": {"a": loose, "b": {"$ref": "urn:x"}}}}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": content, "end": ">"}}
+    table = mw.compile_structural_tag(tag, vocab, allow=["uniqueItems"], documents={"urn:x": loose})
+    pointers = [each.pointer for each in table.unenforced]
+    assert sorted(pointers) == ["/format/content/json_schema/properties/a/uniqueItems", "urn:x#/uniqueItems"]
