@@ -1,7 +1,7 @@
 """The playground: a page at /, and its questions: the table of a source, the walk of a text, the tokens at a place.
 
-It shares the service's cache and limits. It has a few threads and a short queue of its own, so requests of the API
-never wait for it.
+It shares the service's cache, limits and processes that compile, for which its clients take turns with those of the
+API. It has a few threads and a short queue of its own, so requests of the API never wait for a text that it walks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property
 from importlib import resources
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -161,10 +161,10 @@ class Playground:
             "whitespace": white if isinstance(white, str) else list(white), "max_text_bytes": MOST_TEXT,
         }  # fmt: skip
 
-    def compile(self, asked: SourceQuestion) -> dict[str, Any]:
-        """Return the size of a source's table, and the time to compile it."""
+    def compile(self, asked: SourceQuestion, client: str) -> dict[str, Any]:
+        """Return the size of a source's table, and the time to compile it, with that until it is the client's turn."""
         before, began = self._service.cache.stats, time.perf_counter()
-        table, room = self._table(asked), None
+        table, room = self._table(asked, client), None
         try:
             table.to_table()
         except ConstraintError as error:  # a grammar may have no table
@@ -190,16 +190,16 @@ class Playground:
             "no_room": room, **_size(table),
         }  # fmt: skip
 
-    def step(self, asked: TextQuestion) -> dict[str, Any]:
+    def step(self, asked: TextQuestion, client: str) -> dict[str, Any]:
         """Return the allowed tokens of a text, and the verdict on it."""
         raw = _raw(asked)
-        table = self._table(asked)
+        table = self._table(asked, client)
         try:
             tokens = self._encode(raw)
         except ConstraintError as error:
             return {"verdict": {"kind": "unwritable", "message": said(error)}, "tokens": [], "rest": [], "place": None}
         walker = self._walker
-        with self._reading(asked, table):
+        with self._reading(asked, table, client):
             walk = walker.walk(table, raw, tokens, self._busy)
             here = walker.look(walk.matcher, limit=_SHOWN)
         verdict: dict[str, Any] = {"kind": "fits" if walk.matcher.is_accepting else "open"}
@@ -211,21 +211,21 @@ class Playground:
             }  # fmt: skip
         return {"verdict": verdict, "tokens": walk.steps, "rest": walk.rest, "place": self._told(here)}
 
-    def allowed(self, asked: PlaceQuestion) -> dict[str, Any]:
+    def allowed(self, asked: PlaceQuestion, client: str) -> dict[str, Any]:
         """Return the tokens that may follow at a step of a text."""
         raw, wanted = _raw(asked), _utf8(asked.filter, "filter")
-        table = self._table(asked)
+        table = self._table(asked, client)
         try:
             tokens = self._encode(raw)
         except ConstraintError as error:
             raise Refused(said(error), param="text", code="unwritable") from None
-        with self._reading(asked, table):
+        with self._reading(asked, table, client):
             matcher = self._walker.place(table, raw, tokens, asked.step, self._busy)
             here = self._walker.look(matcher, wanted, asked.offset, _SHOWN)
         return self._told(here)
 
     @contextmanager
-    def _reading(self, asked: SourceQuestion, table: Compiled) -> Iterator[None]:
+    def _reading(self, asked: SourceQuestion, table: Compiled, client: str) -> Iterator[None]:
         """Let one thread at a time walk texts, because other threads want the interpreter. Raises Refused.
 
         Reading a grammar without a table adds states to it, so the cache counts its bytes again afterwards.
@@ -237,7 +237,7 @@ class Playground:
             raise of_constraint(error, "source") from None
         finally:
             if _is_read(table):
-                self._table(asked)
+                self._table(asked, client)
 
     def _busy(self) -> bool:
         """Return whether the engine is writing answers."""
@@ -249,11 +249,11 @@ class Playground:
             **place._asdict(), "forced": place.forced.hex(), "tokens": [(i, spelt[i].hex()) for i in place.tokens],
         }  # fmt: skip
 
-    def _table(self, asked: SourceQuestion) -> Compiled:
+    def _table(self, asked: SourceQuestion, client: str) -> Compiled:
         make = KINDS.get(asked.kind)
         if make is None:
             raise Refused(f"kind is one of {', '.join(KINDS)}, not {asked.kind[:40]!r}", param="kind")
-        return self._service.table_or_reader(make(asked))
+        return self._service.table_or_reader(make(asked), client)
 
     def _encode(self, raw: bytes) -> list[int]:
         with self._tokenizing:
@@ -311,16 +311,16 @@ def routes(playground: Playground) -> APIRouter:
         return await playground.ask(playground.about)
 
     @router.post("/playground/compile")
-    async def compile(asked: SourceQuestion) -> Response:
-        return await playground.ask(lambda: playground.compile(asked))
+    async def compile(asked: SourceQuestion, request: Request) -> Response:
+        return await playground.ask(lambda: playground.compile(asked, request.scope["maskwright.client"]))
 
     @router.post("/playground/step")
-    async def step(asked: TextQuestion) -> Response:
-        return await playground.ask(lambda: playground.step(asked))
+    async def step(asked: TextQuestion, request: Request) -> Response:
+        return await playground.ask(lambda: playground.step(asked, request.scope["maskwright.client"]))
 
     @router.post("/playground/allowed")
-    async def allowed(asked: PlaceQuestion) -> Response:
-        return await playground.ask(lambda: playground.allowed(asked))
+    async def allowed(asked: PlaceQuestion, request: Request) -> Response:
+        return await playground.ask(lambda: playground.allowed(asked, request.scope["maskwright.client"]))
 
     return router
 

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .app import create_app
 from .service import Service
 from .settings import Access
+from .watch import client_at
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -61,13 +62,17 @@ def patient_for(access: Access) -> type[H11Protocol]:
     there are as many connections as there may be, it takes no requests of others, however idle those are; here an idle
     one makes room.
     """
-    idle: dict[Patient, str] = {}  # connections without a request, oldest first, and the address of each
+    idle: dict[Patient, str] = {}  # connections without a whole request, oldest first, and the client of each
 
     def make_room() -> None:
-        """Cut off the oldest idle connection of the address that has most of them, if there is any."""
+        """Cut off an idle connection of the client that has most of them, if there is any.
+
+        It is the oldest of those that hold no byte of a request, and the oldest of all if each holds some.
+        """
         if idle:
             most = Counter(idle.values()).most_common(1)[0][0]
-            oldest = next(each for each, address in idle.items() if address == most)
+            theirs = [each for each, client in idle.items() if client == most]
+            oldest = next((each for each in theirs if not each.holds_bytes), theirs[0])
             del idle[oldest]
             oldest.transport.abort()
 
@@ -116,6 +121,12 @@ def patient_for(access: Access) -> type[H11Protocol]:
             self._stop_reading()
             self._stop_writing()
 
+        @property
+        def holds_bytes(self) -> bool:
+            """Whether a part of a request has come."""
+            begun = self.cycle is not None and not self.cycle.response_complete
+            return begun or bool(self.conn.trailing_data[0])
+
         def _await_request(self) -> None:
             """Count the time while a request is not there as a whole, from its first byte or before."""
             waits = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
@@ -123,7 +134,7 @@ def patient_for(access: Access) -> type[H11Protocol]:
                 self._stop_reading()
             elif self._reading is None:
                 self._reading = self.loop.call_later(access.read_seconds, self.transport.abort)
-                idle[self] = self.client[0] if self.client else ""
+                idle[self] = client_at(self.client)
 
         def _await_reader(self) -> None:
             if self._writing is None:

@@ -7,9 +7,9 @@ import json
 import logging
 import pickle
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -90,6 +90,7 @@ class Service:
         engine = Engine(loaded.model, self.arena, rows=self.limits.rows, vocabulary=vocabulary)
         self.worker = Worker(engine, self.limits.rows, loaded.stop_ids, self.metrics.step_seconds.observe)
         self.open = 0  # sequences that the service has taken on and that have not ended
+        self._held = Counter[str]()  # of these, by client
         self.compiling = 0
         self.draining = False
         self.warm = False
@@ -115,10 +116,13 @@ class Service:
         try:
             await asyncio.get_running_loop().run_in_executor(self._looking, use, self.loaded.vocabulary)
             table = None
-            with suppress(Refused):  # under tight limits; the kernels are loaded all the same
+            try:
                 table, _ = await self.compile(
                     Constraint("schema", {"type": "object"}, "response_format"), 16, "max_tokens"
                 )
+            except Refused as refused:  # under tight limits; the kernels are loaded all the same
+                if refused.status >= 500:
+                    raise
             for each in (None, table):
                 answer = Answer(self, [self._job([1], each, {"max_tokens": 16 if each is not None else 1}, 0)])
                 try:
@@ -174,24 +178,38 @@ class Service:
 
     # ------------------------------------------------------------------------------------------------------ requests
 
-    def take(self, sequences: int) -> None:
-        """Count sequences in; `Answer.close` counts them out. Raises Refused if there are too many."""
+    def take(self, sequences: int, client: str) -> None:
+        """Count sequences of a client in; `leave` counts them out. Raises Refused if there are too many.
+
+        One client has at most all rows and half of the queue, so another finds a place in the other half.
+        """
         most = self.limits.rows + self.limits.max_queue
+        alone, held = self.limits.rows + self.limits.max_queue // 2, self._held[client]
         if self.draining:
             raise Refused("the server is shutting down", status=503, code="shutting_down")
         if self.fault is not None:
             raise Refused(self.fault, status=500, code="engine_fault")
-        if sequences > most:
+        if sequences > alone:
             raise Refused(
-                f"the request wants {sequences} sequences, and this server takes {most} at a time: ask for fewer",
-                param="n",
+                f"the request wants {sequences} sequences, and one client has {alone} at most: ask for fewer", param="n"
             )
+        if held + sequences > alone:
+            raise Refused(
+                f"{held} sequences of this client are open, of {alone} that one may have: try again later",
+                status=429, code="client_queue_full",
+            )  # fmt: skip
         if self.open + sequences > most:
             raise Refused(
                 f"the queue is full: {self.open} of {most} sequences are open (--max-queue). Try again later",
                 status=503, code="queue_full",
             )  # fmt: skip
         self.open += sequences
+        self._held[client] += sequences
+
+    def leave(self, sequences: int, client: str) -> None:
+        """Count out sequences that `take` has counted in."""
+        self.open -= sequences
+        self._held -= Counter({client: sequences})  # which forgets clients that have none left
 
     async def plan(self, asked: ChatRequest | CompletionRequest) -> Plan:
         """Return a checked request. Raises Refused."""
@@ -396,13 +414,19 @@ class Service:
         except (ConstraintError, RecursionError, ValueError) as error:
             raise of_constraint(error, constraint.param) from None
 
-    def table_or_reader(self, constraint: Constraint) -> Compiled:
+    def table_or_reader(self, constraint: Constraint, client: str) -> Compiled:
         """Return a constraint's table, or if it has none what reads its texts state by state. Raises Refused.
 
-        What is lazy is compiled and read in the calling thread, under the budget alone.
+        Any thread but the event loop's may call it. A table is compiled once it is the client's turn. What is lazy is
+        compiled and read in the calling thread, under the budget alone.
         """
+        assert self._loop is not None, "the service has started"
         try:
-            return self.table(constraint)
+            try:
+                return self.table(constraint, self._known)
+            except NotCompiledError:
+                turn = self._compile_in_turn(constraint, client, 1)
+            return asyncio.run_coroutine_threadsafe(turn, self._loop).result()[0]
         except Refused as refused:
             if constraint.kind not in ("grammar", "tags") or refused.code not in _CODES_OF_SIZE:
                 raise
@@ -429,7 +453,7 @@ class Service:
     async def begin(self, plan: Plan, client: str = _OWN) -> Answer:
         """Begin to write the answer to a client's request, and return it. The caller closes it. Raises Refused."""
         count = plan.each * len(plan.prompts)
-        self.take(count)
+        self.take(count, client)
         try:
             max_tokens = self._lengths(plan)
             table, left_out = None, list[Refused]()
@@ -438,20 +462,17 @@ class Service:
                     plan.constraint, max_tokens, plan.limit_param, client=client, sequences=count
                 )
         except BaseException:
-            self.open -= count
+            self.leave(count, client)
             raise
         jobs: list[Job] = []
         for prompt in plan.prompts:
             for choice in range(plan.each):
                 seed = None if plan.seed is None else (plan.seed + choice) % (1 << 64)
-                jobs.append(
-                    self._job(
-                        prompt, table, {**plan.options, "max_tokens": max_tokens, "seed": seed}, len(jobs), client
-                    )
-                )
+                options = {**plan.options, "max_tokens": max_tokens, "seed": seed}
+                jobs.append(self._job(prompt, table, options, len(jobs), client))
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
         unenforced = () if table is None else table.unenforced
-        return Answer(self, jobs, plan, counted=count, left_out=left_out, unenforced=unenforced)
+        return Answer(self, jobs, plan, counted=count, client=client, left_out=left_out, unenforced=unenforced)
 
     def _job(
         self, prompt: list[int], table: Compiled | None, options: dict[str, Any], index: int, client: str = _OWN
@@ -491,10 +512,11 @@ class Answer:
         jobs: list[Job],
         plan: Plan | None = None,
         counted: int = 0,
+        client: str = _OWN,
         left_out: Sequence[Refused] = (),
         unenforced: Sequence[Unenforced] = (),
     ) -> None:
-        self._service, self._jobs, self._counted = service, jobs, counted
+        self._service, self._jobs, self._counted, self._client = service, jobs, counted, client
         self.unenforced = unenforced  # keywords of the schema, as `allow` let them
         self.left_out = left_out  # tools that the model cannot call, as they cannot be enforced
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
@@ -572,5 +594,5 @@ class Answer:
         if self._left:
             self._service.worker.cancel([self._jobs[index] for index in self._left])
             self._left.clear()
-        self._service.open -= self._counted
+        self._service.leave(self._counted, self._client)
         self._counted = 0

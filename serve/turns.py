@@ -26,7 +26,8 @@ class Turns:
     """Places that clients take in turns: each has a queue of its own, and the queues are served round robin.
 
     A client that has places takes one more only while more than that many are free. So one client never has more than
-    half of them (of an odd number, one more), and whoever has none finds one sooner than those who have some.
+    half of them (of an odd number, one more). While only one client has some, another finds one free, unless there is
+    only one. Whoever has none finds one sooner than those who have some.
 
     places: how many there are. most: sequences of one client that may wait.
     """
@@ -63,7 +64,7 @@ class Turns:
         except asyncio.CancelledError:
             if mine.granted.done() and not mine.granted.cancelled():  # both came at once
                 self.give(name)
-            else:
+            elif mine in client.queue:  # else `give` has skipped it
                 client.queue.remove(mine)
                 client.sequences -= sequences
                 self._forget(name, client)
@@ -80,8 +81,11 @@ class Turns:
             name, client = found
             granted, sequences = client.queue.popleft()
             client.sequences -= sequences
-            self._run(name, client)
-            granted.set_result(None)
+            if granted.done():  # its task is cancelled, and has not had its turn of the event loop yet
+                self._forget(name, client)
+            else:
+                self._run(name, client)
+                granted.set_result(None)
 
     def _next(self) -> tuple[str, _Client] | None:
         """Return the client whose turn it is, None if there is no place for any."""

@@ -77,7 +77,7 @@ class Watch:
         own = headers.get("x-request-id", "")
         scope["maskwright.id"] = own if _ID.fullmatch(own) else secrets.token_hex(16)
         key = self._key(headers)
-        scope["maskwright.client"] = _client(scope) if key is None else f"key {key}"
+        scope["maskwright.client"] = client_at(scope.get("client")) if key is None else f"key {key}"
         app = self._app if key is not None or not self._keys or scope["path"] in _OPEN else _refuse_unknown
         if scope.get("maskwright.crowded"):
             app = _refuse_crowd
@@ -150,14 +150,18 @@ async def _refuse_crowd(scope: Scope, receive: Receive, send: Send) -> None:
     await answer(scope, receive, send)
 
 
-def _client(scope: Scope) -> str:
-    """Return the address that a request came from; of IPv6 the network, as one client has all addresses of it."""
-    host = scope["client"][0] if scope.get("client") else ""
+def client_at(peer: tuple[str, int] | None) -> str:
+    """Return which client is at an address: the address; of IPv6 the network, as one client has all addresses of it."""
+    host = "" if peer is None else peer[0]
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return str(host)
-    return host if address.version == 4 else str(ipaddress.ip_network(f"{address}/64", strict=False))
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.IPv6Network((int(address), 64), strict=False))
+        address = address.ipv4_mapped
+    return str(address)
 
 
 def _outcome(status: int) -> str:

@@ -87,7 +87,7 @@ class Compilers:
     def __init__(self, vocabulary: Vocabulary, count: int, warm: Warm) -> None:
         self.count = count
         self._given = replace(vocabulary, encoder=None), warm  # a tokenizer's function may not be one that can be sent
-        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()  # None: a place whose process is to start
         self._lock = threading.Lock()
         self._all: set[_Process] = set()
         self._closed = False
@@ -102,7 +102,7 @@ class Compilers:
 
         shared: seconds that the job shares with others, of which it takes what it needs.
         Raises the errors of the function that compiles; BudgetError for a process that was killed at a limit;
-        ProcessError for one that ended by itself, and once these processes are closed.
+        ProcessError for one that ended by itself or cannot be started, and once these processes are closed.
         """
         budget = Budget() if job.budget is None else job.budget
         if shared is not None:
@@ -130,16 +130,19 @@ class Compilers:
         raise answer.found
 
     def _taken(self) -> _Process:
-        """Return a process that is free, and has not ended while it was."""
-        while True:
-            process = self._free.get()
-            if process is None:
-                self._free.put(None)  # for the next who waits
-                raise ProcessError("the processes that compile are closed")
-            if process.is_alive():
+        """Return a process that is free; a new one if it has ended meanwhile. Raises ProcessError."""
+        process = self._free.get()
+        try:
+            if self._closed:
+                raise _closed()
+            if process is not None and process.is_alive():
                 return process
-            self._end(process)
-            self._begin()
+            if process is not None:
+                self._end(process)
+            return self._started()
+        except BaseException:
+            self._free.put(None)  # for the next who waits
+            raise
 
     def close(self) -> None:
         """Kill the processes. Whoever waits for one gets a ProcessError."""
@@ -157,12 +160,25 @@ class Compilers:
             return [process.pid for process in self._all]
 
     def _begin(self) -> None:
+        """Start a process for a place. If there can be none now, whoever takes the place starts it, or learns why."""
+        process = None
+        try:
+            with suppress(ProcessError):
+                process = self._started()
+        finally:
+            self._free.put(process)
+
+    def _started(self) -> _Process:
+        """Return a new process. Raises ProcessError."""
         with self._lock:
             if self._closed:
-                return
-            process = _Process(*self._given)
+                raise _closed()
+            try:
+                process = _Process(*self._given)
+            except (OSError, EOFError) as error:  # too many processes or open files, or the one they are forked from
+                raise ProcessError(f"no process could be started to compile the constraint: {error}") from error
             self._all.add(process)
-        self._free.put(process)
+        return process
 
     def _end(self, process: _Process) -> None:
         with self._lock:
@@ -183,8 +199,13 @@ class _Process:
         context = _context()
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, vocabulary, warm), daemon=True)
-        self._process.start()
-        theirs.close()
+        try:
+            self._process.start()
+        except BaseException:
+            self._connection.close()
+            raise
+        finally:
+            theirs.close()
         self._is_ready = False
 
     @property
@@ -238,6 +259,10 @@ def _context() -> Any:
     package = __package__.rpartition(".")[0]
     context.set_forkserver_preload([__name__, *(f"{package}.{name}" for name in _IMPORTED_LATE)])
     return context
+
+
+def _closed() -> ProcessError:
+    return ProcessError("the processes that compile are closed")
 
 
 def _seconds(budget: Budget) -> float | None:

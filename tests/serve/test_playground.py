@@ -80,7 +80,7 @@ def wait(what, seconds=60.0):
 
 @pytest.fixture(scope="module")
 def service():
-    with running() as one:
+    with running(Limits(whitespace="flexible")) as one:
         yield one
         assert one.fault is None
 
