@@ -98,9 +98,9 @@ def read_arrays(
                 )
             header = dict(json.loads(metadata[kind.key]))
             if header.get("version") not in (kind.version, kind.several_ends):
+                read = " and ".join(map(str, dict.fromkeys((kind.version, kind.several_ends))))
                 raise TableFileError(
-                    f"{name} has format version {header.get('version')}, this maskwright reads {kind.version} and "
-                    f"{kind.several_ends}: {kind.again}"
+                    f"{name} has format version {header.get('version')}, this maskwright reads {read}: {kind.again}"
                 )
             wanted = tuple(header["arrays"]) if names is None else names
             missing = sorted(set(wanted) - set(file.keys()))

@@ -232,11 +232,11 @@ def _processed(constraint: Any, sids: np.ndarray[Any, Any]) -> Callable[[], None
 def build(scale: float) -> Records:
     """Build 10^7 items from 20 Parquet files in 16 shards with DuckDB, and merge them; memory of all processes.
 
-    Each file has other frequent codes than the next, as data that came in over time has.
+    Each file has other frequent codes than the next, as data that came in over time has. All is written below TMPDIR.
     """
     count, files = int(1e7 * scale), max(2, int(20 * scale))
     memory = 4 * 10**9 if scale > 1 else 10**9
-    with tempfile.TemporaryDirectory(dir=os.environ.get("MASKWRIGHT_SCRATCH")) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         data, folder = Path(scratch, "data"), Path(scratch, "shards")
         _write_items(data, count, files)
         arguments = [str(data), str(folder), str(memory)]

@@ -58,8 +58,8 @@ def build_shards(
     shards: how many; there are fewer where one ID has as many items as several would hold.
     engine: "duckdb" in this process, or "spark": the active session, or a new one.
     memory: bytes that all of it may take at once; None for what the machine has. workers: tasks at once with DuckDB,
-    None for one a processor, as far as the memory goes; Spark's configuration says how many it runs. progress: whether to show a bar; None for long builds on a
-    terminal.
+    None for one a processor, as far as the memory goes; Spark's configuration says how many it runs. progress: whether
+    to show a bar; None for long builds on a terminal.
 
     Raises MissingDependencyError, FileNotFoundError; ConstraintError naming the file and the row, or an argument;
     DataError for files that cannot be read, or changed meanwhile, a task that failed three times, and a folder that

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...table.first_rows import first_rows
 from ...table.sharded_matrix import HEAD, ShardedMatrix
+from ...table.transition_table import Level
 from .backend import Array
 from .device_matrix import BITS, DeviceMatrix, Origin, packing, place, words_of
 
@@ -54,6 +55,7 @@ class DeviceShards:
 
     # what decoders ask of a table
     eos = None
+    ends = other_ends = ()
     calls = None
     is_trie = True
     has_masks = False
@@ -75,6 +77,16 @@ class DeviceShards:
 
     min_length = max_length = fixed_length
 
+    @property
+    def dead(self) -> int:
+        """The node of the state that allows nothing."""
+        return self.count
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """What is static at each depth 0 .. L - 1."""
+        return self.part.levels
+
 
 def place_head(
     sharded: ShardedMatrix, convert: Callable[[NDArray[Any]], Any], wide: bool
@@ -84,12 +96,19 @@ def place_head(
     return place(sharded.head, convert, None, wide), convert(sharded.pair_starts.astype(kind))
 
 
-def check_mesh(table: object, mesh: object, axis: object) -> bool:
-    """Return whether a constraint is in shards. Raises TypeError if it is and there is no mesh, or the other way."""
+def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
+    """Return whether a constraint is in shards.
+
+    others: arguments of `put` for what is not. Raises TypeError if it is in shards, and there is no mesh or there are
+    others, and if it is not and there is a mesh.
+    """
     if isinstance(table, ShardedMatrix) and (mesh is None or axis is None):
         raise TypeError("a ShardedMatrix is put on the devices of a mesh: pass mesh= and axis=")
     if not isinstance(table, ShardedMatrix) and (mesh is not None or axis is not None):
         raise TypeError(f"mesh and axis are for a ShardedMatrix, not for a {type(table).__name__}")
+    given = [f"{name}=" for name, value in others.items() if value is not None and value is not False]
+    if isinstance(table, ShardedMatrix) and given:
+        raise TypeError(f"a ShardedMatrix takes mesh= and axis= alone, not {', '.join(given)}")
     return isinstance(table, ShardedMatrix)
 
 

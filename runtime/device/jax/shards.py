@@ -39,6 +39,11 @@ class MeshCollectives:
         return total
 
     def best(self, scores: Array, places: Array, k: int, most: int) -> tuple[Array, Array]:
+        if most > jnp.iinfo(jnp.arange(0).dtype).max:
+            raise ValueError(
+                f"the beams of a batch element have {most:,} continuations, which JAX cannot count in its 32-bit mode: "
+                "set jax_enable_x64, or search with fewer beams"
+            )
         kind = jnp.int32 if most <= np.iinfo(np.int32).max and scores.dtype == jnp.float32 else jnp.int64
         if scores.dtype == jnp.float32 and kind == jnp.int64:
             scores = scores.astype(jnp.float64)

@@ -204,7 +204,8 @@ def put(
     """
     wide = bool(jnp.arange(0).dtype == jnp.int64)  # else JAX is in its 32-bit mode
     _check_platform(platform, wide)
-    if check_mesh(table, mesh, axis):
+    others = {"device": device, "budgets": budgets, "top": top, "on_demand": on_demand, "platform": platform}
+    if check_mesh(table, mesh, axis, **others):
         return put_shards(cast(ShardedMatrix, table), cast(jax.sharding.Mesh, mesh), cast(str, axis), wide)
 
     def convert(array: NDArray[Any]) -> Array:

@@ -132,7 +132,7 @@ def put(
     such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
     stream that reads the arena, as those are that replay CUDA graphs.
     """
-    if check_mesh(table, mesh, axis):
+    if check_mesh(table, mesh, axis, device=device, budgets=budgets, top=top, on_demand=on_demand):
         from .shards import put_shards  # which needs torch.distributed: some builds of torch lack it
 
         return put_shards(cast(ShardedMatrix, table), cast("DeviceMesh", mesh), cast(str, axis))

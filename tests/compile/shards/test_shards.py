@@ -224,6 +224,13 @@ def test_damaged_shards_are_refused_by_name(tmp_path, dataset, in_process):
         mw.merge_shards(tmp_path / "out")
 
 
+def test_a_shard_of_another_version_is_refused_by_name(tmp_path, dataset, in_process, monkeypatch):
+    manifest = build(dataset, tmp_path / "out", shards=1)
+    monkeypatch.setattr(files, "_FILE", files._FILE._replace(version=2, several_ends=2))
+    with pytest.raises(mw.TableFileError, match="has format version 1, this maskwright reads 2: build the shards"):
+        manifest.shard(0)
+
+
 def test_damaged_manifests_are_refused_by_name(tmp_path, dataset, in_process):
     build(dataset, tmp_path / "out", shards=2)
     path = tmp_path / "out" / "manifest.json"

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.runtime import decode
 
 ROOT = Path(__file__).parents[3]
 
@@ -201,6 +203,80 @@ def test_wrong_calls_are_refused_by_name():
             ops.put(matrix, mesh=mesh)
     with pytest.raises(ValueError, match=r"axis='shards' must be an axis of 2 devices, the mesh has {'shards': 1}"):
         jax_ops.put(sharded, mesh=mesh, axis="shards")
-    dev = jax_ops.put(mw.ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
-    with pytest.raises(ValueError, match="mask_logits does not take a matrix in shards: beam_search does"):
-        jax_ops.mask_logits(dev, np.zeros((1, 9), np.float32), jax_ops.start(dev, 1))
+    given = {"device": "cpu", "budgets": True, "top": 3, "on_demand": True, "platform": "cpu"}
+    for ops in (jax_ops, torch_ops):
+        for name, value in given.items():
+            if name != "platform" or ops is jax_ops:
+                with pytest.raises(TypeError, match=f"a ShardedMatrix takes mesh= and axis= alone, not {name}="):
+                    ops.put(sharded, mesh=mesh, axis="shards", **{name: value})
+
+
+@contextmanager
+def on_one_device(library, tmp_path, sharded):
+    """Yield the operations of a library, a matrix on a mesh of one device, a function for arrays, and what draws."""
+    if library == "jax":
+        jax = pytest.importorskip("jax")
+        from maskwright.runtime import jax_ops
+
+        dev = jax_ops.put(sharded, mesh=jax.make_mesh((1,), ("shards",)), axis="shards")
+        yield jax_ops, dev, jax.numpy.asarray, jax.random.key(0)
+        return
+    torch = pytest.importorskip("torch")
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from maskwright.runtime import torch_ops
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shards",))
+        yield torch_ops, torch_ops.put(sharded, mesh=mesh, axis="shards"), torch.as_tensor, torch.Generator()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_other_operations_are_refused_by_name(library, tmp_path):
+    matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
+    with on_one_device(library, tmp_path, mw.ShardedMatrix(matrix, 1)) as (ops, dev, array, random):
+        x, state = array(np.zeros((1, 9), np.float32)), ops.start(dev, 1)
+        tokens = array(np.zeros((1, 3), np.int32))
+        calls = {
+            "mask_logits": lambda: ops.mask_logits(dev, x, state),
+            "advance": lambda: ops.log_probs(dev, array(np.zeros((1, 3, 9), np.float32)), tokens),
+            "mask_logits|bitmask": lambda: decode.sample(dev, x, state, random, ops=ops),
+            "mask_logits|bitmask|allowed_tokens": lambda: decode.sample_sequences(
+                lambda tokens, cache, t: (x, cache), None, dev, random, ops=ops, batch=1, samples=1, max_length=3
+            ),
+        }
+        for name, call in calls.items():
+            with pytest.raises(ValueError, match=f"^({name}) does not take a matrix in shards: beam_search does"):
+                call()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_places_that_overflow_are_refused_by_name(wide):
+    jax = pytest.importorskip("jax")
+    from maskwright.runtime import jax_ops
+
+    size, beams = 1 << 16, 1 << 15  # 2^31 continuations
+    rng = np.random.default_rng(0)
+    matrix = mw.sort_sids(np.concatenate([np.zeros((50, 2), int), rng.integers(0, size, (50, 2))], 1), size)
+
+    def reached(beams):
+        mesh = jax.make_mesh((1,), ("shards",))
+        dev = jax_ops.put(mw.ShardedMatrix(matrix, 1), mesh=mesh, axis="shards")
+        row = jax.ShapeDtypeStruct((beams,), jax.numpy.arange(0).dtype)
+        state = type(jax_ops.start(dev, 1))(row, row, row)
+        logits, scores = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((beams, size), (1, beams)))
+        found = jax.eval_shape(lambda *given: jax_ops.select(dev, *given, beams, 2), logits, state, scores)
+        return found.tokens.shape
+
+    with jax.enable_x64(wide):
+        assert reached(beams - 1) == (1, beams - 1)
+        if wide:
+            assert reached(beams) == (1, beams)
+            return
+        with pytest.raises(
+            ValueError, match=r"have 2,147,483,648 continuations, .* in its 32-bit mode: set jax_enable"
+        ):
+            reached(beams)
