@@ -119,7 +119,8 @@ class Catalogues:
         """Raise ConstraintError for a catalogue that a model cannot write.
 
         vocab_size: V of the model. ends: the tokens that end an answer, by how they are called in an error: the
-        tokenizer's own must come first.
+        tokenizer's own must come first. A catalogue's sequences may end with that one, and beside it with others of
+        them.
         """
         for name, held in self._held.items():
             table = _table_of(held)
@@ -143,6 +144,13 @@ class Catalogues:
                     "without eos",
                     argument=VARIABLE,
                 )
+            for token in table.ends:
+                if token not in ends:
+                    raise ConstraintError(
+                        f"catalogues: {name!r} ends with token {token} too, which ends no answer of this model: make "
+                        "it without that end",
+                        argument=VARIABLE,
+                    )
 
     def uses(self, name: str, token: int) -> bool:
         """Return whether any semantic ID of a catalogue has a token. Raises KeyError for a name that there is not."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any, Literal
+from weakref import WeakSet
 
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import syntax_of
@@ -15,6 +17,8 @@ from ..runtime.host.matcher import Matcher
 from ..vocabulary.vocabulary import Vocabulary
 from .options import EngineOptions
 
+_log = logging.getLogger(__name__)
+
 Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "gbnf", "structural_tag"]
 """What a source is. choice: a JSON list of texts; grammar: EBNF or Lark's notation, as its text looks."""
 
@@ -22,12 +26,12 @@ Kind = Literal["json", "json_object", "regex", "choice", "grammar", "ebnf", "gbn
 def engine_vocabulary(tokenizer: Any, size: int, ends: Iterable[int]) -> Vocabulary:
     """Return the vocabulary of a tokenizer of transformers whose texts also end with the tokens that an engine says.
 
-    size: V, the width of the model's logits. ends: of the model's generation config; those beyond V are left out.
-    Raises ConstraintError for an end that spells text, and for a tokenizer without exact bytes.
+    size: V, the width of the model's logits. ends: of the model's generation config, which the engine stops at.
+    Raises ConstraintError for an end that spells text or is beyond V, and for a tokenizer without exact bytes.
     """
     known = sorted(ends)
     vocabulary = Vocabulary.from_transformers(tokenizer, size=size).with_ends(known)
-    check_stops(vocabulary, known)
+    check_stops(vocabulary, known, "eos_token_id of the model's generation config")
     return vocabulary
 
 
@@ -44,12 +48,21 @@ class EngineConstraints:
             )
         self.vocabulary, self.options = vocabulary, options
         self.cache = Cache(vocabulary, directory=options.cache_directory)
+        self._logged: WeakSet[Compiled] = WeakSet()
 
     def compile(self, kind: Kind, source: str) -> Compiled:
         """Return the table of a constraint's text; of JSON Schemas, grammars and tags it may be lazy.
 
+        What of a schema is not enforced, as the options allow it, is logged once a constraint.
         Raises ConstraintError of any kind, RecursionError for JSON that is nested too deeply.
         """
+        table = self._compiled(kind, source)
+        if table.unenforced and table not in self._logged:
+            self._logged.add(table)
+            _log.warning("a constraint (%s) is not enforced in full: %s", kind, "; ".join(map(str, table.unenforced)))
+        return table
+
+    def _compiled(self, kind: Kind, source: str) -> Compiled:
         cache, budget = self.cache, self.options.budget
         if kind == "regex":
             return cache.compile_regex(source, flags=engine_flags(source), budget=budget)
@@ -78,14 +91,14 @@ class EngineConstraints:
         check_stops(self.vocabulary, tokens)
 
 
-def check_stops(vocabulary: Vocabulary, tokens: Iterable[int]) -> None:
-    """Raise ConstraintError as `EngineConstraints.check_stops` says."""
+def check_stops(vocabulary: Vocabulary, tokens: Iterable[int], where: str = "stop_token_ids") -> None:
+    """Raise ConstraintError as `EngineConstraints.check_stops` says. where: what has the tokens, for the error."""
     known = vocabulary.tokens
     for token in tokens:
         if 0 <= token < len(known) and known[token]:
             raise ConstraintError(
                 f"token {token}, {known[token]!r}, ends an answer and is text that a constraint may need: take it "
-                "out of stop_token_ids"
+                f"out of {where}"
             )
 
 

@@ -22,6 +22,7 @@ from ..runtime.host.matcher import Matcher
 from ..vocabulary.vocabulary import Vocabulary
 from .constraints import EngineConstraints, Kind
 from .options import EngineOptions
+from .refusing import Refusing
 
 StopReason = Literal["NotStopped", "NoExtension", "EndOfSentence", "InternalError"]
 
@@ -47,14 +48,8 @@ _NOT_OFFERED = {
 }
 
 
-class _Refusing:
-    """Says of members that llguidance has and this module has not what to do instead."""
-
-    def __getattr__(self, name: str) -> Any:
-        kind = type(self).__name__
-        if name in _NOT_OFFERED:
-            raise AttributeError(f"{kind}.{name} of llguidance is not offered: {_NOT_OFFERED[name]}")
-        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+class _Refusing(Refusing):
+    _package, _not_offered = "llguidance", _NOT_OFFERED
 
 
 # ---------------------------------------------------------------------------------------------------- tokenizers
@@ -160,9 +155,7 @@ def from_tokenizer(
     slices: Sequence[str] | None = None,
 ) -> LLTokenizer:
     """Return the tokenizer of a transformers one, as `llguidance.hf.from_tokenizer`. Raises as `LLTokenizer` does."""
-    return LLTokenizer.from_vocabulary(
-        Vocabulary.from_transformers(hf_tokenizer, size=n_vocab, eos=eos_token)
-    )
+    return LLTokenizer.from_vocabulary(Vocabulary.from_transformers(hf_tokenizer, size=n_vocab, eos=eos_token))
 
 
 def _vocabulary_of(tokenizer: Any, size: int | None, eos: int | Sequence[int] | None) -> Vocabulary:
@@ -242,19 +235,41 @@ def _asked(grammar: str) -> _Asked:
     if found.get("max_tokens") is not None:
         raise ConstraintError("max_tokens of a grammar is not kept: limit the tokens of the request")
     entry = {key: value for key, value in given[0].items() if value is not None}
-    options = entry.pop("x-guidance", None)
+    given_options = entry.pop("x-guidance", None)
     entry.pop("name", None)
     if len(entry) != 1 or not entry.keys() <= _SOURCES.keys():
         raise ConstraintError(f"a grammar has one of {', '.join(_SOURCES)}, not {', '.join(entry) or 'nothing'}")
     ((name, source),) = entry.items()
-    if name == "json_schema" and not isinstance(source, str):  # written by somebody else
-        options = {**(source.get("x-guidance") or {} if isinstance(source, dict) else {}), **(options or {})}
-        source = json.dumps(source)
+    if given_options is not None and name != "json_schema":
+        raise ConstraintError(f"x-guidance is for json_schema, and this grammar has {name}: leave it out")
+    options = _options(given_options, "x-guidance")
+    if name == "json_schema":
+        options = {**_own_options(source), **options}
+        source = source if isinstance(source, str) else json.dumps(source)
     if not isinstance(source, str):
         raise ConstraintError(f"{name} of a grammar is a text, not {json.dumps(source)[:40]}")
     if name == "regex":
         _check_sets(source)
-    return _Asked(_SOURCES[name], source, name == "json_schema" and not _whitespace(options or {}))
+    return _Asked(_SOURCES[name], source, name == "json_schema" and not _whitespace(options))
+
+
+def _options(given: Any, name: str) -> dict[str, Any]:
+    """Return options of JSON as an object, none for None. Raises ConstraintError for anything else."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConstraintError(f"{name} must be an object of options, not {str(given)[:40]}")
+    return dict(given)
+
+
+def _own_options(schema: Any) -> dict[str, Any]:
+    """Return the options that a schema, or the text of one, has itself. Raises ConstraintError."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError:
+            return {}  # the compiler says where it is malformed
+    return _options(schema.get("x-guidance"), "x-guidance") if isinstance(schema, dict) else {}
 
 
 def _exact(number: str) -> float:
@@ -272,7 +287,10 @@ def _whitespace(options: Mapping[str, Any]) -> bool:
             raise ConstraintError(f"x-guidance has no option {name!r}: there are {', '.join(_JSON_DEFAULTS)}")
         if name != "whitespace_flexible" and value not in (None, _JSON_DEFAULTS[name]):
             raise ConstraintError(f'x-guidance: "{name}": {json.dumps(value)} is not supported: leave it out')
-    return options.get("whitespace_flexible") is not False
+    flexible = options.get("whitespace_flexible")
+    if not isinstance(flexible, bool | None):
+        raise ConstraintError(f'x-guidance: "whitespace_flexible" must be true or false, not {str(flexible)[:40]}')
+    return flexible is not False
 
 
 def _check_sets(pattern: str) -> None:
@@ -341,15 +359,19 @@ class LLMatcher(_Refusing):
 
         Options of JSON come from defaults, then the schema's "x-guidance", then overrides. Of them
         "whitespace_flexible" may be False, for JSON without spaces and line breaks; others only have their usual
-        values. Raises ValueError for a text that is no JSON.
+        values. Raises ValueError for a text that is no JSON, and for options that are no object.
         """
         source = schema if isinstance(schema, str) else json.dumps(schema)
         try:
             found = json.loads(source)
         except RecursionError:
             raise ValueError("the schema is nested too deeply to be read: make it flatter") from None
-        own = found.get("x-guidance") if isinstance(found, dict) else None
-        return _one("json_schema", source, **{"x-guidance": {**(defaults or {}), **(own or {}), **(overrides or {})}})
+        options = {
+            **_options(defaults, "defaults"),
+            **_own_options(found if isinstance(found, dict) else None),
+            **_options(overrides, "overrides"),
+        }
+        return _one("json_schema", source, **{"x-guidance": options})
 
     @staticmethod
     def grammar_from_regex(regex: str) -> str:

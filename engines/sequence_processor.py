@@ -47,10 +47,14 @@ class SequenceProcessor:
     def __call__(self, input_ids: Any, logits: Any) -> Any:
         """Return logits (V',) or (1, V') with -inf at every token that may not follow input_ids (L,), or (1, L).
 
-        Both are numpy's or torch's; logits stay as they are. Raises ValueError for tokens that do not continue those
-        of the last call, or are not allowed, and for logits narrower than the vocabulary.
+        Both are numpy's or torch's; logits stay as they are. Raises ValueError for more than one row, for tokens that
+        do not continue those of the last call, or are not allowed, and for logits narrower than the vocabulary.
         """
-        ids = np.asarray(input_ids.cpu() if hasattr(input_ids, "cpu") else input_ids, np.int64).reshape(-1)
+        ids = np.asarray(input_ids.cpu() if hasattr(input_ids, "cpu") else input_ids, np.int64)
+        for name, shape in (("tokens", ids.shape), ("logits", logits.shape)):
+            if len(shape) not in (1, 2) or (len(shape) == 2 and shape[0] != 1):
+                raise ValueError(f"{name} {tuple(shape)} must be one row: a batch takes one processor a sequence")
+        ids = ids.reshape(-1)
         known = ids if self._ids is None else self._ids
         if ids.size < known.size or not np.array_equal(ids[: known.size], known):
             raise ValueError(f"{ids.size} tokens do not continue the {known.size} of the last call: {_RESET}")

@@ -6,6 +6,7 @@ What XGrammar does otherwise is refused by name: schemas mean what they say (no 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,22 @@ from ..vocabulary.vocabulary import Vocabulary
 from .bitmask import allocate, apply
 from .constraints import EngineConstraints
 from .options import EngineOptions
+from .refusing import Refusing
+
+_TEXT = "encode the text, and take its tokens"
+_NOT_OFFERED = {
+    "accept_string": _TEXT,
+    "batch_accept_string": _TEXT,
+    "get_captures": "nothing is captured: read the text that was written",
+    "temperature": "constraints set no temperature: leave it to the request",
+    "batch_fill_temperature": "constraints set no temperature: leave it to the request",
+    "traverse_draft_tree": "follow each branch with accept_token, and take it back with rollback",
+    "max_rollback_tokens": "any number of tokens can be taken back: leave it out",
+}
+
+
+class _Refusing(Refusing):
+    _package, _not_offered = "XGrammar", _NOT_OFFERED
 
 
 class TokenizerInfo:
@@ -37,10 +54,10 @@ class TokenizerInfo:
 
         vocab_size: the width of logits. stop_token_ids: the tokens that end a text, in place of the tokenizer's own.
 
-        Raises ConstraintError for a tokenizer whose tokens have no exact bytes, and for ids that it does not have.
+        Raises ConstraintError for a tokenizer whose tokens have no exact bytes, for ids that it does not have, and for
+        no ids.
         """
-        stops = [stop_token_ids] if isinstance(stop_token_ids, int) else list(stop_token_ids or ())
-        return cls(Vocabulary.from_transformers(tokenizer, size=vocab_size, eos=stops or None))
+        return cls(Vocabulary.from_transformers(tokenizer, size=vocab_size, eos=stop_token_ids))
 
     @property
     def vocab_size(self) -> int:
@@ -93,7 +110,10 @@ class GrammarCompiler:
         return CompiledGrammar(self._flexible.compile("json", "true"), self.tokenizer_info)
 
     def compile_regex(self, regex: str) -> CompiledGrammar:
-        """Return the constraint of a pattern, of the whole text, in the syntax and meaning of Python's `re`."""
+        r"""Return the constraint of a pattern, of the whole text, in the syntax of Python's `re`.
+
+        `\d`, `\w` and `\s` are ASCII; a pattern that begins with (?u) asks for Unicode.
+        """
         return CompiledGrammar(self._flexible.compile("regex", regex), self.tokenizer_info)
 
     def compile_grammar(self, grammar: str) -> CompiledGrammar:
@@ -106,7 +126,7 @@ class GrammarCompiler:
         return CompiledGrammar(self._flexible.compile("structural_tag", source), self.tokenizer_info)
 
 
-class GrammarMatcher:
+class GrammarMatcher(_Refusing):
     """One sequence that is being written. Any number of tokens can be taken back, whatever max_rollback_tokens says.
 
     Raises ConstraintError for other stop tokens than the tokenizer's.
@@ -120,14 +140,19 @@ class GrammarMatcher:
         max_rollback_tokens: int = -1,
     ) -> None:
         own = compiled_grammar.tokenizer_info.stop_token_ids
-        given = [override_stop_tokens] if isinstance(override_stop_tokens, int) else list(override_stop_tokens or own)
+        asked = own if override_stop_tokens is None else override_stop_tokens
+        given = [asked] if isinstance(asked, int) else list(asked)
         if set(given) != set(own):
             raise ConstraintError(f"must be {own}, as of the tokenizer", argument="override_stop_tokens")
         self._matcher = Matcher(compiled_grammar.table, compiled_grammar.tokenizer_info.vocabulary)
 
     def accept_token(self, token_id: int) -> bool:
-        """Take a token and return True; False, with nothing changed, where it is not allowed or the end was taken."""
-        return not self._matcher.is_terminated and self._matcher.advance(token_id)
+        """Take a token and return True; False, with nothing changed, where it is not allowed or the end was taken.
+
+        An id that is none of the vocabulary's is not allowed.
+        """
+        known = 0 <= token_id < self._matcher.table.vocab_size
+        return known and not self._matcher.is_terminated and self._matcher.advance(token_id)
 
     def fill_next_token_bitmask(self, bitmask: Tensor, index: int = 0) -> bool:
         """Write what is allowed next into a row of bitmasks; return True, that it must be applied."""
@@ -165,7 +190,7 @@ class GrammarMatcher:
         self._matcher.fill_bitmask(bitmask, row)
 
 
-class BatchGrammarMatcher:
+class BatchGrammarMatcher(_Refusing):
     """Fills the rows of a batch. max_threads: threads that share them, see `fill_bitmasks`; "auto" is one."""
 
     def __init__(self, max_threads: int | str = "auto") -> None:
@@ -177,14 +202,38 @@ class BatchGrammarMatcher:
         """Write what each matcher allows next into its row: row i of matcher i, or that of `indices`."""
         fill_bitmasks(matchers, bitmask, indices, threads=self._threads)
 
-    def batch_accept_token(self, matchers: Sequence[GrammarMatcher], tokens: Sequence[int]) -> list[bool]:
-        """Have each matcher take its token; return what `accept_token` does. Raises ValueError for other numbers."""
-        return [matcher.accept_token(token) for matcher, token in zip(matchers, tokens, strict=True)]
+    @staticmethod
+    def batch_accept_token(matchers: Sequence[GrammarMatcher], tokens: Sequence[int]) -> list[bool]:
+        """Have each matcher take its token; return what `accept_token` does.
 
-    def batch_rollback(self, matchers: Sequence[GrammarMatcher], num_tokens: Sequence[int]) -> None:
-        """Take back the last tokens of each matcher. Raises ValueError if there are not as many."""
-        for matcher, count in zip(matchers, num_tokens, strict=True):
+        Raises ValueError, with nothing changed, unless there are as many tokens as matchers.
+        """
+        return [matcher.accept_token(token) for matcher, token in zip(matchers, _each(tokens, matchers), strict=True)]
+
+    @staticmethod
+    def batch_rollback(matchers: Sequence[GrammarMatcher], num_tokens: int | Sequence[int] = 1) -> None:
+        """Take back the last tokens of each matcher: as many of all, or of each its number.
+
+        Raises ValueError, with nothing changed, for a matcher that has not taken as many, and unless there are as many
+        numbers as matchers.
+        """
+        counts = _each([num_tokens] * len(matchers) if isinstance(num_tokens, int) else num_tokens, matchers)
+        left: dict[int, int] = {}
+        for i, (matcher, count) in enumerate(zip(matchers, counts, strict=True)):
+            has = left.get(id(matcher), matcher._matcher.num_tokens)
+            if not 0 <= count <= has:
+                raise ValueError(f"matcher {i} cannot take back {count} tokens: {has} have been taken")
+            left[id(matcher)] = has - count
+        for matcher, count in zip(matchers, counts, strict=True):
             matcher.rollback(count)
+
+
+def _each(given: Sequence[int], matchers: Sequence[GrammarMatcher]) -> list[int]:
+    """Return integers, one for each matcher. Raises ValueError for another number of them, TypeError for others."""
+    found = [operator.index(each) for each in given]
+    if len(found) != len(matchers):
+        raise ValueError(f"there are {len(found)} numbers for {len(matchers)} matchers")
+    return found
 
 
 def allocate_token_bitmask(batch_size: int, vocab_size: int) -> Tensor:

@@ -218,16 +218,18 @@ class Vocabulary:
         """V, the width of the logits: ids are 0 .. V - 1."""
         return len(self.tokens)
 
-    def with_ends(self, ends: Iterable[int]) -> Vocabulary:
+    def with_ends(self, ends: EndTokens | None) -> Vocabulary:
         """Return this vocabulary with further ends behind its own, such as those of a model's generation config.
 
-        Of `ends`, ids that spell a part of texts are left out, as texts need them, and so are those beyond V. Tokens
-        that were added to the tokenizer whole, see `special_ids`, are taken, and have no bytes any more.
+        ends: an id, a list of them, or None for none, as `model.generation_config.eos_token_id` has them. Ids that
+        spell a part of texts are left out, as texts need them. Tokens that were added to the tokenizer whole, see
+        `special_ids`, are taken, and have no bytes any more. Raises ConstraintError for ids out of range.
         """
         whole = frozenset(self.special_ids.values())
+        nothing = isinstance(ends, list | tuple) and not ends
         added = [
-            end for end in dict.fromkeys(ends)
-            if 0 <= end < self.size and end not in self.ends and (not self.tokens[end] or end in whole)
+            end for end in (() if nothing else checked_ends(ends, self.size, "ends"))
+            if end not in self.ends and (not self.tokens[end] or end in whole)
         ]  # fmt: skip
         if not added:
             return self

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
-from ...errors import ConstraintError, MaskwrightError
+from ...errors import ConstraintError, MissingDependencyError
 from ..versions import check_version
 
 NAME = "maskwright"
 _VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"  # that of engines/options.py, which is only imported where it is set
+_log = logging.getLogger(__name__)
 
 
 def register() -> None:
     """Give SGLang the name of the backend, and have its beam search keep to catalogues; every process calls it.
 
-    Raises SystemExit where the operator named catalogues and they could not be kept to: other errors of a plugin
-    SGLang only logs, and would then answer with anything.
+    Raises SystemExit for options that are wrong, and for a release that was not tested where the operator named
+    catalogues: other errors of a plugin SGLang only logs, and would then answer with anything. Where none are named,
+    such a release is logged, and requests cannot name catalogues.
     """
     from sglang.srt.arg_groups.choices import GRAMMAR_BACKEND_CHOICES, add_grammar_backend_choices
     from sglang.srt.constrained.base_grammar_backend import register_grammar_backend
@@ -24,11 +27,19 @@ def register() -> None:
     if NAME not in GRAMMAR_BACKEND_CHOICES:
         add_grammar_backend_choices([NAME])
     register_grammar_backend(NAME, make_backend)
+    named = False
     try:
-        _hook_beam_search()
-    except MaskwrightError as error:
         if os.environ.get(_VARIABLE, "").strip():
+            from ..options import options_of
+
+            named = bool(options_of().catalogues)
+        _hook_beam_search()
+    except ConstraintError as error:
+        raise SystemExit(f"maskwright: {error}") from error
+    except MissingDependencyError as error:
+        if named:
             raise SystemExit(f"maskwright: {error}") from error
+        _log.warning("requests cannot name catalogues: %s", error)
 
 
 def _hook_beam_search() -> None:

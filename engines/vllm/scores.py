@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import math
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -54,11 +56,14 @@ def _asked_for(given: Any, asked: list[int]) -> Sequence[float]:
     return values
 
 
-def server_scores(url: str, model: str, *, headers: Mapping[str, str] | None = None, connections: int = 64) -> Scores:
+def server_scores(
+    url: str, model: str, *, headers: Mapping[str, str] | None = None, connections: int = 64, timeout: float = 600.0
+) -> Scores:
     """Return what asks a vLLM server by its completions, one HTTP request a text.
 
     url: where the server is, as "http://localhost:8000". model: the name that it serves. headers: of each request,
-    such as one with a key. connections: how many requests run at once.
+    such as one with a key. connections: how many requests run at once. timeout: seconds for which a server may
+    be silent.
 
     Calls raise ConnectionError where there is no answer, or one without what was asked for.
     """
@@ -72,16 +77,19 @@ def server_scores(url: str, model: str, *, headers: Mapping[str, str] | None = N
         }  # fmt: skip
         request = urllib.request.Request(address, json.dumps(body).encode(), known)
         try:
-            with urllib.request.urlopen(request) as answer:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
                 (given,) = json.load(answer)["choices"][0]["logprobs"]["top_logprobs"]
+            found = {name: float(value) for name, value in given.items()}
         except urllib.error.HTTPError as error:
-            raise ConnectionError(f"{address} answered {error.code}: {error.read()[:400].decode()}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConnectionError(f"{address} gave no log-probabilities: {error}") from error
-        values = [given.get(f"token_id:{token}", _LEAST) for token in tokens]
-        if min(values) <= _LEAST:
-            lost = tokens[values.index(min(values))]
-            raise ConnectionError(f"{address} gave no log-probability of token {lost}, which it was asked for")
+            raise ConnectionError(f"{address} answered {error.code}: {_text_of(error)}") from None
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConnectionError(f"{address} gave no log-probabilities: {error!r}") from error
+        values = []
+        for token in tokens:
+            value = found.get(f"token_id:{token}")
+            if value is None:
+                raise ConnectionError(f"{address} gave no log-probability of token {token}, which it was asked for")
+            values.append(value if value > _LEAST else -math.inf)
         return values
 
     def scores(texts: list[list[int]], tokens: list[list[int]]) -> list[Sequence[float]]:
@@ -89,3 +97,11 @@ def server_scores(url: str, model: str, *, headers: Mapping[str, str] | None = N
             return list(pool.map(ask, texts, tokens))
 
     return scores
+
+
+def _text_of(error: urllib.error.HTTPError) -> str:
+    """Return how the body of an answer begins, as far as it can be read."""
+    try:
+        return error.read(400).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return "its body cannot be read"

@@ -20,6 +20,7 @@ from ...errors import ArenaError, BudgetError, ConstraintError, VocabularyMismat
 from ...lazy.lazy_table import Compiled
 from ...table.several_ends import one_or_all
 from ...table.states import NestedState
+from ...vocabulary.end_tokens import EndTokens, checked_ends
 from .. import torch_ops
 from ..arena.arena import Arena, Handle, check_held
 from ..decode.jump import take_forced
@@ -31,6 +32,7 @@ from ..device.torch import drawing
 from ..host.draw import Filters
 from ..host.matcher import Matcher, Spelling
 from .reader import TransformersReader
+from .texts import size_of
 
 Finished = Literal["stop", "length", "cancelled", "no distribution", "budget"]
 
@@ -103,7 +105,7 @@ class Engine:
         *,
         rows: int = 8,
         vocabulary: Spelling | None = None,
-        eos: int | Sequence[int] | None = None,
+        eos: EndTokens | None = None,
         chunk: int = 512,
     ) -> None:
         for name, value in (("rows", rows), ("chunk", chunk)):
@@ -114,7 +116,7 @@ class Engine:
         self.reader = TransformersReader(model)
         self.arena, self.vocabulary, self.chunk = arena, vocabulary, chunk
         self.device = model.device
-        given = () if eos is None else tuple(eos) if isinstance(eos, Sequence) else (int(eos),)
+        given = checked_ends(eos, size_of(model) if arena is None else arena.table.vocab_size)
         self.ends = given if arena is None else arena.table.ends
         if arena is not None and given not in ((), self.ends):
             raise ValueError(f"eos={eos}, but sequences in this arena end by {one_or_all(self.ends)}: leave it out")

@@ -90,6 +90,15 @@ def test_a_model_that_cannot_write_a_catalogue_is_refused(catalogues):
         assert said in str(error.value)
 
 
+def test_each_end_of_a_catalogue_is_an_end_of_the_model(tmp_path):
+    mw.compile_sequences([[3], [3, 4, 5]], vocab_size=16, eos=[1, 9]).save(tmp_path / "two")
+    named = json.dumps({"catalogues": {"two": str(tmp_path / "two")}})
+    catalogues = Catalogues(options_of({"MASKWRIGHT_ENGINE_OPTIONS": named}))
+    catalogues.check(16, {1: "eos", 9: "another"})
+    with pytest.raises(mw.ConstraintError, match="'two' ends with token 9 too, which ends no answer of this model"):
+        catalogues.check(16, {1: "eos", 8: "another"})
+
+
 def test_files_that_are_something_else_are_refused_by_their_name(tmp_path, monkeypatch):
     vocab = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
     mw.compile_regex("a+", vocab).save(tmp_path / "text")

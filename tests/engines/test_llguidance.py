@@ -174,6 +174,11 @@ def test_what_must_follow_is_found(tokenizer):
         ('{"grammars": [{"regex": 3}]}', "is a text, not 3"),
         ('{"grammars": [{"json_schema": {"multipleOf": 0.10000000000000000001}}]}', "not exact as a float"),
         ('{"grammars": [{"json_schema": {"x-guidance": {"lenient": true}}}]}', '"lenient": true is not supported'),
+        ('{"grammars": [{"json_schema": {"x-guidance": [1]}}]}', "x-guidance must be an object of options, not [1]"),
+        ('{"grammars": [{"json_schema": "{}", "x-guidance": 0}]}', "x-guidance must be an object of options, not 0"),
+        ('{"grammars": [{"json_schema": "{\\"x-guidance\\": {\\"lenient\\": true}}"}]}', '"lenient": true is not'),
+        ('{"grammars": [{"regex": "a", "x-guidance": {}}]}', "for json_schema, and this grammar has regex"),
+        (ours.LLMatcher.grammar_from_json_schema("{}", {"whitespace_flexible": 0}), "must be true or false, not 0"),
         (ours.LLMatcher.grammar_from_json_schema({"type": "strin"}), "/type: "),
         (ours.LLMatcher.grammar_from_json_schema("{}", {"item_separator": ", "}), '"item_separator": ", "'),
         (ours.LLMatcher.grammar_from_json_schema("{}", {"spaces": 1}), "has no option 'spaces'"),
@@ -196,6 +201,22 @@ def test_a_grammar_that_cannot_be_kept_is_an_error_of_the_matcher(tokenizer, gra
     assert ours.LLMatcher.validate_grammar_with_warnings(grammar)[0] is True
 
 
+def test_options_of_json_are_read_in_schemas_and_in_texts_of_them(tokenizer):
+    compact, loose = ({"x-guidance": {"whitespace_flexible": flexible}} for flexible in (False, True))
+    schema = {"const": [1, 2]} | compact
+    for given in (schema, json.dumps(schema)):
+        for beside, spaced in (({}, False), ({"x-guidance": {}}, False), (compact, False), (loose, True)):
+            text = json.dumps({"grammars": [{"json_schema": given} | beside]})
+            matcher = ours.LLMatcher(tokenizer, text)
+            assert not matcher.is_error()
+            tokens = tokenizer.tokenize_bytes(b"[1, 2]")
+            assert (matcher.validate_tokens(tokens) == len(tokens)) is spaced
+    for given in (schema, json.dumps(schema)):
+        for overrides, spaced in ((None, False), (loose["x-guidance"], True)):
+            made = ours.LLMatcher.grammar_from_json_schema(given, loose["x-guidance"], overrides)
+            assert (ours.LLMatcher(tokenizer, made).validate_tokens(tokens) == len(tokens)) is spaced
+
+
 def test_grammars_of_every_format_are_taken(tokenizer):
     for format_, source, text in (
         ("regex", "[^]b][]a\\[]&&", b"a]&&"),
@@ -216,6 +237,11 @@ def test_grammars_of_every_format_are_taken(tokenizer):
         ours.LLMatcher.grammar_from_json_schema("[")
     with pytest.raises(ValueError, match="nested too deeply"):
         ours.grammar_from("json", "[" * 100_000)
+    with pytest.raises(ValueError, match="x-guidance must be an object"):
+        ours.LLMatcher.grammar_from_json_schema('{"x-guidance": [1]}')
+    for name in ("defaults", "overrides"):
+        with pytest.raises(ValueError, match=f"{name} must be an object"):
+            ours.LLMatcher.grammar_from_json_schema("{}", **{name: [1]})
     assert ours.LLMatcher.validate_grammar_with_warnings("start: /a/") == (False, [])
 
 

@@ -58,5 +58,14 @@ def test_another_sequence_without_reset_and_constraints_without_an_end_are_refus
         processor(np.array([*PROMPT, 0]), logits)
     with pytest.raises(ValueError, match="3 logits for a vocabulary"):
         processor(np.array(PROMPT), logits[:3])
+    for ids, given, what in (
+        ([PROMPT, PROMPT], logits, r"tokens \(2, 3\)"),
+        ([PROMPT], logits[None].repeat(2, 0), r"logits \(2, "),
+        (70, logits, r"tokens \(\)"),
+        ([PROMPT], logits[None, None], r"logits \(1, 1, "),
+    ):
+        with pytest.raises(ValueError, match=what + ".* must be one row: a batch takes one processor a sequence"):
+            processor(np.array(ids), given)
+    processor(np.array([PROMPT]), logits[None])  # as before
     with pytest.raises(mw.ConstraintError, match="no token that ends a sequence"):
         SequenceProcessor(mw.compile_sids([[1, 2]], vocab_size=4))

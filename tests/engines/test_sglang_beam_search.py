@@ -291,7 +291,7 @@ def test_the_scheduler_stops_where_a_catalogue_is_not_the_models(options):
         beams.place(None, scheduler)
 
 
-def test_hooks_are_put_in_place_where_catalogues_are_named_and_another_release_stops_it(monkeypatch, options):
+def test_hooks_are_put_in_place_where_catalogues_are_named_and_another_release_stops_it(monkeypatch, options, caplog):
     made = fakes.sglang(monkeypatch)
     monkeypatch.delenv("MASKWRIGHT_ENGINE_OPTIONS", raising=False)
     plugin.register()
@@ -305,9 +305,12 @@ def test_hooks_are_put_in_place_where_catalogues_are_named_and_another_release_s
     made = fakes.sglang(monkeypatch, "0.5.24")
     with pytest.raises(SystemExit, match=r"maskwright was tested with SGLang 0\.5\.23, and this is 0\.5\.24"):
         plugin.register()
-    monkeypatch.delenv("MASKWRIGHT_ENGINE_OPTIONS")
-    plugin.register()
-    assert not made.hooks
+    for without in ("", '{"whitespace": "compact", "catalogues": {}}'):
+        monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", without)
+        caplog.clear()
+        plugin.register()
+        assert not made.hooks
+        assert "requests cannot name catalogues: maskwright was tested with SGLang 0.5.23" in caplog.text
     fakes.sglang(monkeypatch)
     monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", '{"catalogs": {}}')
     with pytest.raises(SystemExit, match="has no option 'catalogs'"):

@@ -83,7 +83,7 @@ def test_drafts_are_cut_where_they_are_not_allowed_and_padding_is_none(backend):
 def test_a_stop_token_that_is_text_is_refused_by_name(backend):
     engine, vocab = backend
     (a,) = vocab.encode(b"a")
-    with pytest.raises(mw.ConstraintError, match=f"token {a}, b'a', ends an answer and is text"):
+    with pytest.raises(mw.ConstraintError, match=f"token {a}, b'a', ends an answer and is text .* stop_token_ids"):
         engine.compile_grammar(fakes.Options.REGEX, "[ab]{3}", {vocab.eos, a})
 
 
@@ -191,7 +191,7 @@ def test_all_ends_of_the_models_generation_config_end_an_answer(monkeypatch):
     assert grammar.is_terminated()
     made = fakes.vllm(monkeypatch, plugins=["maskwright"])
     plugin.register()  # as in another process
-    with pytest.raises(mw.ConstraintError, match=r"token 50, .* ends an answer and is text"):
+    with pytest.raises(mw.ConstraintError, match=r"token 50, .* out of eos_token_id of the model's generation config"):
         made.Manager(config(tokenizer=tokenizer_zoo.byte_level_bpe()[0], ends=[0, 50]))
 
 
@@ -213,6 +213,22 @@ def test_options_say_how_constraints_are_compiled():
     assert matcher.accepts(vocab.encode("[1,1]"))
     assert not matcher.accepts(vocab.encode("[1, 1]"))
     assert options_of({}) == EngineOptions()
+
+
+def test_what_an_operator_allows_to_stay_unenforced_is_logged_once_a_constraint(caplog):
+    constraints = EngineConstraints(vocabulary(), EngineOptions(allow=("uniqueItems",)))
+    told = "a constraint (json) is not enforced in full: /{}uniqueItems is not enforced: "
+    for source, at in (
+        ('{"type": "array", "uniqueItems": true}', ""),
+        ('{"type": "array", "uniqueItems": true}', None),
+        ('{"type": "array"}', None),
+        ('{"properties": {"a": {"type": "array", "uniqueItems": true}}}', "properties/a/"),
+    ):
+        caplog.clear()
+        constraints.compile("json", source)
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == (at is not None)
+        assert all(each.startswith(told.format(at)) for each in said)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 import types
 from collections.abc import Iterator
 
@@ -149,9 +150,21 @@ class Completions(http.server.BaseHTTPRequestHandler):
         assert (body["max_tokens"], body["logprobs"]) == (1, len(body["logprob_token_ids"]))
         (found,) = scores([body["prompt"]], [body["logprob_token_ids"]])
         named = {f"token_id:{token}": value for token, value in zip(body["logprob_token_ids"], found, strict=True)}
-        named |= {"token_id:0": -9999.0} if 13 in body["prompt"] else {}
-        logprobs = {"top_logprobs": [named]} if 14 not in body["prompt"] else None
-        self.answer(200, {"choices": [{"logprobs": logprobs}]})
+        asked_for = body["prompt"][0]
+        if asked_for == 13:
+            named["token_id:0"] = -9999.0
+        elif asked_for == 14:
+            del named["token_id:0"]
+        elif asked_for == 19:  # another protocol's answer
+            self.wfile.write(b"220 ready\r\n\r\n")
+            return
+        elif asked_for == 20:
+            time.sleep(0.6)
+        odd = {
+            15: {"choices": [{"logprobs": None}]}, 16: {"choices": [{"logprobs": {"top_logprobs": [None]}}]},
+            17: {"choices": []}, 18: {"choices": [{"logprobs": {"top_logprobs": [dict.fromkeys(named)]}}]},
+        }  # fmt: skip
+        self.answer(200, odd.get(asked_for, {"choices": [{"logprobs": {"top_logprobs": [named]}}]}))
 
     def answer(self, code: int, body: dict) -> None:
         text = json.dumps(body).encode()
@@ -181,9 +194,14 @@ def test_a_server_is_asked_over_http_and_its_failures_are_told(server):
     assert torch.equal(found.tokens[1], by_itself(dev, PROMPTS[1], 6, max_length=3).tokens[0])
     with pytest.raises(ConnectionError, match="answered 404"):
         server_scores(server, "other")([[1]], [[2]])
+    (values,) = asked([[13]], [[0, 2]])
+    assert values == [-np.inf, scores([[13]], [[2]])[0][0]]
     with pytest.raises(ConnectionError, match="no log-probability of token 0"):
-        asked([[13]], [[0, 2]])
-    with pytest.raises(ConnectionError, match="gave no log-probabilities"):
-        asked([[14]], [[2]])
+        asked([[14]], [[0, 2]])
+    for wrong in (15, 16, 17, 18, 19):
+        with pytest.raises(ConnectionError, match="gave no log-probabilities"):
+            asked([[wrong]], [[2]])
+    with pytest.raises(ConnectionError, match="timed out"):
+        server_scores(server, "tiny", headers={"X-Key": "k"}, timeout=0.1)([[20]], [[2]])
     with pytest.raises(ConnectionError, match="gave no log-probabilities"):
         server_scores("http://127.0.0.1:9", "tiny")([[1]], [[2]])

@@ -61,8 +61,44 @@ def test_text_that_must_follow_is_found_and_what_is_not_supported_is_refused(com
         compiler.compile_json_schema("{}", strict_mode=True)
     with pytest.raises(mw.ConstraintError, match="eos must be token ids from 0 to 609, not 700"):
         xgr.TokenizerInfo.from_huggingface(tokenizer_zoo.byte_level_bpe()[0], vocab_size=610, stop_token_ids=[0, 700])
+    with pytest.raises(mw.ConstraintError, match="eos is an empty list"):
+        xgr.TokenizerInfo.from_huggingface(tokenizer_zoo.byte_level_bpe()[0], vocab_size=610, stop_token_ids=[])
     with pytest.raises(mw.RegexError):
         compiler.compile_regex("(a")
+    with pytest.raises(AttributeError, match=r"GrammarMatcher\.accept_string of XGrammar is not offered: encode the"):
+        matcher.accept_string("{")
+    with pytest.raises(AttributeError, match=r"BatchGrammarMatcher\.batch_accept_string of XGrammar"):
+        xgr.BatchGrammarMatcher().batch_accept_string([matcher], ["{"])
+    with pytest.raises(AttributeError, match="no attribute 'spelt_wrong'"):
+        matcher.spelt_wrong()
+
+
+def test_a_batch_that_is_refused_has_moved_no_matcher(compiler):
+    (a,) = compiler.tokenizer_info.vocabulary.encode(b"a")
+    matchers = [xgr.GrammarMatcher(compiler.compile_regex("a{9}")) for _ in range(2)]
+    taken = lambda: [matcher._matcher.num_tokens for matcher in matchers]  # noqa: E731
+    assert xgr.BatchGrammarMatcher.batch_accept_token(matchers, [a, a]) == [True, True]
+    for tokens in ([a], [a, a, a]):
+        with pytest.raises(ValueError, match=f"{len(tokens)} numbers for 2 matchers"):
+            xgr.BatchGrammarMatcher.batch_accept_token(matchers, tokens)
+    with pytest.raises(TypeError):
+        xgr.BatchGrammarMatcher.batch_accept_token(matchers, [a, "a"])
+    assert [matchers[0].accept_token(token) for token in (-1, 610)] == [False, False]
+    assert taken() == [1, 1]
+    for counts, said in (
+        ([1], "1 numbers for 2"), ([1, 2], "matcher 1 cannot take back 2 tokens: 1 have"), ([1, -1], "take back -1"),
+        (2, "matcher 0 cannot take back 2"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            xgr.BatchGrammarMatcher.batch_rollback(matchers, counts)
+    with pytest.raises(ValueError, match="matcher 1 cannot take back 1 tokens: 0 have"):
+        xgr.BatchGrammarMatcher.batch_rollback(matchers[:1] * 2, [1, 1])
+    assert taken() == [1, 1]
+    xgr.BatchGrammarMatcher.batch_rollback(matchers)
+    assert taken() == [0, 0]
+    xgr.BatchGrammarMatcher().batch_accept_token(matchers, [a, a])
+    xgr.BatchGrammarMatcher().batch_rollback(matchers, [0, 1])
+    assert taken() == [1, 0]
 
 
 def test_each_of_several_stop_tokens_ends_a_text():
@@ -106,3 +142,5 @@ def test_rows_of_a_batch_are_taken_back_and_masked_by_their_numbers(compiler):
         xgr.apply_token_bitmask_inplace(plain, bitmask[:2])
     with pytest.raises(mw.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
         xgr.GrammarMatcher(compiled, override_stop_tokens=5)
+    with pytest.raises(mw.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
+        xgr.GrammarMatcher(compiled, override_stop_tokens=[])

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -677,6 +678,21 @@ def test_several_tokens_may_end_a_text() -> None:
     assert one == Vocabulary.from_bytes(tokens, eos=[2], special=[0])
     assert one.ends == (2,)
     assert Vocabulary.from_bytes([b"a"]).ends == ()
+
+
+def test_further_ends_are_taken_as_a_generation_config_has_them() -> None:
+    plain = Vocabulary.from_bytes([b"</s>", b"a", b"", b"<t>"], eos=0, special=[2], names={"<t>": 3})
+    for asked, ends in (
+        (None, (0,)), ([], (0,)), ((), (0,)), (0, (0,)), (2, (0, 2)), ([3, 0, 2], (0, 3, 2)), ([1, 2, 2], (0, 2)),
+        (np.array([2]), (0, 2)),
+    ):  # fmt: skip
+        made = plain.with_ends(asked)
+        assert made.ends == ends
+        assert [made.tokens[end] for end in ends] == [b""] * len(ends)
+    for wrong in (4, [2, -1], ["2"], True, {2}):
+        with pytest.raises(mw.ConstraintError, match="ends must be token ids from 0 to 3, not ") as error:
+            plain.with_ends(wrong)  # type: ignore[arg-type]
+        assert error.value.argument == "ends"
 
 
 def test_the_fingerprint_of_one_end_is_that_of_earlier_versions() -> None:

@@ -165,7 +165,7 @@ def test_log_probs_count_each_end_as_itself(kind, library):
         state, going = numpy_ops.start(pair.one, 1), True
         for t, token in enumerate(tokens[row]):
             if not going:
-                assert got[row, t] == 0 or not np.isfinite(got[row, t])
+                assert got[row, t] == 0
                 continue
             allowed = pair.allowed(bits_of(numpy_ops.bitmask(pair.one, state), size))[0]
             if not allowed[token]:

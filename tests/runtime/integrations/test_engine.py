@@ -376,6 +376,10 @@ def test_mistakes_are_named(model, vocab, tables):
         Engine(3)
     with pytest.raises(ValueError, match="eos=5"):
         Engine(model, arena, eos=5)
+    for wrong, said in ((-1, "not -1"), ([0, 10**6], "not 1000000"), ([], "empty list"), ("0", "not '0'")):
+        for into in (arena, None):
+            with pytest.raises(mw.ConstraintError, match=f"eos .*{said}"):
+                Engine(model, into, eos=wrong)
     with pytest.raises(mw.VocabularyMismatchError):
         Engine(model, arena, vocabulary=other)
     engine = Engine(model, arena)
