@@ -85,7 +85,7 @@ _limit_options = options.gathered(
     ),
     click.option(
         "--compile-processes", type=click.IntRange(min=1), default=_USUAL.compile_processes, show_default=True,
-        help="Processes that compile constraints, of which one client has half at most.",
+        help="Processes that compile constraints, of which one client has half at most, of an odd number one more.",
     ),
     options.server_whitespace,
     options.separator_pair,

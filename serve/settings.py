@@ -26,11 +26,11 @@ class Limits:
     """The most that one server does."""
 
     rows: int = 16  # sequences written at once
-    max_queue: int = 256  # sequences that wait
+    max_queue: int = 256  # sequences that wait, of which half may be of one client
     max_tokens: int = 1024  # of one answer
     max_schema_bytes: int = 1 << 18
     max_body_bytes: int = 4 << 20
-    compile_processes: int = 4  # of which one client has half at most
+    compile_processes: int = 4  # of which one client has half at most, of an odd number one more
     budget: Budget = field(default_factory=lambda: Budget(seconds=10.0))  # of one constraint
     grace_seconds: float = 30.0  # to finish answers after the server is told to stop
     stall_seconds: float = 60.0  # of one step, after which the server is not ready

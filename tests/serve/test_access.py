@@ -19,6 +19,7 @@ pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
 from maskwright.serve.settings import Access  # noqa: E402
+from maskwright.serve.watch import client_at  # noqa: E402
 from tests.serve.test_serve import loading, post, running, wait  # noqa: E402
 
 
@@ -164,6 +165,29 @@ def test_idle_connections_make_room_for_more_and_busy_ones_do_not():
             each.close()
         wait(lambda: not service.open)
         assert httpx.get(f"{service.url}/health").status_code == 200
+
+
+def test_a_connection_without_a_byte_makes_room_before_one_that_is_sending():
+    with running(access=Access(port=0, max_connections=2)) as service:
+        connections = service.server.server_state.connections
+        with connect(service) as sending, connect(service) as silent:
+            sending.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
+            wait(lambda: len(connections) == 2 and any(each.holds_bytes for each in connections))
+            assert httpx.get(f"{service.url}/ready").status_code == 200
+            assert is_cut_off(silent)
+            sending.sendall(b"\r\n")
+            assert b"200 OK" in sending.recv(100)
+
+
+@pytest.mark.parametrize(
+    ("host", "client"),
+    [
+        ("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8::1:2", "2001:db8::/64"),
+        ("2001:db8:0:1::2", "2001:db8:0:1::/64"), ("::1", "::/64"), ("fe80::1%eth0", "fe80::/64"), ("proxy", "proxy"),
+    ],
+)  # fmt: skip
+def test_a_client_is_an_address_or_a_network(host, client):
+    assert client_at((host, 1)) == client
 
 
 def test_requests_come_over_https(tmp_path):

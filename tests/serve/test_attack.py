@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
 import maskwright as mw  # noqa: E402
-from maskwright.compile.cache.compilers import whole  # noqa: E402
+from maskwright.compile.cache.compilers import Compilers, whole  # noqa: E402
 from maskwright.serve.constraints import Constraint, Function  # noqa: E402
 from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
@@ -31,7 +31,7 @@ def bomb(number):
 
 @contextlib.contextmanager
 def client_from(address, service):
-    transport = httpx.HTTPTransport(local_address=address)
+    transport = httpx.HTTPTransport(local_address=address, verify=False)  # certificates take long to load
     with httpx.Client(base_url=service.url, transport=transport, timeout=60) as client:
         yield lambda **body: client.post(
             "/v1/completions", json={"model": loading.TINY, "prompt": "x", "max_tokens": 12, **body}
@@ -147,6 +147,62 @@ def test_a_client_with_too_many_constraints_that_wait_is_told_so():
     asyncio.run(main())
 
 
+def test_the_playground_takes_turns_for_processes_with_requests():
+    async def main():
+        service, gate = gated(Limits(compile_processes=1))
+        service._loop = asyncio.get_running_loop()
+        begun = ask(service, 0)
+        await until(lambda: gate.jobs)
+        tried = asyncio.create_task(asyncio.to_thread(service.table_or_reader, Constraint("regex", "a9", "x"), "a"))
+        await until(lambda: service.turns.waiting == 1)
+        other = ask(service, 1, "b")
+        await until(lambda: service.turns.waiting == 2)
+        gate.open.set()
+        await asyncio.gather(begun, tried, other)
+        assert [job.source for job in gate.jobs] == ["a0", "a1", "a9"]
+        assert await asyncio.to_thread(service.table_or_reader, Constraint("regex", "a9", "x"), "a") is await tried
+
+    asyncio.run(main())
+
+
+def test_one_client_leaves_half_of_the_queue_to_others():
+    with running(limits=Limits(rows=1, max_queue=5), slow=0.02) as service:
+        found = []
+
+        def write(seed):
+            with client_from("127.0.0.3", service) as ask:
+                found.append(ask(max_tokens=60, seed=seed))
+
+        threads = [threading.Thread(target=write, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        wait(lambda: len(found) == 3)
+        assert (service.open, {answer.status_code for answer in found}) == (3, {429})
+        assert {answer.json()["error"]["code"] for answer in found} == {"client_queue_full"}
+        assert found[0].headers["retry-after"] == "1"
+        with client_from("127.0.0.2", service) as good:
+            assert good(max_tokens=2, n=3).status_code == 200
+            error = good(max_tokens=2, n=4).json()["error"]
+            assert error["param"] == "n"
+            assert "one client has 3 at most" in error["message"]
+        for thread in threads:
+            thread.join()
+        assert [answer.status_code for answer in found[3:]] == [200] * 3
+        wait(lambda: not service.open)
+        assert not service._held
+
+
+def test_a_server_that_can_compile_nothing_is_not_ready(monkeypatch):
+    def dead(self, job, shared=None):
+        raise mw.ProcessError("no process could be started")
+
+    monkeypatch.setattr(Compilers, "compile", dead)
+    with running() as service:
+        ready, health = (httpx.get(f"{service.url}/{name}") for name in ("ready", "health"))
+        assert (ready.status_code, health.status_code, service.warm) == (503, 503, False)
+        assert "no process could be started" in ready.json()["why"]
+
+
 def test_the_tools_of_one_request_share_one_budget():
     service, gate = gated(Limits(budget=mw.Budget(seconds=5)))
     gate.open.set()
@@ -178,7 +234,7 @@ def test_a_process_that_dies_is_replaced_and_the_request_is_told():
 
 
 def test_clients_take_turns_for_rows():
-    with running(limits=Limits(rows=1), slow=0.005) as service:
+    with running(limits=Limits(rows=1), slow=0.01) as service:
         ended = []
 
         def write(address, seed):

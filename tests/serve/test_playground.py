@@ -446,10 +446,10 @@ def test_a_full_queue_refuses_and_the_api_goes_on(service, monkeypatch):
     monkeypatch.setattr(play, "_WAITING", 0)
     original = play.Playground.step
 
-    def slow(self, asked):
+    def slow(self, asked, client):
         begun.release()
         assert held.wait(100)
-        return original(self, asked)
+        return original(self, asked, client)
 
     monkeypatch.setattr(play.Playground, "step", slow)
     with ThreadPoolExecutor(play._THREADS) as pool:

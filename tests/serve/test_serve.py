@@ -824,9 +824,16 @@ def test_forty_clients_with_all_kinds_of_constraints_get_what_they_asked_for(ser
     idle(service)
 
 
+def post_from(address, service):
+    """Ask for a long answer; the server takes each address for a client of its own."""
+    body = {"model": loading.TINY, "prompt": "a", "guided_regex": "[a-z]{60}", "max_tokens": 60}
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=address, verify=False), timeout=60) as client:
+        return client.post(f"{service.url}/v1/completions", json=body)
+
+
 def test_a_full_queue_says_when_to_come_back():
     with running(limits=Limits(rows=1, max_queue=1), slow=0.03) as one, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(post, one, prompt="a", guided_regex="[a-z]{60}", max_tokens=60) for _ in range(2)]
+        asked = [pool.submit(post_from, "127.0.0.2", one), pool.submit(post_from, "127.0.0.3", one)]
         wait(lambda: one.open == 2)
         out = post(one, prompt="a", max_tokens=3)
         assert (out.status_code, out.json()["error"]["code"]) == (503, "queue_full")

@@ -96,6 +96,25 @@ def test_a_place_given_to_one_who_leaves_at_that_moment_goes_to_the_next():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_place_passes_over_one_who_is_cancelled_before_it_comes(again):
+    async def main():
+        turns = Turns(1, 5)
+        await turns.take("a")
+        leaving, staying = (asyncio.create_task(turns.take(name)) for name in "bc")
+        await settle()
+        leaving.cancel()
+        turns.give("a")  # before the task that leaves runs
+        back = [asyncio.create_task(turns.take("b"))] if again else []
+        assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
+        for name, task in zip("cb", [staying, *back], strict=False):
+            await asyncio.wait_for(task, 1)
+            turns.give(name)
+        assert (turns.waiting, turns._free, len(turns._clients)) == (0, 1, 0)
+
+    asyncio.run(main())
+
+
 @given(st.integers(1, 5), st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=40))
 def test_no_place_is_lost_or_given_twice(places, asked):
     async def main():

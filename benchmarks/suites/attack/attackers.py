@@ -1,6 +1,6 @@
 """Clients that attack a server: `python -m benchmarks.suites.attack.attackers PORT WAY ...`.
 
-They give way to all else on the machine, as attackers have processors of their own. Once standard input ends, they stop
+They run at lower priority (`nice` 10) than all else on the machine, as attackers have processors of their own. Once standard input ends, they stop
 and write one line of JSON: what became of the requests.
 """
 
@@ -88,7 +88,10 @@ async def send_hostile(port: int, made: Iterator[tuple[str, bytes]], seen: Seen)
 
 
 async def be_slow(port: int, number: int, seen: Seen) -> None:
-    """Send a request byte by byte, or read its answer so, as often as the server lets that happen."""
+    """Send nothing, or the head or the body of a request byte by byte, as often as the server lets that happen.
+
+    number: the kind of client, modulo 3. It reads no answer.
+    """
     rng = random.Random(number)
     body = json.dumps({"model": _MODEL, "prompt": "x", "max_tokens": 900, "stream": True}).encode()
     while True:

@@ -147,6 +147,31 @@ def test_a_process_that_ends_is_replaced_and_its_job_says_so(made):
     assert len(made.pids) == 2
 
 
+def test_a_process_that_cannot_be_started_is_started_for_the_next_who_asks(vocab, monkeypatch):
+    processes, original, refused = Compilers(vocab, 1, ill), module._Process, []
+
+    def start(*given):
+        if len(refused) < 2:
+            refused.append(given)
+            raise BlockingIOError("Resource temporarily unavailable")
+        return original(*given)
+
+    processes.start()
+    try:
+        monkeypatch.setattr(module, "_Process", start)
+        with pytest.raises(mw.ProcessError, match="ended with 3"):
+            processes.compile(regex("exit"))
+        assert not processes.pids
+        with pytest.raises(mw.ProcessError, match="could be started to compile the constraint: Resource temporarily"):
+            processes.compile(regex("a|b"))
+        for source in ("a|b", "a|c"):
+            assert processes.compile(regex(source)).accepts([98])
+        assert len(processes.pids) == 1
+    finally:
+        processes.close()
+    assert not processes.pids
+
+
 def test_jobs_that_share_seconds_have_those_together(made):
     shared = allowance(mw.Budget(seconds=0.5))
     before = shared.left
