@@ -1,7 +1,7 @@
 """Clients that attack a server: `python -m benchmarks.suites.attack.attackers PORT WAY ...`.
 
-They run at lower priority (`nice` 10) than all else on the machine, as attackers have processors of their own. Once standard input ends, they stop
-and write one line of JSON: what became of the requests.
+They run at lower priority (`nice` 10) than all else on the machine, as attackers have processors of their own. Once
+standard input ends, they stop and write one line of JSON: what became of the requests.
 """
 
 from __future__ import annotations
