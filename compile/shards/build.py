@@ -72,7 +72,7 @@ def build_shards(
     asked = Plan.of(source, vocab_size, shards, sids, items, offsets)
     for path in (source, *(Path(file.path) for file in asked.files)):
         if path.resolve().is_relative_to(target.resolve()):
-            raise ConstraintError(f"{path} of the dataset lies in {folder}, where the shards are to be: choose another")
+            raise ConstraintError(f"{path} of the dataset lies in {folder}: choose another folder for the shards")
     _check_folder(target)
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):

@@ -108,8 +108,9 @@ class _Worker:
         """Kill the process, and begin none from now on. Any thread may call it."""
         with self._lock:
             self._is_over = True
-            if self._process is not None:
-                self._process.kill()
+            process = self._process  # another thread may be closing it
+        if process is not None:
+            process.kill()
 
     def close(self) -> str:
         """End the process, and say how it ended."""

@@ -39,7 +39,7 @@ class MeshCollectives:
         return total
 
     def best(self, scores: Array, places: Array, k: int, most: int) -> tuple[Array, Array]:
-        if most > jnp.iinfo(jnp.arange(0).dtype).max:
+        if most > np.iinfo(jnp.arange(0).dtype).max:
             raise ValueError(
                 f"the beams of a batch element have {most:,} continuations, which JAX cannot count in its 32-bit mode: "
                 "set jax_enable_x64, or search with fewer beams"
