@@ -56,6 +56,7 @@ from maskwright.compile.json_schema.algebra import (
     negate,
     once_each,
 )
+from maskwright.compile.json_schema.approximations import Approximations, KeywordPlace
 from maskwright.compile.json_schema.build import build, new_builder
 from maskwright.compile.json_schema.cases import Branch, either
 from maskwright.compile.json_schema.key_order import in_order
@@ -424,6 +425,7 @@ instances = st.recursive(
     max_leaves=8,
 )
 counts = st.tuples(st.integers(0, 3), st.none() | st.integers(0, 4))
+STRICT = Approximations()
 UNIQUE = [word("a"), word("b"), all_of([Types(NUMBER), OneOfValues(frozenset([Decimal(1)]))]), Types(NULL)]
 
 leaves = st.one_of(
@@ -439,7 +441,7 @@ leaves = st.one_of(
     st.just(Required(("a",))),
     counts.map(lambda c: ItemCount(*c)),
     counts.map(lambda c: MemberCount(*c, None)),
-    counts.map(lambda c: MemberCount(*c, ("", "minProperties"))),
+    counts.map(lambda c: MemberCount(*c, KeywordPlace(("", "minProperties"), STRICT))),
     st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True).map(lambda keys: Required(tuple(keys))),
     st.sampled_from([Names(word("a", "b", "x")), Names(Pattern("^x")), Names(Not(Pattern("^a"))), Names(Length(0, 1))]),
     st.lists(st.sampled_from(UNIQUE), min_size=1, max_size=4, unique=True).map(lambda left: Unique(tuple(left))),
@@ -774,7 +776,7 @@ def test_a_key_that_decided_an_alternative_is_never_repeated() -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_members_just_as_they_are_written_are_allowed_only_if_the_object_is(node: Node, members: list[Any]) -> None:
     """Whatever the order and what is repeated, nothing is allowed that a reader finds not to be in the formula."""
-    if any(type(atom) is MemberCount and atom.path is None for atom in atoms(node)):  # which count what is written
+    if any(type(atom) is MemberCount and atom.place is None for atom in atoms(node)):  # which count what is written
         members = [(key, member) for i, (key, member) in enumerate(members) if key not in dict(members[:i])]
     for any_order in (False, True):
         value, _ = made_unless_refused((node,), any_order)
