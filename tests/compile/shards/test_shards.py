@@ -325,6 +325,7 @@ def test_a_dataset_in_the_folder_of_shards_is_refused(tmp_path, in_process, fold
 
 
 INTERRUPTED = """
+import signal
 import sys
 import maskwright as mw
 from maskwright.compile.shards import local_tasks
@@ -333,6 +334,7 @@ from tests.compile.shards.test_shards import OPTIONS, VOCAB
 local_tasks._PROGRAM = local_tasks._PROGRAM.replace(
     "main()", "import os, sys, time; open(f'{sys.argv[1]}.{os.getpid()}', 'w'); time.sleep(60)"
 )
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs these tests may have had it ignored
 begun = local_tasks.subprocess.Popen
 
 class Told(begun):
