@@ -452,10 +452,10 @@ def test_a_table_that_a_device_could_not_take_is_not_there(vocab, monkeypatch):
 
 
 def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
-    limits = {"states": 688, "bases": 40, "base_targets": 400, "sites": 30, "lists": 400, "actions": 999}
+    limits = {"states": 400, "bases": 40, "base_targets": 400, "sites": 30, "lists": 400, "actions": 999}
     made = Arena(vocab, dataclasses.replace(SMALL, **limits))
     lists = [
-        mw.compile_json_schema({"type": "array", "items": items}, vocab)
+        mw.compile_json_schema({"type": "array", "items": items}, vocab, whitespace="compact")
         for items in ({"const": 2}, {"type": "string", "maxLength": 2})
     ]
     made.drop(made.add(mw.compile_regex("[a-z]{14}", vocab)))
