@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import Syntax, syntax_of
 from ..compile.json_schema.layout import Whitespace
 from ..compile.regex.lower import engine_flags
-from ..errors import ConstraintError
+from ..errors import ConstraintError, Unenforced
 from ..lazy.lazy_table import Compiled
 from .refusals import Refused
 from .requests import (
@@ -101,6 +102,16 @@ class Constraint:
         if self.kind == "calls":
             return cache.compile_structural_tag(_with_calls(call, self.most), **options)
         return cache.compile_json_schema(call, lazy=False, **options)
+
+    def named(self, unenforced: Sequence[Unenforced]) -> list[Unenforced]:
+        """Return what is not enforced, each by the field of the request that it stands in."""
+        functions = self.source if self.kind in ("call", "calls") else ()
+        params = {"": self.param, **{f"{_DOCUMENT}{each.name}": each.param for each in functions}}
+        found = []
+        for each in unenforced:
+            document, _, rest = each.pointer.partition("#") if "#" in each.pointer else ("", "#", each.pointer)
+            found.append(each._replace(pointer=f"{params[document]}#{rest}") if document in params else each)
+        return found
 
     def faults(self, cache: Cache, budget: Budget) -> list[tuple[Function, ConstraintError]]:
         """Return the functions whose parameters cannot be compiled, and why; of a constraint of another kind, none."""

@@ -471,7 +471,7 @@ class Service:
                 options = {**plan.options, "max_tokens": max_tokens, "seed": seed}
                 jobs.append(self._job(prompt, table, options, len(jobs), client))
         self.metrics.prompt_tokens.inc(sum(map(len, plan.prompts)))
-        unenforced = () if table is None else table.unenforced
+        unenforced = [] if table is None or plan.constraint is None else plan.constraint.named(table.unenforced)
         return Answer(self, jobs, plan, counted=count, client=client, left_out=left_out, unenforced=unenforced)
 
     def _job(

@@ -227,8 +227,11 @@ def test_constraints_in_the_form_of_vllm_hold(client, fields, fits):
 def test_what_is_not_enforced_is_said_in_headers(service):
     fields = {"prompt": "a", "max_tokens": 50, "guided_json": DISTINCT}
     for more, said in (
-        ({"allow": "all"}, ["/uniqueItems is not enforced: equal items may be written"]),
-        ({"allow": ["uniqueItems", "format"]}, ["/uniqueItems is not enforced: equal items may be written"]),
+        ({"allow": "all"}, ["guided_json#/uniqueItems is not enforced: equal items may be written"]),
+        (
+            {"allow": ["uniqueItems", "format"]},
+            ["guided_json#/uniqueItems is not enforced: equal items may be written"],
+        ),
         ({"allow": "all", "guided_json": CITY}, []),
     ):
         out = post(service, **(fields | more))
@@ -669,7 +672,7 @@ def test_one_tool_that_cannot_be_enforced_does_not_fail_the_others(client, servi
 
 
 @pytest.mark.parametrize("choice", ["required", "auto", {"type": "function", "function": {"name": "pick"}}])
-def test_arguments_of_tools_may_have_what_is_not_enforced_by_name(client, choice):
+def test_arguments_of_tools_may_have_what_is_not_enforced_by_name(client, service, choice):
     parameters = {"properties": {"numbers": DISTINCT}, "required": ["numbers"], "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "pick", "parameters": parameters}}]
     options = {"tools": tools, "tool_choice": choice, "max_tokens": 80}
@@ -677,6 +680,9 @@ def test_arguments_of_tools_may_have_what_is_not_enforced_by_name(client, choice
         chat(client, **options)
     assert found.value.body["pointer"] == "/properties/numbers/uniqueItems"
     assert found.value.body["param"] == "tools[0].function.parameters"
+    body = {"messages": HELLO, **options, "allow": ["uniqueItems"]}
+    (warning,) = post(service, "/v1/chat/completions", **body).headers.get_list("x-maskwright-warning")
+    assert warning.startswith("tools[0].function.parameters#/properties/numbers/uniqueItems is not enforced: ")
     for seed in range(3):
         message = chat(client, **options, seed=seed, extra_body={"allow": ["uniqueItems"]}).choices[0].message
         assert message.tool_calls or choice == "auto"
