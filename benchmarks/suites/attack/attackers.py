@@ -139,9 +139,11 @@ async def attack(port: int, ways: list[str]) -> Seen:
             print(json.dumps(seen), flush=True)
 
     await asyncio.to_thread(told)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    running = set(tasks)
+    while running:  # until Python 3.12, `wait_for` loses a cancellation that comes together with a result
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=0.2)
     return seen
 
 
