@@ -35,8 +35,8 @@ def moves(dev: HostTable, configuration: Configuration) -> dict[int, Configurati
             for token, symbol in _exits(dev, dev.exits.of_row[node]).items():
                 out[token] = _resolve(dev, stack, symbol)
         span = slice(dev.rows.edge_start[node], dev.rows.edge_start[node + 1])
-        for token, code in zip(dev.edges.token[span].tolist(), dev.edges.target[span].tolist(), strict=True):
-            out[token] = _followed(dev, stack, code)
+        codes = dict(zip(dev.edges.token[span].tolist(), dev.edges.target[span].tolist(), strict=True))
+        out.update(_all_followed(dev, stack, codes))
     else:
         token = int(dev.edges.token[dev.num_edges + node - rows])
         if token < dev.vocab_size:
@@ -44,6 +44,12 @@ def moves(dev: HostTable, configuration: Configuration) -> dict[int, Configurati
     if dev.eos is not None and not stack and dev.is_accepting(node):
         out[dev.eos] = dev.after_eos if node < rows else node, ()
     return {token: target for token, target in out.items() if target is not None}
+
+
+def _all_followed(dev: HostTable, stack: tuple[int, ...], codes: dict[int, int]) -> dict[int, Configuration | None]:
+    """Return where the code of each token leads from a stack, which is read once for each code."""
+    led = {code: _followed(dev, stack, code) for code in set(codes.values())}
+    return {token: led[code] for token, code in codes.items()}
 
 
 def _base_moves(dev: HostTable, node: int, stack: tuple[int, ...]) -> dict[int, Configuration | None]:
@@ -59,9 +65,10 @@ def _base_moves(dev: HostTable, node: int, stack: tuple[int, ...]) -> dict[int, 
     if dev.exits.of_base.size and dev.exits.of_base[base] >= 0:
         for token, symbol in _exits(dev, dev.exits.of_base[base]).items():
             out[token] = _resolve(dev, pushed, symbol)
-    for token, target in _base_edges(dev, node).items():
-        # outside only where the row's own edges say otherwise
-        out[token] = _followed(dev, pushed, target) if 0 <= target < dev.num_rows else None
+    targets, rows = _base_edges(dev, node), dev.num_rows
+    inside = {token: target for token, target in targets.items() if 0 <= target < rows}
+    out.update(dict.fromkeys(targets))  # outside only where the row's own edges say otherwise
+    out.update(_all_followed(dev, pushed, inside))
     return out
 
 

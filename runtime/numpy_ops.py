@@ -263,9 +263,13 @@ def bitmask(dev: HostTable, state: AnyState, remaining: Array | None = None) -> 
         check_remaining(state.node.size, remaining.shape, remaining.dtype.kind in "iu", remaining.dtype, True)
     bits = np.zeros((state.node.size, 32 * words), bool)
     for row, configuration in enumerate(configurations_of(dev, state)):
-        room = None if remaining is None else int(remaining[row]) - 1
-        for token, target in moves(dev, configuration).items():
-            bits[row, token] = room is None or token == dev.eos or distance(dev, target) <= min(room, UNREACHABLE - 1)
+        reached = moves(dev, configuration)
+        allowed = list(reached)
+        if remaining is not None:
+            room = min(int(remaining[row]) - 1, UNREACHABLE - 1)
+            soon = {target: distance(dev, target) <= room for target in set(reached.values())}
+            allowed = [token for token, target in reached.items() if token == dev.eos or soon[target]]
+        bits[row, allowed] = True
     return np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
 
 
