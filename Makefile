@@ -57,9 +57,10 @@ test-engines: $(ENGINES)/made kernels-ahead
 test-spark: $(SPARK)/made kernels-ahead
 	MASKWRIGHT_JIT=0 $(SPARK)/bin/pytest tests/spark
 
-# hostile sources, files, calls and requests, each in a process under limits; what is found is kept in findings/
+# hostile sources, files, calls and requests, each in a process under limits; what is found is kept in findings/.
+# With BOUNDS=1 kernels check each index, and files and calls are tried
 fuzz: $(VENV)/dev kernels-ahead
-	MASKWRIGHT_JIT=0 $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10)
+	MASKWRIGHT_JIT=0 $(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(BOUNDS),--check-bounds)
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from .cases import Case
 from .checks import check_of, load_tables, warm
+from .device_checks import load_backends
 from .generation import cases
 from .http_requests import load_model
-from .workers import Outcome, run
+from .workers import Outcome, Rehearsal, run
+
+CHECKED = ("table_file", "matcher")
+"""Kinds of cases for kernels that check bounds: all that they do is in kernels that are soon compiled."""
+_REHEARSED = 100  # cases
 
 
 class Campaign:
@@ -68,10 +76,22 @@ class Campaign:
 def prepare(kinds: Sequence[str]) -> None:
     """Load all that cases of some kinds need before workers are forked, so that they are charged for nothing else."""
     warm()
-    if {"table_file", "matcher"} & set(kinds):
+    if {"table_file", "device", "matcher"} & set(kinds):
         load_tables()
+    if "device" in kinds:
+        load_backends()
     if "http" in kinds:
         load_model()
+    if os.environ.get("NUMBA_BOUNDSCHECK"):
+        for kind in kinds:
+            rehearse(kind)
+
+
+def rehearse(kind: str) -> None:
+    """Try cases in this process, so that their kernels are compiled. What they find is found again by workers."""
+    for case in islice(cases(kind, 0), _REHEARSED):
+        with contextlib.suppress(Exception):
+            check_of(case)(Rehearsal())
 
 
 def replay(file: Path) -> Outcome:

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("schema", "regex", "grammar", "tag", "choices", "table_file", "matcher", "http")
+KINDS = (
+    "schema",
+    "regex",
+    "grammar",
+    "tag",
+    "choices",
+    "table_file",
+    "matcher",
+    "http",
+    "device",
+    "threads",
+    "signals",
+)
 
 
 @dataclass(frozen=True)

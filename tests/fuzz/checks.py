@@ -22,6 +22,8 @@ from tests.strategies.odd_schemas import some_tokens
 
 from .attacks import ATTACKS
 from .cases import Case
+from .device_checks import check_devices
+from .disturbances import check_signals, check_threads
 from .http_requests import check_http
 from .workers import DifferenceError, Steps, is_refusal
 
@@ -208,7 +210,7 @@ def warm() -> None:
 
 
 def load_tables() -> None:
-    """Make all tables that files and matchers are tried with, before workers are forked."""
+    """Make all tables that files, devices and matchers are tried with, before workers are forked."""
     for number in range(len(_TABLES)):
         _saved(number)
         _table(number)
@@ -240,9 +242,8 @@ def _forge(header: dict[str, Any], arrays: dict[str, np.ndarray], rng: Random) -
         flat[rng.randrange(flat.size)] = value
 
 
-def check_table_file(source: int, seed: int, steps: Steps) -> None:
-    """Load a table whose file was changed, with a fitting checksum, and use it."""
-    rng = Random(seed)
+def _forged(source: int, rng: Random, steps: Steps) -> mw.TransitionTable:
+    """Return the table of a file that was changed, with a fitting checksum."""
     header, arrays = _saved(source % len(_TABLES))
     header, arrays = dict(header), dict(arrays)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -251,7 +252,13 @@ def check_table_file(source: int, seed: int, steps: Steps) -> None:
         path = Path(folder) / "table"
         table_file.write(path, header, arrays)
         with steps("loading"):
-            table = mw.TransitionTable.load(path)
+            return mw.TransitionTable.load(path)
+
+
+def check_table_file(source: int, seed: int, steps: Steps) -> None:
+    """Load a table whose file was changed, with a fitting checksum, and use it."""
+    rng = Random(seed)
+    table = _forged(source, rng, steps)
     with steps("asking for distances"):
         assert table.distance.size == table.num_states
         assert table.distances if table.is_nested else table.farthest.size
@@ -282,6 +289,27 @@ def _use(table: Any, rng: Random) -> None:
         if not took or matcher.is_finished:
             return
         state = numpy_ops.advance(table, state, np.array([token]))
+
+
+def check_device(source: int, seed: int, steps: Steps) -> None:
+    """Load a table whose file was changed, or a sound one, and use it with torch and JAX."""
+    rng = Random(seed)
+    table = _table(source % len(_TABLES)).to_table() if seed % 4 == 0 else _forged(source, rng, steps)
+    if table.vocab_size <= 1 << 16:
+        check_devices(table, rng, seed, steps)
+
+
+def _lazily(source: Any) -> Callable[[], Any]:
+    return partial(mw.compile_json_schema, source, VOCABULARY, lazy=True, budget=BUDGET)
+
+
+def check_in_threads(source: Any, seed: int, steps: Steps) -> None:
+    with contextlib.suppress(mw.BudgetError):  # whose moment depends on who comes first
+        check_threads(_lazily(source), seed, steps)
+
+
+def check_under_signals(source: Any, seed: int, steps: Steps) -> None:
+    check_signals(_lazily(source), seed, steps)
 
 
 _ODD_TOKENS = (-1, -(2**31), 2**31, 2**63, 10**30, None, "1", 1.0, True, b"a", np.int64(5), np.uint64(2**63))
@@ -339,6 +367,7 @@ def _call(matcher: mw.Matcher, taken: list[int], rng: Random) -> list[int]:
 _CHECKS: dict[str, Callable[[Any, int, Steps], None]] = {
     "schema": check_schema, "regex": check_regex, "grammar": check_grammar, "tag": check_tag,
     "choices": check_choices, "table_file": check_table_file, "matcher": check_matcher, "http": check_http,
+    "device": check_device, "threads": check_in_threads, "signals": check_under_signals,
 }  # fmt: skip
 
 

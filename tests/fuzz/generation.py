@@ -49,7 +49,7 @@ def _is_json(value: Any) -> bool:
 
 _DRAFTS = st.sampled_from(sorted(random_schemas.DRAFTS)).flatmap(lambda draft: random_schemas.schemas(draft=draft))
 _STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
-    "schema": (_DRAFTS | odd_schemas.schemas).filter(_is_json),
+    **dict.fromkeys(("schema", "threads", "signals"), (_DRAFTS | odd_schemas.schemas).filter(_is_json)),
     "regex": patterns.patterns,
     "choices": st.lists(st.text(max_size=8) | st.sampled_from(["a", "ab", "", "é😀"]), max_size=12),
 }
@@ -93,7 +93,8 @@ def _body(rng: Random, known: Sequence[tuple[str, Any]]) -> Any:
 
 
 _MUTATIONS: dict[str, tuple[Callable[[Random, Any], Any], Sequence[Any]]] = {
-    "schema": (_schema, seeds.SCHEMAS), "regex": (_regex, seeds.PATTERNS), "grammar": (_grammar, seeds.GRAMMARS),
+    **dict.fromkeys(("schema", "threads", "signals"), (_schema, seeds.SCHEMAS)),
+    "regex": (_regex, seeds.PATTERNS), "grammar": (_grammar, seeds.GRAMMARS),
     "tag": (_tag, seeds.TAGS), "choices": (_choices, (["red", "green"], ["a", "aa", "é"], ["😀"])),
     "http": (_body, seeds.REQUESTS),
 }  # fmt: skip

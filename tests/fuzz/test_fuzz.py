@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.runtime import jax_ops, torch_ops
 
+from . import checks
 from .campaign import Campaign, replay
 from .cases import KINDS, Case
+from .checks import VOCABULARY, check_of
 from .generation import cases
 from .workers import DifferenceError, run
 
@@ -77,3 +80,31 @@ def test_a_finding_is_kept_and_tried_again(tmp_path, monkeypatch):
             assert campaign.attempt(case).found == "foreign"
         assert campaign.findings == [(case, replay(tmp_path / "grammar-1.json"))]  # one place, however often
     assert not replay(tmp_path / "grammar-1.json").is_wrong
+
+
+def test_threads_that_read_other_masks_are_found(monkeypatch):
+    made = iter(range(2))  # the table of the threads, and that of the same texts alone
+    monkeypatch.setattr(
+        mw, "compile_json_schema", lambda source, *given, **options: mw.compile_regex("ab*"[next(made) :], VOCABULARY)
+    )
+    assert run(check_of(Case("threads", {"const": 1}))).found == "difference"
+
+
+def test_a_table_that_an_interrupt_spoils_is_found(monkeypatch):
+    compile_regex, calls = mw.compile_regex, [0]
+
+    def compile_(*given, **options):
+        calls[0] += 1
+        return compile_regex("a*" if calls[0] > 3 else "b*", VOCABULARY)
+
+    monkeypatch.setattr(mw, "compile_json_schema", compile_)
+    assert run(check_of(Case("signals", {"const": 1}))).found == "difference"
+
+
+@pytest.mark.parametrize("backend", [torch_ops, jax_ops])
+def test_a_backend_with_another_mask_is_found(backend, monkeypatch):
+    bitmask = backend.bitmask
+    monkeypatch.setattr(backend, "bitmask", lambda *given: ~bitmask(*given))
+    monkeypatch.setattr(checks, "_forged", lambda *given: mw.compile_regex("ab*", VOCABULARY))
+    outcome = run(check_of(Case("device", 0, seed=32)))
+    assert outcome.found == "difference"

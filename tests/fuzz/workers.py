@@ -54,6 +54,21 @@ class Steps:
             raise OverrunError(f"{name} took {spent:.1f} s of the processor")
 
 
+class Rehearsal(Steps):
+    """Steps without limits, of which nobody is told."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+
+    def tell(self, **said: Any) -> None:
+        """Tell nobody."""
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, seconds: int = SECONDS) -> Iterator[None]:
+        """Run what is behind `with`."""
+        yield
+
+
 class OverrunError(Exception):
     """A step that took more than it may."""
 
