@@ -26,7 +26,7 @@ from ..table.several_ends import one_or_all
 from ..vocabulary.vocabulary import Vocabulary
 from . import options
 from .input_files import name_of, read_bytes, read_choices
-from .table_report import lengths_of
+from .table_report import lengths_of, warn_unenforced
 from .tokenizer import Tokenizer, single_bytes, tokenizer
 from .wording import naming
 
@@ -152,8 +152,7 @@ def _write(make: Callable[[Vocabulary], Compiled], tokenizer: Tokenizer, output:
         f"{output}: {table.num_states:,} states, {table.num_edges:,} edges, {len(table.bases.masks):,} masks, "
         f"{table.nbytes / 1e6:,.2f} MB, {lengths_of(table)}, eos = {one_or_all(table.ends)}, {seconds:.2f} s"
     )
-    for each in table.unenforced:
-        click.echo(f"warning: {each}", err=True)
+    warn_unenforced(table)
     if table.eos is None:
         click.echo(
             f"{tokenizer.tokenizer} does not say which token ends a text, so the table has none: pass its id with "

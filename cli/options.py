@@ -13,7 +13,7 @@ import click
 
 from ..automata.budget import Budget
 from ..compile.grammar.notations import Syntax
-from ..compile.json_schema.approximations import ALL, ALLOWED
+from ..compile.json_schema.approximations import ALL, ALLOWED, allowed_keywords
 from ..compile.json_schema.layout import Whitespace
 from ..kernels.limits import MOST_DEPTH
 from . import drawing
@@ -177,7 +177,7 @@ allow = click.option(
 
 def allowed(given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keywords that --allow names, ascending."""
-    return tuple(sorted(ALLOWED if ALL in given else set(given)))
+    return allowed_keywords(ALL if ALL in given else given)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ..compile.json_schema.request import compile_json_schema
 from ..compile.regex.lower import to_dfa
 from ..errors import ConstraintError
 from ..kernels.limits import UNREACHABLE
+from ..lazy.lazy_table import Compiled
 from ..runtime.device.on_demand import has_lengths
 from ..runtime.host.matcher import Matcher
 from ..table.constraint import Constraint
@@ -21,6 +22,7 @@ from ..vocabulary.vocabulary import Vocabulary
 from . import options
 from .compile import tagged_text
 from .input_files import name_of, read_bytes, read_choices
+from .table_report import warn_unenforced
 from .wording import naming
 
 _TRIES = 1000  # of a text that nobody can say in advance will be short enough
@@ -143,7 +145,7 @@ def tags(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None
         _print_drawn(tagged_text(file, form, budget)(_BYTES), draw, budget)
 
 
-def _print_drawn(constraint: Constraint, draw: Draw, budget: Budget) -> None:
+def _print_drawn(constraint: Compiled, draw: Draw, budget: Budget) -> None:
     """Print random members, within one budget. Raises ConstraintError if none is as short, or none is found."""
     meter = budget.begin()
     promised = has_lengths(constraint)
@@ -158,6 +160,7 @@ def _print_drawn(constraint: Constraint, draw: Draw, budget: Budget) -> None:
                 f"no member of at most {draw.max_bytes} bytes was found in {_TRIES:,} tries: raise --max-bytes"
             )
         _print_member(member.decode())
+    warn_unenforced(constraint)
 
 
 def _drawn(

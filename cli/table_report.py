@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import ConstraintError
 from ..kernels.limits import UNREACHABLE
@@ -25,6 +27,7 @@ def print_way(table: Compiled, console: Console) -> None:
         facts = _facts()
         facts.add_row("followed by", "states that are made as texts come to them (as it is read)")
         facts.add_row("because", error.worded(CommandWording()))
+        _add_unenforced(facts, table)
         facts.add_row("source", table.source)
         console.print(facts)
     else:
@@ -77,6 +80,7 @@ def _facts_of(table: TransitionTable) -> Table:
     elif not table.is_trie:
         reach = drawing.in_tokens(int(table.distance[table.distance != UNREACHABLE].max()))
         facts.add_row("ends", f"{accept}; from any state one is at most {reach} away")
+    _add_unenforced(facts, table)
     facts.add_row("bytes", size)
     facts.add_row("source", table.source)
     return facts
@@ -147,6 +151,18 @@ def _base_table(table: TransitionTable) -> Table:
         )  # fmt: skip
         bases.add_row(*(f"{int(value):,}" for value in values))
     return bases
+
+
+def _add_unenforced(facts: Table, table: Compiled) -> None:
+    """Add what a table does not enforce, a row for each keyword."""
+    for place, each in enumerate(table.unenforced):
+        facts.add_row("" if place else "not enforced", Text(f"{each.pointer}: {each.approximation} may be written"))
+
+
+def warn_unenforced(table: Compiled) -> None:
+    """Warn on standard error of each keyword of a schema that a table does not enforce, as far as it is known."""
+    for each in table.unenforced:
+        click.echo(f"warning: {each}", err=True)
 
 
 def lengths_of(table: TransitionTable) -> str:

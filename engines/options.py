@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, get_args
 
 from ..automata.budget import Budget
-from ..compile.json_schema.approximations import ALL, ALLOWED
+from ..compile.json_schema.approximations import allowed_keywords
 from ..compile.json_schema.layout import Whitespace
 from ..errors import ConstraintError
 
@@ -80,14 +80,10 @@ def _whitespace(value: Any) -> str:
 
 
 def _allow(value: Any) -> tuple[str, ...]:
-    if value == ALL:
-        return tuple(sorted(ALLOWED))
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _wrong(f'allow must be a list of keywords or "all", not {value!r}')
-    unknown = sorted(set(value) - ALLOWED)
-    if unknown:
-        raise _wrong(f"allow: {unknown[0]!r} is no keyword that may stay unenforced: {', '.join(sorted(ALLOWED))}")
-    return tuple(sorted(set(value)))
+    try:
+        return allowed_keywords(value)
+    except ConstraintError as error:
+        raise _wrong(str(error)) from None
 
 
 def _budget(value: Any) -> Budget:

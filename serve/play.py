@@ -28,6 +28,7 @@ from ..errors import ArenaError, ConstraintError, TableError
 from ..lazy.lazy_table import Compiled, LazyTable
 from .constraints import Constraint
 from .refusals import Refused, of_constraint, said
+from .requests import Keywords
 from .service import Service
 from .walk import Place, Walker
 
@@ -56,7 +57,7 @@ class SourceQuestion(BaseModel):
     kind: str
     source: str
     whitespace: Whitespace | None = None  # of JSON; the server's own if None
-    allow: Annotated[list[str], Field(max_length=100)] = []  # keywords that may stay unenforced
+    allow: Keywords = []  # that may stay unenforced
 
 
 class TextQuestion(SourceQuestion):
@@ -74,7 +75,7 @@ class PlaceQuestion(TextQuestion):
 
 
 def _schema(asked: SourceQuestion) -> Constraint:
-    return Constraint("schema", asked.source, "source", asked.whitespace, tuple(sorted(set(asked.allow))))
+    return Constraint("schema", asked.source, "source", asked.whitespace, tuple(asked.allow))
 
 
 def _regex(asked: SourceQuestion) -> Constraint:

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from ..compile.grammar.notations import Syntax
-from ..compile.json_schema.approximations import ALL, ALLOWED
+from ..compile.json_schema.approximations import allowed_keywords
+from ..errors import ConstraintError
 
 T = TypeVar("T")
 
@@ -22,7 +23,8 @@ _COLDEST = 1e-4  # a smaller divisor takes logits out of the range of float32
 
 def _wrong(message: str) -> PydanticCustomError:
     """Return the error of a field's value; pydantic puts words of its own before a ValueError's."""
-    return PydanticCustomError("wrong_value", "{message}", {"message": message})
+    text = message.encode(errors="backslashreplace").decode()  # halves of surrogate pairs, which a field may have
+    return PydanticCustomError("wrong_value", "{message}", {"message": text})
 
 
 def _temperature(value: float) -> float:
@@ -60,12 +62,14 @@ def _texts(value: list[str]) -> list[str]:
 
 
 def _keywords(value: list[str] | Literal["all"]) -> list[str]:
-    if value == ALL:
-        return sorted(ALLOWED)
-    unknown = sorted(set(value) - ALLOWED)
-    if unknown:
-        raise _wrong(f"{unknown[0][:40]!r} is no keyword that may stay unenforced: {', '.join(sorted(ALLOWED))}")
-    return sorted(set(value))
+    try:
+        return list(allowed_keywords(value))
+    except ConstraintError as error:
+        raise _wrong(error.message) from None
+
+
+Keywords = Annotated[list[str] | Literal["all"], AfterValidator(_keywords)]
+"""Keywords of schemas that may stay unenforced: a list of them, or "all". Read, it is a list of them, ascending."""
 
 
 class _Model(BaseModel):
@@ -170,7 +174,7 @@ class _Request(_Model):
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
     # keywords of schemas that may stay unenforced
-    allow: Annotated[list[str] | Literal["all"], AfterValidator(_keywords)] | None = None
+    allow: Keywords | None = None
     any_order: bool | None = None  # whether members of objects may come in any order, not only in the schema's
     # annotations: no answer depends on them
     user: str | None = None

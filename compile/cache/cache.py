@@ -25,6 +25,7 @@ from .. import arguments, text
 from ..grammar import build as grammars
 from ..grammar.notations import Syntax
 from ..json_schema import request as schemas
+from ..json_schema.approximations import allowed_keywords
 from ..tags import build as tags
 from ..tags.tagged_text import PARTS, SCHEMAS, plain
 from .compilers import Allowance, Compilers, Job
@@ -267,8 +268,8 @@ class Cache:
             )
         from rich.progress import Progress
 
-        if "allow" in options and not isinstance(options["allow"], str):
-            options["allow"] = list(options["allow"])
+        if "allow" in options:  # which may be read only once
+            options["allow"] = allowed_keywords(options["allow"])
         contents = [self._contents(schema) if isinstance(schema, type) else schema for schema in sources]
         wanted = [(n, *self._wanted(each, options)) for n, each in enumerate(contents)]
         found: dict[Any, Compiled | ConstraintError] = {}

@@ -289,6 +289,16 @@ class Names(Node):
     node: Node = property(lambda self: self.args[0])  # type: ignore[assignment]
 
 
+class Unenforceable(Node):
+    """Values that fit an assertion about one type which no automaton can enforce: Unenforceable(kind, keyword, value).
+
+    None is left in the formula of a whole schema: `widened.py` replaces each.
+    """
+
+    __slots__ = ()
+    kind: int = property(lambda self: self.args[0])  # type: ignore[assignment]
+
+
 ANY: Node = Types(EVERYTHING)
 NEVER: Node = Types(0)
 
@@ -355,6 +365,26 @@ def any_of(parts: Iterable[Node]) -> Node:
     if not found:
         return NEVER
     return found[0] if len(found) == 1 else AnyOf(*found)
+
+
+def items_in(prefix: tuple[Node, ...], rest: Node) -> Node:
+    """Return the arrays whose first items are in the nodes of a prefix, and all further ones in `rest`, simplified."""
+    size = len(prefix)
+    if rest is ANY:
+        while size and prefix[size - 1] is ANY:
+            size -= 1
+        if not size:
+            return ANY
+    return Items(prefix[:size], rest)
+
+
+def contains_in(node: Node, low: int, high: int | None) -> Node:
+    """Return the arrays with low .. high items in a node, simplified."""
+    if (high is not None and low > high) or (low and node is NEVER):
+        return Types(EVERYTHING & ~ARRAY)
+    if not low and (high is None or node is NEVER):
+        return ANY
+    return ItemCount(low, high) if node is ANY else Contains(node, low, high)
 
 
 def negate(node: Node, known: dict[Node, Node] | None = None) -> Node:

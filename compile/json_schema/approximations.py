@@ -5,13 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...errors import AllowKeyword, SchemaError, Unenforced
-from .source import KeywordPath, placed, pointer
+from ...errors import AllowKeyword, ConstraintError, SchemaError, Unenforced
+from .source import KeywordPath, placed, pointer, shown
 
 ALLOWED = frozenset({"uniqueItems", "format", "minProperties", "maxProperties"})
 """Keywords that a caller may accept as approximations: where they are not exact, they are not enforced then."""
 ALL = "all"
 """What callers give to accept the approximation of each of these."""
+
+
+def allowed_keywords(allow: object) -> tuple[str, ...]:
+    """Return the keywords that a caller lets go unenforced, each once, ascending.
+
+    allow: a list or another iterable of words of `ALLOWED`; or "all", for each of them.
+
+    Raises ConstraintError, of the argument `allow`, for anything else.
+
+    >>> allowed_keywords(["uniqueItems", "format"])
+    ('format', 'uniqueItems')
+    """
+    if allow == ALL:
+        return tuple(sorted(ALLOWED))
+    expected = f'must be "all" or a list of {", ".join(sorted(ALLOWED))}'
+    if isinstance(allow, str) or not isinstance(allow, Iterable):
+        raise ConstraintError(f"{expected}, not {shown(allow)}", argument="allow")
+    words: dict[str, None] = {}
+    for word in allow:
+        if not isinstance(word, str) or word not in ALLOWED:
+            raise ConstraintError(f"{expected}: {shown(word)} is none of these", argument="allow")
+        words[word] = None
+    return tuple(sorted(words))
 
 
 class Approximations:
@@ -21,12 +44,9 @@ class Approximations:
     """
 
     def __init__(self, allowed: Iterable[str] = (), within: str = "") -> None:
-        self.allowed = frozenset(allowed)
+        self.allowed = frozenset(allowed_keywords(allowed))
         self.within = within
         self._found: dict[Unenforced, None] = {}
-        unknown = sorted(self.allowed - ALLOWED)
-        if unknown:
-            raise ValueError(f"allow={unknown!r}: what can be accepted by name is {', '.join(sorted(ALLOWED))}")
 
     @property
     def found(self) -> tuple[Unenforced, ...]:

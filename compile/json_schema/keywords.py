@@ -24,11 +24,9 @@ from .algebra import (
     STRING,
     AllOf,
     AnyOf,
-    Contains,
     Format,
     Integer,
     ItemCount,
-    Items,
     Length,
     MemberCount,
     Members,
@@ -41,9 +39,12 @@ from .algebra import (
     Reference,
     Required,
     Types,
+    Unenforceable,
     Unique,
     all_of,
     any_of,
+    contains_in,
+    items_in,
     once_each,
     restrict,
 )
@@ -55,6 +56,7 @@ from .documents import Documents, Target
 from .formats import KNOWN, UNSUPPORTED
 from .literals import number, one_of, values_of
 from .source import Json, SchemaSource, pointer, quoted, read
+from .widened import Widened
 
 NARROWER = {
     "not": "where an undeclared member must fail a test (by not, oneOf or if, over additionalProperties, "
@@ -87,7 +89,8 @@ def formula(
         Documents(read(schema), documents), approximations or Approximations(), meter or Budget().begin(), _OFFICIAL
     )
     root = compiler.documents.root
-    return compiler.begin(partial(compiler.enter, Target(root.root, root, ""), ""))
+    node = compiler.begin(partial(compiler.enter, Target(root.root, root, ""), ""))
+    return Widened().upper(node) if compiler.approximations.allowed else node
 
 
 # ------------------------------------------------------------------------------------------------------- any value
@@ -215,26 +218,21 @@ def format_(context: KeywordContext, value: Json) -> Node | None:
     if node is not None:
         return node
     if value in UNSUPPORTED:
-        if context.kinds() & STRING:
-            context.place("format").approximate(f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
-        return None
+        if not context.kinds() & STRING:
+            return None
+        context.place("format").approximate(f"{quoted(value)}: {UNSUPPORTED[value]}", "any string")
+        return Unenforceable(STRING, "format", value)
     return Format(value) if value in KNOWN else None
 
 
 # --------------------------------------------------------------------------------------------------------- arrays
 
 
-def items(context: KeywordContext, _: Json) -> Node | None:
+def items(context: KeywordContext, _: Json) -> Node:
     """Arrays by their items: `prefixItems` and `items`, or `items` as an array and `additionalItems`."""
     first, others = context.item_schemas()
     prefix = [context.nested(schema, *keys) for schema, keys in first]
-    rest = context.nested(others[0], *others[1])
-    if rest is ANY:
-        while prefix and prefix[-1] is ANY:
-            prefix.pop()
-        if not prefix:
-            return None
-    return Items(tuple(prefix), rest)
+    return items_in(tuple(prefix), context.nested(others[0], *others[1]))
 
 
 def item_count(context: KeywordContext, _: Json) -> Node | None:
@@ -245,16 +243,10 @@ def item_count(context: KeywordContext, _: Json) -> Node | None:
     return ItemCount(low, high) if low or high is not None else None
 
 
-def contains(context: KeywordContext, value: Json) -> Node | None:
+def contains(context: KeywordContext, value: Json) -> Node:
     """Arrays of which a number of items, at least one by default, are in a schema."""
     low = context.count("minContains")
-    low, high = 1 if low is None else low, context.count("maxContains")
-    node = context.nested(value, "contains")
-    if (high is not None and low > high) or (low and node is NEVER):
-        return Types(EVERYTHING & ~ARRAY)
-    if not low and (high is None or node is NEVER):
-        return None
-    return ItemCount(low, high) if node is ANY else Contains(node, low, high)
+    return contains_in(context.nested(value, "contains"), 1 if low is None else low, context.count("maxContains"))
 
 
 def unique_items(context: KeywordContext, value: Json) -> Node | None:
@@ -279,7 +271,7 @@ def unique_items(context: KeywordContext, value: Json) -> Node | None:
     values = values_of(any_of(nodes), _MOST_VALUES)
     if values is None:
         context.place("uniqueItems").approximate(f"its items may have more than {_MOST_VALUES} values", "equal items")
-        return None
+        return Unenforceable(ARRAY, "uniqueItems", True)
     return Unique(values)
 
 

@@ -14,7 +14,7 @@ from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary, checked_depth
-from .approximations import ALL, ALLOWED, Approximations
+from .approximations import ALL, Approximations, allowed_keywords
 from .schema_hash import hash_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def compile_json_schema(
     it finds the states that it needs as it goes.
 
     Raises SchemaError, which names the keyword by its JSON Pointer; BudgetError; ConstraintError if no text fits into
-    `depth`; TypeError and ValueError for wrong arguments.
+    `depth`, and for a wrong `allow`; TypeError and ValueError for other wrong arguments.
 
     >>> vocab = Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'{"'], eos=0)
     >>> table = compile_json_schema({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, vocab)
@@ -106,7 +106,7 @@ def request(
     from .source import read
 
     layout = _layout(whitespace, ascii)
-    allowed = _allowed(allow)
+    allowed = frozenset(allowed_keywords(allow))
     depth = checked_depth(depth)
     if not isinstance(any_order, bool):
         raise TypeError(f"any_order must be True or False, not {any_order!r}")
@@ -203,17 +203,6 @@ def _layout(whitespace: object, ascii: object) -> Layout:
     raise ValueError(
         f'whitespace must be "flexible", "spaced", "compact", or two separators such as (",", ": "), not {whitespace!r}'
     )
-
-
-def _allowed(allow: Iterable[str] | Literal["all"]) -> frozenset[str]:
-    if isinstance(allow, str):
-        if allow == ALL:
-            return ALLOWED
-        raise TypeError(f'allow must be a list of keywords, such as ["{allow}"], not one text')
-    words = list(allow) if isinstance(allow, Iterable) else [None]
-    if not all(isinstance(word, str) for word in words):
-        raise TypeError(f'allow must be a list of keywords, such as ["uniqueItems"], not {allow!r}')
-    return frozenset(words)
 
 
 def wrong_pattern(error: RegexError, contents: Json) -> SchemaError:

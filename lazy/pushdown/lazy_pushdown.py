@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from sys import byteorder
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ class FrameRule(NamedTuple):
 class LazyPushdown:
     """A machine with calls, read as it is: a `LazyMachine` whose masks can be noted.
 
-    release: called when the machine is freed.
+    release: called when the machine is freed, unless the interpreter exits. It must not refer to the machine.
     """
 
     def __init__(
@@ -72,7 +73,10 @@ class LazyPushdown:
         meter: Meter,
         release: Callable[[], None],
     ) -> None:
-        self._release, self._kernels = release, entry_points()
+        # thousands of objects: in a cycle they would wait for the garbage collector, and make it walk all of a process.
+        # Not while the interpreter exits: it frees everything itself, and modules that `release` needs may be gone.
+        finalize(self, release).atexit = False
+        self._kernels = entry_points()
         self.machine, self.bases, self.meter = machine, parts.bases, meter
         self.depth, self.strings = frames.depth, STRINGS
         self.most_frames_required = -MOST_DEPTH if frames.most_required is None else frames.most_required
@@ -89,10 +93,6 @@ class LazyPushdown:
         self._content_numbers: dict[int, int] = {}  # of contents, in `StringMaskCache`
         self._noted_bases: list[Base] = []  # from which masks differ in few words
         self._number_of_base: dict[int, int] = {}  # its place among these, by its address
-
-    def __del__(self) -> None:
-        # thousands of objects: in a cycle they would wait for the garbage collector, and make it walk all of a process
-        self._release()
 
     @property
     def is_large(self) -> bool:

@@ -152,7 +152,8 @@ function source() {
   const asked = { kind: state.kind, source: $("source").value };
   if (state.kind === "schema") {
     asked.whitespace = $("whitespace").value || null;
-    asked.allow = $("allow").value.split(/[\s,]+/).filter(Boolean);
+    const words = $("allow").value.split(/[\s,]+/).filter(Boolean);
+    asked.allow = words.includes("all") ? "all" : words;
   }
   return asked;
 }

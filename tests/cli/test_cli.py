@@ -313,6 +313,25 @@ def test_a_schema_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_p
         assert f"with {table.num_symbols:,} symbols" in shown
         assert "where no call is open" in shown
         assert "exits.token" in shown
+        assert "not enforced  /properties/tags/uniqueItems: equal items may be written" in shown
+
+
+def test_what_is_not_enforced_is_shown_wherever_a_constraint_is(tmp_path):
+    schema = {"properties": {"[b]": {"uniqueItems": True}, "c": {"format": "idn-hostname"}}}
+    tags = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    (tmp_path / "t.json").write_text(json.dumps(tags))
+    for words in (("sample", "json-schema", tmp_path / "s.json"), ("sample", "tags", tmp_path / "t.json")):
+        out = run(*words, "-n", 1, "--max-bytes", 400, "--allow", "all")
+        assert out.exit_code == 0
+        warned = [line.partition("/properties")[2] for line in out.stderr.splitlines() if line.startswith("warning: ")]
+        assert warned == [
+            "/[b]/uniqueItems is not enforced: equal items may be written",
+            "/c/format is not enforced: any string may be written",
+        ]
+    shown = run_well("inspect", "tags", tmp_path / "t.json", "--allow", "all")
+    assert "/properties/[b]/uniqueItems: equal items may be written" in shown
+    assert "/properties/c/format: any string may be written" in shown
 
 
 def test_a_schema_that_is_no_good_is_said_to_be_before_the_tokenizer_is_read(tmp_path):

@@ -10,6 +10,7 @@ import pickle
 import random
 import subprocess
 import sys
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -1057,6 +1058,34 @@ def test_a_lazy_table_that_nobody_holds_is_freed_at_once(inside):
         assert sum(type(one) is ObjectState for one in gc.get_objects()) == before
     finally:
         gc.enable()
+
+
+EXITING = """
+import string  # a module that goes after those of maskwright, and holds a table until then
+import sys
+import maskwright as mw
+from maskwright.compile.json_schema import emit
+vocabulary = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
+string.held = mw.compile_json_schema({"properties": {"a": {"$ref": "#"}}}, vocabulary)
+sys.held = string, emit
+"""
+
+
+def test_a_lazy_table_that_lives_until_the_interpreter_exits_says_nothing():
+    out = subprocess.run([sys.executable, "-c", EXITING], capture_output=True, text=True)
+    assert (out.returncode, out.stdout, out.stderr) == (0, "", "")
+
+
+def test_a_machine_that_could_not_be_made_says_nothing_when_it_is_freed(monkeypatch):
+    def fails():
+        raise MemoryError
+
+    monkeypatch.setattr(lazy_pushdown, "entry_points", fails)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # pytest makes a warning of what is raised while an object is freed
+        with pytest.raises(MemoryError):
+            mw.compile_json_schema({"properties": {"b": {"$ref": "#"}}}, vocabulary(1000))
+        gc.collect()
 
 
 def test_threads_compile_schemas_while_bound_strings_are_forgotten(monkeypatch):

@@ -287,7 +287,11 @@ def test_options_of_a_schema_change_its_table(service):
     schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "maxItems": 2}'
     error = ask(service, "compile", "schema", schema).json()["error"]
     assert (error["pointer"], error["keyword"], error["param"]) == ("/uniqueItems", "uniqueItems", "source")
-    told(service, "compile", "schema", schema, allow=["uniqueItems"])
+    for allow in (["uniqueItems"], ["uniqueItems", "format", "uniqueItems"], "all"):
+        told(service, "compile", "schema", schema, allow=allow)
+    for allow in ("uniqueItems", ["unique"], ["é"]):
+        error = ask(service, "compile", "schema", schema, allow=allow).json()["error"]
+        assert error["param"] == "allow"
     sizes = {told(service, "compile", "schema", CITY, whitespace=w)["states"] for w in ("flexible", "compact")}
     assert len(sizes) == 2
     fits = [

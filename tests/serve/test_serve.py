@@ -578,7 +578,7 @@ REFUSED = [
     ({"guided_json": {"pattern": "(a"}}, 400, "guided_json", "^/pattern"),
     ({"guided_json": DISTINCT}, 400, "guided_json", '^/uniqueItems: .*Send "allow": ."uniqueItems".'),
     ({"guided_json": DISTINCT, "allow": ["minProperties"]}, 400, "guided_json", "^/uniqueItems: "),
-    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", "'pattern' is no keyword that .*: format, max"),
+    ({"guided_json": DISTINCT, "allow": ["pattern"]}, 400, "allow", 'a list of format, .*: the string "pattern" is'),
     ({"guided_json": DISTINCT, "allow": "uniqueItems"}, 400, "allow", "list"),
     ({"guided_regex": "a", "allow": ["uniqueItems"]}, 400, "allow", "there is none"),
     ({"allow": ["uniqueItems"]}, 400, "allow", "there is none"),

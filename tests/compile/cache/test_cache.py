@@ -879,6 +879,9 @@ def test_warming_reads_the_folder_and_is_waited_for(vocab, tmp_path):
     assert (found.tables, list(found.errors)) == (1, [0])
     with pytest.raises(ValueError, match="processes=0"):
         one.warm([number(0)], processes=0)
+    for wrong in (["unique"], "unique", 5):
+        with pytest.raises(mw.ConstraintError, match="allow must be"):
+            one.warm([number(0)], allow=wrong)
     waiting = mw.Cache(vocab)
     seen = []
     warm = threading.Thread(target=lambda: seen.append(waiting.warm([number(7)], processes=1)))

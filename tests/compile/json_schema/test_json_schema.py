@@ -1108,6 +1108,7 @@ def test_nothing_is_listed_where_all_is_enforced():
 # ----------------------------------------------------------------------------------------------------------- messages
 
 SPACES = 'whitespace must be "flexible", "spaced", "compact", or two separators such as (",", ": "), not '
+KEYWORDS = 'allow must be "all" or a list of format, maxProperties, minProperties, uniqueItems'
 NO_SCHEMA = "a JSON Schema must be a dict, a bool, JSON text or a pydantic model class, not "
 BAD = [
     ({}, {"whitespace": "none"}, ValueError, SPACES + "'none'"),
@@ -1116,15 +1117,11 @@ BAD = [
     ({}, {"whitespace": (";", ":")}, ValueError, SPACES),
     ({}, {"whitespace": ("\xa0,", ":")}, ValueError, SPACES),
     ({}, {"ascii": 1}, TypeError, "ascii must be True or False, not 1"),
-    ({}, {"allow": "format"}, TypeError, 'allow must be a list of keywords, such as ["format"], not one text'),
-    ({}, {"allow": 5}, TypeError, 'allow must be a list of keywords, such as ["uniqueItems"], not 5'),
-    ({}, {"allow": [["format"]]}, TypeError, 'allow must be a list of keywords, such as ["uniqueItems"], not'),
-    (
-        {},
-        {"allow": ["unique"]},
-        ValueError,
-        "allow=['unique']: what can be accepted by name is format, maxProperties, minProperties, uniqueItems",
-    ),
+    ({}, {"allow": "format"}, mw.ConstraintError, KEYWORDS + ', not the string "format"'),
+    ({}, {"allow": 5}, mw.ConstraintError, KEYWORDS + ", not 5"),
+    ({}, {"allow": None}, mw.ConstraintError, KEYWORDS + ", not null"),
+    ({}, {"allow": [["format"]]}, mw.ConstraintError, KEYWORDS + ': the array ["format"] is none of these'),
+    ({}, {"allow": ["format", "unique"]}, mw.ConstraintError, KEYWORDS + ': the string "unique" is none of these'),
     ({}, {"any_order": 1}, TypeError, "any_order must be True or False, not 1"),
     (
         {"properties": {f"{key}": {} for key in range(30)}},

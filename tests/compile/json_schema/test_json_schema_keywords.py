@@ -423,8 +423,19 @@ def test_what_is_accepted_by_name_is_not_enforced():
     assert [(each.pointer, each.keyword) for each in found.found] == [
         ("/in/uniqueItems", "uniqueItems"), ("/in/properties/a/format", "format"),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"allow=\['unique'\]: what can be accepted by name is format, maxProp"):
+    with pytest.raises(mw.ConstraintError, match=r'^allow must be "all" or a list of .*: the string "unique" is none'):
         Approximations({"unique"})
+
+
+def test_keywords_of_openapi_change_nothing():
+    cat, dog = (
+        {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]} for kind in ("cat", "dog")
+    )
+    pet = {"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}], "$defs": {"cat": cat, "dog": dog}}
+    hint = {"discriminator": {"propertyName": "kind", "mapping": {"puss": "#/$defs/cat"}}}
+    check(pet | hint, [{"kind": "cat"}, {"kind": "dog"}], [{"kind": "puss"}, {}])
+    check({"type": "string", "nullable": True}, ["a"], [None])
+    check({"type": ["string", "null"], "nullable": False}, ["a", None], [1])
 
 
 def test_what_can_be_enforced_exactly_is_enforced_though_it_is_accepted_by_name():
