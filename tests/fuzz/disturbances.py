@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -70,6 +71,7 @@ def check_signals(compile_: Callable[[], Any], seed: int, steps: Steps) -> None:
         if awaited:
             raise _DisturbedError
 
+    sys.unraisablehook = lambda told: None  # a signal may come while memory is freed; the worker is forked for this
     before = signal.signal(signal.SIGALRM, disturb)
     try:
         with steps("compiling under signals", seconds=_SECONDS):
