@@ -19,6 +19,7 @@ from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...lazy.pushdown.bases import Base
+from ...lazy.pushdown.shortest_ends import LibraryEnds
 from ...lazy.pushdown.string_mask_cache import Counted, StringMaskCache
 from ...vocabulary.token_trie import TokenTrie
 from ...vocabulary.vocabulary import Vocabulary
@@ -110,6 +111,24 @@ class Library(LinkedLibrary):
             mask = bases.masks[bases.mask[base]]
             found[state] = Base.of(mask, token, symbol, token[:0], buffers=MaskBuffers(mask.size))
         return found
+
+    @cached_property
+    def ends(self) -> LibraryEnds:
+        """How few bytes it takes to end the library's fragments."""
+        return LibraryEnds(self.machine, (self.places.body, self.places.escape, self.places.key_escape))
+
+    @cached_property
+    def quoted(self) -> NDArray[np.bool_]:
+        """The tokens (V,) that have a quote."""
+        found = np.array([QUOTE in token for token in self.vocabulary.tokens], np.bool_)
+        found.flags.writeable = False
+        return found
+
+    @cached_property
+    def spells_bytes(self) -> bool:
+        """Whether every byte that UTF-8 has is a token of its own."""
+        alone = {token[0] for token in self.vocabulary.tokens if len(token) == 1}
+        return alone.issuperset((*range(0xC0), *range(0xC2, 0xF5)))
 
     @cached_property
     def string_masks(self) -> StringMaskCache:

@@ -23,6 +23,7 @@ from ...automata.word_tries import KEY_LIKE, USE_SITE
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.pointers import address_of
 from .bases import Base
+from .end_bounds import EndBounds, EndRule
 from .entry_points import entry_points
 from .header import (
     AT_FREE_GROUPS,
@@ -38,6 +39,7 @@ from .header import (
 from .mask import NO_WALK
 from .memory import FramesRequired, Growth, LibraryParts, PushdownMemory
 from .scratch import content_buffer, scratch_of, slab_with
+from .shortest_ends import ShortestEnds
 
 _STATES_AT_ONCE = 64  # written together with one that is reached, while a caller waits for a mask
 _FEW_AT_ONCE = 16  # with a further one for the same mask
@@ -61,7 +63,7 @@ class FrameRule(NamedTuple):
 class LazyPushdown:
     """A machine with calls, read as it is: a `LazyMachine` whose masks can be noted.
 
-    release: called when the machine is freed.
+    release: called when the machine is freed. ends: where the bounds of its ends come from, None if there are none.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class LazyPushdown:
         frames: FrameRule,
         meter: Meter,
         release: Callable[[], None],
+        ends: EndRule | None = None,
     ) -> None:
         self._release, self._kernels = release, entry_points()
         self.machine, self.bases, self.meter = machine, parts.bases, meter
@@ -79,6 +82,8 @@ class LazyPushdown:
         self._find_frames = frames.find
         self._frames_required: FramesRequired | None = None
         self._lock = threading.RLock()
+        self._end_rule = ends
+        self._end_bounds: EndBounds | None = None
         self._memory = memory = PushdownMemory(machine, parts, frames.depth, meter)
         self._header, self._header_at = memory.header, address_of(memory.header)
         self._growth = Growth(memory)
@@ -334,6 +339,46 @@ class LazyPushdown:
                     return False
                 stack = stack.below
             return True
+
+    # ------------------------------------------------------------------------------------------------- ends
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it is known how many tokens an end is away at most."""
+        return self._end_rule is not None
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return a number of tokens in which a text can end; `NO_WAY` or more where that is not known."""
+        with self._lock:
+            self._growth.check()
+            return self._bounds().nearest(node, stack)
+
+    def farthest(self, node: int, stack: Any, tokens: NDArray[Any]) -> int:
+        """Return the most that `nearest` is behind one of some tokens, those allowed next, or more."""
+        with self._lock:
+            self._growth.check()
+            return self._bounds().farthest(node, stack, tokens)
+
+    def _bounds(self) -> EndBounds:
+        if self._end_bounds is None:
+            assert self._end_rule is not None, "the caller has seen to it"
+            library, anchor_of = self._end_rule
+            growth, memory, kernels = self._growth, self._memory, self._kernels
+            header_at, tokens = self._header_at, self._tokens
+
+            def follow(node: int, token: int, sites: bytes) -> tuple[int, int, tuple[int, ...]]:
+                while True:
+                    state, popped, pushed = kernels.read_token(header_at, node, tokens[token], sites)
+                    if state != NEEDS_STATE:
+                        return state, popped, tuple(memory.pushed[:pushed])
+                    growth.reach(popped, _STATES_AT_ONCE)
+
+            shortest = ShortestEnds(
+                self.machine, library.ends, anchor_of(), lambda state: growth.reach(state, _FEW_AT_ONCE),
+                self._any_string, len(self._counted.rows),
+            )  # fmt: skip
+            self._end_bounds = EndBounds(self.machine, shortest, library.quoted, follow)
+        return self._end_bounds
 
     # ----------------------------------------------------------------------------------------------- tokens
 

@@ -1,0 +1,125 @@
+"""How many bytes an end is away from where a text stands, and at most from where its next token leads."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...automata.codes import KEYS, STRINGS, TEXTS
+from ...automata.content_bytes import NO_WAY, bytes_of
+from ...automata.pushdown import PushdownMachine
+from ...automata.word_tries import USE_SITE
+from .shortest_ends import FRAME, AnchorOf, LibraryEnds, ShortestEnds
+
+_MOST_TOKENS = 8192  # that are followed one by one
+
+Far = list[int]
+"""The bytes to the end of the text once what lies on top has ended: by `label + 1`, first for the text's own end."""
+_AT_BOTTOM: Far = [0]
+
+
+class LibraryBounds(Protocol):
+    """What bounds need to know of a library."""
+
+    @property
+    def ends(self) -> LibraryEnds:
+        """How few bytes it takes to end its fragments."""
+
+    @property
+    def quoted(self) -> NDArray[np.bool_]:
+        """The tokens (V,) that have a quote, without which no string ends."""
+
+
+class EndRule(NamedTuple):
+    """Where bounds come from: the library, and what gives `AnchorOf`, once a budget needs it."""
+
+    library: LibraryBounds
+    anchor_of: Callable[[], AnchorOf]
+
+
+class EndBounds:
+    """Bounds for a budget of tokens, of a machine that is read as it is.
+
+    Every byte must be a token: then a text of n bytes can be written in n tokens. quoted: see `LibraryBounds`. follow: returns the state that a token leads to, how many open sites it pops,
+    and those that it pushes.
+    """
+
+    def __init__(
+        self, machine: PushdownMachine, shortest: ShortestEnds, quoted: NDArray[np.bool_],
+        follow: Callable[[int, int, bytes], tuple[int, int, tuple[int, ...]]],
+    ) -> None:  # fmt: skip
+        self._machine, self._shortest, self._quoted, self._follow = machine, shortest, quoted, follow
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return in how many bytes a text can end; `NO_WAY` or more where that is not known."""
+        return self._nearest(node, self._far(stack))
+
+    def farthest(self, node: int, stack: Any, tokens: NDArray[Any]) -> int:
+        """Return the most that `nearest` is behind one of some tokens, those allowed next, or more."""
+        far = self._far(stack)
+        most = self._within(node, far)
+        if most >= 0:  # tokens without a quote stay in the string
+            tokens = tokens[self._quoted[tokens]]
+        if tokens.size > _MOST_TOKENS:
+            return NO_WAY
+        sites: bytes = stack.sites()
+        for state, popped, pushed in {self._follow(node, token, sites) for token in tokens.tolist()}:
+            below = stack
+            for _ in range(popped):
+                below = below.below
+            here = self._far(below)
+            for site in pushed:
+                here = self._behind(site, here)
+            most = max(most, self._nearest(state, here))
+        return most
+
+    def _nearest(self, state: int, far: Far) -> int:
+        """Return the least bytes from a state, over the ways in which its fragment may end."""
+        least = NO_WAY
+        for label, cost in self._shortest.ends(state).items():
+            if label + 1 < len(far):
+                least = min(least, cost % FRAME + far[label + 1])
+        return least
+
+    def _behind(self, site: int, below: Far) -> Far:
+        """Return the same for a stack with one more site on it."""
+        return [NO_WAY, *(self._nearest(to, below) if to >= 0 else NO_WAY for to in self._shortest.leads(site))]
+
+    def _far(self, stack: Any) -> Far:
+        waiting = []
+        while stack.far is None and stack.below is not None:
+            waiting.append(stack)
+            stack = stack.below
+        far: Far = _AT_BOTTOM if stack.far is None else stack.far
+        for above in reversed(waiting):
+            far = above.far = self._behind(above.site, far)
+        return far
+
+    def _within(self, node: int, far: Far) -> int:
+        """Return the most bytes to an end from within the string that a state belongs to, -1 if it belongs to none."""
+        shortest, other = self._shortest, far[1] if len(far) > 1 else NO_WAY
+        if node in shortest.library.within_strings:
+            return shortest.library.longest_string + other
+        if node < KEYS:
+            return -1
+        if node >= TEXTS:
+            content, found = shortest.content_of(node)
+            sizes = bytes_of(found, content.most >= 0)
+            labels = min(sizes.shape[1], len(far) - 1)
+            if not labels:
+                return NO_WAY
+            least = (sizes[:, :labels] + np.array(far[1 : 1 + labels], np.int64)).min(axis=1)
+            if content.needed.size:
+                least = least[content.needed >= 0]
+            return int(least.max()) + 1 + shortest.library.longest_string
+        if node >= STRINGS:
+            strings = self._machine.strings
+            _, low, _ = strings[bisect_right(strings, node, key=lambda string: string[0]) - 1]
+            return low + shortest.library.longest_string + other
+        uses = self._machine.uses
+        use = uses[bisect_right(uses, node, key=lambda use: use[0]) - 1]
+        return shortest.library.longest_string + other if use[USE_SITE] < 0 else -1
