@@ -12,6 +12,7 @@ from .string_content import Content
 NO_WAY = 1 << 30
 """In place of a number of bytes, where no text ends."""
 _CHARACTER = 1 << 31  # a character, where fewer characters matter before fewer bytes
+_MOST_AT_ONCE = 1 << 20  # numbers that are added in one go
 _LETTERS = (0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x22, 0x5C)  # with escapes of one letter
 _SPELT = (*range(0x20), 0x22, 0x5C)  # with escapes by number
 
@@ -50,11 +51,14 @@ def content_bytes(
     found = np.full((states + 1, labels), none, np.int64)  # the last row is for no state
     ends = np.flatnonzero(label >= 0)
     found[ends, label[ends]] = 0
+    ways = np.flatnonzero(least < none)
+    to, more = transition[:, ways], least[ways, None]
+    if to.size * labels > _MOST_AT_ONCE:
+        to, more = to.T[:, :, None], more[:, None]  # class by class
     while True:
         before = found.copy()
-        for c in range(classes):
-            if least[c] < none:
-                np.minimum(found[:-1], found[transition[:, c]] + least[c], out=found[:-1])
+        for targets, cost in zip(to, more, strict=True) if to.ndim == 3 else ((to, more),):
+            np.minimum(found[:-1], (found[targets] + cost).min(axis=1), out=found[:-1])
         if (found == before).all():
             return np.minimum(found[:-1], none)
 

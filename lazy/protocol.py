@@ -54,3 +54,21 @@ class NotesMasks(Protocol):
 
     def restored(self, noted: bytes) -> NDArray[np.uint32]:
         """Return a mask again that was found before, read-only."""
+
+
+@runtime_checkable
+class BoundsEnds(Protocol):
+    """A lazy machine that may know how many tokens an end is away at most."""
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it does."""
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return a number of tokens in which a text can end, from a configuration with room for all frames it needs.
+
+        2**30 or more stands for a number that is not known.
+        """
+
+    def farthest(self, node: int, stack: Any, tokens: NDArray[Any]) -> int:
+        """Return the most that `nearest` is behind one of some tokens, those allowed next, or more."""

@@ -6,10 +6,13 @@ that open as few frames as possible count, as they do in the distances of a tabl
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
+
+import numpy as np
 
 from ...automata.content_bytes import NO_WAY, bytes_of, content_bytes
 from ...automata.labelled import Labelled
@@ -25,14 +28,14 @@ from .skeleton import (
     Free,
     ObjectAutomaton,
     ObjectState,
+    Regular,
     Step,
-    StringSet,
     Value,
-    all_steps,
 )
 
 Least = dict[int, int]
-"""A least number by label; a label that no text has is missing."""
+"""A least number by label; a label that no text has, or that is not known yet, is missing."""
+_NEVER = 1 << 40
 
 
 class Anchor(NamedTuple):
@@ -47,207 +50,322 @@ class Anchor(NamedTuple):
     ends: tuple[int, ...]
 
 
-class _Text(NamedTuple):
-    """The shortest text of one type and label that may stand at a value."""
+_Place = tuple[ContainerAutomaton, "int | Step"]
 
-    label: int
-    bytes: int
-    frames: int
+
+class _UnknownError(Exception):
+    """A place waits for another one."""
 
 
 class ShortestTexts:
-    """The fewest bytes from each place in the objects and arrays below some values. limited: frames may run out."""
+    """The fewest bytes from places in objects and arrays, found when they are asked for. limited: frames may run out."""
 
     def __init__(self, nesting: Nesting, layout: Layout, limited: bool) -> None:
-        self._containers, self._is_called = nesting.containers, nesting.is_called
-        self._ascii, self._limited = layout.ascii, limited
-        self._comma, self._colon = (1, 1) if layout.flexible else (len(layout.comma), len(layout.colon))
-        self._scalars: dict[int, list[_Text]] = {}  # of values, without objects and arrays
-        self._language: dict[int, Least] = {}  # of keys read by an automaton, by object
-        # by container: behind each state, and last of all behind the opening bracket
-        self._frames: dict[int, list[Least]] = {}
-        self._bytes: dict[int, list[Least]] = {}
-        if limited:
-            self._settle(self._frames, self._lower_frames)
-        self._settle(self._bytes, self._lower_bytes)
+        sizes = _Sizes(layout)
+        self._colon = sizes.colon
+        self._frames = _Frames(sizes, nesting) if limited else None
+        self._bytes = _Bytes(sizes, nesting, self._frames)
 
     def after(self, anchor: Anchor) -> tuple[Least, Least]:
         """Return the fewest bytes from an anchor to the end of its object or array, by label, and the frames opened."""
-        name, at = id(anchor.automaton), anchor.at
+        automaton, at, _ = anchor
+        least, frames = self._bytes.settled(automaton, at), {}
+        if self._frames is not None:
+            frames = self._frames.settled(automaton, at)
         if isinstance(at, Step):
-            frames = self._step_frames(name, at)
-            return {label: self._colon + n for label, n in self._step_bytes(name, at, frames).items()}, frames
-        return self._bytes[name][at], self._frames[name][at] if self._limited else {}
+            least = {label: self._colon + size for label, size in least.items()}
+        return least, frames
 
-    # ------------------------------------------------------------------------------------------------- the two passes
 
-    def _settle(self, found: dict[int, list[Least]], lower: Callable[[ContainerAutomaton], None]) -> None:
-        """Find the least numbers of all containers: those of one again whenever one within it was lowered."""
-        containers = self._containers
-        users: defaultdict[int, dict[int, None]] = defaultdict(dict)  # by container within
-        for n, each in enumerate(containers):
-            found[id(each)] = [{} for _ in range(len(each.states) + 1)]
-            for step in all_steps(each):
-                for inside in (step.value.array, step.value.object):
-                    if inside is not None:
-                        users[id(inside)][n] = None
-        waiting = dict.fromkeys(range(len(containers)))  # those found last are mostly within others
-        while waiting:
-            n, _ = waiting.popitem()
-            start = found[id(containers[n])][-1]
-            before = start.copy()
-            lower(containers[n])
-            if start != before:
-                waiting.update(users[id(containers[n])])
+class _Search(ABC):
+    """Least numbers of places by label, from a worklist: a place is looked at again when one that it reads was lowered.
 
-    def _lower_frames(self, automaton: ContainerAutomaton) -> None:
-        """Lower the frames behind the states of a container, as far as those of others allow."""
-        name = id(automaton)
-        here, changed = self._frames[name], True
-        while changed:
-            changed = False
-            steps: dict[int, Least] = {}
-            for i in range(len(automaton.states) - 1, -2, -1):
-                state, least = automaton.states[max(i, 0)], here[i]
-                ways = {state.close: 0} if state.close >= 0 else {}
-                for _, step in _next(state):
-                    if id(step) not in steps:
-                        steps[id(step)] = self._step_frames(name, step)
-                    for label, number in steps[id(step)].items():
-                        ways[label] = min(ways.get(label, NO_WAY), number)
-                changed |= ways != least
-                least.update(ways)
+    A place is (container, number of a state behind a member or item), (container, -1) behind the opening bracket, or
+    (container, step) before the value of the step. It waits for the first place that it reads and that is not known,
+    before it asks for others, most of which are too far to matter. Where all that is left waits, as only endless texts
+    lead on from some place, nothing waits any more.
+    """
 
-    def _lower_bytes(self, automaton: ContainerAutomaton) -> None:
-        """Lower the bytes behind the states of a container, as far as those of others allow."""
-        name, length = id(automaton), self._key_length(automaton)
-        here, changed = self._bytes[name], True
-        frames_here = self._frames.get(name)
-        while changed:
-            changed = False
-            steps: dict[int, tuple[Least, Least]] = {}
-            lengths: dict[int, int] = {}
-            for i in range(len(automaton.states) - 1, -2, -1):
-                state, least = automaton.states[max(i, 0)], here[i]
-                ways = {state.close: 1} if state.close >= 0 else {}
-                comma = 0 if i < 0 else self._comma
-                for key, step in _next(state):
-                    if id(step) not in steps:
-                        frames = self._step_frames(name, step)
-                        steps[id(step)] = self._step_bytes(name, step, frames), frames
-                    if key not in lengths:
-                        lengths[key] = length(key)
-                    least_bytes, frames = steps[id(step)]
-                    for label, number in least_bytes.items():
-                        if frames_here is None or frames[label] <= frames_here[i][label]:
-                            number += comma + lengths[key]
-                            if number < ways.get(label, NO_WAY):
-                                ways[label] = number
-                changed |= ways != least
-                least.update(ways)
+    close: int  # what it takes to close an object or array
+    least: int  # what a value takes at least
 
-    def _step_frames(self, name: int, step: Step) -> Least:
-        """Return the frames opened from the value of a step on to the end of its container, by label."""
-        found: Least = {}
-        if not self._limited:
-            return found
-        behind = self._frames[name]
-        for label, _, frames in self._texts(step.value):
-            to = step.following[label]
-            for end, number in behind[to].items() if to >= 0 else ():
-                found[end] = min(found.get(end, NO_WAY), max(frames, number))
+    def __init__(self, sizes: _Sizes, nesting: Nesting) -> None:
+        self.sizes, self._nesting = sizes, nesting
+        self._found: dict[_Place, Least] = {}
+        self._readers: defaultdict[_Place, dict[_Place, None]] = defaultdict(dict)
+        self._todo: dict[_Place, None] = {}
+        self._stuck: dict[_Place, None] = {}
+        self._waits = True
+        self._here: _Place | None = None  # which is looked at
+
+    def settled(self, automaton: ContainerAutomaton, at: int | Step) -> Least:
+        """Return the least numbers of a place, which are final."""
+        found = self._read(automaton, at)
+        while self._todo or self._stuck:
+            if not self._todo:
+                self._waits, self._todo, self._stuck = False, self._stuck, {}
+            here, _ = self._todo.popitem()
+            self._stuck.pop(here, None)
+            self._here, known = here, self._found[here]
+            ways: Least = {}
+            try:
+                (self._look_at_step if isinstance(here[1], Step) else self._look_at_state)(*here, ways)
+            except _UnknownError:
+                self._stuck[here] = None
+            if ways != known:
+                known.update(ways)
+                self._todo.update(self._readers[here])
+        self._waits, self._here = True, None
         return found
 
-    def _step_bytes(self, name: int, step: Step, allowed: Least) -> Least:
-        """Return the bytes from the value of a step on, by label. allowed: the frames that may be opened."""
-        found: Least = {}
-        behind, behind_frames = self._bytes[name], self._frames.get(name)
-        for label, size, frames in self._texts(step.value):
-            to = step.following[label]
-            if to < 0:
-                continue
-            for end, number in behind[to].items():
-                if behind_frames is None or max(frames, behind_frames[to][end]) <= allowed[end]:
-                    found[end] = min(found.get(end, NO_WAY), size + number)
-        return found
-
-    # ------------------------------------------------------------------------------------------- values and their keys
-
-    def _texts(self, value: Value) -> list[_Text]:
-        """Return the shortest texts of a value by type and label, as far as they are known."""
-        found = self._scalars.get(id(value))
+    def _read(self, automaton: ContainerAutomaton, at: int | Step) -> Least:
+        """Return what is known of a place, and note who reads it; _UnknownError if the reader has to wait for it."""
+        place = automaton, at
+        found = self._found.get(place)
         if found is None:
-            found = self._scalars[id(value)] = self._scalar_texts(value)
-        if value.array is None and value.object is None:
-            return found
-        found = found.copy()
+            found = self._found[place] = {}
+            self._todo[place] = None
+        if self._here is not None:
+            self._readers[place][self._here] = None
+            if not found and self._waits:
+                raise _UnknownError
+        return found
+
+    def _look_at_state(self, automaton: ContainerAutomaton, at: int, ways: Least) -> None:
+        """Find the least numbers behind a member, an item or a bracket, as far as those of others are known."""
+        state = automaton.states[max(at, 0)]
+        if state.close >= 0:
+            ways[state.close] = self.close
+            if self.sizes.has_one_label(automaton):
+                return
+        for key, step in _next(state):
+            before = self.before(automaton, at, key)
+            if self._is_near(automaton, step, before, self.least, ways):
+                for end, more in self._read(automaton, step).items():
+                    number = self.joined(before, more)
+                    if number < ways.get(end, _NEVER) and self.fits(automaton, at, end, step):
+                        ways[end] = number
+
+    def _look_at_step(self, automaton: ContainerAutomaton, step: Step, ways: Least) -> None:
+        """Find the least numbers before the value of a step, as far as those of others are known."""
+        value = step.value
+        for label, size in self.scalars(value).items():
+            self._take(automaton, step, label, size, None, ways)
         for inside in (value.array, value.object):
             if inside is None:
                 continue
             if inside.free >= 0:
-                found.append(_Text(inside.free, 2, 1))
-                continue
-            opened = int(self._is_called(inside))
-            frames = self._frames[id(inside)][-1] if self._limited else None
-            inner = self._bytes[id(inside)][-1] if self._bytes else frames
-            for label, number in (inner or {}).items():
-                found.append(_Text(label, 1 + number, opened + frames[label] if frames is not None else 0))
+                self._take(automaton, step, inside.free, self.opened(inside, self.close), inside, ways)
+            elif self._is_near(automaton, step, 0, self.opened(inside, self.close), ways):
+                for label, inner in self._read(inside, -1).items():
+                    self._take(automaton, step, label, self.opened(inside, inner), inside, ways)
+
+    def _is_near(self, automaton: ContainerAutomaton, step: Step, before: int, least: int, ways: Least) -> bool:
+        """Return whether a step may lower the numbers found so far, if its value takes as little as possible."""
+        for to in step.following:
+            for end, more in self._read(automaton, to).items() if to >= 0 else ():
+                if self.joined(before, self.joined(least, more)) < ways.get(end, _NEVER):
+                    return True
+        return False
+
+    def _take(
+        self, automaton: ContainerAutomaton, step: Step, label: int, size: int, inside: ContainerAutomaton | None,
+        ways: Least,
+    ) -> None:  # fmt: skip
+        """Lower the numbers before a step by a text of its value, which is in a container if `inside`."""
+        to = step.following[label]
+        for end, more in self._read(automaton, to).items() if to >= 0 else ():
+            number = self.joined(size, more)
+            if number < ways.get(end, _NEVER) and self.fits_step(automaton, step, end, to, label, inside):
+                ways[end] = number
+
+    def is_called(self, inside: ContainerAutomaton) -> bool:
+        """Return whether a container takes a frame."""
+        return inside.free >= 0 or self._nesting.is_called(inside)
+
+    @abstractmethod
+    def before(self, automaton: ContainerAutomaton, at: int, key: int) -> int:
+        """Return what comes before a value behind a place: see `_next` for the key."""
+
+    @abstractmethod
+    def joined(self, first: int, second: int) -> int:
+        """Return what two texts take, one behind the other."""
+
+    @abstractmethod
+    def opened(self, inside: ContainerAutomaton, inner: int) -> int:
+        """Return what a container takes, from what it takes behind its bracket."""
+
+    @abstractmethod
+    def scalars(self, value: Value) -> Least:
+        """Return what a value takes that is no object and no array, by label."""
+
+    @abstractmethod
+    def fits(self, automaton: ContainerAutomaton, at: int, end: int, step: Step) -> bool:
+        """Return whether a step behind a place counts, if the container ends with a label."""
+
+    @abstractmethod
+    def fits_step(
+        self, automaton: ContainerAutomaton, step: Step, end: int, to: int, label: int,
+        inside: ContainerAutomaton | None,
+    ) -> bool:  # fmt: skip
+        """Return whether a text of the value of a step counts, in a container if `inside`."""
+
+
+class _Frames(_Search):
+    """The fewest frames that are open at once."""
+
+    close = least = 0
+
+    def before(self, automaton: ContainerAutomaton, at: int, key: int) -> int:
+        return 0
+
+    def joined(self, first: int, second: int) -> int:
+        return max(first, second)
+
+    def opened(self, inside: ContainerAutomaton, inner: int) -> int:
+        return inner + self.is_called(inside)
+
+    def scalars(self, value: Value) -> Least:
+        return dict.fromkeys(self.sizes.labels(value), 0)
+
+    def fits(self, automaton: ContainerAutomaton, at: int, end: int, step: Step) -> bool:
+        return True
+
+    def fits_step(
+        self, automaton: ContainerAutomaton, step: Step, end: int, to: int, label: int,
+        inside: ContainerAutomaton | None,
+    ) -> bool:  # fmt: skip
+        return True
+
+
+class _Bytes(_Search):
+    """The fewest bytes, with as few frames as possible."""
+
+    close = least = 1
+
+    def __init__(self, sizes: _Sizes, nesting: Nesting, frames: _Frames | None) -> None:
+        super().__init__(sizes, nesting)
+        self._frames = frames
+
+    def before(self, automaton: ContainerAutomaton, at: int, key: int) -> int:
+        return (self.sizes.comma if at >= 0 else 0) + self.sizes.key(automaton, key)
+
+    def joined(self, first: int, second: int) -> int:
+        return first + second
+
+    def opened(self, inside: ContainerAutomaton, inner: int) -> int:
+        return inner + 1
+
+    def scalars(self, value: Value) -> Least:
+        return self.sizes.scalars(value)
+
+    def fits(self, automaton: ContainerAutomaton, at: int, end: int, step: Step) -> bool:
+        if self._frames is None:
+            return True
+        return self._frames.settled(automaton, step)[end] <= self._frames.settled(automaton, at)[end]
+
+    def fits_step(
+        self, automaton: ContainerAutomaton, step: Step, end: int, to: int, label: int,
+        inside: ContainerAutomaton | None,
+    ) -> bool:  # fmt: skip
+        if self._frames is None:
+            return True
+        taken = self._frames.settled(automaton, to)[end]
+        if inside is not None:
+            inner = 0 if inside.free >= 0 else self._frames.settled(inside, -1)[label]
+            taken = max(taken, self._frames.opened(inside, inner))
+        return taken <= self._frames.settled(automaton, step)[end]
+
+
+class _Sizes:
+    """The bytes of keys, separators and values that are no objects and no arrays."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._ascii = layout.ascii
+        self.comma, self.colon = (1, 1) if layout.flexible else (len(layout.comma), len(layout.colon))
+        self._scalars: dict[Value, Least] = {}
+        self._contents: dict[tuple[int, bool], Least] = {}
+        self._labels: dict[ContainerAutomaton, bool] = {}
+
+    def has_one_label(self, automaton: ContainerAutomaton) -> bool:
+        """Return whether all texts of a container have one label."""
+        found = self._labels.get(automaton)
+        if found is None:
+            closes = {state.close for state in automaton.states}
+            found = self._labels[automaton] = len(closes - {-1}) == 1
         return found
 
-    def _scalar_texts(self, value: Value) -> list[_Text]:
-        found = [_Text(label, len(word), 0) for word, label in value.literals.items()]
-        if value.number is not None:
-            found += [_Text(label, size, 0) for label, size in _of_content(value.number, False, False).items()]
-        if value.string is not None:
-            found += [_Text(label, size, 0) for label, size in self._string(value.string).items()]
+    def labels(self, value: Value) -> set[int]:
+        """Return the labels of a value's texts that are no objects and no arrays."""
+        found = set(value.literals.values())
+        for content in (value.number, value.string.content if isinstance(value.string, Regular) else None):
+            if content is not None:
+                found.update(np.unique(content.label[content.label >= 0]).tolist())
+        if isinstance(value.string, Finite):
+            found.update(value.string.words.values())
+        elif isinstance(value.string, Free | Bounded):
+            found.add(value.string.label)
         return found
 
-    def _string(self, text: StringSet) -> Least:
-        if isinstance(text, Free):
-            return {text.label: 2}
-        if isinstance(text, Bounded):
-            return {text.label: 2 + text.low}
-        if isinstance(text, Finite):
-            found: Least = {}
-            for word, label in text.words.items():
-                found[label] = min(found.get(label, NO_WAY), len(quoted(word, self._ascii)))
-            return found
-        sizes = _of_content(text.content, text.most is not None, self._ascii)
-        return {label: 2 + size for label, size in sizes.items()}
+    def scalars(self, value: Value) -> Least:
+        """Return the bytes of a value's shortest texts that are no objects and no arrays, by label."""
+        found = self._scalars.get(value)
+        if found is None:
+            found = self._scalars[value] = {}
+            for word, label in value.literals.items():
+                _lower(found, label, len(word))
+            for label, size in self._content(value.number, False).items() if value.number is not None else ():
+                _lower(found, label, size)
+            text = value.string
+            if isinstance(text, Free | Bounded):
+                _lower(found, text.label, 2 + (text.low if isinstance(text, Bounded) else 0))
+            elif isinstance(text, Finite):
+                for word, label in text.words.items():
+                    _lower(found, label, len(quoted(word, self._ascii)))
+            elif text is not None:
+                for label, size in self._content(text.content, text.most is not None).items():
+                    _lower(found, label, 2 + size)
+        return found
 
-    def _key_length(self, automaton: ContainerAutomaton) -> Callable[[int], int]:
-        """Return the function that gives the bytes of a key with its colon, by place or class: see `_next`."""
+    def key(self, automaton: ContainerAutomaton, key: int) -> int:
+        """Return the bytes of a key with its colon, 0 for an item: see `_next`."""
         if isinstance(automaton, ArrayAutomaton):
-            return lambda key: 0
+            return 0
         keys = automaton.keys
+        if key >= 0:
+            return len(quoted(keys[key], self._ascii)) + self.colon
+        if automaton.language is not None:
+            return 2 + self.colon + self._content(automaton.language, False).get(len(keys) - 1 - key, _NEVER)
+        letters = next(n for n in count() if sum(len(key) == n for key in keys) < 26**n)  # which no key spells
+        return 2 + self.colon + letters
 
-        def length(key: int) -> int:
-            if key >= 0:
-                return len(quoted(keys[key], self._ascii)) + self._colon
-            if automaton.language is None:  # any other key
-                return 2 + self._colon + next(n for n in count() if not n or _another(keys, n))
-            sizes = self._language.get(id(automaton))
-            if sizes is None:
-                sizes = self._language[id(automaton)] = _of_content(automaton.language, False, self._ascii)
-            return 2 + self._colon + sizes.get(len(keys) - 1 - key, NO_WAY)
-
-        return length
+    def _content(self, content: Labelled, counted: bool) -> Least:
+        """Return the fewest bytes of the words of an automaton by label, as JSON writes them."""
+        key = id(content), counted
+        found = self._contents.get(key)
+        if found is None:
+            arrays = content.class_of, content.transition, content.label
+            sizes = bytes_of(content_bytes(*arrays, counted=counted, ascii=self._ascii)[0], counted).tolist()
+            found = self._contents[key] = {label: size for label, size in enumerate(sizes) if size < NO_WAY}
+        return found
 
 
-def _another(keys: tuple[str, ...], size: int) -> bool:
-    """Return whether some word of so many letters is none of the keys."""
-    return sum(len(key) == size for key in keys) < 26**size
+def _lower(found: Least, label: int, size: int) -> None:
+    found[label] = min(found.get(label, _NEVER), size)
 
 
-def _next(state: ArrayState | ObjectState) -> Iterable[tuple[int, Step]]:
-    """Return the steps of a state with their keys: the place of a declared one, or -1 - the class of others."""
+def _next(state: ArrayState | ObjectState) -> Iterator[tuple[int, Step]]:
+    """Yield the steps of a state with their keys: the place of a declared one, or -1 - the class of others.
+
+    The last declared one is often required, and so leads to the end.
+    """
     if isinstance(state, ArrayState):
-        return () if state.item is None else ((0, state.item),)
-    found = [(j, step) for j in range(state.first, state.last) if (step := state.steps[j]) is not None]
-    return [*found, *((-1 - c, step) for c, step in state.others.items())]
-
-
-def _of_content(content: Labelled, counted: bool, ascii: bool) -> Least:
-    """Return the fewest bytes of the words of an automaton by label, as JSON writes them."""
-    sizes = content_bytes(content.class_of, content.transition, content.label, counted=counted, ascii=ascii)
-    return {label: size for label, size in enumerate(bytes_of(sizes[0], counted).tolist()) if size < NO_WAY}
+        if state.item is not None:
+            yield 0, state.item
+        return
+    for j in range(state.last - 1, state.first - 1, -1):
+        step = state.steps[j]
+        if step is not None:
+            yield j, step
+    for c, step in state.others.items():
+        yield -1 - c, step

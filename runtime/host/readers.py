@@ -33,6 +33,19 @@ def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
     )
 
 
+def reader_within(constraint: Any, max_tokens: int) -> HostReader[Any] | None:
+    """Return the reader of a lazy table that is not complete, where its bounds promise an end within max_tokens.
+
+    None where they do not, even after the first token, and for what has distances.
+    """
+    if not isinstance(constraint, LazyTable) or constraint.is_complete:
+        return None
+    reader = reader_of(constraint, False)
+    if not reader.grows or max_tokens < reader.distance(reader.start()):
+        return None
+    return reader if max_tokens > reader.farthest(reader.start()) else None
+
+
 @reader_of.register
 def _of_matrix(constraint: SortedMatrix, budgets: bool) -> HostReader[Any]:
     return _complete.made(constraint, lambda: MatrixReader(constraint))
