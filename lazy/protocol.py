@@ -70,5 +70,5 @@ class BoundsEnds(Protocol):
         2**30 or more stands for a number that is not known.
         """
 
-    def farthest(self, node: int, stack: Any, tokens: NDArray[Any]) -> int:
-        """Return the most that `nearest` is behind one of some tokens, those allowed next, or more."""
+    def farthest(self, node: int, stack: Any) -> int:
+        """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is."""

@@ -118,9 +118,12 @@ class Library(LinkedLibrary):
         return LibraryEnds(self.machine, (self.places.body, self.places.escape, self.places.key_escape))
 
     @cached_property
-    def quoted(self) -> NDArray[np.bool_]:
-        """The tokens (V,) that have a quote."""
-        found = np.array([QUOTE in token for token in self.vocabulary.tokens], np.bool_)
+    def quoted(self) -> NDArray[np.uint32]:
+        """The tokens that have a quote, as a mask (ceil(V / 32),), read-only."""
+        found = np.zeros(-(-self.vocabulary.size // 32), np.uint32)
+        for token, text in enumerate(self.vocabulary.tokens):
+            if QUOTE in text:
+                found[token >> 5] |= np.uint32(1 << (token & 31))
         found.flags.writeable = False
         return found
 

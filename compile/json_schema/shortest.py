@@ -140,6 +140,8 @@ class _Search(ABC):
                 return
         for key, step in _next(state):
             before = self.before(automaton, at, key)
+            if ways and self.is_enough(ways) and self.sizes.has_one_label(automaton):
+                return
             if self._is_near(automaton, step, before, self.least, ways):
                 for end, more in self._read(automaton, step).items():
                     number = self.joined(before, more)
@@ -196,6 +198,10 @@ class _Search(ABC):
         """Return what a container takes, from what it takes behind its bracket."""
 
     @abstractmethod
+    def is_enough(self, ways: Least) -> bool:
+        """Return whether what was found behind some step will do."""
+
+    @abstractmethod
     def scalars(self, value: Value) -> Least:
         """Return what a value takes that is no object and no array, by label."""
 
@@ -224,6 +230,9 @@ class _Frames(_Search):
 
     def opened(self, inside: ContainerAutomaton, inner: int) -> int:
         return inner + self.is_called(inside)
+
+    def is_enough(self, ways: Least) -> bool:
+        return not any(ways.values())
 
     def scalars(self, value: Value) -> Least:
         return dict.fromkeys(self.sizes.labels(value), 0)
@@ -256,6 +265,9 @@ class _Bytes(_Search):
     def opened(self, inside: ContainerAutomaton, inner: int) -> int:
         return inner + 1
 
+    def is_enough(self, ways: Least) -> bool:
+        return True  # a bound, and mostly the least: the first step is by the last declared key, often a required one
+
     def scalars(self, value: Value) -> Least:
         return self.sizes.scalars(value)
 
@@ -285,6 +297,7 @@ class _Sizes:
         self.comma, self.colon = (1, 1) if layout.flexible else (len(layout.comma), len(layout.colon))
         self._scalars: dict[Value, Least] = {}
         self._contents: dict[tuple[int, bool], Least] = {}
+        self._keys: dict[tuple[ContainerAutomaton, int], int] = {}
         self._labels: dict[ContainerAutomaton, bool] = {}
 
     def has_one_label(self, automaton: ContainerAutomaton) -> bool:
@@ -331,6 +344,12 @@ class _Sizes:
         """Return the bytes of a key with its colon, 0 for an item: see `_next`."""
         if isinstance(automaton, ArrayAutomaton):
             return 0
+        found = self._keys.get((automaton, key))
+        if found is None:
+            found = self._keys[automaton, key] = self._key(automaton, key)
+        return found
+
+    def _key(self, automaton: ObjectAutomaton, key: int) -> int:
         keys = automaton.keys
         if key >= 0:
             return len(quoted(keys[key], self._ascii)) + self.colon

@@ -20,6 +20,8 @@ _MOST_TOKENS = 8192  # that are followed one by one
 Far = list[int]
 """The bytes to the end of the text once what lies on top has ended: by `label + 1`, first for the text's own end."""
 _AT_BOTTOM: Far = [0]
+_Next = tuple[int, int, tuple[int, ...]]
+"""Where a token leads: the state, how many open sites it pops, and those that it pushes."""
 
 
 class LibraryBounds(Protocol):
@@ -30,8 +32,8 @@ class LibraryBounds(Protocol):
         """How few bytes it takes to end its fragments."""
 
     @property
-    def quoted(self) -> NDArray[np.bool_]:
-        """The tokens (V,) that have a quote, without which no string ends."""
+    def quoted(self) -> NDArray[np.uint32]:
+        """The tokens that have a quote, without which no string ends, as a mask."""
 
 
 class EndRule(NamedTuple):
@@ -49,25 +51,30 @@ class EndBounds:
     """
 
     def __init__(
-        self, machine: PushdownMachine, shortest: ShortestEnds, quoted: NDArray[np.bool_],
-        follow: Callable[[int, int, bytes], tuple[int, int, tuple[int, ...]]],
+        self, machine: PushdownMachine, shortest: ShortestEnds, quoted: NDArray[np.uint32],
+        follow: Callable[[int, int, bytes], _Next],
     ) -> None:  # fmt: skip
         self._machine, self._shortest, self._quoted, self._follow = machine, shortest, quoted, follow
+        self._next: dict[tuple[int, int], list[_Next]] = {}  # by state and the site on top
 
     def nearest(self, node: int, stack: Any) -> int:
         """Return in how many bytes a text can end; `NO_WAY` or more where that is not known."""
         return self._nearest(node, self._far(stack))
 
-    def farthest(self, node: int, stack: Any, tokens: NDArray[Any]) -> int:
-        """Return the most that `nearest` is behind one of some tokens, those allowed next, or more."""
-        far = self._far(stack)
-        most = self._within(node, far)
-        if most >= 0:  # tokens without a quote stay in the string
-            tokens = tokens[self._quoted[tokens]]
-        if tokens.size > _MOST_TOKENS:
-            return NO_WAY
-        sites: bytes = stack.sites()
-        for state, popped, pushed in {self._follow(node, token, sites) for token in tokens.tolist()}:
+    def farthest(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> int:
+        """Return the most that `nearest` is behind one of the tokens of a mask, those allowed next, or more.
+
+        -1 where none is. An end token must not be among them.
+        """
+        most = self._within(node, self._far(stack))
+        places = self._next.get((node, stack.site))
+        if places is None:
+            places = self._followed(node, stack, mask & self._quoted if most >= 0 else mask)
+            if places is None:
+                return NO_WAY
+            if all(popped < 2 for _, popped, _ in places):  # whatever lies further below
+                self._next[node, stack.site] = places
+        for state, popped, pushed in places:
             below = stack
             for _ in range(popped):
                 below = below.below
@@ -76,6 +83,15 @@ class EndBounds:
                 here = self._behind(site, here)
             most = max(most, self._nearest(state, here))
         return most
+
+    def _followed(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> list[_Next] | None:
+        """Return where tokens lead, each place once; None if they are too many to follow."""
+        words = np.flatnonzero(mask)
+        at, bit = np.nonzero(mask[words, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1))
+        if at.size > _MOST_TOKENS:
+            return None
+        sites: bytes = stack.sites()
+        return list({self._follow(node, token, sites) for token in (32 * words[at] + bit).tolist()})
 
     def _nearest(self, state: int, far: Far) -> int:
         """Return the least bytes from a state, over the ways in which its fragment may end."""

@@ -26,6 +26,7 @@ from .bases import Base
 from .end_bounds import EndBounds, EndRule
 from .entry_points import entry_points
 from .header import (
+    AT_EOS,
     AT_FREE_GROUPS,
     AT_LEVELS,
     AT_SCRATCH,
@@ -353,11 +354,15 @@ class LazyPushdown:
             self._growth.check()
             return self._bounds().nearest(node, stack)
 
-    def farthest(self, node: int, stack: Any, tokens: NDArray[Any]) -> int:
-        """Return the most that `nearest` is behind one of some tokens, those allowed next, or more."""
+    def farthest(self, node: int, stack: Any) -> int:
+        """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is."""
         with self._lock:
-            self._growth.check()
-            return self._bounds().farthest(node, stack, tokens)
+            mask, _, _ = self.mask(node, stack.sites(), -1)
+            eos = self._header[AT_EOS]
+            if self._has_eos and mask[eos >> 5] >> (eos & 31) & 1:
+                mask = mask.copy()
+                mask[eos >> 5] ^= np.uint32(1 << (eos & 31))
+            return self._bounds().farthest(node, stack, mask)
 
     def _bounds(self) -> EndBounds:
         if self._end_bounds is None:

@@ -88,9 +88,7 @@ class ShortestEnds:
         n = bisect_right(texts, state, key=lambda content: content.first) - 1
         content, found = texts[n], self._contents.get(n)
         if found is None:
-            found = content_bytes(
-                content.class_of, content.transition, content.label, counted=content.most >= 0
-            )
+            found = content_bytes(content.class_of, content.transition, content.label, counted=content.most >= 0)
             if content.needed.size:
                 found[content.needed < 0] = found.max(initial=0)
             self._contents[n] = found
@@ -261,12 +259,11 @@ def _take(found: Ends, cost: int, behind: Ends) -> None:
 
 def _depths(keys: NDArray[np.int32], first: int, stop: int) -> list[int]:
     """Return how many bytes lead to each state of a trie of words."""
+    used = int(keys[first, KEY_STOP])
+    children, siblings = keys[first:used, KEY_CHILD].tolist(), keys[first:used, KEY_NEXT].tolist()
     found = [0] * (stop - first)
-    for here in range(first, stop):
-        if here > first and here >= keys[first, KEY_STOP]:
-            break
-        child = int(keys[here, KEY_CHILD])
+    for here, child in enumerate(children):  # which come after it
         while child >= 0:
-            found[child - first] = found[here - first] + 1
-            child = int(keys[child, KEY_NEXT])
+            found[child - first] = found[here] + 1
+            child = siblings[child - first]
     return found

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from ...kernels.limits import UNREACHABLE
 from ...lazy.protocol import BoundsEnds, LazyMachine, NotesMasks
-from .host_reader import tokens_of
 from .stack_reader import Configuration, Limits, Stack, StackReader
 
 AFTER_EOS = 2**31 - 1  # no state of a machine has this number
@@ -63,10 +62,7 @@ class LazyReader(StackReader):
             node = self.alike(node)
         found = self._farthest.get((node, stack))
         if found is None:
-            tokens = tokens_of(self.mask(place))
-            if self.eos >= 0:
-                tokens = tokens[tokens != self.eos]
-            found = self.bounds.farthest(node, stack, tokens)
+            found = self.bounds.farthest(node, stack)
             if len(self._farthest) >= _MOST_BOUNDS:
                 self._farthest.clear()
             self._farthest[node, stack] = found
