@@ -58,7 +58,7 @@ class _UnknownError(Exception):
 
 
 class ShortestTexts:
-    """The fewest bytes from places in objects and arrays, found when they are asked for. limited: frames may run out."""
+    """The fewest bytes from places in objects and arrays, each found on demand. limited: frames may run out."""
 
     def __init__(self, nesting: Nesting, layout: Layout, limited: bool) -> None:
         sizes = _Sizes(layout)

@@ -46,8 +46,8 @@ class EndRule(NamedTuple):
 class EndBounds:
     """Bounds for a budget of tokens, of a machine that is read as it is.
 
-    Every byte must be a token: then a text of n bytes can be written in n tokens. quoted: see `LibraryBounds`. follow: returns the state that a token leads to, how many open sites it pops,
-    and those that it pushes.
+    Every byte must be a token: then a text of n bytes can be written in n tokens. quoted: see `LibraryBounds`. follow:
+    returns where a token leads, from a state, the token, and the open sites, int32, as bytes.
     """
 
     def __init__(
@@ -74,24 +74,41 @@ class EndBounds:
                 return NO_WAY
             if all(popped < 2 for _, popped, _ in places):  # whatever lies further below
                 self._next[node, stack.site] = places
-        for state, popped, pushed in places:
-            below = stack
-            for _ in range(popped):
-                below = below.below
-            here = self._far(below)
-            for site in pushed:
-                here = self._behind(site, here)
-            most = max(most, self._nearest(state, here))
+        for place in places:
+            most = max(most, self._nearest_behind(stack, place))
         return most
+
+    def within(self, node: int, stack: Any, mask: NDArray[np.uint32], room: int) -> NDArray[np.uint32]:
+        """Return the tokens of a mask behind which `nearest` is below room."""
+        sites: bytes = stack.sites()
+        known: dict[_Next, bool] = {}
+        found = np.zeros_like(mask)
+        for token in _tokens_of(mask):
+            place = self._follow(node, token, sites)
+            near = known.get(place)
+            if near is None:
+                near = known[place] = self._nearest_behind(stack, place) < room
+            if near:
+                found[token >> 5] |= np.uint32(1 << (token & 31))
+        return found
+
+    def _nearest_behind(self, stack: Any, place: _Next) -> int:
+        """Return `nearest` behind a token."""
+        state, popped, pushed = place
+        for _ in range(popped):
+            stack = stack.below
+        far = self._far(stack)
+        for site in pushed:
+            far = self._behind(site, far)
+        return self._nearest(state, far)
 
     def _followed(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> list[_Next] | None:
         """Return where tokens lead, each place once; None if they are too many to follow."""
-        words = np.flatnonzero(mask)
-        at, bit = np.nonzero(mask[words, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1))
-        if at.size > _MOST_TOKENS:
+        tokens = _tokens_of(mask)
+        if len(tokens) > _MOST_TOKENS:
             return None
         sites: bytes = stack.sites()
-        return list({self._follow(node, token, sites) for token in (32 * words[at] + bit).tolist()})
+        return list({self._follow(node, token, sites) for token in tokens})
 
     def _nearest(self, state: int, far: Far) -> int:
         """Return the least bytes from a state, over the ways in which its fragment may end."""
@@ -139,3 +156,11 @@ class EndBounds:
         uses = self._machine.uses
         use = uses[bisect_right(uses, node, key=lambda use: use[0]) - 1]
         return shortest.library.longest_string + other if use[USE_SITE] < 0 else -1
+
+
+def _tokens_of(mask: NDArray[np.uint32]) -> list[int]:
+    """Return the tokens of a mask, most of whose words are 0."""
+    words = np.flatnonzero(mask)
+    at, bit = np.nonzero(mask[words, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1))
+    found: list[int] = (32 * words[at] + bit).tolist()
+    return found

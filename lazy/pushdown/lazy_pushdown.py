@@ -355,14 +355,33 @@ class LazyPushdown:
             return self._bounds().nearest(node, stack)
 
     def farthest(self, node: int, stack: Any) -> int:
-        """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is."""
+        """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.
+
+        Frames must not be about to run out.
+        """
         with self._lock:
             mask, _, _ = self.mask(node, stack.sites(), -1)
-            eos = self._header[AT_EOS]
-            if self._has_eos and mask[eos >> 5] >> (eos & 31) & 1:
-                mask = mask.copy()
-                mask[eos >> 5] ^= np.uint32(1 << (eos & 31))
-            return self._bounds().farthest(node, stack, mask)
+            return self._bounds().farthest(node, stack, self._without_eos(mask))
+
+    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+        """Return the mask of the tokens behind which `nearest` is below room, and of EOS, read-only.
+
+        frames: as of `mask`.
+        """
+        with self._lock:
+            mask, _, _ = self.mask(node, stack.sites(), frames)
+            tokens = self._without_eos(mask)
+            near = self._bounds().within(node, stack, tokens, room) | (mask & ~tokens)
+        near.flags.writeable = False
+        return near
+
+    def _without_eos(self, mask: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        eos = int(self._header[AT_EOS])
+        if not self._has_eos or not mask[eos >> 5] >> (eos & 31) & 1:
+            return mask
+        tokens = mask.copy()
+        tokens[eos >> 5] ^= np.uint32(1 << (eos & 31))
+        return tokens
 
     def _bounds(self) -> EndBounds:
         if self._end_bounds is None:

@@ -31,7 +31,7 @@ ACCEPTED = -1
 
 
 class Anchored(NamedTuple):
-    """What is known of an anchor: bytes and frames by label of the object or array, and the code each label leads to."""
+    """What is known of an anchor: bytes and frames by label of the object or array, and where each label leads."""
 
     bytes: dict[int, int]
     frames: dict[int, int]

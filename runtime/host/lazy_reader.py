@@ -20,7 +20,7 @@ class LazyReader(StackReader):
     is written again in about a microsecond. Otherwise it is kept in full on the second visit: most are visited once,
     and 16 KB of new memory take about as long as finding a mask. The reader holds the machine, not the table.
 
-    Distances are bounds here, of machines that have them: `Matcher` completes the table where they do not suffice.
+    Distances are bounds here, of machines that have them: `Matcher` completes the table where they say too little.
     """
 
     often = 2
@@ -47,7 +47,7 @@ class LazyReader(StackReader):
         node, stack = place
         if node == AFTER_EOS:
             return 0
-        if self.bounds is None or stack.variant:
+        if self.bounds is None:
             return UNREACHABLE
         return min(self.bounds.nearest(node, stack), UNREACHABLE)
 
@@ -85,9 +85,12 @@ class LazyReader(StackReader):
         return self.machine.mask(node, sites, stack.frames if stack.variant else -1)
 
     def made(self, place: Configuration, room: int | None = None) -> NDArray[np.uint32]:
-        """Return the mask of a place, read-only."""
-        assert room is None, "only complete tables know distances"
-        return self.mask(place)
+        """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside, by bounds."""
+        node, stack = place
+        if room is None or node == AFTER_EOS:
+            return self.mask(place)
+        assert self.bounds is not None, "without bounds a budget has a whole table"
+        return self.bounds.within(node, stack, stack.frames if stack.variant else -1, room)
 
     def step(self, place: Configuration, token: int) -> Configuration | None:
         """Return the place that a token leads to; None if it is not allowed."""

@@ -56,7 +56,7 @@ class Matcher:
     (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
-    __slots__ = ("_history", "_max_tokens", "_place", "_reader", "_table", "_tokens", "_vocabulary")
+    __slots__ = ("_by_bounds", "_history", "_max_tokens", "_place", "_reader", "_table", "_tokens", "_vocabulary")
 
     def __init__(self, table: Constraint, vocabulary: Spelling | None = None, *, max_tokens: int | None = None) -> None:
         self._table = table
@@ -77,6 +77,7 @@ class Matcher:
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
         self._reader: HostReader[Any] = _counting(table, max_tokens) if reader is None else reader
+        self._by_bounds = False  # whether a budget is kept by bounds, as no table can be had
         self._place = self._reader.start()
         # the places before each token, part by part: tuples that are kept make the garbage collector come, and walk
         # all that the process has, while somebody waits for a token
@@ -161,17 +162,21 @@ class Matcher:
     def _is_far(self, room: int) -> bool:
         """Return whether an end is in reach of so many tokens after any token that is allowed next.
 
-        If not, distances decide: a lazy table that has none yet is completed.
+        A lazy table is completed where its bounds do not suffice to know that.
         """
         if room > self._reader.farthest(self._place):
             return True
-        if self._reader.grows:
-            self._complete()
-            return room > self._reader.farthest(self._place)
-        return False
+        if not self._reader.grows or self._by_bounds:
+            return False
+        self._complete()
+        return room > self._reader.farthest(self._place)
 
     def _complete(self) -> None:
-        """Go on in the whole table, with all places so far."""
+        """Go on in the whole table, with all places so far; or by bounds, if the table exceeds its budget."""
+        assert isinstance(self._table, LazyTable), "other tables are complete"
+        if not self._table.has_arrays():
+            self._by_bounds = True
+            return
         reader = _counting(self._table, self._max_tokens)
         place, history = reader.start(), []
         for token in self._tokens:
@@ -215,7 +220,7 @@ class Matcher:
         following = reader.step(place, token)
         if following == reader.nowhere:
             return False
-        if self._max_tokens is not None and not reader.grows and token not in reader.end_tokens:
+        if self._max_tokens is not None and (self._by_bounds or not reader.grows) and token not in reader.end_tokens:
             room = self._max_tokens - len(self._tokens) - 1
             if reader.distance(following) > room:
                 return False
@@ -288,7 +293,7 @@ class Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
         twin = object.__new__(Matcher)
         twin._reader, twin._table = self._reader, self._table
-        twin._vocabulary, twin._max_tokens = self._vocabulary, self._max_tokens
+        twin._vocabulary, twin._max_tokens, twin._by_bounds = self._vocabulary, self._max_tokens, self._by_bounds
         twin._place, twin._history, twin._tokens = self._place, self._history.copy(), self._tokens.copy()
         return twin
 
