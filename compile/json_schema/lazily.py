@@ -101,7 +101,7 @@ def _reader(library: Library, emitter: Emitter, depth: int, meter: Meter) -> Laz
         library.string_masks,
     )  # fmt: skip
     rule = FrameRule(limits, depth, None if bound is None else bound + library.most_opened)
-    has_bounds = library.spells_bytes and not library.layout.ascii and emitter.has_shortest_texts
+    has_bounds = not library.layout.ascii and emitter.has_shortest_texts
     return LazyPushdown(
         machine, parts, rule, meter, emitter.release, EndRule(library, emitter.anchor_of) if has_bounds else None
     )

@@ -128,12 +128,6 @@ class Library(LinkedLibrary):
         return found
 
     @cached_property
-    def spells_bytes(self) -> bool:
-        """Whether every byte that UTF-8 has is a token of its own."""
-        alone = {token[0] for token in self.vocabulary.tokens if len(token) == 1}
-        return alone.issuperset((*range(0xC0), *range(0xC2, 0xF5)))
-
-    @cached_property
     def string_masks(self) -> StringMaskCache:
         """Masks of strings that all lazy machines share."""
         return StringMaskCache(self.vocabulary, self.bases[self.places.body])

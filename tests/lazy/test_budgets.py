@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import maskwright as mw
 from maskwright.automata import content_bytes
-from maskwright.automata.budget import Budget
 from maskwright.automata.string_content import Content
 from maskwright.compile.regex.lower import to_dfa
 from maskwright.errors import BudgetError, MaskwrightError
@@ -36,7 +35,11 @@ RECURRING = {
     },
     # fewer frames take more bytes
     "either": {"items": {"anyOf": [{"const": "a long constant"}, {"$ref": "#"}]}, "type": "array", "minItems": 1},
-    "several ends": {"type": "array", "contains": {"$ref": "#"}, "items": {"type": ["array", "null"]}},
+    "several ends": {
+        "type": "array",
+        "contains": {"type": "null"},
+        "items": {"anyOf": [{"$ref": "#"}, {"type": ["null", "integer"]}, {"type": "array", "maxItems": 1}]},
+    },
     "labels": {
         "type": "object",
         "properties": {"a": {"$ref": "#"}, "b": {"type": "boolean"}},
@@ -138,7 +141,8 @@ def test_random_schemas_are_the_same_within_a_budget(schema, seed):
 
 
 def test_strings_of_all_kinds_keep_a_budget():
-    assert bounds_hold(LONG, vocabulary(600), random.Random(1), 80)
+    rng = random.Random(1)
+    assert sum(bounds_hold(LONG, vocabulary(600), rng, 60) for _ in range(3)) > 5
 
 
 def test_far_from_the_end_nothing_is_made_for_a_budget():
@@ -188,14 +192,6 @@ def test_a_budget_that_no_bound_promises_is_judged_before_the_first_token():
         mw.Matcher(small, max_tokens=20)
 
 
-@pytest.mark.parametrize("tokens", [[b"{}"], [bytes([b]) for b in range(256) if b != 0xE9]], ids=len)
-def test_without_a_token_for_each_byte_a_budget_has_the_whole_table(tokens):
-    vocab = mw.Vocabulary.from_bytes([b"", *tokens], eos=0)
-    lazy = mw.compile_json_schema({"type": "object"}, vocab)
-    mw.Matcher(lazy, max_tokens=50)
-    assert lazy.is_complete
-
-
 @pytest.mark.parametrize("seed", range(3 * TIMES))
 def test_where_no_table_can_be_had_texts_are_complete_in_time_by_bounds(seed):
     """The whole table exceeds its budget when a text comes near its end: bounds still promise an end."""
@@ -206,13 +202,14 @@ def test_where_no_table_can_be_had_texts_are_complete_in_time_by_bounds(seed):
     while matcher.remaining and not matcher.is_terminated:
         allowed = tokens_of(matcher.mask())
         assert set(allowed) <= set(tokens_of(whole.mask()))
-        later = [token for token in allowed if token != vocab.eos]
-        token = rng.choice(later or allowed)
+        open_ones = [token for token in allowed if token != vocab.eos and not set(vocab.tokens[token]) & set(b"]}")]
+        token = rng.choice(open_ones or allowed)
         refused = rng.randrange(vocab.size)
         assert matcher.accepts([refused]) in (False, refused in allowed)
         assert matcher.advance(token)
         assert whole.advance(token)
     assert matcher.is_accepting or matcher.is_terminated
+    assert matcher.num_tokens > 100
     assert not lazy.is_complete
     assert matcher.copy()._by_bounds
 
@@ -220,7 +217,7 @@ def test_where_no_table_can_be_had_texts_are_complete_in_time_by_bounds(seed):
 @pytest.mark.parametrize("pattern", ["(a|\n)*b", '["\\\\]x{2}', "(é|ab|\x01\x02)", "x*(y|z\t)", ""])
 @pytest.mark.parametrize("counted", [False, True])
 def test_the_bytes_of_a_content_are_those_of_its_shortest_text(pattern, counted):
-    dfa = to_dfa(pattern, Budget().begin())
+    dfa = to_dfa(pattern)
     label = np.where(dfa.accepting, 0, -1).astype(np.int32)
     content = Content(dfa.class_of, dfa.transition, label, most=9 if counted else -1)
     found = content_bytes.content_bytes(content.class_of, content.transition, label, counted=counted)
