@@ -109,7 +109,11 @@ class _Search(ABC):
             self._here, known = here, self._found[here]
             ways: Least = {}
             try:
-                (self._look_at_step if isinstance(here[1], Step) else self._look_at_state)(*here, ways)
+                container, place = here
+                if isinstance(place, Step):
+                    self._look_at_step(container, place, ways)
+                else:
+                    self._look_at_state(container, place, ways)
             except _UnknownError:
                 self._stuck[here] = None
             if ways != known:

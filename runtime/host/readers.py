@@ -26,7 +26,7 @@ _lazy: Kept[HostReader[Any]] = Kept()
 def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
     """Return the reader of a constraint, made once and kept as long as the constraint lives.
 
-    budgets: whether tokens are counted, for which a lazy table is completed. Raises TypeError for anything else.
+    budgets: whether distances are needed, for which a lazy table is completed. Raises TypeError for anything else.
     """
     raise TypeError(
         f"a Matcher takes a TransitionTable, a SortedMatrix or a SidFilter, not {type(constraint).__name__}"
