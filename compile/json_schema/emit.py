@@ -44,6 +44,9 @@ class Emitter:
         self.roots = roots
         self._nesting = Nesting(roots)
         height = self._nesting.height
+        self._has_any_order = any(
+            isinstance(each, ObjectAutomaton) and each.any_order for each in self._nesting.containers
+        )  # known here, as a machine may be freed when modules are gone
         self.context = EmitContext(library, meter, lazy=depth is not None, recurs=height is None)
         self.machine = self.context.machine
         self.machine.anything, self.machine.height = self._nesting.calls_library, height
@@ -80,10 +83,9 @@ class Emitter:
     def release(self) -> None:
         """Free what no text will reach any more: a skeleton that recurs holds itself."""
         self.machine.pending.clear()
-        found = self._nesting.containers
-        if any(isinstance(each, ObjectAutomaton) and each.any_order for each in found):
+        if self._has_any_order:
             return  # it may be written again
-        for automaton in found:
+        for automaton in self._nesting.containers:
             automaton.states.clear()
 
     def frames_bound(self) -> int | None:
@@ -95,8 +97,7 @@ class Emitter:
     @property
     def has_shortest_texts(self) -> bool:
         """Whether `anchor_of` can be called: not where members may come in any order."""
-        found = self._nesting.containers
-        return not any(isinstance(each, ObjectAutomaton) and each.any_order for each in found)
+        return not self._has_any_order
 
     def anchor_of(self) -> Callable[[int], Anchored | None]:
         """Return the function that says of a state that was left for later how far the end of what it is in is."""
