@@ -20,10 +20,11 @@ from .protocol import LazyMachine
 class LazyTable:
     """A constraint whose arrays are worked out on request, by `to_table`, as that may take long.
 
-    A `Matcher` without a budget of tokens reads the machine that the table would be made from, with the same answers.
-    It makes each state when a text first comes to it. Whatever needs arrays, such as `put` or `Matcher.state`, calls
-    `to_table`, which raises BudgetError if the table is larger than its budget allows. Reading raises `BudgetError` if
-    a new state exceeds the budget, or `TableError` after an interrupted write; `to_table` still works then.
+    A `Matcher` reads the machine that the table would be made from, with the same answers. It makes each state when a
+    text first comes to it. With a budget of tokens it completes the table where an end may come out of reach. Whatever
+    needs arrays, such as `put` or `Matcher.state`, calls `to_table`, which raises BudgetError if the table is larger
+    than its budget allows. Reading raises `BudgetError` if a new state exceeds the budget, or `TableError` after an
+    interrupted write; `to_table` still works then.
     """
 
     def __init__(

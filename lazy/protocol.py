@@ -54,3 +54,27 @@ class NotesMasks(Protocol):
 
     def restored(self, noted: bytes) -> NDArray[np.uint32]:
         """Return a mask again that was found before, read-only."""
+
+
+@runtime_checkable
+class BoundsEnds(Protocol):
+    """A lazy machine that may know how many tokens an end is away at most."""
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it does."""
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return a number of tokens in which a text can end; 2**30 or more stands for one that is not known."""
+
+    def farthest(self, node: int, stack: Any) -> int:
+        """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.
+
+        Frames must not be about to run out.
+        """
+
+    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+        """Return the mask of EOS, and of the tokens behind which `nearest` is below room, read-only.
+
+        frames: as of `mask`.
+        """

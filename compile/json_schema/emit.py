@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from ...automata.budget import Meter
 from ...automata.codes import DEAD, RETURN
 from ...automata.pushdown import PushdownMachine
+from ...lazy.pushdown.shortest_ends import Anchored
 from .emit_context import EmitContext
 from .emit_keys import KeyEmitter
 from .emit_scalars import Follow, ScalarEmitter
 from .layout import CLOSE_ARRAY, CLOSE_OBJECT, OPEN_ARRAY, OPEN_OBJECT, QUOTE
 from .library import Library, frames
 from .nesting import Nesting
+from .shortest import Anchor, ShortestTexts
 from .skeleton import AnyOrder, ArrayAutomaton, ContainerAutomaton, ObjectAutomaton, ObjectState, Step, Value
 
 _WRITING = "writing out a schema"
@@ -42,11 +44,15 @@ class Emitter:
         self.roots = roots
         self._nesting = Nesting(roots)
         height = self._nesting.height
+        self._has_any_order = any(
+            isinstance(each, ObjectAutomaton) and each.any_order for each in self._nesting.containers
+        )  # known here, as a machine may be freed when modules are gone
         self.context = EmitContext(library, meter, lazy=depth is not None, recurs=height is None)
         self.machine = self.context.machine
         self.machine.anything, self.machine.height = self._nesting.calls_library, height
         self.scalars = ScalarEmitter(self.context)
         self._fragments: dict[int, int] = {}  # first state of each object and array that is called
+        self.anchors: dict[int, Anchor] = {}  # where the states of a lazy machine that are left for later stand
         # whether the frames suffice for all that the schema may open
         self._fits = depth is not None and height is not None and height <= frames(self.machine, depth)
         self._whole()
@@ -77,10 +83,9 @@ class Emitter:
     def release(self) -> None:
         """Free what no text will reach any more: a skeleton that recurs holds itself."""
         self.machine.pending.clear()
-        found = self._nesting.containers
-        if any(isinstance(each, ObjectAutomaton) and each.any_order for each in found):
+        if self._has_any_order:
             return  # it may be written again
-        for automaton in found:
+        for automaton in self._nesting.containers:
             automaton.states.clear()
 
     def frames_bound(self) -> int | None:
@@ -88,6 +93,29 @@ class Emitter:
         if self._fits:
             return 0 if self.machine.anything else None
         return self._nesting.frames_bound()
+
+    @property
+    def has_shortest_texts(self) -> bool:
+        """Whether `anchor_of` can be called: not where members may come in any order."""
+        return not self._has_any_order
+
+    def anchor_of(self) -> Callable[[int], Anchored | None]:
+        """Return the function that says of a state that was left for later how far the end of what it is in is."""
+        texts = ShortestTexts(self._nesting, self.context.library.layout, limited=not self._fits)
+        anchors = self.anchors
+
+        def anchored(state: int) -> Anchored | None:
+            anchor = anchors.get(state)
+            return None if anchor is None else Anchored(*texts.after(anchor), anchor.ends)
+
+        return anchored
+
+    def later(self, write: Callable[[], None], automaton: ContainerAutomaton, at: int | Step, ends: Follow) -> int:
+        """Return a new state that is left for later; see `Anchor` for where it stands."""
+        state = self.machine.later(write)
+        if self.context.lazy:
+            self.anchors[state] = Anchor(automaton, at, ends)
+        return state
 
     # ------------------------------------------------------------------------------------------------ values
 
@@ -127,11 +155,11 @@ class Emitter:
             first = self._fragments.get(id(automaton))
             if first is None:
                 ends = tuple(RETURN - label for label in range(len(follow)))
-                called = m.later(lambda: write(called, ends))
+                called = self.later(lambda: write(called, ends), automaton, -1, ends)
                 first = self._fragments[id(automaton)] = called
             m.edge(state, opener, m.call(m.site(follow, False), first))
         else:
-            here = m.later(lambda: write(here, follow))
+            here = self.later(lambda: write(here, follow), automaton, -1, follow)
             m.edge(state, opener, here)
 
     def _array(self, first: int, array: ArrayAutomaton, ends: tuple[int, ...]) -> None:
@@ -172,10 +200,10 @@ class Emitter:
 class _Array:
     """An array, each of whose states is written when a text comes to it. ends: codes by label."""
 
-    __slots__ = ("_after", "_before", "_closing", "_emitter", "_ends", "_states")
+    __slots__ = ("_after", "_automaton", "_before", "_closing", "_emitter", "_ends", "_states")
 
     def __init__(self, emitter: Emitter, automaton: ArrayAutomaton, ends: tuple[int, ...]) -> None:
-        self._emitter, self._states, self._ends = emitter, automaton.states, ends
+        self._emitter, self._automaton, self._states, self._ends = emitter, automaton, automaton.states, ends
         self._before: dict[int, int] = {}  # the state that reads the next item
         self._after: dict[int, int] = {}  # the state that reads a comma or the end
         self._closing: dict[int, int] = {}
@@ -193,7 +221,8 @@ class _Array:
         """Return the state behind an item, in a state of the automaton."""
         found = self._after.get(i)
         if found is None:
-            found = self._after[i] = self._emitter.machine.later(lambda: self._write(i))
+            found = self._emitter.later(lambda: self._write(i), self._automaton, i, self._ends)
+            self._after[i] = found
         return found
 
     def _write(self, i: int) -> None:
@@ -208,10 +237,10 @@ class _Array:
 class _Object:
     """An object, each of whose states is written when a text comes to it. ends: codes by label."""
 
-    __slots__ = ("_after", "_closing", "_emitter", "_ends", "_keys", "_named", "_opened", "states")
+    __slots__ = ("_after", "_automaton", "_closing", "_emitter", "_ends", "_keys", "_named", "_opened", "states")
 
     def __init__(self, emitter: Emitter, automaton: ObjectAutomaton, ends: tuple[int, ...]) -> None:
-        self._emitter, self._ends = emitter, ends
+        self._emitter, self._automaton, self._ends = emitter, automaton, ends
         self.states: Sequence[ObjectState] = AnyOrder(automaton) if automaton.any_order else automaton.states
         self._after: dict[int, int] = {}  # the state behind a member, by state of the automaton
         self._named: dict[int, int] = {}  # the state behind a key, by step
@@ -223,7 +252,8 @@ class _Object:
         """Return the state behind a key."""
         found = self._named.get(id(step))
         if found is None:
-            found = self._named[id(step)] = self._emitter.machine.later(lambda: self._value(step))
+            found = self._emitter.later(lambda: self._value(step), self._automaton, step, self._ends)
+            self._named[id(step)] = found
         return found
 
     def _value(self, step: Step) -> None:
@@ -237,7 +267,8 @@ class _Object:
         """Return the state behind a member, in a state of the automaton."""
         found = self._after.get(i)
         if found is None:
-            found = self._after[i] = self._emitter.machine.later(lambda: self._write(i))
+            found = self._emitter.later(lambda: self._write(i), self._automaton, i, self._ends)
+            self._after[i] = found
         return found
 
     def next_key(self, i: int) -> tuple[int, int]:

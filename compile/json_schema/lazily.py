@@ -15,6 +15,7 @@ from ...automata.frames_required import frames_required
 from ...errors import Unenforced
 from ...kernels.limits import MOST_DEPTH
 from ...lazy.lazy_table import LazyTable
+from ...lazy.pushdown.end_bounds import EndRule
 from ...lazy.pushdown.lazy_pushdown import FrameRule, LazyPushdown
 from ...lazy.pushdown.memory import LibraryParts
 from ...table.transition_table import TransitionTable
@@ -100,4 +101,7 @@ def _reader(library: Library, emitter: Emitter, depth: int, meter: Meter) -> Laz
         library.string_masks,
     )  # fmt: skip
     rule = FrameRule(limits, depth, None if bound is None else bound + library.most_opened)
-    return LazyPushdown(machine, parts, rule, meter, emitter.release)
+    has_bounds = not library.layout.ascii and emitter.has_shortest_texts
+    return LazyPushdown(
+        machine, parts, rule, meter, emitter.release, EndRule(library, emitter.anchor_of) if has_bounds else None
+    )

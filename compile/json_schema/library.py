@@ -19,6 +19,7 @@ from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...lazy.pushdown.bases import Base
+from ...lazy.pushdown.shortest_ends import LibraryEnds
 from ...lazy.pushdown.string_mask_cache import Counted, StringMaskCache
 from ...vocabulary.token_trie import TokenTrie
 from ...vocabulary.vocabulary import Vocabulary
@@ -109,6 +110,21 @@ class Library(LinkedLibrary):
             token, symbol = exits.token[part].astype(np.int32), exits.symbol[part].astype(np.int32)
             mask = bases.masks[bases.mask[base]]
             found[state] = Base.of(mask, token, symbol, token[:0], buffers=MaskBuffers(mask.size))
+        return found
+
+    @cached_property
+    def ends(self) -> LibraryEnds:
+        """How few bytes it takes to end the library's fragments."""
+        return LibraryEnds(self.machine, (self.places.body, self.places.escape, self.places.key_escape))
+
+    @cached_property
+    def quoted(self) -> NDArray[np.uint32]:
+        """The tokens that have a quote, as a mask (ceil(V / 32),), read-only."""
+        found = np.zeros(-(-self.vocabulary.size // 32), np.uint32)
+        for token, text in enumerate(self.vocabulary.tokens):
+            if QUOTE in text:
+                found[token >> 5] |= np.uint32(1 << (token & 31))
+        found.flags.writeable = False
         return found
 
     @cached_property

@@ -158,6 +158,11 @@ class _Emitter(Emitter):
         ]
         super().__init__([values[place.value] for place in self.places], library, meter, depth)
 
+    @property
+    def has_shortest_texts(self) -> bool:
+        """Return False: text around values may have bytes that no token is."""
+        return False
+
     def _whole(self) -> None:
         m, dfa = self.machine, self.dfa
         class_of = dfa.class_of[:BYTES]

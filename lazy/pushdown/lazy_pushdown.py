@@ -24,8 +24,10 @@ from ...automata.word_tries import KEY_LIKE, USE_SITE
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.pointers import address_of
 from .bases import Base
+from .end_bounds import EndBounds, EndRule
 from .entry_points import entry_points
 from .header import (
+    AT_EOS,
     AT_FREE_GROUPS,
     AT_LEVELS,
     AT_SCRATCH,
@@ -39,6 +41,7 @@ from .header import (
 from .mask import NO_WALK
 from .memory import FramesRequired, Growth, LibraryParts, PushdownMemory
 from .scratch import content_buffer, scratch_of, slab_with
+from .shortest_ends import ShortestEnds
 
 _STATES_AT_ONCE = 64  # written together with one that is reached, while a caller waits for a mask
 _FEW_AT_ONCE = 16  # with a further one for the same mask
@@ -62,7 +65,8 @@ class FrameRule(NamedTuple):
 class LazyPushdown:
     """A machine with calls, read as it is: a `LazyMachine` whose masks can be noted.
 
-    release: called when the machine is freed, unless the interpreter exits. It must not refer to the machine.
+    release: called when the machine is freed, unless the interpreter exits. It must not refer to the machine. ends:
+    where the bounds of its ends come from, None if there are none.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class LazyPushdown:
         frames: FrameRule,
         meter: Meter,
         release: Callable[[], None],
+        ends: EndRule | None = None,
     ) -> None:
         # thousands of objects: in a cycle they would wait for the garbage collector, and make it walk all of a process.
         # Not while the interpreter exits: it frees everything itself, and modules that `release` needs may be gone.
@@ -83,6 +88,8 @@ class LazyPushdown:
         self._find_frames = frames.find
         self._frames_required: FramesRequired | None = None
         self._lock = threading.RLock()
+        self._end_rule = ends
+        self._end_bounds: EndBounds | None = None
         self._memory = memory = PushdownMemory(machine, parts, frames.depth, meter)
         self._header, self._header_at = memory.header, address_of(memory.header)
         self._growth = Growth(memory)
@@ -334,6 +341,69 @@ class LazyPushdown:
                     return False
                 stack = stack.below
             return True
+
+    # ------------------------------------------------------------------------------------------------- ends
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it is known how many tokens an end is away at most."""
+        return self._end_rule is not None
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return a number of tokens in which a text can end; `NO_WAY` or more where that is not known."""
+        with self._lock:
+            self._growth.check()
+            return self._bounds().nearest(node, stack)
+
+    def farthest(self, node: int, stack: Any) -> int:
+        """Return the most that `nearest` is behind a token that is allowed next, or more; -1 where none is.
+
+        Frames must not be about to run out.
+        """
+        with self._lock:
+            mask, _, _ = self.mask(node, stack.sites(), -1)
+            return self._bounds().farthest(node, stack, self._without_eos(mask))
+
+    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+        """Return the mask of the tokens behind which `nearest` is below room, and of EOS, read-only.
+
+        frames: as of `mask`.
+        """
+        with self._lock:
+            mask, _, _ = self.mask(node, stack.sites(), frames)
+            tokens = self._without_eos(mask)
+            near = self._bounds().within(node, stack, tokens, room) | (mask & ~tokens)
+        near.flags.writeable = False
+        return near
+
+    def _without_eos(self, mask: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        eos = int(self._header[AT_EOS])
+        if not self._has_eos or not mask[eos >> 5] >> (eos & 31) & 1:
+            return mask
+        tokens = mask.copy()
+        tokens[eos >> 5] ^= np.uint32(1 << (eos & 31))
+        return tokens
+
+    def _bounds(self) -> EndBounds:
+        if self._end_bounds is None:
+            assert self._end_rule is not None, "the caller has seen to it"
+            library, anchor_of = self._end_rule
+            growth, memory, kernels = self._growth, self._memory, self._kernels
+            header_at, tokens = self._header_at, self._tokens
+
+            def follow(node: int, token: int, sites: bytes) -> tuple[int, int, tuple[int, ...]]:
+                while True:
+                    state, popped, pushed = kernels.read_token(header_at, node, tokens[token], sites)
+                    if state != NEEDS_STATE:
+                        return state, popped, tuple(memory.pushed[:pushed])
+                    growth.reach(popped, _STATES_AT_ONCE)
+
+            shortest = ShortestEnds(
+                self.machine, library.ends, anchor_of(), lambda state: growth.reach(state, _FEW_AT_ONCE),
+                self._any_string, len(self._counted.rows),
+            )  # fmt: skip
+            self._end_bounds = EndBounds(self.machine, shortest, library.quoted, follow)
+        return self._end_bounds
 
     # ----------------------------------------------------------------------------------------------- tokens
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lazy.protocol import LazyMachine, NotesMasks
+from ...kernels.limits import UNREACHABLE
+from ...lazy.protocol import BoundsEnds, LazyMachine, NotesMasks
 from .stack_reader import Configuration, Limits, Stack, StackReader
 
 AFTER_EOS = 2**31 - 1  # no state of a machine has this number
+_MOST_BOUNDS = 4096  # of places, that are kept
 
 
 class LazyReader(StackReader):
@@ -17,6 +19,8 @@ class LazyReader(StackReader):
     To find a mask costs more here than to compose one. It is kept as a note where the machine makes one, from which it
     is written again in about a microsecond. Otherwise it is kept in full on the second visit: most are visited once,
     and 16 KB of new memory take about as long as finding a mask. The reader holds the machine, not the table.
+
+    Distances are bounds here, of machines that have them: `Matcher` completes the table where they say too little.
     """
 
     often = 2
@@ -30,6 +34,8 @@ class LazyReader(StackReader):
             Limits(AFTER_EOS + 1, depth, depth, machine.most_frames_required, 0, _GrowingLeaves(machine)),
         )
         self.machine, self.strings = machine, machine.strings
+        self.bounds = machine if isinstance(machine, BoundsEnds) and machine.has_bounds else None
+        self._farthest: dict[Configuration, int] = {}
         self.restored = machine.restored if isinstance(machine, NotesMasks) else None
 
     def budgets(self, constraint: object) -> None:
@@ -37,12 +43,30 @@ class LazyReader(StackReader):
         raise AssertionError("only complete tables know distances")
 
     def distance(self, place: Configuration) -> int:
-        """Raise AssertionError: only complete tables know distances."""
-        raise AssertionError("only complete tables know distances")
+        """Return a number of tokens in which a sequence can be complete from a place, UNREACHABLE if none is known."""
+        node, stack = place
+        if node == AFTER_EOS:
+            return 0
+        if self.bounds is None:
+            return UNREACHABLE
+        return min(self.bounds.nearest(node, stack), UNREACHABLE)
 
     def farthest(self, place: Configuration) -> int:
-        """Raise AssertionError: only complete tables know distances."""
-        raise AssertionError("only complete tables know distances")
+        """Return the largest distance that a token leads to, or more; UNREACHABLE if none is known."""
+        node, stack = place
+        if self.bounds is None or stack.variant:
+            return UNREACHABLE
+        if node == AFTER_EOS:
+            return 0
+        if node >= self.strings:
+            node = self.alike(node)
+        found = self._farthest.get((node, stack))
+        if found is None:
+            found = self.bounds.farthest(node, stack)
+            if len(self._farthest) >= _MOST_BOUNDS:
+                self._farthest.clear()
+            self._farthest[node, stack] = found
+        return min(found, UNREACHABLE)
 
     def alike(self, node: int) -> int:
         """Return the state that stands for all of a string that allow the same."""
@@ -61,9 +85,12 @@ class LazyReader(StackReader):
         return self.machine.mask(node, sites, stack.frames if stack.variant else -1)
 
     def made(self, place: Configuration, room: int | None = None) -> NDArray[np.uint32]:
-        """Return the mask of a place, read-only."""
-        assert room is None, "only complete tables know distances"
-        return self.mask(place)
+        """Return the mask of a place, read-only; room: how many tokens may still be written, EOS aside, by bounds."""
+        node, stack = place
+        if room is None or node == AFTER_EOS:
+            return self.mask(place)
+        assert self.bounds is not None, "without bounds a budget has a whole table"
+        return self.bounds.within(node, stack, stack.frames if stack.variant else -1, room)
 
     def step(self, place: Configuration, token: int) -> Configuration | None:
         """Return the place that a token leads to; None if it is not allowed."""

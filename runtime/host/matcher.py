@@ -20,7 +20,7 @@ from ...table.transition_table import TransitionTable
 from .bitmask_rows import words_of_rows, write_row
 from .forced_text import forced_text, whole_characters
 from .host_reader import HostReader
-from .readers import reader_of
+from .readers import reader_of, reader_within
 
 
 class Spelling(Protocol):
@@ -56,10 +56,9 @@ class Matcher:
     (array([10], dtype=uint32), True, True, False, array([11], dtype=uint32))
     """
 
-    __slots__ = ("_history", "_max_tokens", "_place", "_reader", "_table", "_tokens", "_vocabulary")
+    __slots__ = ("_by_bounds", "_history", "_max_tokens", "_place", "_reader", "_table", "_tokens", "_vocabulary")
 
     def __init__(self, table: Constraint, vocabulary: Spelling | None = None, *, max_tokens: int | None = None) -> None:
-        self._reader: HostReader[Any] = reader_of(table, max_tokens is not None)
         self._table = table
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
             raise TypeError(
@@ -71,19 +70,14 @@ class Matcher:
                 f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
                 "pass the vocabulary that it was compiled with"
             )
+        reader: HostReader[Any] | None = None
         if max_tokens is not None:
             max_tokens = operator.index(max_tokens)
-            whole = table.to_table()
-            if whole.min_length == UNREACHABLE:
-                raise ValueError(
-                    "max_tokens cannot be kept: this vocabulary has no tokens that close what is open and no more"
-                )
-            if max_tokens < whole.min_length:
-                raise ValueError(_too_few(max_tokens, whole))
+            reader = reader_within(table, max_tokens)
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
-        if max_tokens is not None:
-            self._reader.budgets(table.to_table())
+        self._reader: HostReader[Any] = _counting(table, max_tokens) if reader is None else reader
+        self._by_bounds = False  # whether a budget is kept by bounds, as no table can be had
         self._place = self._reader.start()
         # the places before each token, part by part: tuples that are kept make the garbage collector come, and walk
         # all that the process has, while somebody waits for a token
@@ -161,9 +155,38 @@ class Matcher:
         if self._max_tokens is None:
             return self._reader.mask(self._place)
         room = self._max_tokens - len(self._tokens)
-        if room > self._reader.farthest(self._place):
+        if self._is_far(room):
             return self._reader.mask(self._place)
         return self._reader.made(self._place, room)
+
+    def _is_far(self, room: int) -> bool:
+        """Return whether an end is in reach of so many tokens after any token that is allowed next.
+
+        A lazy table is completed where its bounds do not suffice to know that.
+        """
+        if room > self._reader.farthest(self._place):
+            return True
+        if not self._reader.grows or self._by_bounds:
+            return False
+        self._complete()
+        return room > self._reader.farthest(self._place)
+
+    def _complete(self) -> None:
+        """Go on in the whole table, with all places so far; or by bounds, if the table exceeds its budget."""
+        assert isinstance(self._table, LazyTable), "other tables are complete"
+        if not self._table.has_arrays():
+            self._by_bounds = True
+            return
+        reader = _counting(self._table, self._max_tokens)
+        place, history = reader.start(), []
+        for token in self._tokens:
+            if reader.parts:
+                history += place
+            else:
+                history.append(place)
+            place = reader.step(place, token)
+            assert place != reader.nowhere, "a lazy table allows what the whole one does"
+        self._reader, self._place, self._history = reader, place, history
 
     def fill_bitmask(self, bitmask: Any, row: int = 0) -> None:
         """Write the tokens allowed next into a row of bitmasks that a batch shares, those of `mask`.
@@ -188,14 +211,16 @@ class Matcher:
         After an end token only end tokens are allowed, again and again, as in a batch whose other rows go on.
         Raises TypeError unless token is an integer, ValueError unless it is in 0 .. V - 1.
         """
-        reader, place = self._reader, self._place
         token = operator.index(token)
+        if self._max_tokens is not None and self._reader.grows:
+            self._is_far(self._max_tokens - len(self._tokens))
+        reader, place = self._reader, self._place
         if not 0 <= token < reader.size:
             raise ValueError(f"token {token} is outside the vocabulary, 0 .. {reader.size - 1}")
         following = reader.step(place, token)
         if following == reader.nowhere:
             return False
-        if self._max_tokens is not None and token not in reader.end_tokens:
+        if self._max_tokens is not None and (self._by_bounds or not reader.grows) and token not in reader.end_tokens:
             room = self._max_tokens - len(self._tokens) - 1
             if reader.distance(following) > room:
                 return False
@@ -268,7 +293,7 @@ class Matcher:
         """Return a matcher that stands where this one does and goes its own way from there."""
         twin = object.__new__(Matcher)
         twin._reader, twin._table = self._reader, self._table
-        twin._vocabulary, twin._max_tokens = self._vocabulary, self._max_tokens
+        twin._vocabulary, twin._max_tokens, twin._by_bounds = self._vocabulary, self._max_tokens, self._by_bounds
         twin._place, twin._history, twin._tokens = self._place, self._history.copy(), self._tokens.copy()
         return twin
 
@@ -332,6 +357,21 @@ def _restored(table: Constraint, vocabulary: Spelling | None, max_tokens: int | 
     for token in tokens:
         matcher.advance(token)
     return matcher
+
+
+def _counting(table: Constraint, max_tokens: int | None) -> HostReader[Any]:
+    """Return the reader of a table, with distances if there is a budget. Raises ValueError if it cannot be kept."""
+    reader = reader_of(table, max_tokens is not None)
+    if max_tokens is not None:
+        whole = table.to_table()
+        if whole.min_length == UNREACHABLE:
+            raise ValueError(
+                "max_tokens cannot be kept: this vocabulary has no tokens that close what is open and no more"
+            )
+        if max_tokens < whole.min_length:
+            raise ValueError(_too_few(max_tokens, whole))
+        reader.budgets(whole)
+    return reader
 
 
 def _too_few(max_tokens: int, table: TransitionTable | SortedMatrix | SidFilter | Snapshot) -> str:

@@ -26,11 +26,24 @@ _lazy: Kept[HostReader[Any]] = Kept()
 def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
     """Return the reader of a constraint, made once and kept as long as the constraint lives.
 
-    budgets: whether tokens are counted, for which a lazy table is completed. Raises TypeError for anything else.
+    budgets: whether distances are needed, for which a lazy table is completed. Raises TypeError for anything else.
     """
     raise TypeError(
         f"a Matcher takes a TransitionTable, a SortedMatrix or a SidFilter, not {type(constraint).__name__}"
     )
+
+
+def reader_within(constraint: Any, max_tokens: int) -> HostReader[Any] | None:
+    """Return the reader of a lazy table that is not complete, where its bounds promise an end within max_tokens.
+
+    None where they do not, even after the first token, and for what has distances.
+    """
+    if not isinstance(constraint, LazyTable) or constraint.is_complete:
+        return None
+    reader = reader_of(constraint, False)
+    if not reader.grows or max_tokens < reader.distance(reader.start()):
+        return None
+    return reader if max_tokens > reader.farthest(reader.start()) else None
 
 
 @reader_of.register

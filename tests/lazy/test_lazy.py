@@ -790,7 +790,7 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
     for use in (
         lambda t: t.save(tmp_path / "t.safetensors"),
         lambda t: t.accepts([1 + b for b in b"[1]"]),
-        lambda t: mw.Matcher(t, max_tokens=9),
+        lambda t: mw.Matcher(t, max_tokens=2),
         lambda t: pickle.dumps(t),
         lambda t: t.to_table(),
     ):
