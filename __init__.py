@@ -37,11 +37,12 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
-from .table.live_sids import LiveSids, Snapshot
+from .table.live_sids import LiveSids
 from .table.members import sample_members
 from .table.sharded_matrix import ShardedMatrix
 from .table.shards import Manifest
 from .table.sid_filter import SidFilter, filter_sids
+from .table.snapshot import LiveFilter, Snapshot
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -62,6 +63,7 @@ __all__ = [
     "GrammarError",
     "KernelError",
     "LazyTable",
+    "LiveFilter",
     "LiveSids",
     "Manifest",
     "MaskwrightError",
