@@ -7,6 +7,7 @@ from .compile.cache.cache import Cache
 from .compile.catalogue import Catalogue
 from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
+from .compile.live_catalogue import LiveCatalogue
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
 from .compile.shards.build import build_shards
 from .compile.shards.merge import merge_shards
@@ -63,6 +64,7 @@ __all__ = [
     "GrammarError",
     "KernelError",
     "LazyTable",
+    "LiveCatalogue",
     "LiveFilter",
     "LiveSids",
     "Manifest",

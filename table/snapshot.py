@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
 from .live_base import LiveBase
+from .live_items import LiveItems
 from .sid_filter import booleans
 from .transition_table import integer_vocabulary
 
@@ -31,10 +32,15 @@ class Snapshot:
     delta: Rows  # (D, L) rows in order that the base does not have
     capacity: int  # the most rows of a delta
     delta_widths: tuple[int, ...]  # (L,) the most rows of a delta below a prefix, by depth
+    items: LiveItems | None = None  # of a `LiveCatalogue`, whose items have rows of their own
 
     eos = None
     ends = other_ends = ()
     fixed_length = min_length = max_length = property(lambda self: self.base.matrix.length)
+
+    def __repr__(self) -> str:
+        """Say how large it is."""
+        return f"Snapshot({self.epoch}, {self.num_sequences:,} sequences, {len(self.delta):,} of them of the delta)"
 
     @property
     def vocab_size(self) -> int:
@@ -69,12 +75,13 @@ class Snapshot:
         return np.concatenate([np.stack([column[live] for column in columns], axis=1), self.delta])
 
     def filter(self, keep: Any) -> LiveFilter:
-        """Return a filter that keeps some of the sequences.
+        """Return a filter that keeps some of the sequences, or of the items of a catalogue.
 
         keep: (Q,) booleans, one for each row of `sids`, in that order: an array, or a column as `filter_sids` takes it.
-        `LiveFilter.at` takes it over to a later snapshot.
+        Of a `LiveCatalogue`: (N,) booleans, one for each row of items, where those of deleted items say nothing.
+        `LiveFilter.at` takes the filter over to a later snapshot.
 
-        Raises ConstraintError for anything but booleans, for null, and where there are not as many as sequences.
+        Raises ConstraintError for anything but booleans, for null, and where there are not as many.
 
         >>> from maskwright import LiveSids, sort_sids
         >>> snapshot = LiveSids(sort_sids([[3, 1], [0, 2]], vocab_size=4)).publish()
@@ -82,6 +89,14 @@ class Snapshot:
         array([ True, False])
         """
         column = booleans(keep)
+        if self.items is not None:
+            if column.shape != self.items.live.shape:
+                raise ConstraintError(
+                    f"keep has shape {column.shape}, one boolean is needed for each of the {self.items.live.size:,} "
+                    "rows of items: those that it began with, and all that were inserted, in this order",
+                    argument="keep",
+                )
+            return self.of_items(column & self.items.live)
         if column.shape != (self.num_sequences,):
             raise ConstraintError(
                 f"keep has shape {column.shape}, one boolean is needed for each of the {self.num_sequences:,} "
@@ -92,6 +107,45 @@ class Snapshot:
         old = column.size - len(self.delta)
         base[base] = column[:old]
         return LiveFilter(self, self.base.bits_of(base), column[old:].copy())
+
+    def of_items(self, kept: Bools) -> LiveFilter:
+        """Return the filter of the sequences that have an item that is kept: (N,), of a catalogue, live rows alone."""
+        assert self.items is not None
+        base, tokens = self.items.sequences_of(kept)
+        delta = np.zeros(len(self.delta), np.bool_)
+        if len(tokens):
+            delta[np.searchsorted(keys_of(self.delta), keys_of(tokens))] = True
+        return LiveFilter(self, self.base.bits_of(base), delta, kept)
+
+    def input_rows(self, states: ArrayLike) -> list[NDArray[np.int64]]:
+        """Return the rows of items of each sequence (N,) that a decoder ended with; () where it is of none.
+
+        Of a snapshot of a `LiveCatalogue`. Raises TypeError for another, which knows its sequences alone.
+        """
+        return self.rows_of(states, None)
+
+    def rows_of(self, states: ArrayLike, kept: Bools | None) -> list[NDArray[np.int64]]:
+        """Return the rows of items of each sequence (N,), of those that are kept (N,); None: of the live ones."""
+        if self.items is None:
+            raise TypeError("this live set knows sequences, not items: Catalogue.live makes one of items")
+        nodes = np.atleast_1d(np.asarray(states)).astype(np.int64)
+        rows, count = self.sequences(nodes), self.base.matrix.num_sequences
+        none = np.empty(0, np.int64)
+        kept = self.items.live if kept is None else kept
+        return [
+            self.items.rows_of(min(node, count), tokens.astype(self.delta.dtype), kept) if tokens[0] >= 0 else none
+            for node, tokens in zip(nodes.tolist(), rows, strict=True)
+        ]
+
+    def find(self, sids: ArrayLike) -> NDArray[np.int64]:
+        """Return the state that each row of sids (N, L) ends in: the `node` of decoders; the dead one if it is none."""
+        count, matrix = self.base.shape.count, self.base.matrix
+        out = np.where(self.contains(sids), matrix.find(sids), count)
+        if len(self.delta):
+            rows = np.flatnonzero(out == matrix.num_sequences)  # in the set, and not in the base
+            keys = keys_of(np.asarray(sids)[rows].astype(self.delta.dtype))
+            out[rows] = count + 1 + np.searchsorted(keys_of(self.delta), keys)
+        return out
 
     def contains(self, sids: ArrayLike) -> Bools:
         """Return whether each row of sids (N, L) is in the set: bool (N,)."""
@@ -136,6 +190,7 @@ class LiveFilter:
     snapshot: Snapshot
     bits: Words  # which rows of the base are in the set and kept
     delta: Bools  # (D,) which rows of the delta are kept
+    items: Bools | None = None  # (N,) of a catalogue: which rows of items are live and kept
 
     eos = None
     ends = other_ends = ()
@@ -143,7 +198,9 @@ class LiveFilter:
 
     def __post_init__(self) -> None:
         """Keep callers from relying on the arrays: they are read-only."""
-        self.bits.flags.writeable = self.delta.flags.writeable = False
+        for array in (self.bits, self.delta, self.items):
+            if array is not None:
+                array.flags.writeable = False
 
     def __repr__(self) -> str:
         """Say how much it keeps."""
@@ -152,15 +209,21 @@ class LiveFilter:
     def __and__(self, other: LiveFilter) -> LiveFilter:
         """Return the filter that keeps what both keep."""
         other = self._same(other)
+        if self.items is not None and other.items is not None:
+            return self.snapshot.of_items(self.items & other.items)
         return LiveFilter(self.snapshot, self.bits & other.bits, self.delta & other.delta)
 
     def __or__(self, other: LiveFilter) -> LiveFilter:
         """Return the filter that keeps what either keeps."""
         other = self._same(other)
+        if self.items is not None and other.items is not None:
+            return self.snapshot.of_items(self.items | other.items)
         return LiveFilter(self.snapshot, self.bits | other.bits, self.delta | other.delta)
 
     def __invert__(self) -> LiveFilter:
         """Return the filter that keeps what this one does not."""
+        if self.items is not None and self.snapshot.items is not None:
+            return self.snapshot.of_items(self.snapshot.items.live & ~self.items)
         return LiveFilter(self.snapshot, self.snapshot.bits & ~self.bits, ~self.delta)
 
     def _same(self, other: LiveFilter) -> LiveFilter:
@@ -177,15 +240,24 @@ class LiveFilter:
             )
         return other
 
-    def at(self, snapshot: Snapshot, new: bool | Callable[[Rows], Any]) -> LiveFilter:
+    def at(self, snapshot: Snapshot, new: bool | Callable[[NDArray[Any]], Any]) -> LiveFilter:
         """Return this filter of another snapshot of the same live set: a sequence is kept there if it is kept here.
 
         new: whether to keep the sequences that this filter's snapshot does not have; or a function that is given them,
-        (n, L), and returns booleans (n,). While the base is the same, the work is that of copying its bits.
+        (n, L), and returns booleans (n,). Of a `LiveCatalogue` it is given the rows (n,) of the items that came. While
+        the base is the same, the work is that of copying its bits.
 
         Raises ConstraintError for another vocabulary or length, and for what the function returns if it is no (n,)
         booleans.
         """
+        if self.items is not None and snapshot.items is not None:
+            live = snapshot.items.live
+            kept = np.zeros(live.size, np.bool_)
+            before = min(live.size, self.items.size)
+            kept[:before] = self.items[:before] & live[:before]
+            came = before + np.flatnonzero(live[before:])
+            kept[came] = _answer(new, came)
+            return snapshot.of_items(kept)
         if (snapshot.vocab_size, snapshot.fixed_length) != (self.vocab_size, self.fixed_length):
             raise ConstraintError("the snapshot is of another live set, with other tokens", argument="snapshot")
         matrix, live = snapshot.base.matrix, snapshot.base.live_rows(snapshot.bits)
@@ -198,9 +270,7 @@ class LiveFilter:
         was, delta = self.snapshot.contains(snapshot.delta), self.contains(snapshot.delta)
         came = live & ~known
         rows = np.concatenate([matrix.columns[:, came].T, snapshot.delta[~was]])
-        answer = np.full(len(rows), new) if isinstance(new, bool) else booleans(new(rows))
-        if answer.shape != (len(rows),):
-            raise ConstraintError(f"has shape {answer.shape}, ({len(rows)},) is needed", argument="new")
+        answer = _answer(new, rows)
         old = len(rows) - int((~was).sum())
         kept[came], delta[~was] = answer[:old], answer[old:]
         return LiveFilter(snapshot, snapshot.base.bits_of(kept), delta)
@@ -235,9 +305,21 @@ class LiveFilter:
         """Return whether each row of sids (N, L) is in the set and kept: bool (N,)."""
         return self.snapshot.holds(sids, self.bits, self.delta)
 
+    def input_rows(self, states: ArrayLike) -> list[NDArray[np.int64]]:
+        """Return the rows of items that are kept of each sequence (N,) that a decoder ended with."""
+        return self.snapshot.rows_of(states, self.items)
+
     def sequences(self, states: ArrayLike) -> NDArray[np.int64]:
         """Return the tokens (N, L) of the sequences that decoders ended with, as of the snapshot."""
         return self.snapshot.sequences(states)
+
+
+def _answer(new: bool | Callable[[NDArray[Any]], Any], rows: NDArray[Any]) -> Bools:
+    """Return whether to keep each of the rows that came (n, ..): (n,). Raises ConstraintError."""
+    answer = np.full(len(rows), new) if isinstance(new, bool) else booleans(new(rows))
+    if answer.shape != (len(rows),):
+        raise ConstraintError(f"has shape {answer.shape}, ({len(rows)},) is needed", argument="new")
+    return answer
 
 
 def keys_of(rows: Rows) -> NDArray[Any]:

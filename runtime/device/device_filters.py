@@ -79,7 +79,8 @@ def filtered(
     matrix or snapshot.
     """
     if isinstance(dev, DeviceLive):
-        return with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
+        live: Any = with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
+        return live
     return _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert)
 
 

@@ -43,7 +43,7 @@ class MatrixReader(HostReader[Interval]):
             count_before(kept, self._before)
         self._columns = columns
         self._views = [memoryview(column) for column in columns]
-        self.length, self.count = columns.shape
+        self.length, self.count = int(columns.shape[0]), int(columns.shape[1])
 
     @staticmethod
     def of_filter(columns: NDArray[Any], vocab_size: int, kept: NDArray[np.uint32]) -> MatrixReader:
