@@ -168,7 +168,7 @@ class Catalogue:
     # ------------------------------------------------------------------------------------------------ items
 
     def live(self, capacity: int = 1 << 16, *, widths: tuple[int, ...] | None = None) -> LiveCatalogue:
-        """Return a catalogue that begins with these items, and takes items in and lets them go while it is decoded with.
+        """Return a catalogue that begins with these items and takes items in and lets them go while it is decoded with.
 
         capacity, widths: as of `LiveSids`. Raises ConstraintError for a catalogue that is not of kind "matrix".
         """
