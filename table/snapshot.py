@@ -255,8 +255,8 @@ class LiveFilter:
             kept = np.zeros(live.size, np.bool_)
             before = min(live.size, self.items.size)
             kept[:before] = self.items[:before] & live[:before]
-            came = before + np.flatnonzero(live[before:])
-            kept[came] = _answer(new, came)
+            added = before + np.flatnonzero(live[before:])
+            kept[added] = _answer(new, added)
             return snapshot.of_items(kept)
         if (snapshot.vocab_size, snapshot.fixed_length) != (self.vocab_size, self.fixed_length):
             raise ConstraintError("the snapshot is of another live set, with other tokens", argument="snapshot")

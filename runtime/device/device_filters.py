@@ -79,9 +79,8 @@ def filtered(
     matrix or snapshot.
     """
     if isinstance(dev, DeviceLive):
-        live: Any = with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
-        return live
-    return _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert)
+        return cast(Filterable, with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert))
+    return cast(Filterable, _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert))
 
 
 def _of_matrix(

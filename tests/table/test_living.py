@@ -149,9 +149,7 @@ class Living:
 
 @pytest.mark.parametrize(
     ("name", "steps"),
-    marked(
-        [("numpy", 200), ("torch", 100), ("numpy", 10_000), ("torch", 2000)], slow=[("numpy", 10_000), ("torch", 2000)]
-    ),
+    marked([("numpy", 200), ("torch", 100), *LONG], slow=LONG),
 )
 def test_whatever_happens_in_between_searches_return_what_is_live_and_kept(name, steps, tmp_path):
     Living(name, tmp_path, steps).run(steps)
