@@ -45,7 +45,7 @@ def live_without(catalogue: Catalogue, items: Ints, vocab_size: int) -> LiveCata
     there = np.setdiff1d(np.arange(len(catalogue.sids)), items)
     offset = int(tokens_of(np.zeros(1, np.int64))[0])
     made = ItemCatalogue.of(catalogue.sids[there], there, vocab_size, offsets=offset, kind="matrix")
-    return made.live(capacity=max(64, 2 * len(items)))
+    return LiveCatalogue(made, capacity=max(64, 2 * len(items)))
 
 
 def live_searches(
