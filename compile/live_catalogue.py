@@ -23,10 +23,10 @@ class LiveCatalogue:
 
     catalogue: of kind "matrix", the items that it begins with. capacity, widths: as of `LiveSids`.
 
-    `publish` returns a `Catalogue` of what is in it: its `table`, a `Snapshot`, goes on a device, `filter` and `without`
-    make filters of it, and `items` returns ids of what was found. Items are rows: those that it began with in their
-    order, then each inserted one, in the order of the calls. A row is never used again, so columns over the items only
-    grow. All methods may be called from any thread.
+    `publish` returns a `Catalogue` of what is in it: its `table`, a `Snapshot`, goes on a device, `filter` and
+    `without` make filters of it, and `items` returns ids of what was found. Items are rows: those that it began with in
+    their order, then each inserted one, in the order of the calls. A row is never used again, so columns over the items
+    only grow. All methods may be called from any thread.
 
     Raises ConstraintError for a catalogue that is not of kind "matrix".
 

@@ -13,6 +13,7 @@ from ..compile.catalogue import Catalogue as ItemCatalogue
 from ..compile.live_catalogue import LiveCatalogue
 from ..runtime import torch_ops
 from ..runtime.decode import beam_search
+from ..table.snapshot import Snapshot
 from .dataset import Catalogue, Ints, TestRows
 from .model import START, Transformer, blocks_of, tokens_of
 
@@ -74,7 +75,7 @@ def live_searches(
     parts = [rows.take(np.arange(begin, min(begin + batch, len(rows)))) for begin in range(0, len(rows), batch)]
     for part in parts:  # each user has a filter of their own, and the best items are sold out meanwhile
         now = live.publish()
-        dev = torch_ops.refreshed(dev, now.table)
+        dev = torch_ops.refreshed(dev, _snapshot(now))
         keeps = [random.random(len(now)) < _IN_STOCK for _ in range(len(part))]
         filters: Any = [now.filter(keep) for keep in keeps]
         free, filtered = search(part, dev), search(part, torch_ops.filtered(dev, filters))
@@ -91,11 +92,11 @@ def live_searches(
         same += int((running.tokens == free.tokens).all(dim=(1, 2)).sum())
         gone.update(best)
         now = live.publish()
-        dev = torch_ops.refreshed(dev, now.table)
+        dev = torch_ops.refreshed(dev, _snapshot(now))
         after += sum(item in gone for ids in now.items(search(part, dev)) for item in ids)
     live.insert(catalogue.sids[new], new)
     now = live.publish()
-    dev = torch_ops.refreshed(dev, now.table)
+    dev = torch_ops.refreshed(dev, _snapshot(now))
     for part in parts:
         hits[1].extend(_hits(now.items(search(part, dev), 10), part))
     free_share, filtered_share = np.mean(kept_share, axis=0)
@@ -108,6 +109,12 @@ def live_searches(
         added=len(new),
         recall_at_10=(float(np.mean(hits[0])), float(np.mean(hits[1]))),
     )
+
+
+def _snapshot(now: ItemCatalogue) -> Snapshot:
+    """Return what a live catalogue published for devices."""
+    assert isinstance(now.table, Snapshot)
+    return now.table
 
 
 def _share(found: list[list[Any]], keeps: list[NDArray[np.bool_]], now: ItemCatalogue) -> float:
