@@ -29,7 +29,7 @@ class Living:
     still_running   of the running searches, the share that returned what they began with
     sold_out_after  how many of the sold-out items the next searches returned
     added           items that were added, which the model was not trained on
-    recall_at_10    on these: before they were added, and after
+    recall_at_10    on these: before they were added, after, and after under a filter that keeps the new ones
     """
 
     rows: int
@@ -38,7 +38,7 @@ class Living:
     still_running: float
     sold_out_after: int
     added: int
-    recall_at_10: tuple[float, float]
+    recall_at_10: tuple[float, float, float]
 
 
 def live_without(catalogue: Catalogue, items: Ints, vocab_size: int) -> LiveCatalogue:
@@ -57,7 +57,7 @@ def live_searches(
     dev: Any = torch_ops.put(live.publish().table)
     kept_share: list[tuple[float, float]] = []
     same, gone, after = 0, set(), 0
-    hits: tuple[list[bool], list[bool]] = ([], [])
+    hits: tuple[list[bool], list[bool], list[bool]] = ([], [], [])
 
     def search(part: TestRows, dev: Any, then: Any = None) -> Any:
         blocks, counts = blocks_of(part.histories, catalogue.sids, network.config.history)
@@ -97,8 +97,11 @@ def live_searches(
     live.insert(catalogue.sids[new], new)
     now = live.publish()
     dev = torch_ops.refreshed(dev, _snapshot(now))
+    arrivals = now.filter(np.arange(len(now)) >= len(now) - len(new))  # the new ones have the last rows
+    shelf = torch_ops.filtered(dev, [arrivals])
     for part in parts:
         hits[1].extend(_hits(now.items(search(part, dev), 10), part))
+        hits[2].extend(_hits(now.items(search(part, shelf), 10, filters=arrivals), part))
     free_share, filtered_share = np.mean(kept_share, axis=0)
     return Living(
         rows=len(rows),
@@ -107,7 +110,7 @@ def live_searches(
         still_running=same / len(rows),
         sold_out_after=after,
         added=len(new),
-        recall_at_10=(float(np.mean(hits[0])), float(np.mean(hits[1]))),
+        recall_at_10=(float(np.mean(hits[0])), float(np.mean(hits[1])), float(np.mean(hits[2]))),
     )
 
 

@@ -248,7 +248,7 @@ def _bars(
 
 
 def _living_text(living: Living) -> str:
-    before, after = living.recall_at_10
+    before, after, alone = living.recall_at_10
     return (
         f"\nLive catalogue, {living.rows} test rows whose next item is added after training\n"
         f"filter: half of the items are in stock for each user; of those returned {living.in_stock[0]:.1%} are "
@@ -256,7 +256,8 @@ def _living_text(living: Living) -> str:
         f"sold out: {living.sold_out} items between the steps of searches, of which {living.still_running:.1%} return "
         f"what they began with; the next searches return {living.sold_out_after} of them\n"
         f"added: {living.added} items; recall@10 on them is {_percent(before, living.rows)} before and "
-        f"{_percent(after, living.rows)} after, with the same model\n"
+        f"{_percent(after, living.rows)} after, with the same model, and {_percent(alone, living.rows)} under a filter "
+        f"that keeps the new ones ({min(1, 10 / living.added):.1%} by chance)\n"
     )
 
 
