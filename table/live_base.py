@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .filter_bits import mark_runs
+from .filter_bits import mark, mark_runs
 from .first_rows import first_rows
 from .sorted_matrix import SortedMatrix
 
@@ -122,6 +123,26 @@ class LiveBase:
         if self.shape.masked == 2:
             masks[1 + columns[0][live].astype(np.int64), columns[1][live]] = True
         return np.packbits(masks, axis=1, bitorder="little")
+
+    @cached_property
+    def _prefixes(self) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Return by depth that has masks where each prefix begins, and the last ends; and the bit of its last token."""
+        columns, count = self.matrix.columns, self.matrix.num_sequences
+        width, found = 8 * mask_width(self.matrix.vocab_size), []
+        for depth in range(self.shape.masked):
+            rows = prefix_rows(self.matrix, depth)
+            mask = 1 + columns[0][rows].astype(np.int32) if depth else np.zeros(rows.size, np.int32)
+            found.append((np.append(rows, count).astype(np.int32), mask * np.int32(width) + columns[depth][rows]))
+        return [(start, at.astype(np.int32)) for start, at in found]
+
+    def write_masks(self, bits: Words, out: Masks) -> None:
+        """Write masks (R, K), as of `masks_of`, of rows whose bits are set; out is 0 before, and contiguous.
+
+        Kept prefixes make this some times as fast: a filter of 10^7 rows takes milliseconds.
+        """
+        words = out.reshape(-1).view(np.uint32)
+        for start, at in self._prefixes:
+            mark(bits, start, at, words)
 
     def firsts_of(self, bits: Words) -> Words:
         """Return a bit for each first row below whose token a row is live."""

@@ -13,21 +13,22 @@ from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
-from ....table.live_sids import Snapshot
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
+from ....table.snapshot import LiveFilter, Snapshot
 from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
+from ..device_filters import Filterable, place_filter
 from ..device_filters import filtered as with_filters
-from ..device_filters import place_filter
-from ..device_live import DeviceLive, place_live
+from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceMatrix, place
 from ..device_shards import DeviceShards, check_mesh
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
+from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, is_read, read
 from . import arrays
 from .arrays import signed
@@ -82,7 +83,7 @@ def put(
 
 @overload
 def put(
-    table: Snapshot, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
+    table: Snapshot | LiveFilter, device: torch.device | str | None = None, *, budgets: bool = False, top: None = None
 ) -> DeviceLive: ...
 
 
@@ -149,9 +150,9 @@ def put(
         return place(table, convert, top)
     if isinstance(table, SidFilter):
         return place_filter(table, convert, top)
-    if isinstance(table, Snapshot):
+    if isinstance(table, Snapshot | LiveFilter):
         check_top(top)
-        return place_live(table, convert)
+        return place_live_set(table, convert)
     check_top(top)
     where = torch.empty(0, device=device).device
     more = {
@@ -182,14 +183,15 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
-    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+def filtered(dev: Filterable, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Filterable:
+    """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
 
-    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, or from `put` or `refreshed` of the
+    snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
     None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
     its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
     """
 
     def convert(array: NDArray[Any]) -> Tensor:
