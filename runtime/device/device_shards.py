@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...table.first_rows import first_rows
-from ...table.sharded_matrix import HEAD, ShardedMatrix
+from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.transition_table import Level
 from .backend import Array
 from .device_matrix import BITS, DeviceMatrix, Origin, packing, place, words_of
@@ -88,12 +87,10 @@ class DeviceShards:
         return self.part.levels
 
 
-def place_head(
-    sharded: ShardedMatrix, convert: Callable[[NDArray[Any]], Any], wide: bool
-) -> tuple[DeviceMatrix, Array]:
+def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide: bool) -> tuple[DeviceMatrix, Array]:
     """Return `head` and `pair_starts`, each array through `convert`."""
     kind = np.int64 if wide else np.int32
-    return place(sharded.head, convert, None, wide), convert(sharded.pair_starts.astype(kind))
+    return place(layout.head, convert, None, wide), convert(layout.pair_starts.astype(kind))
 
 
 def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
@@ -113,58 +110,58 @@ def check_mesh(table: object, mesh: object, axis: object, **others: object) -> b
 
 
 class Parts:
-    """The rows of each shard, laid out alike for all."""
+    """The rows of each shard, laid out alike for all. origin: what the rows were made of."""
 
-    def __init__(self, sharded: ShardedMatrix, wide: bool) -> None:
-        self._sharded, self._wide = sharded, wide
-        matrix = sharded.matrix
-        self.count = max(1, *sharded.sizes)
-        self._packing = packing(matrix.vocab_size, matrix.length, self.count, wide)
-        self._firsts = first_rows(matrix, HEAD)
-        sizes = [0 if rows is None else max(np.diff(np.searchsorted(rows, sharded.starts))) for rows in self._firsts]
-        ends = np.cumsum(sizes)
-        self._places = tuple(
-            None if rows is None else (int(end - size), int(end))
-            for rows, size, end in zip(self._firsts, sizes, ends, strict=True)
-        )
-        self._first_count = max(1, int(ends[-1]))
+    def __init__(self, layout: ShardLayout, origin: Origin, wide: bool) -> None:
+        self._layout, self._origin, self._wide = layout, origin, wide
+        self.count = layout.most
+        self._packing = packing(layout.vocab_size, layout.length, self.count, wide)
+        self._places = places_of(layout)
 
-    def arrays(self, number: int) -> dict[str, Any]:
-        """Return the arrays of one shard: `words`, a list, `first_rows`, `first_tokens` and `begin`."""
+    def arrays(self, number: int, columns: NDArray[Any]) -> dict[str, Any]:
+        """Return the arrays of one shard, whose tokens are columns (L, n).
+
+        They are `words`, a list, `first_rows`, `first_tokens` and `begin`.
+        """
         kind = np.int64 if self._wide else np.int32
-        low, high = self._sharded.starts[number : number + 2].tolist()
-        columns = self._sharded.matrix.columns[:, low:high]
-        rows = np.full(self._first_count, self.count, np.int32)  # behind those of the shard: after all of its rows
-        tokens = np.zeros(self._first_count, np.int32)
-        for column, found, span in zip(columns, self._firsts, self._places, strict=True):
-            if found is not None and span is not None:
-                own = found[slice(*np.searchsorted(found, (low, high)))] - low
+        size = max(1, max((span[1] for span in self._places if span), default=0))
+        rows = np.full(size, self.count, np.int32)  # behind those of the shard: after all of its rows
+        tokens = np.zeros(size, np.int32)
+        for column, own, span in zip(columns, self._layout.first_rows(columns), self._places, strict=True):
+            if own is not None and span is not None:
                 rows[span[0] : span[0] + own.size] = own
                 tokens[span[0] : span[0] + own.size] = column[own]
         words = words_of(columns, *self._packing, kind, self.count)
-        return {"words": words, "first_rows": rows, "first_tokens": tokens, "begin": np.array([low], kind)}
+        begin = np.array([self._layout.starts[number]], kind)
+        return {"words": words, "first_rows": rows, "first_tokens": tokens, "begin": begin}
 
     def placed(self, arrays: dict[str, Any], convert: Callable[[NDArray[Any]], Any]) -> DeviceMatrix:
         """Return the rows of a device; arrays: its own, which are placed. Others go through `convert`."""
-        matrix = self._sharded.matrix
+        layout = self._layout
         return DeviceMatrix(
             words=tuple(arrays["words"]),
-            masks=convert(np.zeros((1, 8 * (matrix.vocab_size // 64 + 1)), np.uint8)),
+            masks=convert(np.zeros((1, 8 * (layout.vocab_size // 64 + 1)), np.uint8)),
             mask_after=convert(np.zeros(1, np.int32)),
             first_rows=arrays["first_rows"],
             first_tokens=arrays["first_tokens"],
             byte_bits=convert(-BITS.astype(np.int32)),
-            steps=convert(np.arange(matrix.length, dtype=np.int64 if self._wide else np.int32)),
-            vocab_size=matrix.vocab_size,
-            length=matrix.length,
+            steps=convert(np.arange(layout.length, dtype=np.int64 if self._wide else np.int32)),
+            vocab_size=layout.vocab_size,
+            length=layout.length,
             count=self.count,
             bits=self._packing[0],
             per_word=self._packing[1],
             masked=0,
-            widths=matrix.widths,
-            branches=matrix.branches,
+            widths=layout.widths,
+            branches=layout.branches,
             firsts=self._places,
             top=None,
             wide=self._wide,
-            origin=Origin(matrix),
+            origin=self._origin,
         )
+
+
+def places_of(layout: ShardLayout) -> tuple[tuple[int, int] | None, ...]:
+    """Return where the first rows of each depth begin and end in each shard; None where a depth keeps none."""
+    ends = np.cumsum([most or 0 for most in layout.firsts]).tolist()
+    return tuple(None if most is None else (end - most, end) for most, end in zip(layout.firsts, ends, strict=True))

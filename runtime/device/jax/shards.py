@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import ArrayLike, NDArray
 
 from ....table.sharded_matrix import ShardedMatrix
+from ....table.sid_filter import SidFilter
+from ..device_matrix import Origin
 from ..device_shards import DeviceShards, Parts, place_head
+from ..shard_filters import filtered as with_filters
 
 
 @dataclass(frozen=True)
@@ -72,42 +76,63 @@ def _run(
     return found
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where arrays lie on a mesh: alike on all devices, or each its own, with the devices first."""
+
+    collectives: MeshCollectives
+
+    def _at(self, *axes: str) -> NamedSharding:
+        return NamedSharding(self.collectives.mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
+
+    def alike(self, array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, self._at())
+        return placed
+
+    def on_each(self, array: Any) -> Array:
+        """Put an array on each device, as its own."""
+        count = self.collectives.size
+        placed: Array = jax.device_put(np.broadcast_to(array, (count, *array.shape)), self._at(self.collectives.axis))
+        return placed
+
+    def each(self, make: Callable[[int], Any]) -> Any:
+        """Put on each device the tree of arrays that is made of the number of its shard."""
+        count, sharding = self.collectives.size, self._at(self.collectives.axis)
+        made_of: list[list[Array]] = []
+        structure: Any = None
+        devices = sharding.addressable_devices_indices_map((count,))
+        for number in range(count):
+            here = [
+                device for device, index in devices.items() if index is not None and number in range(count)[index[0]]
+            ]
+            if here:
+                leaves, structure = jax.tree.flatten(make(number))
+                made_of = made_of or [[] for _ in leaves]
+                for leaf, placed in zip(leaves, made_of, strict=True):
+                    placed.extend(jax.device_put(leaf[None], device) for device in here)
+        arrays = [
+            jax.make_array_from_single_device_arrays((count, *found[0].shape[1:]), sharding, found) for found in made_of
+        ]
+        return jax.tree.unflatten(structure, arrays)
+
+
 def put_shards(sharded: ShardedMatrix, mesh: Mesh, axis: str, wide: bool) -> DeviceShards:
     """Put each shard on one device along an axis of a mesh, and the head on all. Raises ValueError."""
     if axis not in mesh.shape or mesh.shape[axis] != sharded.shards:
         raise ValueError(f"axis={axis!r} must be an axis of {sharded.shards} devices, the mesh has {dict(mesh.shape)}")
-    alike, each = (NamedSharding(mesh, PartitionSpec(*at)) for at in ((), (axis,)))  # type: ignore[no-untyped-call]
-    head, pairs = place_head(sharded, lambda array: jax.device_put(array, alike), wide)
-    parts = Parts(sharded, wide)
+    places = _Places(MeshCollectives(mesh, axis))
+    layout = sharded.layout
+    head, pairs = place_head(layout, places.alike, wide)
+    parts = Parts(layout, Origin(sharded.matrix), wide)
+    own = places.each(lambda number: parts.arrays(number, sharded.columns(number)))
+    part = parts.placed(own, places.on_each)
+    return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
 
-    made_of: dict[str, list[Array]] = {}
-    devices = each.addressable_devices_indices_map((sharded.shards,))
-    for number in range(sharded.shards):
-        here = [
-            device
-            for device, index in devices.items()
-            if index is not None and number in range(sharded.shards)[index[0]]
-        ]
-        if here:
-            made = parts.arrays(number)
-            for at, word in enumerate(made.pop("words")):
-                made[f"word {at}"] = word
-            for name, array in made.items():
-                made_of.setdefault(name, []).extend(jax.device_put(array[None], device) for device in here)
-    own: dict[str, Any] = {
-        name: jax.make_array_from_single_device_arrays((sharded.shards, *found[0].shape[1:]), each, found)
-        for name, found in made_of.items()
-    }
-    own["words"] = [own.pop(name) for name in list(own) if name.startswith("word ")]
 
-    def on_each(array: Any) -> Array:
-        placed: Array = jax.device_put(np.broadcast_to(array, (sharded.shards, *array.shape)), each)
-        return placed
-
-    return DeviceShards(
-        head, pairs, parts.placed(own, on_each), own["begin"], MeshCollectives(mesh, axis),
-        sharded.matrix.num_sequences,
-    )  # fmt: skip
+def filtered_shards(dev: DeviceShards, filters: Sequence[SidFilter], of: ArrayLike | None) -> DeviceShards:
+    """Return a matrix in shards with filters of it: see `shard_filters.filtered`."""
+    places = _Places(cast(MeshCollectives, dev.collectives))
+    return with_filters(dev, filters, of, places.alike, places.each)
 
 
 jax.tree_util.register_dataclass(

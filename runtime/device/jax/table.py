@@ -42,7 +42,7 @@ from ..device_table import (
 )
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from . import arrays
-from .shards import put_shards
+from .shards import filtered_shards, put_shards
 from .tpu_layout import TpuTable, fits, tpu_table
 from .tpu_text_layout import TpuTextTable, text_table
 
@@ -263,15 +263,28 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
+@overload
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
+
+
+@overload
+def filtered(dev: DeviceShards, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceShards: ...
+
+
+def filtered(
+    dev: DeviceMatrix | DeviceShards, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceMatrix | DeviceShards:
     """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
 
-    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
+    dev: from `put` of the matrix, on one device or in shards; it can be given other filters at any time. of: (B,) the
+    number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing
+    a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its states
+    are of these filters.
 
     Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
     """
+    if isinstance(dev, DeviceShards):
+        return filtered_shards(dev, filters, of)
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, dev.steps.sharding)

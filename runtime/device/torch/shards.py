@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ....table.sharded_matrix import ShardedMatrix
+from ....table.sid_filter import SidFilter
+from ..device_matrix import Origin
 from ..device_shards import DeviceShards, Parts, place_head
+from ..shard_filters import filtered as with_filters
 from .arrays import signed
 
 if TYPE_CHECKING:
@@ -55,6 +58,25 @@ class GroupCollectives:
         return best[:, :k], places.gather(1, order).gather(1, at)[:, :k]
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where the arrays of a process lie."""
+
+    collectives: GroupCollectives
+    device: torch.device
+
+    def alike(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=self.device)
+
+    def each(self, make: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        """Put here the arrays that are made of the number of the shard of this process."""
+        made = make(dist.get_rank(self.collectives.group))
+        return {
+            name: [self.alike(one) for one in found] if isinstance(found, list) else self.alike(found)
+            for name, found in made.items()
+        }
+
+
 def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceShards:
     """Put the shard of this process on its device, and the head. Raises ValueError."""
     names = mesh.mesh_dim_names or ()
@@ -68,16 +90,16 @@ def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceSha
         mesh.device_type if mesh.device_type == "cpu" else torch.device(mesh.device_type, torch.cuda.current_device())
     )
 
-    def convert(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(signed(array), device=device)
+    places = _Places(GroupCollectives(mesh.get_group(axis)), torch.device(device))
+    layout = sharded.layout
+    head, pairs = place_head(layout, places.alike, True)
+    parts = Parts(layout, Origin(sharded.matrix), True)
+    own = places.each(lambda number: parts.arrays(number, sharded.columns(number)))
+    part = parts.placed(own, places.alike)
+    return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
 
-    head, pairs = place_head(sharded, convert, True)
-    parts = Parts(sharded, True)
-    arrays = parts.arrays(mesh.get_local_rank(axis))
-    own = {
-        name: [convert(word) for word in made] if name == "words" else convert(made) for name, made in arrays.items()
-    }
-    collectives = GroupCollectives(mesh.get_group(axis))
-    return DeviceShards(
-        head, pairs, parts.placed(own, convert), own["begin"], collectives, sharded.matrix.num_sequences
-    )
+
+def filtered_shards(dev: DeviceShards, filters: Sequence[SidFilter], of: ArrayLike | None) -> DeviceShards:
+    """Return a matrix in shards with filters of it: see `shard_filters.filtered`."""
+    places = _Places(cast(GroupCollectives, dev.collectives), cast(Tensor, dev.begin).device)
+    return with_filters(dev, filters, of, places.alike, places.each)

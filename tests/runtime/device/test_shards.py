@@ -23,6 +23,17 @@ import numpy as np
 import maskwright as mw
 from maskwright.runtime.decode import beam_search
 
+def keeps_of(sids):  # some items, those of one sequence, and none
+    rng = np.random.default_rng(4)
+    some = rng.random(len(sids)) < 0.2
+    return [some, (sids == sids[0]).all(1), some & ~some]
+
+def check_kept(tokens, valid, sids, keeps, of, beams):  # found is only what a filter keeps, and enough of it
+    for at, number in enumerate(of):
+        found = set(map(tuple, tokens[at][valid[at]].tolist()))
+        kept = set(map(tuple, sids[keeps[number]].tolist()))
+        assert found <= kept and len(found) == min(beams, len(kept)), (at, number)
+
 def ids(kind):
     rng = np.random.default_rng(0)
     if kind == "skewed":  # with first rows kept, and depths at which many tokens may follow
@@ -36,7 +47,7 @@ def ids(kind):
 JAX = (
     SETS
     + """
-import re
+import itertools, re
 import jax, jax.numpy as jnp
 from jax.sharding import Mesh
 from maskwright.runtime import jax_ops as ops
@@ -68,6 +79,23 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         rows = matrix.find(all_of_them.tokens[one.valid])
         assert np.array_equal(rows, all_of_them.states[one.valid])
 
+    # under filters: as one device does, what they keep and nothing else, and nothing is compiled again for others
+    traced = []
+
+    def filtered_search(dev):
+        traced.append(dev)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+
+    search, keeps = jax.jit(filtered_search), keeps_of(sids)
+    filters = [mw.filter_sids(matrix, keep) for keep in keeps]
+    for of in ([0, 1, 2], [1, 2, 0]):
+        one, several = (jax.tree.map(np.asarray, search(ops.filtered(dev, filters, of))) for dev in devs)
+        for name in one._fields:
+            a, b = getattr(one, name), getattr(several, name)
+            assert np.array_equal(a[one.valid], b[one.valid]), (kind, of, name)
+        check_kept(several.tokens, several.valid, sids, keeps, of, beams)
+    assert len(traced) == 2  # once for one device, once for eight
+
 # bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
 sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
 sids[:, 3] %= 8  # few enough to be summed
@@ -76,11 +104,13 @@ dev = ops.put(mw.ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
 B, M, V = 32, 512, 2048
 kind = jnp.int64 if wide else jnp.int32
 told = []
-for level in range(matrix.length):
+for filtered, level in itertools.product((False, True), range(matrix.length)):
+    if filtered and level == 0:
+        dev = ops.filtered(dev, [mw.filter_sids(matrix, keep) for keep in keeps_of(sids)], np.arange(B) % 3)
     m = 1 if level == 0 else M
     shape = (8, B * m) if level > 2 else (B * m,)
-    row = jax.ShapeDtypeStruct(shape, kind)
-    state = type(ops.start(dev, 1))(row, row, jax.ShapeDtypeStruct((B * m,), kind))
+    row, each = jax.ShapeDtypeStruct(shape, kind), jax.ShapeDtypeStruct((B * m,), kind)
+    state = type(ops.start(dev, B))(row, row, *[each] * (2 if filtered else 1))
     given = jax.ShapeDtypeStruct((B * m, V), jnp.float32), state, jax.ShapeDtypeStruct((B, m), jnp.float32)
     text = jax.jit(ops.select, static_argnums=(4, 5)).lower(dev, *given, M, level).compile().as_text()
     size = count = 0
@@ -125,6 +155,17 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         assert one.valid.any()
         for a, b in zip(one, both):
             assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise)
+    keeps, of = keeps_of(sids), [2, 0, 1]
+    filters = [mw.filter_sids(matrix, keep) for keep in keeps]
+    noise = torch.tensor(np.random.default_rng(3).normal(size=(5, 3 * beams, size)), dtype=torch.float32)
+    one, both = (
+        beam_search(step, None, ops.filtered(dev, filters, of), ops=ops, batch=3, beams=beams,
+                    max_length=matrix.length)
+        for dev in devs
+    )
+    for a, b in zip(one, both):
+        assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, kind
+    check_kept(both.tokens, both.valid, sids, keeps, of, beams)
 dist.destroy_process_group()
 """
 )
@@ -152,10 +193,10 @@ def test_eight_devices_search_as_one_does_and_hand_over_little(bits):
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     levels = json.loads(out.splitlines()[-1])
-    assert [level["collectives"] for level in levels] == [0, 0, 1, 2]  # and at the end where each beam stands
+    assert [level["collectives"] for level in levels] == [0, 0, 1, 2] * 2  # and at the end where each beam stands
     assert all(level["share"] <= 0.01 for level in levels)
     reads = [level["read"] for level in levels]
-    assert min(reads[2:]) <= 16 < max(reads[2:])  # both ways of choosing are there
+    assert min(reads[2:4]) <= 16 < max(reads[2:4])  # both ways of choosing are there
 
 
 @pytest.mark.long
