@@ -7,6 +7,7 @@ from .compile.cache.cache import Cache
 from .compile.catalogue import Catalogue
 from .compile.grammar.build import compile_grammar
 from .compile.json_schema.request import compile_json_schema
+from .compile.live_catalogue import LiveCatalogue
 from .compile.sequences import compile_sequences, compile_sids, sort_sids
 from .compile.shards.build import build_shards
 from .compile.shards.merge import merge_shards
@@ -37,11 +38,12 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
-from .table.live_sids import LiveSids, Snapshot
+from .table.live_sids import LiveSids
 from .table.members import sample_members
 from .table.sharded_matrix import ShardedMatrix
 from .table.shards import Manifest
 from .table.sid_filter import SidFilter, filter_sids
+from .table.snapshot import LiveFilter, Snapshot
 from .table.sorted_matrix import SortedMatrix
 from .table.transition_table import TransitionTable
 from .texts import generate, logits_processor
@@ -62,6 +64,8 @@ __all__ = [
     "GrammarError",
     "KernelError",
     "LazyTable",
+    "LiveCatalogue",
+    "LiveFilter",
     "LiveSids",
     "Manifest",
     "MaskwrightError",

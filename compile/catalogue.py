@@ -17,11 +17,13 @@ from ..table import file
 from ..table.groups import TableArrays
 from ..table.item_ids import ItemId, ItemIds
 from ..table.sid_filter import SidFilter, filter_sids
+from ..table.snapshot import LiveFilter, Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from ..vocabulary.end_tokens import EndTokens
 from ..vocabulary.vocabulary import Vocabulary
 from .codes import CodeTokens, by_names, with_offsets
+from .live_catalogue import LiveCatalogue
 from .parquet import ParquetRows
 from .sequences import check_vocabulary_size, compile_sids, progress_bar, rectangle, sort_sids
 from .token_names import are_names, tokens_of_names
@@ -33,6 +35,8 @@ _AGAIN = "make the catalogue again from its items"
 _FILE = file.FileKind("maskwright.catalogue", "catalogue", FORMAT_VERSION, FORMAT_VERSION + 1, _AGAIN)
 _MATRIX = ("columns", "item_start", "item_row")
 
+AnyFilter = SidFilter | LiveFilter
+
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
@@ -43,14 +47,14 @@ class Catalogue:
     sequence they return, `items` says which items it means.
     """
 
-    table: TransitionTable | SortedMatrix
+    table: TransitionTable | SortedMatrix | Snapshot
     ids: ItemIds  # (N,) by input row
     code_tokens: CodeTokens
     vocabulary: str = ""  # fingerprint of the tokenizer's vocabulary, "" if none was given
     metadata: Mapping[str, Any] = field(default_factory=dict)  # the user's own: whatever JSON can hold
 
     def __post_init__(self) -> None:
-        rows = self.table.num_items if isinstance(self.table, SortedMatrix) else self.table.trie.item_row.size
+        rows = _num_items(self.table)
         if len(self.ids) != rows:
             raise TableError(f"there are {len(self.ids):,} item ids for {rows:,} input rows")
         if self.code_tokens.length != self.table.max_length:
@@ -163,11 +167,22 @@ class Catalogue:
 
     # ------------------------------------------------------------------------------------------------ items
 
-    def filter(self, keep: Any) -> SidFilter:
+    def live(self, capacity: int = 1 << 16, *, widths: tuple[int, ...] | None = None) -> LiveCatalogue:
+        """Return a catalogue that begins with these items, and takes items in and lets them go while it is decoded with.
+
+        capacity, widths: as of `LiveSids`. Raises ConstraintError for a catalogue that is not of kind "matrix".
+        """
+        return LiveCatalogue(self, capacity, widths)
+
+    def filter(self, keep: Any) -> SidFilter | LiveFilter:
         """Return a filter that keeps some items: (N,) booleans in the order of the input, as `filter_sids` takes them.
+
+        Of what a `LiveCatalogue` published it is a `LiveFilter`.
 
         Raises ConstraintError for a catalogue that is not of kind "matrix".
         """
+        if isinstance(self.table, Snapshot):
+            return self.table.filter(keep)
         if not isinstance(self.table, SortedMatrix):
             raise ConstraintError(
                 "filters are of sorted matrices, and this catalogue has a table",
@@ -175,7 +190,7 @@ class Catalogue:
             )
         return filter_sids(self.table, keep)
 
-    def without(self, ids: Any) -> SidFilter:
+    def without(self, ids: Any) -> SidFilter | LiveFilter:
         """Return a filter that leaves out the items with any of some ids, such as those that a user has seen.
 
         Another item with the same semantic ID is kept. Raises ConstraintError as `filter` does.
@@ -185,7 +200,7 @@ class Catalogue:
         return self.filter(keep)
 
     def items(
-        self, found: Any, limit: int | None = None, *, filters: SidFilter | Sequence[SidFilter] | None = None
+        self, found: Any, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
     ) -> list[Any]:
         """Return the ids of the items that were found, each once, the best first.
 
@@ -202,21 +217,21 @@ class Catalogue:
         return [list(row) for row in lists] if given.is_batch else list(lists[0])
 
     def ranked(
-        self, found: Any, limit: int | None = None, *, filters: SidFilter | Sequence[SidFilter] | None = None
+        self, found: Any, limit: int | None = None, *, filters: AnyFilter | Sequence[AnyFilter] | None = None
     ) -> list[Any]:
         """Return pairs of an item's id and its score, as `items` orders them; the score of states alone is NaN."""
         given, lists = self._ranked_all(found, limit, filters)
         return [list(row.items()) for row in lists] if given.is_batch else list(lists[0].items())
 
     def _ranked_all(
-        self, found: Any, limit: int | None, filters: SidFilter | Sequence[SidFilter] | None
+        self, found: Any, limit: int | None, filters: AnyFilter | Sequence[AnyFilter] | None
     ) -> tuple[_Found, list[dict[ItemId, float]]]:
         """Return what was found, and the items and scores of each row of it."""
         given = _Found.of(found)
-        tables: list[TransitionTable | SortedMatrix | SidFilter] = [self.table]
+        tables: list[TransitionTable | SortedMatrix | Snapshot | AnyFilter] = [self.table]
         if filters is not None:
-            tables = [filters] if isinstance(filters, SidFilter) else list(filters)
-        if any(isinstance(one, SidFilter) and one.matrix is not self.table for one in tables):
+            tables = [filters] if isinstance(filters, SidFilter | LiveFilter) else list(filters)
+        if any(_whole(one) is not self.table for one in tables):
             raise ConstraintError(
                 "is of another catalogue: a filter is made by `filter` of this one", argument="filters"
             )
@@ -229,7 +244,7 @@ class Catalogue:
 
     def _ranked(
         self,
-        table: TransitionTable | SortedMatrix | SidFilter,
+        table: TransitionTable | SortedMatrix | Snapshot | AnyFilter,
         states: NDArray[Any],
         scores: NDArray[Any],
         valid: NDArray[Any],
@@ -260,7 +275,7 @@ class Catalogue:
         if array.ndim < 1 or array.shape[-1] < length or array.dtype.kind not in "iu":
             raise ValueError(f"tokens must be integers (.., T), T at least {length}, not {array.dtype} {array.shape}")
         flat = np.ascontiguousarray(array[..., :length], np.int64).reshape(-1, length)
-        found = self.table.find(flat) if isinstance(self.table, SortedMatrix) else self.table.walk(flat)
+        found = self.table.walk(flat) if isinstance(self.table, TransitionTable) else self.table.find(flat)
         return found.reshape(array.shape[:-1])
 
     def __len__(self) -> int:
@@ -272,7 +287,15 @@ class Catalogue:
     # ------------------------------------------------------------------------------------------------- file
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the catalogue to one safetensors file, in full or not at all."""
+        """Write the catalogue to one safetensors file, in full or not at all.
+
+        Raises ConstraintError for what a `LiveCatalogue` published.
+        """
+        if isinstance(self.table, Snapshot):
+            raise ConstraintError(
+                "a snapshot of a live catalogue has no file",
+                remedies=[Advice("Save what catalogue() of the LiveCatalogue returns.")],
+            )
         if isinstance(self.table, SortedMatrix):
             made: dict[str, Any] = {"kind": "matrix", "vocab_size": self.table.vocab_size}
             arrays = {name: getattr(self.table, name) for name in _MATRIX}
@@ -308,6 +331,22 @@ class Catalogue:
             return cls(table, ItemIds.from_names(named), known, header["vocabulary"], header["metadata"])
         except (TableError, TypeError, KeyError, ValueError) as error:
             raise TableFileError(f"{os.fspath(path)} is not a valid catalogue: {error}") from error
+
+
+def _num_items(table: TransitionTable | SortedMatrix | Snapshot) -> int:
+    """Return the rows of items that a table is of. Raises TableError for a snapshot that knows none."""
+    if isinstance(table, Snapshot):
+        if table.items is None:
+            raise TableError("a snapshot of LiveSids knows no items: use that of a LiveCatalogue")
+        return int(table.items.live.size)
+    return table.num_items if isinstance(table, SortedMatrix) else int(table.trie.item_row.size)
+
+
+def _whole(table: Any) -> Any:
+    """Return the table that a filter is of, or the table itself."""
+    if isinstance(table, SidFilter):
+        return table.matrix
+    return table.snapshot if isinstance(table, LiveFilter) else table
 
 
 def _table_of(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> TransitionTable:

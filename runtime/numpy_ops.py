@@ -16,14 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled
 from ..table.constraint import Constraint
-from ..table.live_sids import Snapshot
 from ..table.sid_filter import SidFilter
+from ..table.snapshot import LiveFilter, Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
-from .device import device_filters, device_live, numpy_arrays
+from .device import device_filters, device_live, live_filters, numpy_arrays
 from .device.backend import Placed
+from .device.device_filters import Filterable
 from .device.device_live import DeviceLive
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
@@ -159,7 +160,7 @@ def put(
     table: SortedMatrix | SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
 ) -> DeviceMatrix: ...
 @overload
-def put(table: Snapshot, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
+def put(table: Snapshot | LiveFilter, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
 @overload
 def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
 @overload
@@ -197,9 +198,9 @@ def put(
         return place(table, np.asarray, top)
     if isinstance(table, SidFilter):
         return device_filters.place_filter(table, np.asarray, top)
-    if isinstance(table, Snapshot):
+    if isinstance(table, Snapshot | LiveFilter):
         check_top(top)
-        return device_live.place_live(table, np.asarray)
+        return live_filters.place_live_set(table, np.asarray)
     check_top(top)
     if isinstance(table, Arena):
         table.check_budgets(budgets)
@@ -207,14 +208,15 @@ def put(
     return table
 
 
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
-    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+def filtered(dev: Filterable, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Filterable:
+    """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
 
-    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, or from `put` or `refreshed` of the
+    snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
     None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
     its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
     """
     return device_filters.filtered(dev, filters, of, np.asarray)
 

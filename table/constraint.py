@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .live_sids import Snapshot
 from .sid_filter import SidFilter
+from .snapshot import LiveFilter, Snapshot
 from .sorted_matrix import SortedMatrix
 from .transition_table import TransitionTable
 
@@ -18,7 +18,7 @@ class Constraint(Protocol):
     """A set of token sequences that a `Matcher`, a decoder or `put` takes.
 
     `TransitionTable` has arrays for any backend; `LazyTable` makes them in `to_table`; `SortedMatrix` is the
-    set itself, `SidFilter` a part of one.
+    set itself, `SidFilter` a part of one; `Snapshot` is a live set, `LiveFilter` a part of one.
     """
 
     @property
@@ -52,5 +52,5 @@ class Constraint(Protocol):
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of tokens (N, L) is in the set: bool (N,)."""
 
-    def to_table(self) -> TransitionTable | SortedMatrix | SidFilter | Snapshot:
+    def to_table(self) -> TransitionTable | SortedMatrix | SidFilter | Snapshot | LiveFilter:
         """Return the constraint as it is put on a device: with its arrays, which a lazy one works out."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .filter_bits import mark_runs
+from .filter_bits import mark, mark_runs
 from .first_rows import first_rows
 from .sorted_matrix import SortedMatrix
 
 Words = NDArray[np.uint32]
 Masks = NDArray[np.uint8]
 
-_ROOM = 4  # capacities of the delta that a base has room for besides its rows
+ROOM = 4
+"""Capacities of the delta that a base has room for besides its rows."""
+
 _MASK_BYTES = 8 << 20  # of masks after a first token, which are published each time
 
 
@@ -33,7 +36,7 @@ class BaseShape:
     @staticmethod
     def around(matrix: SortedMatrix, capacity: int) -> BaseShape:
         """Return shapes with room for several times as many more rows as a delta has."""
-        room = _ROOM * capacity
+        room = ROOM * capacity
         size = matrix.vocab_size
         masked = 2 if matrix.length > 1 and (size + 2) * mask_width(size) <= _MASK_BYTES else 1
         spans: list[tuple[int, int] | None] = []
@@ -122,6 +125,26 @@ class LiveBase:
         if self.shape.masked == 2:
             masks[1 + columns[0][live].astype(np.int64), columns[1][live]] = True
         return np.packbits(masks, axis=1, bitorder="little")
+
+    @cached_property
+    def _prefixes(self) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Return by depth that has masks where each prefix begins, and the last ends; and the bit of its last token."""
+        columns, count = self.matrix.columns, self.matrix.num_sequences
+        width, found = 8 * mask_width(self.matrix.vocab_size), []
+        for depth in range(self.shape.masked):
+            rows = prefix_rows(self.matrix, depth)
+            mask = 1 + columns[0][rows].astype(np.int32) if depth else np.zeros(rows.size, np.int32)
+            found.append((np.append(rows, count).astype(np.int32), mask * np.int32(width) + columns[depth][rows]))
+        return [(start, at.astype(np.int32)) for start, at in found]
+
+    def write_masks(self, bits: Words, out: Masks) -> None:
+        """Write masks (R, K), as of `masks_of`, of rows whose bits are set; out is 0 before, and contiguous.
+
+        Kept prefixes make this some times as fast: a filter of 10^7 rows takes milliseconds.
+        """
+        words = out.reshape(-1).view(np.uint32)
+        for start, at in self._prefixes:
+            mark(bits, start, at, words)
 
     def firsts_of(self, bits: Words) -> Words:
         """Return a bit for each first row below whose token a row is live."""

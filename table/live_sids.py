@@ -1,4 +1,4 @@
-"""`LiveSids`: a set of semantic IDs that changes while it is decoded with, and `Snapshot`, what a search begins with.
+"""`LiveSids`: a set of semantic IDs that changes while it is decoded with; a search begins with a `Snapshot` of it.
 
 The set is a sorted matrix, of which some rows are gone, and a *delta*: a few rows in order that the matrix lacks.
 """
@@ -16,91 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from ..errors import Advice, ConstraintError
 from .delta_rows import crowded, place_rows, splice
 from .live_base import BaseShape, LiveBase
+from .snapshot import Rows, Snapshot, keys_of
 from .sorted_matrix import SortedMatrix
-from .transition_table import integer_vocabulary
 from .update_log import DELETE, INSERT, UpdateLog
-
-Rows = NDArray[np.unsignedinteger[Any]]
 
 _DELTA_WIDTHS = (64, 16)  # most rows of a delta below a prefix, at the first depth without masks and at the others
 
 _COMPACT = Advice("Call compact(), which joins base and delta.")
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """A live set as it was when it was published: a constraint, which never changes."""
-
-    epoch: int  # how many were published before
-    base: LiveBase
-    bits: NDArray[np.uint32]  # which rows of the base are in the set
-    masks: NDArray[np.uint8]  # which tokens come first, and which second after each first one, in base or delta
-    firsts: NDArray[np.uint32]  # bits of the base's first rows
-    delta: Rows  # (D, L) rows in order that the base does not have
-    capacity: int  # the most rows of a delta
-    delta_widths: tuple[int, ...]  # (L,) the most rows of a delta below a prefix, by depth
-
-    eos = None
-    ends = other_ends = ()
-    fixed_length = min_length = max_length = property(lambda self: self.base.matrix.length)
-
-    @property
-    def vocab_size(self) -> int:
-        """V: tokens are 0 .. V - 1."""
-        return self.base.matrix.vocab_size
-
-    @property
-    def vocabulary(self) -> str:
-        """The fingerprint of the vocabulary."""
-        return integer_vocabulary(self.vocab_size)
-
-    @property
-    def num_sequences(self) -> int:
-        """How many sequences are in the set."""
-        return int(np.unpackbits(self.bits.view(np.uint8)).sum()) + len(self.delta)
-
-    @property
-    def memory(self) -> int:
-        """Bytes of what changes, without the base."""
-        return int(self.bits.nbytes + self.masks.nbytes + self.firsts.nbytes + self.delta.nbytes)
-
-    nbytes = memory
-
-    def to_table(self) -> Snapshot:
-        """Return this snapshot: it is put on a device as it is."""
-        return self
-
-    def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each row of sids (N, L) is in the set: bool (N,)."""
-        at = self.base.matrix.find(sids)
-        found: NDArray[np.bool_] = (self.bits[at >> 5] >> (at & 31).astype(np.uint32)) & 1 != 0
-        rows = np.asarray(sids)
-        if len(self.delta) and rows.ndim == 2 and rows.shape[1] == self.fixed_length:
-            inside: NDArray[np.bool_] = np.all((rows >= 0) & (rows < self.vocab_size), axis=1)
-            keys, asked = keys_of(self.delta), keys_of(np.where(inside[:, None], rows, 0).astype(self.delta.dtype))
-            place = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-            found |= inside & (keys[place] == asked)
-        return found
-
-    def sequences(self, states: ArrayLike) -> NDArray[np.int64]:
-        """Return the tokens (N, L) of the sequences that decoders ended with; -1 where a state is of none.
-
-        states: the `node` of final states.
-        """
-        nodes = np.atleast_1d(np.asarray(states)).astype(np.int64)
-        out = np.full((nodes.size, self.fixed_length), -1, np.int64)
-        count = self.base.shape.count
-        old = (nodes >= 0) & (nodes < self.base.matrix.num_sequences)
-        new = (nodes > count) & (nodes <= count + len(self.delta))
-        out[old] = self.base.matrix.columns[:, nodes[old]].T
-        out[new] = self.delta[nodes[new] - count - 1]
-        return out
-
-
-def keys_of(rows: Rows) -> NDArray[Any]:
-    """Return a key for each row (N, L) of one type, in whose order rows are."""
-    big = np.ascontiguousarray(rows, rows.dtype.newbyteorder(">"))
-    return big.view(f"S{big.itemsize * big.shape[1]}")[:, 0]
 
 
 @dataclass

@@ -134,7 +134,7 @@ def filter_sids(matrix: SortedMatrix, keep: Any) -> SidFilter:
     """
     if not isinstance(matrix, SortedMatrix):
         raise TypeError(f"matrix must be a SortedMatrix, as sort_sids makes one, not a {type(matrix).__name__}")
-    column = _booleans(keep)
+    column = booleans(keep)
     if column.shape != (matrix.num_items,):
         raise ConstraintError(
             f"keep has shape {column.shape}, one boolean is needed for each of the {matrix.num_items:,} input rows",
@@ -156,7 +156,7 @@ def _cut(words: Words, count: int) -> Words:
     return words
 
 
-def _booleans(column: Any) -> NDArray[np.bool_]:
+def booleans(column: Any) -> NDArray[np.bool_]:
     """Return a column of booleans as an array; raise ConstraintError for other values and for null."""
     nulls = getattr(column, "null_count", 0)
     nulls = nulls() if callable(nulls) else nulls

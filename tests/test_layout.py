@@ -226,6 +226,8 @@ def test_the_public_names_are_these():
         "GrammarError",
         "KernelError",
         "LazyTable",
+        "LiveFilter",
+        "LiveCatalogue",
         "LiveSids",
         "Manifest",
         "MaskwrightError",

@@ -24,9 +24,9 @@ from ...errors import ArenaError, NoTableError, RaiseCapacity, VocabularyMismatc
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.grouped import GroupedArrays
 from ...table.groups import IntArray
-from ...table.live_sids import Snapshot
 from ...table.several_ends import one_or_all
 from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from ..device.device_table import AnyState, DeviceTable, most_pops, not_a_table
@@ -546,7 +546,7 @@ class Arena:
 
 def check_held(table: Any) -> None:
     """Raise TypeError unless this is a table, as all in an arena are."""
-    if isinstance(table, SortedMatrix | SidFilter | Snapshot):
+    if isinstance(table, SortedMatrix | SidFilter | Snapshot | LiveFilter):
         raise TypeError(
             f"an Arena holds tables, not a {type(table).__name__}: compile the rows with compile_sids, or put the "
             "matrix by itself, ops.put(matrix)"

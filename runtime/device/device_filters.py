@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,11 +17,13 @@ from ...errors import Advice, ConstraintError
 from ...table.filter_bits import count_before, mark, mark_runs
 from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter
 from ...table.sorted_matrix import SortedMatrix
+from .device_live import DeviceLive
 from .device_matrix import DeviceFilters, DeviceMatrix, masks_of, place
+from .live_filters import MOST_WORDS, filter_numbers, with_live_filters
 
-MOST_WORDS = 2**31 - 1
-"""The most words of all filters of a batch: positions have 32 bits where a device has no wider ones."""
+Filterable = TypeVar("Filterable", DeviceMatrix, DeviceLive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +67,26 @@ def _layout(matrix: SortedMatrix) -> FilterLayout:
 
 
 def filtered(
-    dev: DeviceMatrix,
-    filters: Sequence[SidFilter],
+    dev: Filterable,
+    filters: Sequence[SidFilter | LiveFilter],
     of: ArrayLike | None,
     convert: Callable[[NDArray[Any]], Any],
-) -> DeviceMatrix:
-    """Return a matrix on a device with filters of it; each array goes through `convert`.
+) -> Filterable:
+    """Return a matrix or a live set on a device with filters of it; each array goes through `convert`.
 
     of: (B,) which filter each row of a batch begins with; None: filter i is that of the i-th share of a batch.
     Raises TypeError; ValueError where there is no filter or `of` names none; ConstraintError for those of another
-    matrix.
+    matrix or snapshot.
     """
+    if isinstance(dev, DeviceLive):
+        live: Any = with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
+        return live
+    return _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert)
+
+
+def _of_matrix(
+    dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None, convert: Callable[[NDArray[Any]], Any]
+) -> DeviceMatrix:
     filters = list(filters)
     for each in filters:
         if not isinstance(each, SidFilter):
@@ -91,11 +102,7 @@ def filtered(
             argument="filters",
             remedies=[Advice("Make it with filter_sids of the matrix that was put there.")],
         )
-    which = np.arange(len(filters)) if of is None else np.asarray(of)
-    if which.ndim != 1 or not which.size or which.dtype.kind not in "iu":
-        raise ValueError(f"of must be numbers of filters (B,), not {which.dtype} {which.shape}")
-    if not 0 <= which.min() <= which.max() < len(filters):
-        raise ValueError(f"of must be numbers of the {len(filters)} filters, 0 .. {len(filters) - 1}")
+    which = filter_numbers(of, len(filters))
     layout = _layouts.made(matrix, lambda: _layout(matrix))
     words = filters[0].rows.size
     if len(filters) * max(words, layout.mask_words, layout.first_words) > MOST_WORDS:
@@ -128,4 +135,4 @@ def place_filter(
     table: SidFilter, convert: Callable[[NDArray[Any]], Any], top: int | None, wide: bool = True
 ) -> DeviceMatrix:
     """Lay a filter's matrix out, under the filter: see `place`."""
-    return filtered(place(table.matrix, convert, top, wide), [table], None, convert)
+    return _of_matrix(place(table.matrix, convert, top, wide), [table], None, convert)

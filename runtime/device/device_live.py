@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ...table.delta_rows import pack_rows
 from ...table.filter_bits import count_before
-from ...table.live_base import LiveBase, mask_width
-from ...table.live_sids import Snapshot
+from ...table.live_base import mask_width
+from ...table.snapshot import Snapshot
 from ...table.transition_table import Level
 from .backend import Array
 from .device_matrix import BITS, DeviceFilters, DeviceMatrix, Origin, packing, words_of
@@ -25,22 +25,22 @@ Convert = Callable[[NDArray[Any]], Any]
 
 
 class BaseOrigin(Origin):
-    """The base that arrays were made of, and the bits of its rows; all are equal, as `Origin`s are."""
+    """The snapshot that arrays were made of; all are equal, as `Origin`s are."""
 
-    def __init__(self, base: LiveBase | None, bits: NDArray[np.uint32] | None) -> None:
-        super().__init__(None if base is None else base.matrix)
-        self.base, self.bits = base, bits
+    def __init__(self, snapshot: Snapshot | None) -> None:
+        super().__init__(None if snapshot is None else snapshot.base.matrix)
+        self.snapshot = snapshot
 
     def __reduce__(self) -> Any:
-        return BaseOrigin, (None, None)
+        return BaseOrigin, (None,)
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceLive:
     """A `Snapshot` in device arrays."""
 
-    base: DeviceMatrix  # under one filter, of the rows that are live; its masks are of base and delta
-    delta: DeviceMatrix  # rows in order, and beyond them words above those of all rows
+    base: DeviceMatrix  # under a filter of the rows that are live, or several; its masks are of base and delta
+    delta: DeviceMatrix  # rows in order, and beyond them words above those of all rows; without filters, under none
     sizes: Array  # (2,) rows of base and delta
 
     eos = None
@@ -61,6 +61,11 @@ class DeviceLive:
         return self.base.length
 
     min_length = max_length = length = fixed_length
+
+    @property
+    def steps(self) -> Array:
+        """Positions 0 .. L - 1, which lie where the set does."""
+        return self.base.steps
 
     @property
     def num_states(self) -> int:
@@ -122,7 +127,7 @@ def place_live(snapshot: Snapshot, convert: Convert, wide: bool = True) -> Devic
         firsts=shape.firsts,
         top=None,
         wide=wide,
-        origin=BaseOrigin(None, None),
+        origin=BaseOrigin(None),
     )
     delta = replace(
         made,
@@ -130,7 +135,7 @@ def place_live(snapshot: Snapshot, convert: Convert, wide: bool = True) -> Devic
         widths=snapshot.delta_widths,
         branches=(max(2, size),) * length,
         firsts=(None,) * length,
-        origin=BaseOrigin(None, None),
+        origin=BaseOrigin(None),
     )
     return _with(DeviceLive(made, delta, made.steps), snapshot, convert)
 
@@ -142,7 +147,8 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLi
     """
     if not isinstance(dev, DeviceLive) or not isinstance(dev.base.origin, BaseOrigin):
         raise TypeError(f"dev must come from put of a Snapshot, not be a {type(dev).__name__}")
-    if dev.base.origin.base is not snapshot.base or dev.delta.count != snapshot.capacity:
+    before = dev.base.origin.snapshot
+    if before is None or before.base is not snapshot.base or dev.delta.count != snapshot.capacity:
         return place_live(snapshot, convert, dev.base.wide)
     return _with(dev, snapshot, convert)
 
@@ -151,9 +157,9 @@ def _with(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
     """Return a device's base with what a snapshot says of it."""
     base, origin = dev.base, dev.base.origin
     assert isinstance(origin, BaseOrigin)
-    kept = base.kept
+    kept = base.kept if dev.delta.kept is None else None  # or it is of filters
     masks = convert(snapshot.masks)
-    if kept is None or origin.bits is not snapshot.bits:
+    if kept is None or origin.snapshot is None or origin.snapshot.bits is not snapshot.bits:
         before = np.empty(snapshot.bits.size, np.int32)
         count_before(snapshot.bits, before)
         kept = DeviceFilters(
@@ -171,7 +177,7 @@ def _with(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
         pack_rows(snapshot.delta, at * base.per_word, base.bits, base.per_word, word)
     sizes = np.array([snapshot.base.matrix.num_sequences, len(snapshot.delta)], kind)
     return DeviceLive(
-        replace(base, kept=replace(kept, masks=masks), origin=BaseOrigin(snapshot.base, snapshot.bits)),
-        replace(dev.delta, words=tuple(convert(word) for word in words)),
+        replace(base, kept=replace(kept, masks=masks), origin=BaseOrigin(snapshot)),
+        replace(dev.delta, words=tuple(convert(word) for word in words), kept=None),
         convert(sizes),
     )

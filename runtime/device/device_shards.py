@@ -10,9 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...table.sharded_matrix import ShardedMatrix, ShardLayout
+from ...table.snapshot import Snapshot
 from ...table.transition_table import Level
 from .backend import Array
 from .device_matrix import BITS, DeviceMatrix, Origin, packing, place, words_of
+
+Each = Callable[[Callable[[int], dict[str, Any]]], dict[str, Any]]
+"""Puts on each device the arrays that a function makes of the number of its shard."""
 
 
 class Collectives(Protocol):
@@ -94,27 +98,34 @@ def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide
 
 
 def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
-    """Return whether a constraint is in shards.
+    """Return whether a constraint is put on the devices of a mesh.
 
-    others: arguments of `put` for what is not. Raises TypeError if it is in shards, and there is no mesh or there are
-    others, and if it is not and there is a mesh.
+    others: arguments of `put` for one device. Raises TypeError for a `ShardedMatrix` without a mesh, for a mesh and
+    what has no shards, and for a mesh and other arguments.
     """
     if isinstance(table, ShardedMatrix) and (mesh is None or axis is None):
         raise TypeError("a ShardedMatrix is put on the devices of a mesh: pass mesh= and axis=")
-    if not isinstance(table, ShardedMatrix) and (mesh is not None or axis is not None):
-        raise TypeError(f"mesh and axis are for a ShardedMatrix, not for a {type(table).__name__}")
+    if mesh is None and axis is None:
+        return False
+    if not isinstance(table, (ShardedMatrix, Snapshot)):
+        raise TypeError(f"mesh and axis are for a ShardedMatrix or a Snapshot, not for a {type(table).__name__}")
+    if mesh is None or axis is None:
+        raise TypeError("a Snapshot is put on the devices of a mesh with both mesh= and axis=")
     given = [f"{name}=" for name, value in others.items() if value is not None and value is not False]
-    if isinstance(table, ShardedMatrix) and given:
-        raise TypeError(f"a ShardedMatrix takes mesh= and axis= alone, not {', '.join(given)}")
-    return isinstance(table, ShardedMatrix)
+    if given:
+        raise TypeError(f"a {type(table).__name__} on a mesh takes mesh= and axis= alone, not {', '.join(given)}")
+    return True
 
 
 class Parts:
-    """The rows of each shard, laid out alike for all. origin: what the rows were made of."""
+    """The rows of each shard, laid out alike for all.
 
-    def __init__(self, layout: ShardLayout, origin: Origin, wide: bool) -> None:
+    origin: what the rows were made of. most: the rows that a shard has room for; None: those of the largest.
+    """
+
+    def __init__(self, layout: ShardLayout, origin: Origin, wide: bool, most: int | None = None) -> None:
         self._layout, self._origin, self._wide = layout, origin, wide
-        self.count = layout.most
+        self.count = layout.most if most is None else most
         self._packing = packing(layout.vocab_size, layout.length, self.count, wide)
         self._places = places_of(layout)
 
@@ -165,3 +176,11 @@ def places_of(layout: ShardLayout) -> tuple[tuple[int, int] | None, ...]:
     """Return where the first rows of each depth begin and end in each shard; None where a depth keeps none."""
     ends = np.cumsum([most or 0 for most in layout.firsts]).tolist()
     return tuple(None if most is None else (end - most, end) for most, end in zip(layout.firsts, ends, strict=True))
+
+
+def cut_bits(rows: NDArray[np.uint32], low: int, high: int, out: NDArray[np.uint32]) -> None:
+    """Write the bits of rows low .. high to out, whose words are 0."""
+    begin = low >> 5
+    bits = np.unpackbits(rows[begin : (high >> 5) + 1].view(np.uint8), bitorder="little")
+    packed = np.packbits(bits[low - 32 * begin : high - 32 * begin], bitorder="little")
+    out.view(np.uint8)[: packed.size] = packed

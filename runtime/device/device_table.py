@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ...errors import TableError, VocabularyMismatchError
 from ...table.constraint import Constraint
-from ...table.live_sids import Snapshot
 from ...table.several_ends import all_ends
 from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.states import NestedState
 from ...table.transition_table import Level, TransitionTable
@@ -57,6 +57,7 @@ class LiveState(NamedTuple):
     depth: Array  # (B,)
     delta: Array  # (B,) the first row of the delta
     delta_high: Array  # (B,)
+    filter: Array  # (B,) the number of its filter; 0 without filters
 
 
 AnyMatrixState = MatrixState | FilteredState | LiveState
@@ -423,7 +424,7 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter | Snapshot:
+def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter | Snapshot | LiveFilter:
     """Return a constraint as it is put on a device, a lazy table with its arrays. Raises TypeError for others."""
     if not isinstance(table, Constraint):
         raise not_a_table(table)
@@ -433,8 +434,8 @@ def whole(table: Any) -> TransitionTable | SortedMatrix | SidFilter | Snapshot:
 def not_a_table(found: object) -> TypeError:
     """Return the error for what `put` does not take."""
     return TypeError(
-        "put takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter, a Snapshot or an Arena, not "
-        f"{type(found).__name__}"
+        "put takes a TransitionTable, a LazyTable, a SortedMatrix, a SidFilter, a Snapshot, a LiveFilter or an Arena, "
+        f"not {type(found).__name__}"
     )
 
 

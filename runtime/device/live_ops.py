@@ -31,11 +31,11 @@ _FEW = 64  # rows of an interval that are counted rather than searched
 
 
 def _columns(state: LiveState) -> Columns:
-    """Return low and high of the base, of the delta, and the depth: (n, 1) each."""
+    """Return low and high of the base, of the delta, the depth, and the number of the filter: (n, 1) each."""
     if not isinstance(state, LiveState):
         raise ValueError("the state is not one of a live set: begin with start of what is decoded with")
-    node, high, depth, delta, delta_high = (array[:, None] for array in state)
-    return node, high, delta, delta_high, depth
+    node, high, depth, delta, delta_high, number = (array[:, None] for array in state)
+    return node, high, delta, delta_high, depth, number
 
 
 def _is_open(low: Array, high: Array, delta: Array, delta_high: Array) -> Array:
@@ -47,13 +47,18 @@ def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: t
 
     wide: how many places are read of base and delta.
     """
-    low, high, delta, delta_high, _ = columns
-    base_parts, delta_parts = (low, high, depth, 0), (delta, delta_high, depth, None)
+    low, high, delta, delta_high, _, number = columns
+    base_parts, delta_parts = (low, high, depth, number), (delta, delta_high, depth, number)
     token, inside = matrix_ops.offered(ops, dev.base, base_parts, depth, wide[0], once=True)
     new, is_new = matrix_ops.offered(ops, dev.delta, delta_parts, depth, wide[1], once=True)
     known = ((new[:, :, None] == token[:, None, :]) & inside[:, None, :]).any(-1)
     inside = ops.concatenate([inside, is_new & ~known], -1)
     return ops.concatenate([token, new], -1), inside  # tokens behind the last row are 0
+
+
+def read(ops: Backend, dev: DeviceLive, columns: Columns, depth: int) -> tuple[Array, Array]:
+    """Return tokens (n, k) that states at one depth offer, which has no masks, and which of them count, each once."""
+    return _read(ops, dev, columns, depth, _widths(dev, depth))
 
 
 def _widths(dev: DeviceLive, depth: int | None = None) -> tuple[int, int]:
@@ -65,7 +70,7 @@ def _widths(dev: DeviceLive, depth: int | None = None) -> tuple[int, int]:
 
 def _mask(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, going: Array) -> Array:
     """Return masks (n, 8 K) of what states that are `going` (n, 1) allow at depths that have masks: -1, else 0."""
-    low, high, delta, _, _ = columns
+    low, high, delta, _, _, which = columns
     number = ops.where(going & (depth == 0), 0, dev.base.masks.shape[0] - 1)
     if dev.base.masked == 2:
         first = ops.where(
@@ -76,7 +81,7 @@ def _mask(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, going: 
         second = going & (depth == 1)
         after = ops.integers(ops.lookup(dev.base.mask_after, ops.where(second, first, 0)), low)
         number = ops.where(second, after, number)
-    return matrix_ops.unfold(ops, dev.base, number, low * 0)
+    return matrix_ops.unfold(ops, dev.base, number, which)
 
 
 def _allowed(ops: Backend, dev: DeviceLive, state: LiveState, remaining: Array | None) -> Array:
@@ -97,9 +102,9 @@ def _allowed(ops: Backend, dev: DeviceLive, state: LiveState, remaining: Array |
 
 def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: int) -> tuple[Array, Array]:
     """Return x (n, V') of what states at one depth allow (n, w), else -inf, and the tokens; None: all of V."""
-    low, high, delta, delta_high, depth = _columns(state)
+    low, high, delta, delta_high, depth, number = _columns(state)
     here = depth == level
-    columns = low, ops.where(here, high, low), delta, ops.where(here, delta_high, delta), depth
+    columns = low, ops.where(here, high, low), delta, ops.where(here, delta_high, delta), depth, number
     if level >= dev.length:
         return ops.where(low < 0, x[:, :1], -float("inf")), low * 0
     if level < dev.base.masked:
@@ -109,9 +114,9 @@ def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: in
     return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
-def _follow(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, token: Array) -> Columns:
+def follow(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, token: Array) -> Columns:
     """Return the rows that have a token (n, k) at a depth, one for all or (n, 1): of the base and of the delta."""
-    low, high, delta, delta_high, _ = columns
+    low, high, delta, delta_high = columns[:4]
     return *_rows_of(ops, dev.base, low, high, depth, token), *_rows_of(ops, dev.delta, delta, delta_high, depth, token)
 
 
@@ -128,16 +133,18 @@ def _rows_of(ops: Backend, dev: DeviceMatrix, low: Array, high: Array, depth: Ar
     return lower, lower + ops.integers((inside & (held == token)).sum(-1)[:, None], low)
 
 
-def _reached(ops: Backend, dev: DeviceLive, rows: Columns, depth: Array, alive: Array) -> LiveState:
+def _reached(ops: Backend, dev: DeviceLive, rows: Columns, depth: Array, alive: Array, number: Array) -> LiveState:
     """Return the state of these rows and this many tokens, one for all or (n,), where it is alive, else the dead one.
 
-    The node of a whole sequence that the base does not have is its place in the delta, behind the dead state's.
+    The node of a whole sequence that the base does not have is its place in the delta, behind the dead state's. Of any
+    other prefix that the base does not have it is 0: what a search found there may be the node of the dead state.
     """
     low, high, delta, delta_high = rows
     count, capacity = dev.base.count, dev.delta.count
-    node, after = ops.where(alive, low, count), alive
+    held = low < high
+    node, high, after = ops.where(alive, ops.where(held, low, 0), count), ops.where(held, high, 0), alive
     if not isinstance(depth, int) or depth >= dev.length:
-        added = alive & (depth == dev.length) & (low >= high)
+        added = alive & (depth == dev.length) & ~held
         node, after = ops.where(added, delta + (count + 1), node), alive & ~added
     return LiveState(
         node,
@@ -145,7 +152,15 @@ def _reached(ops: Backend, dev: DeviceLive, rows: Columns, depth: Array, alive: 
         ops.where(alive, low * 0 + depth if isinstance(depth, int) else depth, dev.length),
         ops.where(alive, delta, capacity),
         ops.where(alive, delta_high, capacity),
+        number,
     )
+
+
+def _any_kept(ops: Backend, dev: DeviceLive, rows: Columns, number: Array) -> Array:
+    """Return whether base or delta has a row in `rows` that is in the set and kept by filters number (n, 1)."""
+    low, high, delta, delta_high = rows
+    in_base = matrix_ops.any_kept(ops, dev.base, number, low, high)
+    return in_base | matrix_ops.any_kept(ops, dev.delta, number, delta, delta_high)
 
 
 def _check(dev: DeviceLive, logits: Array, state: LiveState) -> None:
@@ -158,13 +173,19 @@ def _check(dev: DeviceLive, logits: Array, state: LiveState) -> None:
 
 
 def start(ops: Backend, dev: DeviceLive, batch: int) -> LiveState:
-    """Return the state of `batch` sequences with nothing written yet: the dead one of an empty set."""
-    check_starts(1, batch)
+    """Return the state of `batch` sequences with nothing written yet: the dead one where nothing is kept.
+
+    Filters: the i-th of `of` is that of the i-th share of the batch, which must have equal shares.
+    """
+    kept = dev.base.kept
+    assert kept is not None
+    shares = kept.of.shape[0]
+    check_starts(shares, batch)
     zero = ops.zeros((batch,), like=dev.base.steps)
     rows = zero, zero + dev.sizes[:1], zero, zero + dev.sizes[1:]
-    column = [array[:, None] for array in rows]
-    live = matrix_ops.any_kept(ops, dev.base, column[0], column[0], column[1]) | (column[2] < column[3])
-    return _reached(ops, dev, rows, zero, live[:, 0])
+    number = ops.gather(kept.of, ops.arange(batch, like=dev.base.steps) // (batch // shares))
+    live = _any_kept(ops, dev, tuple(array[:, None] for array in rows), number[:, None])
+    return _reached(ops, dev, rows, zero, live[:, 0], number)
 
 
 def first_tokens(ops: Backend, dev: DeviceLive, cache: Cache, count: int, token: int) -> Array:
@@ -223,8 +244,9 @@ def candidates(
     depth = columns[4]
     tokens = ops.where(alive, ops.integers(at, depth) if token is None else ops.take(token, at), 0)
     known = level is not None and level < dev.length
-    rows = _follow(ops, dev, columns, level if known else ops.where(depth < dev.length, depth, 0), tokens)
-    return Candidates(best, tokens, _reached(ops, dev, rows, depth + 1 + tokens * 0, alive))
+    rows = follow(ops, dev, columns, level if known else ops.where(depth < dev.length, depth, 0), tokens)
+    number = columns[5] + tokens * 0
+    return Candidates(best, tokens, _reached(ops, dev, rows, depth + 1 + tokens * 0, alive, number))
 
 
 def select(
@@ -254,14 +276,14 @@ def select(
     tokens = at - parents * width if token is None else ops.take(token.reshape(batch, -1), at)
     row = (parents + m * ops.arange(batch, like=at)[:, None]).reshape(-1)
     columns: Any = tuple(ops.gather(array, row)[:, None] for array in state)
-    columns = columns[0], columns[1], columns[3], columns[4], columns[2]
+    columns = columns[0], columns[1], columns[3], columns[4], columns[2], columns[5]
     alive = best > -float("inf")
     tokens = ops.where(alive, tokens.reshape(batch, beams), 0)
     rows = columns[:4]
     if level < dev.length:
-        rows = _follow(ops, dev, columns, level, tokens.reshape(-1, 1))
+        rows = follow(ops, dev, columns, level, tokens.reshape(-1, 1))
     rows = tuple(array[:, 0] for array in rows)
-    return Selection(best, parents, tokens, _reached(ops, dev, rows, level + 1, alive.reshape(-1)))
+    return Selection(best, parents, tokens, _reached(ops, dev, rows, level + 1, alive.reshape(-1), columns[5][:, 0]))
 
 
 def end_scores(ops: Backend, dev: DeviceLive, logits: Array, state: LiveState, renormalise: bool = False) -> Array:
@@ -276,9 +298,9 @@ def advance(ops: Backend, dev: DeviceLive, state: LiveState, tokens: Array) -> L
     depth = columns[4]
     token = ops.integers(tokens, state.node)[:, None]
     inside = (token >= 0) & (token < dev.vocab_size) & _is_open(*columns[:4]) & (depth < dev.length)
-    rows = _follow(ops, dev, columns, ops.where(inside, depth, 0), ops.where(inside, token, 0))
-    live = matrix_ops.any_kept(ops, dev.base, depth * 0, rows[0], rows[1]) | (rows[2] < rows[3])
-    return _reached(ops, dev, tuple(array[:, 0] for array in rows), state.depth + 1, (inside & live)[:, 0])
+    rows = follow(ops, dev, columns, ops.where(inside, depth, 0), ops.where(inside, token, 0))
+    alive = (inside & _any_kept(ops, dev, rows, columns[5]))[:, 0]
+    return _reached(ops, dev, tuple(array[:, 0] for array in rows), state.depth + 1, alive, state.filter)
 
 
 def log_mass(ops: Backend, dev: DeviceLive, logits: Array, state: LiveState) -> Array:

@@ -6,9 +6,9 @@ devices hand nothing to each other for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,15 +19,20 @@ from ...table.kept import Kept
 from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
-from .device_filters import MOST_WORDS
 from .device_filters import filtered as with_filters
-from .device_matrix import DeviceFilters, Origin
-from .device_shards import DeviceShards, places_of
+from .device_live import Convert, DeviceLive
+from .device_live_shards import DeviceLiveShards
+from .device_matrix import DeviceFilters, DeviceMatrix, Origin
+from .device_shards import DeviceShards, Each, cut_bits, places_of
+from .live_filters import MOST_WORDS
+
+InPlace = TypeVar("InPlace", DeviceMatrix, DeviceLive, DeviceShards, DeviceLiveShards)
+"""What `filtered` of torch and JAX takes and returns."""
+
+Live = TypeVar("Live", DeviceLive, DeviceLiveShards)
+"""What `refreshed` of torch and JAX takes and returns."""
 
 Words = NDArray[np.uint32]
-Convert = Callable[[NDArray[Any]], Any]
-Each = Callable[[Callable[[int], dict[str, Any]]], dict[str, Any]]
-"""Puts on each device the arrays that a function makes of the number of its shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +98,7 @@ def filtered(
         firsts = np.zeros((len(filters), first_words), np.uint32)
         runs = _runs(layout, matrix.columns[:, low:high])
         for i, one in enumerate(filters):
-            _cut(one.rows, low, high, bits[i])
+            cut_bits(one.rows, low, high, bits[i])
             count_before(bits[i], before[i])
             for begin, start in runs:
                 mark_runs(bits[i], start, begin, firsts[i])
@@ -114,14 +119,6 @@ def _of_pairs(rows: Words, layout: ShardLayout) -> Words:
     pairs = np.zeros(layout.head.num_sequences // 32 + 1, np.uint32)
     mark_runs(rows, layout.pair_starts.astype(np.int32), 0, pairs)
     return pairs
-
-
-def _cut(rows: Words, low: int, high: int, out: Words) -> None:
-    """Write the bits of rows low .. high to out, whose words are 0."""
-    begin = low >> 5
-    bits = np.unpackbits(rows[begin : (high >> 5) + 1].view(np.uint8), bitorder="little")
-    packed = np.packbits(bits[low - 32 * begin : high - 32 * begin], bitorder="little")
-    out.view(np.uint8)[: packed.size] = packed
 
 
 def _runs(layout: ShardLayout, columns: NDArray[Any]) -> list[tuple[int, NDArray[np.int32]]]:

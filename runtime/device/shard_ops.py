@@ -100,35 +100,13 @@ def _in_shards(
     low, high = _own_rows(ops, part, pair_starts, begin, *in_head) if in_head else rows
     batch, m = scores.shape
     width = part.read(level)
-    token, inside = matrix_ops.offered(ops, part, (low[:, None], high[:, None], None, number), level, width, once=True)
-    inside = inside & (low < high)[:, None]
-    summed = width <= _GATHERED * collectives.size
-    if summed:  # one device has a beam's tokens: the sum of all is that device's
-        token = collectives.sum(ops.where(inside, token + 1, 0)) - 1
-        inside, token = token >= 0, ops.where(token >= 0, token, 0)
-    x = (logits + ops.zeros((1, 1), like=logits)) if renormalise else ops.log_softmax(logits)
-    x = ops.where(inside, ops.take(x, ops.where(inside, token, 0)), -float("inf"))
-    if renormalise:
-        mass = ops.logsumexp(x)[:, None]
-        sound = (mass > -float("inf")) & (mass < float("inf"))
-        x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
-    if m == beams and part.branches[level] == 1:  # nothing branches: each beam goes on in its place
-        best = scores + x.reshape(batch, m)
-        best = ops.where(best == best, best, -float("inf"))
-        tokens = token.reshape(batch, m)
-        parents = ops.zeros(tokens.shape, like=tokens) + ops.arange(m, like=tokens)
-    else:
-        best, at = ops.top_of_beams(x.reshape(batch, m, width), scores, beams)
-        at = ops.integers(at, low)
-        parents, tokens = at // width, ops.take(token.reshape(batch, -1), at)
-        if not summed:
-            size = part.vocab_size
-            best, at = collectives.best(best, parents * size + tokens, beams, m * size)
-            at = ops.integers(at, low)
-            parents, tokens = at // size, at - at // size * size
+    places = matrix_ops.offered(ops, part, (low[:, None], high[:, None], None, number), level, width, once=True)
+    places = places[0], places[1] & (low < high)[:, None]
+    in_place = m == beams and part.branches[level] == 1  # nothing branches: each beam goes on in its place
+    best, parents, tokens = chosen(
+        ops, collectives, part.vocab_size, logits, scores, places, beams, renormalise, in_place
+    )
     alive = best > -float("inf")
-    tokens = ops.where(alive, tokens, 0)
-    parents = ops.where(alive, parents, 0)
     at = (parents + m * ops.arange(batch, like=parents)[:, None]).reshape(-1)
     low, high = matrix_ops.follow(
         ops, part, ops.gather(low, at)[:, None], ops.gather(high, at)[:, None], level, tokens.reshape(-1, 1)
@@ -149,6 +127,44 @@ def _in_shards(
     row = collectives.sum(ops.where(here, low + begin, 0))  # at the end all know where a sequence stands
     row = ops.where(going, row, count)
     return best, parents, tokens, depth, filters, (row, ops.where(going, row + 1, count))
+
+
+def chosen(
+    ops: Backend, collectives: Collectives, vocab_size: int, logits: Array, scores: Array, places: tuple[Array, Array],
+    beams: int, renormalise: bool, in_place: bool = False,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return scores, parents and tokens (B, beams) of the best continuations over all devices.
+
+    places: tokens (B * m, w) that a device's own rows offer, and which of them count. in_place: each beam has at most
+    one continuation, which takes its place. Where a score is -inf the parent and the token are 0.
+    """
+    token, inside = places
+    (batch, m), width = scores.shape, token.shape[1]
+    summed = width <= _GATHERED * collectives.size
+    if summed:  # one device has a beam's tokens: the sum of all is that device's
+        token = collectives.sum(ops.where(inside, token + 1, 0)) - 1
+        inside, token = token >= 0, ops.where(token >= 0, token, 0)
+    x = (logits + ops.zeros((1, 1), like=logits)) if renormalise else ops.log_softmax(logits)
+    x = ops.where(inside, ops.take(x, ops.where(inside, token, 0)), -float("inf"))
+    if renormalise:
+        mass = ops.logsumexp(x)[:, None]
+        sound = (mass > -float("inf")) & (mass < float("inf"))
+        x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
+    if in_place:
+        best = scores + x.reshape(batch, m)
+        best = ops.where(best == best, best, -float("inf"))
+        tokens = token.reshape(batch, m)
+        parents = ops.zeros(tokens.shape, like=tokens) + ops.arange(m, like=tokens)
+    else:
+        best, at = ops.top_of_beams(x.reshape(batch, m, width), scores, beams)
+        at = ops.integers(at, token)
+        parents, tokens = at // width, ops.take(token.reshape(batch, -1), at)
+        if not summed:
+            best, at = collectives.best(best, parents * vocab_size + tokens, beams, m * vocab_size)
+            at = ops.integers(at, token)
+            parents, tokens = at // vocab_size, at - at // vocab_size * vocab_size
+    alive = best > -float("inf")
+    return best, ops.where(alive, parents, 0), ops.where(alive, tokens, 0)
 
 
 def _own_rows(ops: Backend, part: Any, pair_starts: Array, begin: Array, pair: Array, _: Array) -> tuple[Array, Array]:

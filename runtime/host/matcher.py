@@ -13,8 +13,8 @@ from ...errors import VocabularyMismatchError
 from ...kernels.limits import UNREACHABLE
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
-from ...table.live_sids import Snapshot
 from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .bitmask_rows import words_of_rows, write_row
@@ -334,7 +334,7 @@ def _restored(table: Constraint, vocabulary: Spelling | None, max_tokens: int | 
     return matcher
 
 
-def _too_few(max_tokens: int, table: TransitionTable | SortedMatrix | SidFilter | Snapshot) -> str:
+def _too_few(max_tokens: int, table: TransitionTable | SortedMatrix | SidFilter | Snapshot | LiveFilter) -> str:
     """Return what is wrong with a number of tokens that no match is known to keep."""
     if isinstance(table, TransitionTable) and table.is_nested:  # whose distances are upper bounds
         return (

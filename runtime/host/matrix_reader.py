@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ...errors import Advice, ConstraintError
 from ...table.filter_bits import count_before
-from ...table.sorted_matrix import SortedMatrix
 from .host_reader import HostReader
 
 Interval = tuple[int, int, int]
@@ -36,17 +35,23 @@ class MatrixReader(HostReader[Interval]):
 
     parts = 3
 
-    def __init__(self, matrix: SortedMatrix, kept: NDArray[np.uint32] | None = None) -> None:
-        """Read all of a matrix, or the rows whose bits are set in `kept` (Q // 32 + 1,): ConstraintError for none."""
-        super().__init__(matrix.vocab_size, matrix.eos)
+    def __init__(self, columns: NDArray[Any], vocab_size: int, kept: NDArray[np.uint32] | None = None) -> None:
+        """Read the rows of sorted columns (L, Q), all or those whose bits are set in `kept` (Q // 32 + 1 or more,)."""
+        super().__init__(vocab_size, None)
         self._kept, self._before = kept, np.empty(0 if kept is None else kept.size, np.int32)
         if kept is not None:
             count_before(kept, self._before)
-            if not self._is_kept(0, matrix.num_sequences):
-                raise nothing_kept()
-        self._columns = matrix.columns
-        self._views = [memoryview(column) for column in matrix.columns]
-        self.length, self.count = matrix.length, matrix.num_sequences
+        self._columns = columns
+        self._views = [memoryview(column) for column in columns]
+        self.length, self.count = int(columns.shape[0]), int(columns.shape[1])
+
+    @staticmethod
+    def of_filter(columns: NDArray[Any], vocab_size: int, kept: NDArray[np.uint32]) -> MatrixReader:
+        """Return the reader of the rows that a filter keeps. Raises ConstraintError if there is none."""
+        reader = MatrixReader(columns, vocab_size, kept)
+        if not reader._is_kept(0, reader.count):
+            raise nothing_kept()
+        return reader
 
     def start(self) -> Interval:
         """Return the place of a sequence with nothing written yet."""

@@ -9,11 +9,13 @@ from ...lazy.lazy_table import LazyTable
 from ...lazy.protocol import LazyMachine
 from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .ends_reader import EndsReader
 from .host_reader import HostReader
 from .lazy_reader import LazyReader
+from .live_reader import LiveReader
 from .matrix_reader import MatrixReader
 from .nested_reader import NestedReader
 from .table_reader import TableReader
@@ -29,18 +31,28 @@ def reader_of(constraint: Any, budgets: bool) -> HostReader[Any]:
     budgets: whether tokens are counted, for which a lazy table is completed. Raises TypeError for anything else.
     """
     raise TypeError(
-        f"a Matcher takes a TransitionTable, a SortedMatrix or a SidFilter, not {type(constraint).__name__}"
+        "a Matcher takes a TransitionTable, a SortedMatrix, a SidFilter, a Snapshot or a LiveFilter, not "
+        f"{type(constraint).__name__}"
     )
 
 
 @reader_of.register
 def _of_matrix(constraint: SortedMatrix, budgets: bool) -> HostReader[Any]:
-    return _complete.made(constraint, lambda: MatrixReader(constraint))
+    return _complete.made(constraint, lambda: MatrixReader(constraint.columns, constraint.vocab_size))
 
 
 @reader_of.register
 def _of_filter(constraint: SidFilter, budgets: bool) -> HostReader[Any]:
-    return _complete.made(constraint, lambda: MatrixReader(constraint.matrix, constraint.rows))
+    matrix = constraint.matrix
+    return _complete.made(
+        constraint, lambda: MatrixReader.of_filter(matrix.columns, matrix.vocab_size, constraint.rows)
+    )
+
+
+@reader_of.register(Snapshot)
+@reader_of.register(LiveFilter)
+def _of_live_set(constraint: Snapshot | LiveFilter, budgets: bool) -> HostReader[Any]:
+    return _complete.made(constraint, lambda: LiveReader(constraint))
 
 
 @reader_of.register

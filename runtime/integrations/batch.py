@@ -15,8 +15,8 @@ from torch import Tensor
 from ...errors import ConstraintError, VocabularyMismatchError
 from ...lazy.lazy_table import LazyTable
 from ...table.constraint import Constraint
-from ...table.live_sids import Snapshot
 from ...table.sid_filter import SidFilter
+from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .. import torch_ops
@@ -52,6 +52,8 @@ class BatchConstraint:
             if table is None:
                 continue
             if isinstance(table, SidFilter) and not table.num_items:
+                raise nothing_kept()
+            if isinstance(table, LiveFilter) and not table.num_sequences:
                 raise nothing_kept()
             if isinstance(table, Snapshot) and not table.num_sequences:
                 raise ConstraintError(f"the live set of table {i} is empty: nothing could be written")
@@ -128,7 +130,7 @@ class BatchConstraint:
     def put(self, table: Constraint, device: torch.device) -> Any:
         """Return a table on a device, copied there the first time; one that is read on demand begins anew each time.
 
-        Filters of one matrix share it.
+        Filters of one matrix or snapshot share it.
         """
         key = (id(table), device)
         if key in self._put:
@@ -139,6 +141,8 @@ class BatchConstraint:
             return self._placed[id(table)].checked(device, budgets)
         if isinstance(table, SidFilter):
             dev: Any = torch_ops.filtered(self.put(table.matrix, device), [table])
+        elif isinstance(table, LiveFilter):
+            dev = torch_ops.filtered(self.put(table.snapshot, device), [table])
         else:
             dev = torch_ops.put(table, device, budgets=budgets)
         if not isinstance(dev, OnDemandTable):
@@ -165,7 +169,7 @@ _written: weakref.WeakKeyDictionary[Constraint, NDArray[np.bool_]] = weakref.Wea
 
 def _has_one_spelling(table: Constraint) -> bool:
     """Return whether sequences are of tokens as they are, where those of text can be spelt in other ways."""
-    return isinstance(table, SortedMatrix | SidFilter | Snapshot) or (
+    return isinstance(table, SortedMatrix | SidFilter | Snapshot | LiveFilter) or (
         isinstance(table, TransitionTable) and table.is_trie
     )
 
@@ -184,6 +188,7 @@ def _parts(table: TransitionTable) -> list[NDArray[Any]]:
 def tokens_of(table: Constraint) -> NDArray[np.bool_]:
     """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
     table = table.matrix if isinstance(table, SidFilter) else table  # whose other rows it may leave out
+    table = table.snapshot if isinstance(table, LiveFilter) else table
     held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
     if isinstance(table, SortedMatrix):
         parts = list(table.columns)

@@ -273,8 +273,6 @@ def test_the_logits_processor_takes_a_snapshot_beside_other_constraints():
     c.live.delete(list(c.items.elements()))
     with pytest.raises(mw.ConstraintError, match="the live set of table 0 is empty"):
         ConstraintLogitsProcessor(c.live.publish(), eos_token_ids=eos)
-    with pytest.raises(TypeError, match=r"a Matcher takes .* not Snapshot"):
-        mw.Matcher(snapshot)
 
 
 def test_nothing_is_compiled_again_for_updates_and_compaction():

@@ -15,7 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import ArrayLike, NDArray
 
 from ....table.sharded_matrix import ShardedMatrix
-from ....table.sid_filter import SidFilter
+from ....table.snapshot import Snapshot
+from ..device_live_shards import DeviceLiveShards, place_live_shards, refreshed
+from ..device_live_shards import with_filters as with_live_filters
 from ..device_matrix import Origin
 from ..device_shards import DeviceShards, Parts, place_head
 from ..shard_filters import filtered as with_filters
@@ -129,12 +131,35 @@ def put_shards(sharded: ShardedMatrix, mesh: Mesh, axis: str, wide: bool) -> Dev
     return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
 
 
-def filtered_shards(dev: DeviceShards, filters: Sequence[SidFilter], of: ArrayLike | None) -> DeviceShards:
-    """Return a matrix in shards with filters of it: see `shard_filters.filtered`."""
-    places = _Places(cast(MeshCollectives, dev.collectives))
+def put_live_shards(snapshot: Snapshot, mesh: Mesh, axis: str, wide: bool) -> DeviceLiveShards:
+    """Put the rows of a snapshot on the devices along an axis of a mesh. Raises ValueError."""
+    if axis not in mesh.shape:
+        raise ValueError(f"axis={axis!r} must be an axis of the mesh, which has {dict(mesh.shape)}")
+    places = _Places(MeshCollectives(mesh, axis))
+    return place_live_shards(snapshot, places.collectives, places.alike, places.each, places.on_each, wide)
+
+
+def refreshed_shards(dev: DeviceLiveShards, snapshot: Snapshot) -> Any:
+    """Return another snapshot in shards in the place of one."""
+    places = _places_of(dev)
+    return refreshed(dev, snapshot, places.alike, places.each, places.on_each)
+
+
+def filtered_shards(dev: Any, filters: Sequence[Any], of: ArrayLike | None) -> Any:
+    """Return a `DeviceShards` or `DeviceLiveShards` with filters of it."""
+    places = _places_of(dev)
+    if isinstance(dev, DeviceLiveShards):
+        return with_live_filters(dev, filters, of, places.alike, places.each, places.on_each)
     return with_filters(dev, filters, of, places.alike, places.each)
 
 
+def _places_of(dev: DeviceShards | DeviceLiveShards) -> _Places:
+    return _Places(cast(MeshCollectives, dev.collectives))
+
+
+jax.tree_util.register_dataclass(
+    DeviceLiveShards, data_fields=["head", "part", "begins"], meta_fields=["collectives", "count"]
+)
 jax.tree_util.register_dataclass(
     DeviceShards, data_fields=["head", "pair_starts", "part", "begin"], meta_fields=["collectives", "count"]
 )

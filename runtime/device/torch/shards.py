@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ....table.sharded_matrix import ShardedMatrix
-from ....table.sid_filter import SidFilter
+from ....table.snapshot import Snapshot
+from ..device_live_shards import DeviceLiveShards, place_live_shards, refreshed
+from ..device_live_shards import with_filters as with_live_filters
 from ..device_matrix import Origin
 from ..device_shards import DeviceShards, Parts, place_head
 from ..shard_filters import filtered as with_filters
@@ -65,6 +67,13 @@ class _Places:
     collectives: GroupCollectives
     device: torch.device
 
+    @staticmethod
+    def of(mesh: DeviceMesh, axis: str) -> _Places:
+        """Return where this process has its arrays along an axis of a mesh."""
+        kind = mesh.device_type
+        device = torch.device(kind) if kind == "cpu" else torch.device(kind, torch.cuda.current_device())
+        return _Places(GroupCollectives(mesh.get_group(axis)), device)
+
     def alike(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(signed(array), device=self.device)
 
@@ -86,11 +95,7 @@ def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceSha
             f"axis={axis!r} must be an axis of {sharded.shards} processes, the mesh has "
             f"{dict(zip(names, mesh.mesh.shape, strict=False))}"
         )
-    device = (
-        mesh.device_type if mesh.device_type == "cpu" else torch.device(mesh.device_type, torch.cuda.current_device())
-    )
-
-    places = _Places(GroupCollectives(mesh.get_group(axis)), torch.device(device))
+    places = _Places.of(mesh, axis)
     layout = sharded.layout
     head, pairs = place_head(layout, places.alike, True)
     parts = Parts(layout, Origin(sharded.matrix), True)
@@ -99,7 +104,30 @@ def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceSha
     return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
 
 
-def filtered_shards(dev: DeviceShards, filters: Sequence[SidFilter], of: ArrayLike | None) -> DeviceShards:
-    """Return a matrix in shards with filters of it: see `shard_filters.filtered`."""
-    places = _Places(cast(GroupCollectives, dev.collectives), cast(Tensor, dev.begin).device)
+def put_live_shards(snapshot: Snapshot, mesh: DeviceMesh, axis: str) -> DeviceLiveShards:
+    """Put the rows of a snapshot that are of this process on its device, and the head. Raises ValueError."""
+    names = mesh.mesh_dim_names or ()
+    if axis not in names:
+        raise ValueError(
+            f"axis={axis!r} must be an axis of the mesh, which has {dict(zip(names, mesh.mesh.shape, strict=False))}"
+        )
+    places = _Places.of(mesh, axis)
+    return place_live_shards(snapshot, places.collectives, places.alike, places.each, places.alike, True)
+
+
+def refreshed_shards(dev: DeviceLiveShards, snapshot: Snapshot) -> Any:
+    """Return another snapshot in shards in the place of one."""
+    places = _places_of(dev)
+    return refreshed(dev, snapshot, places.alike, places.each, places.alike)
+
+
+def filtered_shards(dev: Any, filters: Sequence[Any], of: ArrayLike | None) -> Any:
+    """Return a `DeviceShards` or `DeviceLiveShards` with filters of it."""
+    places = _places_of(dev)
+    if isinstance(dev, DeviceLiveShards):
+        return with_live_filters(dev, filters, of, places.alike, places.each, places.alike)
     return with_filters(dev, filters, of, places.alike, places.each)
+
+
+def _places_of(dev: DeviceShards | DeviceLiveShards) -> _Places:
+    return _Places(cast(GroupCollectives, dev.collectives), cast(Tensor, dev.head.steps).device)
