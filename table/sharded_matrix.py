@@ -13,6 +13,8 @@ from ..errors import ConstraintError
 from .first_rows import keeping_depths, rows_of_prefixes
 from .sorted_matrix import SortedMatrix
 
+Columns = NDArray[np.unsignedinteger[Any]]
+
 HEAD = 2
 """Tokens that every device knows of all sequences. A shard begins where these change."""
 
@@ -113,7 +115,7 @@ class ShardedMatrix:
         """The pairs of tokens with which sequences begin, which all devices hold."""
         return self.layout.head
 
-    def columns(self, number: int) -> NDArray[np.unsignedinteger[Any]]:
+    def columns(self, number: int) -> Columns:
         """Return the tokens of one shard (L, n)."""
         return self.matrix.columns[:, slice(*self.starts[number : number + 2])]
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...table.sharded_files import ShardedFiles
 from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.snapshot import Snapshot
 from ...table.transition_table import Level
@@ -100,21 +101,33 @@ def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide
 def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
     """Return whether a constraint is put on the devices of a mesh.
 
-    others: arguments of `put` for one device. Raises TypeError for a `ShardedMatrix` without a mesh, for a mesh and
+    others: arguments of `put` for one device. Raises TypeError for what is in shards without a mesh, for a mesh and
     what has no shards, and for a mesh and other arguments.
     """
-    if isinstance(table, ShardedMatrix) and (mesh is None or axis is None):
-        raise TypeError("a ShardedMatrix is put on the devices of a mesh: pass mesh= and axis=")
+    if isinstance(table, (ShardedMatrix, ShardedFiles)) and (mesh is None or axis is None):
+        raise TypeError(f"a {type(table).__name__} is put on the devices of a mesh: pass mesh= and axis=")
     if mesh is None and axis is None:
         return False
-    if not isinstance(table, (ShardedMatrix, Snapshot)):
-        raise TypeError(f"mesh and axis are for a ShardedMatrix or a Snapshot, not for a {type(table).__name__}")
+    if not isinstance(table, (ShardedMatrix, ShardedFiles, Snapshot)):
+        raise TypeError(
+            f"mesh and axis are for a ShardedMatrix, ShardedFiles or a Snapshot, not for a {type(table).__name__}"
+        )
     if mesh is None or axis is None:
         raise TypeError("a Snapshot is put on the devices of a mesh with both mesh= and axis=")
     given = [f"{name}=" for name, value in others.items() if value is not None and value is not False]
     if given:
         raise TypeError(f"a {type(table).__name__} on a mesh takes mesh= and axis= alone, not {', '.join(given)}")
     return True
+
+
+class FilesOrigin(Origin):
+    """Files, from which each device has its rows: there is no matrix of all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __reduce__(self) -> Any:
+        return FilesOrigin, ()
 
 
 class Parts:

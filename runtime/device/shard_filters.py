@@ -23,7 +23,7 @@ from .device_filters import filtered as with_filters
 from .device_live import Convert, DeviceLive
 from .device_live_shards import DeviceLiveShards
 from .device_matrix import DeviceFilters, DeviceMatrix, Origin
-from .device_shards import DeviceShards, Each, cut_bits, places_of
+from .device_shards import DeviceShards, Each, FilesOrigin, cut_bits, places_of
 from .live_filters import MOST_WORDS
 
 InPlace = TypeVar("InPlace", DeviceMatrix, DeviceLive, DeviceShards, DeviceLiveShards)
@@ -65,6 +65,12 @@ def filtered(
     Arrays that all devices hold go through `alike`, those of one device through `each`.
     """
     filters = list(filters)
+    if isinstance(dev.part.origin, FilesOrigin):
+        raise ConstraintError(
+            "filters are of a matrix in memory, and no device has all rows of a ShardedFiles",
+            argument="filters",
+            remedies=[Advice('Put a ShardedMatrix of merge_shards(folder, kind="matrix").table instead.')],
+        )
     for each_filter in filters:
         if not isinstance(each_filter, SidFilter):
             raise TypeError(f"filters must be SidFilters, as filter_sids makes them, not {type(each_filter).__name__}")

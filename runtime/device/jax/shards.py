@@ -14,12 +14,13 @@ from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import ArrayLike, NDArray
 
+from ....table.sharded_files import ShardedFiles, ShardSummary, layout_of
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.snapshot import Snapshot
 from ..device_live_shards import DeviceLiveShards, place_live_shards, refreshed
 from ..device_live_shards import with_filters as with_live_filters
 from ..device_matrix import Origin
-from ..device_shards import DeviceShards, Parts, place_head
+from ..device_shards import DeviceShards, FilesOrigin, Parts, place_head
 from ..shard_filters import filtered as with_filters
 
 
@@ -118,14 +119,19 @@ class _Places:
         return jax.tree.unflatten(structure, arrays)
 
 
-def put_shards(sharded: ShardedMatrix, mesh: Mesh, axis: str, wide: bool) -> DeviceShards:
+def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: Mesh, axis: str, wide: bool) -> DeviceShards:
     """Put each shard on one device along an axis of a mesh, and the head on all. Raises ValueError."""
     if axis not in mesh.shape or mesh.shape[axis] != sharded.shards:
         raise ValueError(f"axis={axis!r} must be an axis of {sharded.shards} devices, the mesh has {dict(mesh.shape)}")
     places = _Places(MeshCollectives(mesh, axis))
-    layout = sharded.layout
+    if isinstance(sharded, ShardedFiles):  # read once for what all devices know, and once more for the rows of each
+        summaries = [ShardSummary.of(sharded.columns(number)) for number in range(sharded.shards)]
+        layout = layout_of(sharded.vocab_size, summaries)
+        origin: Origin = FilesOrigin()
+    else:
+        layout, origin = sharded.layout, Origin(sharded.matrix)
     head, pairs = place_head(layout, places.alike, wide)
-    parts = Parts(layout, Origin(sharded.matrix), wide)
+    parts = Parts(layout, origin, wide)
     own = places.each(lambda number: parts.arrays(number, sharded.columns(number)))
     part = parts.placed(own, places.on_each)
     return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)

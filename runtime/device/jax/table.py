@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.sharded_files import ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot
@@ -146,7 +147,7 @@ def put(
 
 
 @overload
-def put(table: ShardedMatrix, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
+def put(table: ShardedMatrix | ShardedFiles, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
 
 
 @overload
@@ -177,7 +178,7 @@ def put(
 
 
 def put(
-    table: Constraint | Arena | ShardedMatrix,
+    table: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -201,9 +202,9 @@ def put(
     `select` have no derivative. Name "tpu" to compile for one where there is none. Any other gives the layout for all
     devices, which matrices, arenas, and tables beyond the limits of `tpu_text_layout` have everywhere.
 
-    mesh, axis: of a `ShardedMatrix`, the mesh and its axis with as many devices as there are shards; of a `Snapshot`,
-    a mesh and its axis with the devices that it is cut for. Each of them holds one shard. `select` is for logits that
-    all of them have.
+    mesh, axis: of a `ShardedMatrix` or `ShardedFiles`, the mesh and its axis with as many devices as there are shards;
+    of a `Snapshot`, a mesh and its axis with the devices that it is cut for. Each of them holds one shard. `select` is
+    for logits that all of them have.
 
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
     which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
@@ -217,7 +218,7 @@ def put(
         devices, along = cast(jax.sharding.Mesh, mesh), cast(str, axis)
         if isinstance(table, Snapshot):
             return put_live_shards(table, devices, along, wide)
-        return put_shards(cast(ShardedMatrix, table), devices, along, wide)
+        return put_shards(cast(ShardedMatrix | ShardedFiles, table), devices, along, wide)
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, device)

@@ -11,12 +11,14 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ....table.sharded_matrix import ShardedMatrix
+from ....errors import MaskwrightError, TableFileError
+from ....table.sharded_files import ShardedFiles, ShardSummary, layout_of
+from ....table.sharded_matrix import Columns, ShardedMatrix, ShardLayout
 from ....table.snapshot import Snapshot
 from ..device_live_shards import DeviceLiveShards, place_live_shards, refreshed
 from ..device_live_shards import with_filters as with_live_filters
 from ..device_matrix import Origin
-from ..device_shards import DeviceShards, Parts, place_head
+from ..device_shards import DeviceShards, FilesOrigin, Parts, place_head
 from ..shard_filters import filtered as with_filters
 from .arrays import signed
 
@@ -86,7 +88,7 @@ class _Places:
         }
 
 
-def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceShards:
+def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: DeviceMesh, axis: str) -> DeviceShards:
     """Put the shard of this process on its device, and the head. Raises ValueError."""
     names = mesh.mesh_dim_names or ()
     size = mesh.size(names.index(axis)) if axis in names else 0
@@ -96,12 +98,44 @@ def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceSha
             f"{dict(zip(names, mesh.mesh.shape, strict=False))}"
         )
     places = _Places.of(mesh, axis)
-    layout = sharded.layout
+    read = sharded.columns
+    if isinstance(sharded, ShardedFiles):
+        columns, layout = _read(sharded, places.collectives)
+        origin: Origin = FilesOrigin()
+        read = lambda number: columns  # noqa: E731 - those of this process
+    else:
+        layout, origin = sharded.layout, Origin(sharded.matrix)
     head, pairs = place_head(layout, places.alike, True)
-    parts = Parts(layout, Origin(sharded.matrix), True)
-    own = places.each(lambda number: parts.arrays(number, sharded.columns(number)))
+    parts = Parts(layout, origin, True)
+    own = places.each(lambda number: parts.arrays(number, read(number)))
     part = parts.placed(own, places.alike)
     return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
+
+
+def _read(files: ShardedFiles, collectives: GroupCollectives) -> tuple[Columns, ShardLayout]:
+    """Read the rows of this process (L, n), and learn of those of the others what all know.
+
+    Raises TableFileError in every process if one of them cannot read its files, or has those of another build.
+    """
+    columns, failed = None, None
+    told: list[tuple[str, ShardSummary | str]] = [("", "")] * collectives.size
+    try:
+        columns = files.columns(dist.get_rank(collectives.group))
+        summary: ShardSummary | str = ShardSummary.of(columns)
+    except (MaskwrightError, OSError) as error:  # or the others would wait for this process
+        failed, summary = error, str(error)
+    dist.all_gather_object(told, (files.manifest.build, summary), group=collectives.group)
+    if failed is not None:
+        raise failed
+    summaries = []
+    for number, (build, one) in enumerate(told):
+        if isinstance(one, str):
+            raise TableFileError(f"process {number} of the mesh could not read its shards: {one}")
+        if build != files.manifest.build:
+            raise TableFileError(f"process {number} of the mesh has shards of another build than this one")
+        summaries.append(one)
+    assert columns is not None
+    return columns, layout_of(files.vocab_size, summaries)
 
 
 def put_live_shards(snapshot: Snapshot, mesh: DeviceMesh, axis: str) -> DeviceLiveShards:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.sharded_files import ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot
@@ -90,7 +91,7 @@ def put(
 
 
 @overload
-def put(table: ShardedMatrix, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
+def put(table: ShardedMatrix | ShardedFiles, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
 
 
 @overload
@@ -115,7 +116,7 @@ def put(
 
 
 def put(
-    table: Constraint | Arena | ShardedMatrix,
+    table: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -132,9 +133,9 @@ def put(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
-    mesh, axis: of a `ShardedMatrix`, the device mesh and its axis with as many processes as there are shards; of a
-    `Snapshot`, a mesh and its axis with the processes that it is cut for. Each of them holds one shard on its device.
-    `select` is for logits that all of them have, and all call it together.
+    mesh, axis: of a `ShardedMatrix` or `ShardedFiles`, the device mesh and its axis with as many processes as there are
+    shards; of a `Snapshot`, a mesh and its axis with the processes that it is cut for. Each of them holds one shard on
+    its device. `select` is for logits that all of them have, and all call it together.
 
     Of an arena it returns the same each time: its arrays are written to where they are as tables come and go. On CUDA
     such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
@@ -146,7 +147,7 @@ def put(
         processes, along = cast("DeviceMesh", mesh), cast(str, axis)
         if isinstance(table, Snapshot):
             return put_live_shards(table, processes, along)
-        return put_shards(cast(ShardedMatrix, table), processes, along)
+        return put_shards(cast(ShardedMatrix | ShardedFiles, table), processes, along)
 
     def convert(array: NDArray[Any]) -> Tensor:
         return torch.tensor(signed(array), device=device)

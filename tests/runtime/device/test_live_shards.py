@@ -128,7 +128,7 @@ mesh = init_device_mesh("cpu", (count,), mesh_dim_names=("shards",))
 for kind in ("skewed", "heavy"):
     sids, size = ids(kind)
     live, devs = mw.LiveSids(mw.sort_sids(sids, size), capacity=64), None
-    noise = torch.tensor(np.random.default_rng(2).normal(size=(5, 3 * 40, size)), dtype=torch.float64)  # no two are equal
+    noise = torch.tensor(np.random.default_rng(2).normal(size=(5, 3 * 40, size)))  # of 64 bits: no two are equal
     for present in rounds(kind, live, sids, size):
         snapshot = live.publish()
         if devs is None:
@@ -179,7 +179,7 @@ def test_wrong_calls_are_refused_by_name():
     matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
     live = mw.LiveSids(matrix, capacity=8)
     snapshot = live.publish()
-    with pytest.raises(ValueError, match="axis='other' must be an axis of the mesh, which has {'shards': 1}"):
+    with pytest.raises(ValueError, match=r"axis='other' must be an axis of the mesh, which has {'shards': 1}"):
         ops.put(snapshot, mesh=mesh, axis="other")
     with pytest.raises(TypeError, match="with both mesh= and axis="):
         ops.put(snapshot, mesh=mesh)
@@ -190,7 +190,7 @@ def test_wrong_calls_are_refused_by_name():
         ops.mask_logits(dev, jax.numpy.zeros((1, 9)), ops.start(dev, 1))
     with pytest.raises(ValueError, match="filters is empty"):
         ops.filtered(dev, [])
-    with pytest.raises(TypeError, match="must be LiveFilters, as Snapshot.filter makes them, not SidFilter"):
+    with pytest.raises(TypeError, match=r"must be LiveFilters, as Snapshot\.filter makes them, not SidFilter"):
         ops.filtered(dev, [mw.filter_sids(matrix, np.ones(matrix.num_items, bool))])
     later = live.publish()
     with pytest.raises(mw.ConstraintError, match="a filter is of snapshot 2, and on these devices is snapshot 1"):

@@ -21,7 +21,9 @@ SETS = """
 import json, os, sys
 import numpy as np
 import maskwright as mw
+from pathlib import Path
 from maskwright.runtime.decode import beam_search
+from tests.table.test_sharded_files import write_files
 
 def keeps_of(sids):  # some items, those of one sequence, and none
     rng = np.random.default_rng(4)
@@ -95,6 +97,13 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
             assert np.array_equal(a[one.valid], b[one.valid]), (kind, of, name)
         check_kept(several.tokens, several.valid, sids, keeps, of, beams)
     assert len(traced) == 2  # once for one device, once for eight
+    if kind == "heavy":  # from files, which begin within a pair
+        write_files(Path(sys.argv[2]), matrix, [matrix.num_sequences * at // 9 for at in range(1, 9)])
+        dev = ops.put(mw.ShardedFiles(sys.argv[2], 8), mesh=mesh, axis="shards")
+        one, several = (jax.tree.map(np.asarray, search(dev)) for dev in (devs[0], dev))
+        for name in one._fields:
+            a, b = getattr(one, name), getattr(several, name)
+            assert np.array_equal(a[one.valid], b[one.valid]), name
 
 # bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
 sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
@@ -166,6 +175,35 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     for a, b in zip(one, both):
         assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, kind
     check_kept(both.tokens, both.valid, sids, keeps, of, beams)
+    if kind == "heavy":  # from files, which begin within a pair
+        folder = Path(sys.argv[3]).parent / "files"
+        if rank == 0:
+            write_files(folder, matrix, [matrix.num_sequences * at // 7 for at in range(1, 7)])
+        dist.barrier()
+        dev = ops.put(mw.ShardedFiles(folder, count), mesh=mesh, axis="shards")
+        one, both = (
+            beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+            for dev in (devs[0], dev)
+        )
+        for a, b in zip(one, both):
+            assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
+        try:
+            ops.filtered(dev, filters)
+        except mw.ConstraintError as error:
+            assert "no device has all rows of a ShardedFiles" in str(error)
+        else:
+            raise AssertionError("a filter of files was taken")
+        files = mw.ShardedFiles(folder, count)
+        dist.barrier()
+        if rank == 0:
+            (folder / "shard-0.bin").unlink()
+        dist.barrier()
+        try:
+            ops.put(files, mesh=mesh, axis="shards")
+        except mw.TableFileError as error:  # in all processes, none of which waits for another
+            assert "shard-0.bin is missing" in str(error), error
+        else:
+            raise AssertionError("a file that is missing was taken")
 dist.destroy_process_group()
 """
 )
@@ -186,9 +224,9 @@ def errors_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("bits", ["narrow", pytest.param("wide", marks=pytest.mark.slow)])
-def test_eight_devices_search_as_one_does_and_hand_over_little(bits):
+def test_eight_devices_search_as_one_does_and_hand_over_little(bits, tmp_path):
     pytest.importorskip("jax")
-    process = run(JAX, bits, XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
+    process = run(JAX, bits, str(tmp_path), XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
     with process:
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
@@ -240,7 +278,7 @@ def test_wrong_calls_are_refused_by_name():
     for ops in (jax_ops, torch_ops):
         with pytest.raises(TypeError, match="pass mesh= and axis="):
             ops.put(sharded)
-        with pytest.raises(TypeError, match="mesh and axis are for a ShardedMatrix, not for a SortedMatrix"):
+        with pytest.raises(TypeError, match=r"mesh and axis are for .* or a Snapshot, not for a SortedMatrix"):
             ops.put(matrix, mesh=mesh)
     with pytest.raises(ValueError, match=r"axis='shards' must be an axis of 2 devices, the mesh has {'shards': 1}"):
         jax_ops.put(sharded, mesh=mesh, axis="shards")
@@ -248,7 +286,9 @@ def test_wrong_calls_are_refused_by_name():
     for ops in (jax_ops, torch_ops):
         for name, value in given.items():
             if name != "platform" or ops is jax_ops:
-                with pytest.raises(TypeError, match=f"a ShardedMatrix takes mesh= and axis= alone, not {name}="):
+                with pytest.raises(
+                    TypeError, match=f"a ShardedMatrix on a mesh takes mesh= and axis= alone, not {name}="
+                ):
                     ops.put(sharded, mesh=mesh, axis="shards", **{name: value})
 
 
