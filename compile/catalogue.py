@@ -23,7 +23,6 @@ from ..table.transition_table import TransitionTable
 from ..vocabulary.end_tokens import EndTokens
 from ..vocabulary.vocabulary import Vocabulary
 from .codes import CodeTokens, by_names, with_offsets
-from .live_catalogue import LiveCatalogue
 from .parquet import ParquetRows
 from .sequences import check_vocabulary_size, compile_sids, progress_bar, rectangle, sort_sids
 from .token_names import are_names, tokens_of_names
@@ -166,13 +165,6 @@ class Catalogue:
         return cls(table, ids, known, vocabulary.fingerprint if vocabulary is not None else "", dict(metadata or {}))
 
     # ------------------------------------------------------------------------------------------------ items
-
-    def live(self, capacity: int = 1 << 16, *, widths: tuple[int, ...] | None = None) -> LiveCatalogue:
-        """Return a catalogue that begins with these items, and takes items in and lets them go while it is decoded with.
-
-        capacity, widths: as of `LiveSids`. Raises ConstraintError for a catalogue that is not of kind "matrix".
-        """
-        return LiveCatalogue(self, capacity, widths)
 
     def filter(self, keep: Any) -> SidFilter | LiveFilter:
         """Return a filter that keeps some items: (N,) booleans in the order of the input, as `filter_sids` takes them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +14,23 @@ from ..table.item_ids import ItemIds
 from ..table.live_items import GrowingArray, ItemIndex, LiveItems
 from ..table.live_sids import LiveSids
 from ..table.sorted_matrix import SortedMatrix
+from .catalogue import Catalogue
 from .sequences import rectangle, sort_sids
-
-if TYPE_CHECKING:
-    from .catalogue import Catalogue
 
 
 class LiveCatalogue:
     """A catalogue that takes items in and lets them go, between the steps of running searches.
 
-    `Catalogue.live` makes one. `publish` returns a `Catalogue` of what is in it: its `table`, a `Snapshot`, goes on a
-    device, `filter` and `without` make filters of it, and `items` returns ids of what was found. Items are rows: those
-    that it began with in their order, then each inserted one, in the order of the calls. A row is never used again, so
-    columns over the items only grow. All methods may be called from any thread.
+    catalogue: of kind "matrix", the items that it begins with. capacity, widths: as of `LiveSids`.
 
-    >>> from maskwright import Catalogue
-    >>> live = Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], vocab_size=12, offsets=[0, 4], kind="matrix").live()
+    `publish` returns a `Catalogue` of what is in it: its `table`, a `Snapshot`, goes on a device, `filter` and
+    `without` make filters of it, and `items` returns ids of what was found. Items are rows: those that it began with in
+    their order, then each inserted one, in the order of the calls. A row is never used again, so columns over the items
+    only grow. All methods may be called from any thread.
+
+    Raises ConstraintError for a catalogue that is not of kind "matrix".
+
+    >>> live = LiveCatalogue(Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], 12, offsets=[0, 4], kind="matrix"))
     >>> live.insert([[2, 2]], ["sock"])
     >>> live.delete(["hat"])
     >>> now = live.publish()
@@ -37,7 +38,9 @@ class LiveCatalogue:
     ['shoe', 'sock']
     """
 
-    def __init__(self, catalogue: Catalogue, capacity: int, widths: tuple[int, ...] | None) -> None:
+    def __init__(self, catalogue: Catalogue, capacity: int = 1 << 16, *, widths: tuple[int, ...] | None = None) -> None:
+        if not isinstance(catalogue, Catalogue):
+            raise TypeError(f"catalogue must be a Catalogue, not a {type(catalogue).__name__}")
         matrix = catalogue.table
         if not isinstance(matrix, SortedMatrix):
             raise ConstraintError(

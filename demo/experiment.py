@@ -1,4 +1,4 @@
-"""The demo from beginning to end: data, training, both searches, cold start, report."""
+"""The demo from beginning to end: data, training, both searches, cold start, a live catalogue, report."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from .amazon import amazon_dataset
 from .dataset import Catalogue, Dataset, Ints, TestRows
 from .evaluation import Comparison, Found, allowed_set, compare, search_both
+from .living import Living, live_searches
 from .model import ModelConfig, Transformer
 from .report import ColdStart, Example, Report
 from .synthetic import SyntheticConfig, synthetic_dataset
@@ -30,6 +31,7 @@ class DemoConfig:
     beams: int = 20
     batch: int = 16
     test_rows: int = 2000
+    live_rows: int = 160
     cold_shares: tuple[float, ...] = (0.02, 0.05)
 
     def __post_init__(self) -> None:
@@ -91,7 +93,8 @@ def run(
     searches, next_item = _search(full, catalogue, rows, np.arange(len(catalogue.sids)), config)
     example = _example(dataset, rows, *searches)
 
-    cold_start = []
+    cold_start: list[ColdStart] = []
+    living: Living | None = None
     for share in config.cold_shares:
         cold = catalogue.newest(share)
         kept = dataset.without(cold)
@@ -103,6 +106,11 @@ def run(
                 network = trained(kept, f"histories without the newest {share:.0%} of items")
             progress(f"searching for {len(rows):,} cold items")
             _, comparison = _search(network, catalogue, rows, cold, config)
+            if living is None:
+                rows = _sample(rows, config.live_rows, seed)
+                progress(f"searching a live catalogue for {len(rows):,} of them")
+                sizes = {"beams": config.beams, "batch": config.batch}
+                living = live_searches(network, catalogue, rows, cold, seed=seed, **sizes)
         cold_start.append(ColdStart(share, len(cold), len(dataset.train) - len(kept), comparison))
 
     report = Report(
@@ -120,6 +128,7 @@ def run(
         seconds=time.perf_counter() - began,
         next_item=next_item,
         cold_start=tuple(cold_start),
+        living=living,
         example=example,
     )
     progress(f"writing {out / 'demo.json'} and {out / 'demo.png'}")

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .evaluation import Comparison
+from .living import Living
 
 _COLOURS = {
     "unconstrained": "#999999",
@@ -68,11 +69,14 @@ class Report:
     seconds: float
     next_item: Comparison
     cold_start: tuple[ColdStart, ...]
+    living: Living | None
     example: Example
 
     def print(self, console: Console) -> None:
         """Print the results as tables."""
         console.print(Group(Text(self._summary()), self._next_item_table(), self._cold_start_table()))
+        if self.living is not None:
+            console.print(Text(_living_text(self.living)), overflow="fold")
         console.print(self._example_text(), overflow="fold")
 
     def save(self, out: Path) -> None:
@@ -241,6 +245,20 @@ def _bars(
     axes.set_xticks(place, labels)
     axes.set_ylabel("per cent, ± standard error")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _living_text(living: Living) -> str:
+    before, after, alone = living.recall_at_10
+    return (
+        f"\nLive catalogue, {living.rows} test rows whose next item is added after training\n"
+        f"filter: half of the items are in stock for each user; of those returned {living.in_stock[0]:.1%} are "
+        f"without a filter, {living.in_stock[1]:.1%} with one\n"
+        f"sold out: {living.sold_out} items between the steps of searches, of which {living.still_running:.1%} return "
+        f"what they began with; the next searches return {living.sold_out_after} of them\n"
+        f"added: {living.added} items; recall@10 on them is {_percent(before, living.rows)} before and "
+        f"{_percent(after, living.rows)} after, with the same model, and {_percent(alone, living.rows)} under a filter "
+        f"that keeps the new ones ({min(1, 10 / living.added):.1%} by chance)\n"
+    )
 
 
 def _standard_error(share: float, rows: int) -> float:

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from ..compile.catalogue import Catalogue
 from ..errors import Advice, ConstraintError, DataError, MaskwrightError
 from ..table.sid_filter import SidFilter, filter_sids
+from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
 from ..table.transition_table import TransitionTable
 from .options import VARIABLE, EngineOptions, options_of
@@ -196,7 +197,9 @@ class Catalogues:
                 raise ConstraintError(
                     f"has {each!r}, and ids of the catalogue {asked.catalogue!r} are {named}", argument=DENY
                 )
-        return held.without(list(asked.deny))
+        kept = held.without(list(asked.deny))
+        assert isinstance(kept, SidFilter)  # as it is of a sorted matrix
+        return kept
 
 
 def catalogues_here() -> Catalogues:
@@ -210,7 +213,9 @@ def _read_once(options: str) -> Catalogues:
 
 
 def _table_of(held: Catalogue | TransitionTable) -> TransitionTable | SortedMatrix:
-    return held.table if isinstance(held, Catalogue) else held
+    table = held.table if isinstance(held, Catalogue) else held
+    assert not isinstance(table, Snapshot)  # which no file holds
+    return table
 
 
 def _read(path: str) -> Catalogue | TransitionTable:

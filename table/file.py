@@ -60,9 +60,13 @@ def _table() -> FileKind:
 
 
 def write_arrays(
-    path: str | os.PathLike[str], kind: FileKind, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    path: str | os.PathLike[str],
+    kind: FileKind,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    durable: bool = False,
 ) -> None:
-    """Write arrays and a header to one file of a kind, in full or not at all."""
+    """Write arrays and a header to one file of a kind, in full or not at all. durable: it is on the disk on return."""
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} to save {target.name} in")
@@ -74,10 +78,25 @@ def write_arrays(
         mode = temporary.stat().st_mode
         save_file(dict(arrays), temporary, {kind.key: json.dumps(described, sort_keys=True)})
         temporary.chmod(mode)  # safetensors makes files that only their owner can read
+        if durable:
+            sync(temporary)
         os.replace(temporary, target)
+        if durable:
+            sync(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or which files are in a folder, is on the disk. Windows syncs no folders."""
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_arrays(

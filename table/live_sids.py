@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
+from .base_file import read_base, write_base
 from .delta_rows import crowded, place_rows, splice
 from .live_base import BaseShape, LiveBase
 from .snapshot import Rows, Snapshot, keys_of
@@ -66,7 +67,8 @@ class LiveSids:
     base: the set it begins with; each of its input rows is an item. capacity: the most sequences that may be added
     before `compact` is needed. widths: (L,) the most of these below a prefix, by depth, which bounds the work of a
     step; deep prefixes have few. log: a file to which each update is written before the call returns; where it exists,
-    its updates are made again first, up to the last that is whole.
+    its updates are made again first, up to the last that is whole. One live set at a time writes to a log, until
+    `close`.
 
     `publish` makes a `Snapshot`, which `ops.put` puts on a device, and `ops.refreshed` in the place of an earlier one;
     shapes stay as they are, so that nothing is compiled again. A search keeps the snapshot that it began with. All
@@ -106,17 +108,50 @@ class LiveSids:
         self._set_base(self._base, counts, _parts(self._base, counts))
         self._delta = self._empty()
         self._epoch = 0
-        self._log = None
+        self._log: UpdateLog | None = None
+        self._closed = False
         if log is not None:
-            self._log = UpdateLog(Path(log), base, counts)
-            for kind, recorded in self._log.recover():
-                rows = recorded.astype(base.columns.dtype)
-                try:
-                    self._update(kind, rows)
-                except ConstraintError:  # full, where a compaction had made room before
-                    self.compact()
-                    self._update(kind, rows)
+            self._recover(UpdateLog(Path(log), base, counts))
         self._snapshot = self._made()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        capacity: int = 1 << 16,
+        *,
+        widths: tuple[int, ...] | None = None,
+        log: str | Path | None = None,
+    ) -> LiveSids:
+        """Return a live set that begins with the base that `compact(save=path)` wrote, and makes the log's updates.
+
+        log: the one that was written to when the base was saved, or another. Raises FileNotFoundError; TableFileError
+        for a file that is no such base or was damaged, and as `LiveSids` does for the log.
+        """
+        matrix, covered = read_base(path)
+        made = cls(matrix, capacity, widths=widths)
+        if log is not None:
+            made._recover(UpdateLog(Path(log), matrix, made._counts, covered))
+            made._snapshot = made._made()
+        return made
+
+    def _recover(self, log: UpdateLog) -> None:
+        """Make the updates of a log again, and write to it from now on."""
+        for kind, recorded in log.recover():
+            rows = recorded.astype(self._base.matrix.columns.dtype)
+            try:
+                self._update(kind, rows)
+            except ConstraintError:  # full, where a compaction had made room before
+                self.compact()
+                self._update(kind, rows)
+        self._log = log
+
+    def close(self) -> None:
+        """Close the log, so that another live set may write to it. Updates of this one then raise ValueError."""
+        with self._compacting, self._lock:
+            self._closed = True
+            if self._log is not None:
+                self._log.close()
 
     def _empty(self) -> _Delta:
         rows = np.empty((0, self._base.matrix.length), self._base.matrix.columns.dtype)
@@ -157,6 +192,8 @@ class LiveSids:
         if not len(rows):
             return
         with self._lock:
+            if self._closed:
+                raise ValueError("this live set was closed: its updates would be in no log")
             prepared = self._prepared(kind, rows)
             if self._log is not None:
                 self._log.append(kind, rows)
@@ -262,17 +299,25 @@ class LiveSids:
             self._widths,
         )
 
-    def compact(self) -> None:
+    def compact(self, save: str | Path | None = None) -> None:
         """Join base and delta, as one sorted matrix: in a thread of its own, while all else goes on.
 
         Shapes stay as they are as long as the new base has room in them, which is several times the capacity; else
-        the next snapshot has others, for which JAX and torch compile once. A log goes on being one of the first base.
+        the next snapshot has others, for which JAX and torch compile once.
 
-        Raises ConstraintError if the new delta has no room for what came meanwhile: then base and delta are as before.
+        save: where to write the new base, for `load`. Once it is on the disk, a log begins anew, with nothing but what
+        came meanwhile. A crash at any time loses no update: keep the two files together. Without it a log goes on being
+        one of the base that it began with.
+
+        Raises ConstraintError if the new delta has no room for what came meanwhile, and if nothing is left to save:
+        then base and delta are as before. Raises OSError if the file cannot be written: the log then goes on as it was.
         """
         with self._compacting:
             with self._lock:
+                if self._closed and save is not None:
+                    raise ValueError("this live set was closed: its log may be that of another one")
                 base, counts, delta = self._base, self._counts.copy(), self._delta
+                covered = None if self._log is None else self._log.covered
                 self._since = []
             try:
                 matrix, joined = _joined(base.matrix, counts, delta)
@@ -285,7 +330,10 @@ class LiveSids:
             with self._lock:
                 since, self._since = self._since or [], None
                 if made is None or parts is None:  # nothing is left: the base stays, with no row of it in the set
+                    if save is not None:
+                        raise ConstraintError("the set is empty: a base has one sequence at least", argument="save")
                     return
+                saved = joined.copy()
                 before = self._base, self._counts, (self._bits, self._masks, self._firsts)
                 delta = self._delta
                 self._set_base(made, joined, parts)
@@ -297,6 +345,11 @@ class LiveSids:
                     self._set_base(*before)
                     self._delta = delta
                     raise
+            if save is not None:
+                write_base(save, made.matrix, saved, covered)
+                if self._log is not None and covered is not None:
+                    with self._lock:
+                        self._log.restart(made.matrix, saved, covered)
 
 
 def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:

@@ -127,7 +127,7 @@ class Snapshot:
     def rows_of(self, states: ArrayLike, kept: Bools | None) -> list[NDArray[np.int64]]:
         """Return the rows of items of each sequence (N,), of those that are kept (N,); None: of the live ones."""
         if self.items is None:
-            raise TypeError("this live set knows sequences, not items: Catalogue.live makes one of items")
+            raise TypeError("this live set knows sequences, not items: LiveCatalogue knows both")
         nodes = np.atleast_1d(np.asarray(states)).astype(np.int64)
         rows, count = self.sequences(nodes), self.base.matrix.num_sequences
         none = np.empty(0, np.int64)
@@ -255,8 +255,8 @@ class LiveFilter:
             kept = np.zeros(live.size, np.bool_)
             before = min(live.size, self.items.size)
             kept[:before] = self.items[:before] & live[:before]
-            came = before + np.flatnonzero(live[before:])
-            kept[came] = _answer(new, came)
+            added = before + np.flatnonzero(live[before:])
+            kept[added] = _answer(new, added)
             return snapshot.of_items(kept)
         if (snapshot.vocab_size, snapshot.fixed_length) != (self.vocab_size, self.fixed_length):
             raise ConstraintError("the snapshot is of another live set, with other tokens", argument="snapshot")

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import os
 import struct
+import uuid
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: nothing keeps two live sets apart there
+    fcntl = None  # type: ignore[assignment]
+
 from ..errors import Advice, TableFileError
+from .file import sync
 from .sorted_matrix import SortedMatrix
 
 INSERT, DELETE = 1, 2
@@ -27,42 +35,95 @@ _HEADER = struct.Struct("<8sIIQI")  # magic, V, L, Q, CRC of the base's items
 _RECORD = struct.Struct("<II")
 
 
+@dataclass(frozen=True)
+class Covered:
+    """How much of an earlier log a base has in it: the header of that log, and where the rest begins."""
+
+    header: bytes
+    end: int
+
+
 class UpdateLog:
     """Updates of a live set since one base, in a file that is made where there is none.
 
-    counts: the items of each sequence of the base, (Q,). One live set at a time may write to a file.
+    counts: the items of each sequence of the base, (Q,). covered: what the base has in it of the log before; a crash
+    may have kept `restart` from putting a new one in its place.
 
-    Raises TableFileError for a file that is no log, or one of another base.
+    One live set at a time writes to a file: the log holds an exclusive lock on it until `close`, on POSIX systems.
+
+    Raises TableFileError for a file that is no log, one of another base, and one that another live set writes to.
     """
 
-    def __init__(self, path: Path, base: SortedMatrix, counts: NDArray[Any]) -> None:
+    def __init__(self, path: Path, base: SortedMatrix, counts: NDArray[Any], covered: Covered | None = None) -> None:
         self._path, self._length = path, base.length
-        header = _HEADER.pack(_MAGIC, base.vocab_size, base.length, base.num_sequences, _checksum(base, counts))
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        found = os.pread(self._file, _HEADER.size, 0)
-        if len(found) < _HEADER.size and header.startswith(found):  # new, or it was cut off while it was made
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, header, 0)
-            os.fsync(self._file)
-            _sync_folder(path.parent)
-        elif found != header:
-            os.close(self._file)
-            self._file = -1
-            kind = "a log of another base" if found.startswith(_MAGIC) else "no log of a live set"
-            raise TableFileError(
-                f"{path} is {kind}", remedies=[Advice("Give the base it was begun with, or another path.")]
-            )
-        self._end = _HEADER.size
+        self._header = header = _header(base, counts)
+        self._file = _locked(path)
+        try:
+            found = os.pread(self._file, _HEADER.size, 0)
+            self._begin = _HEADER.size
+            if len(found) < _HEADER.size and header.startswith(found):  # new, or it was cut off while it was made
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, header, 0)
+                os.fsync(self._file)
+                sync(path.parent)
+            elif covered is not None and found == covered.header and found != header:
+                self._header, self._begin = found, covered.end
+                if os.fstat(self._file).st_size < covered.end:
+                    raise TableFileError(
+                        f"{path} has less in it than the base that was saved from it",
+                        remedies=[Advice("Restore the file from a copy.")],
+                    )
+            elif found != header:
+                kind = "a log of another base" if found.startswith(_MAGIC) else "no log of a live set"
+                raise TableFileError(
+                    f"{path} is {kind}", remedies=[Advice("Give the base it was begun with, or another path.")]
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._end = self._begin
 
-    def __del__(self) -> None:
-        """Close the file."""
-        if getattr(self, "_file", -1) >= 0:
-            os.close(self._file)
+    def close(self) -> None:
+        """Close the file, after which another live set may write to it."""
+        handle, self._file = getattr(self, "_file", -1), -1
+        if handle >= 0:
+            os.close(handle)
+
+    __del__ = close
+
+    @property
+    def covered(self) -> Covered:
+        """All that is in the log now."""
+        return Covered(self._header, self._end)
+
+    def restart(self, base: SortedMatrix, counts: NDArray[Any], covered: Covered) -> None:
+        """Put a log in the place of this one that begins with a base, which has in it what was `covered`.
+
+        The base must be on the disk before. Whenever a crash comes, either log is whole. Raises OSError, after which
+        this log goes on.
+        """
+        header = _header(base, counts)
+        temporary = self._path.with_name(f"{self._path.name}.{uuid.uuid4().hex}.part")
+        handle = -1
+        try:
+            handle = _locked(temporary)
+            _write(handle, header + os.pread(self._file, self._end - covered.end, covered.end), 0)
+            os.fsync(handle)
+            os.replace(temporary, self._path)
+        except BaseException:
+            if handle >= 0:
+                os.close(handle)
+            temporary.unlink(missing_ok=True)
+            raise
+        os.close(self._file)
+        self._end += _HEADER.size - covered.end
+        self._file, self._header, self._begin = handle, header, _HEADER.size
+        sync(self._path.parent)
 
     def recover(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
         """Yield the kind and the rows (N, L) of each update, and cut away what comes after the last whole one."""
         data = self._path.read_bytes()
-        at = _HEADER.size
+        at = self._begin
         while at + _RECORD.size <= len(data):
             size, checksum = _RECORD.unpack_from(data, at)
             body = data[at + _RECORD.size : at + _RECORD.size + size]
@@ -84,9 +145,7 @@ class UpdateLog:
         body = bytes([kind]) + np.ascontiguousarray(rows, "<u4").tobytes()
         record = _RECORD.pack(len(body), zlib.crc32(body)) + body
         try:
-            written = 0
-            while written < len(record):
-                written += os.pwrite(self._file, record[written:], self._end + written)
+            _write(self._file, record, self._end)
             os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, self._end)
@@ -111,10 +170,39 @@ def _checksum(base: SortedMatrix, counts: NDArray[Any]) -> int:
     return found
 
 
-def _sync_folder(folder: Path) -> None:
-    """Write to the disk that a file is in a folder."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
+def _header(base: SortedMatrix, counts: NDArray[Any]) -> bytes:
+    """Return how a log of a base begins."""
+    return _HEADER.pack(_MAGIC, base.vocab_size, base.length, base.num_sequences, _checksum(base, counts))
+
+
+def _write(handle: int, data: bytes, at: int) -> None:
+    """Write all bytes at a place."""
+    written = 0
+    while written < len(data):
+        written += os.pwrite(handle, data[written:], at + written)
+
+
+def _locked(path: Path) -> int:
+    """Return the file at a path, made where there is none, with an exclusive lock. Raises TableFileError.
+
+    The lock goes with the process.
+    """
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except FileNotFoundError:  # another log took its place meanwhile, and went
+            pass
+        except BlockingIOError:
+            os.close(handle)
+            raise TableFileError(
+                f"another live set writes to {path}",
+                remedies=[Advice("Give each its own log, or close() the other one first.")],
+            ) from None
+        except BaseException:
+            os.close(handle)
+            raise
         os.close(handle)

@@ -78,10 +78,12 @@ def filtered(
     Raises TypeError; ValueError where there is no filter or `of` names none; ConstraintError for those of another
     matrix or snapshot.
     """
+    made: Any
     if isinstance(dev, DeviceLive):
-        live: Any = with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
-        return live
-    return _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert)
+        made = with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
+    else:
+        made = _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert)
+    return cast(Filterable, made)
 
 
 def _of_matrix(

@@ -24,7 +24,7 @@ class Shop:
         self.rng, self.strings, self.made = np.random.default_rng(seed), strings, 0
         codes, ids = self.draw(60)
         self.catalogue = mw.Catalogue.of(codes, ids, vocab_size=V, offsets=OFFSETS, kind="matrix")
-        self.live = self.catalogue.live(capacity=200, widths=(200,) * L)
+        self.live = mw.LiveCatalogue(self.catalogue, capacity=200, widths=(200,) * L)
         self.rows: list[Any] = list(zip(ids, map(tuple, codes.tolist()), strict=True))
 
     def draw(self, count: int) -> tuple[np.ndarray, list[Any]]:
@@ -127,12 +127,14 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(tmp_path):
         (lambda: shop.live.insert([[0, 0, 0]], ["a", "b"]), "2 item ids for 1 semantic IDs"),
         (lambda: shop.live.insert([[0, 0, 99]], ["a"]), "code 99 at position 2"),
         (lambda: shop.live.publish().save(tmp_path / "no"), "has no file"),
-        (lambda: shop.live.publish().live(), "has another table"),
+        (lambda: mw.LiveCatalogue(shop.live.publish()), "has another table"),
         (lambda: shop.live.publish().filter([True]), r"keep has shape \(1,\), .* each of the 60 rows of items"),
         (lambda: shop.live.publish().items([0], filters=shop.catalogue.filter([True] * 60)), "of another catalogue"),
     ):
         with pytest.raises(mw.ConstraintError, match=message):
             change()
+    with pytest.raises(TypeError, match="must be a Catalogue"):
+        mw.LiveCatalogue(shop.catalogue.table)
     assert shop.live.num_items == 60
     assert shop.live.num_delta == 0
     with pytest.raises(TypeError, match="knows sequences, not items"):

@@ -196,6 +196,17 @@ def test_run_returns_only_ids_that_exist_when_constrained_and_writes_its_report(
     assert cold.constrained.share_valid == 1.0
     assert cold.random_at_1 == 1 / cold.ids
     assert any("training" in line for line in lines)
+    living = report.living
+    assert living is not None
+    assert living.in_stock[1] == 1.0
+    assert 0.3 < living.in_stock[0] < 0.7
+    assert living.sold_out > 0
+    assert (living.still_running, living.sold_out_after) == (1.0, 0)
+    before, after, alone = living.recall_at_10
+    assert before == 0.0
+    assert alone >= after
+    assert alone > 0.1  # ten of thirty items
+    assert living.added == len(synthetic_dataset(WORLD, seed).catalogue.newest(0.1))
 
     written = json.loads((tmp_path / "new" / "demo.json").read_text(encoding="utf-8"))
     assert written["next_item"] == json.loads(json.dumps(dataclasses.asdict(report.next_item)))
@@ -207,12 +218,14 @@ def test_run_returns_only_ids_that_exist_when_constrained_and_writes_its_report(
     shown = console.file.getvalue()
     assert "unconstrained" in shown
     assert "100.0%" in shown
+    assert "the next searches return 0 of them" in shown
 
 
 def test_a_share_whose_items_no_test_row_asks_for_is_reported_as_such(tmp_path: Path) -> None:
     data = _release(tmp_path, test=_csv(TEST[:1]))
     report = run(data, tmp_path / "out", 0, config=dataclasses.replace(SMALL, cold_shares=(0.2,)))
     assert report.cold_start[0].comparison is None
+    assert report.living is None
     console = Console(file=io.StringIO(), width=200)
     report.print(console)
     assert isinstance(console.file, io.StringIO)

@@ -354,6 +354,7 @@ def test_a_log_goes_on_over_compactions_and_knows_how_many_items_its_base_has(tm
     for first in (10, 20):
         live.insert([[first + i, 0] for i in range(4)])
         live.compact()
+    live.close()
     assert mw.LiveSids(base, 4, widths=(4, 4), log=tmp_path / "log").publish().num_sequences == 10
     with pytest.raises(TableFileError, match="a log of another base"):
         mw.LiveSids(mw.sort_sids([[1, 1], [2, 2]], 32), 4, log=tmp_path / "log")
@@ -381,7 +382,10 @@ def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_pat
         snapshot = again.publish()
         assert snapshot.num_sequences == len(wanted[-1])
         assert snapshot.contains([*wanted[-1]]).all()
+        again.close()
+    again = mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy)
     again.insert([[0, 0, 0, 0]])  # what comes after is written behind the last whole update
+    again.close()
     assert mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().contains([[0, 0, 0, 0]]).all()
     damaged = bytearray(data)
     damaged[states[2][0] + 12] ^= 1
@@ -394,6 +398,7 @@ def test_a_log_holds_every_update_that_was_acknowledged_and_none_by_half(tmp_pat
     copy.write_bytes(damaged)
     assert mw.LiveSids(c.base, 300, widths=(300,) * 4, log=copy).publish().num_sequences == len(states[-2][1])
     other = mw.sort_sids([[1, 2, 3, 4]], 5)
+    c.live.close()
     with pytest.raises(TableFileError, match="a log of another base"):
         mw.LiveSids(other, log=path)
     copy.write_bytes(b"something else")
