@@ -40,6 +40,7 @@ from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
 from .table.live_sids import LiveSids
 from .table.members import sample_members
+from .table.sharded_files import ShardedFiles
 from .table.sharded_matrix import ShardedMatrix
 from .table.shards import Manifest
 from .table.sid_filter import SidFilter, filter_sids
@@ -75,6 +76,7 @@ __all__ = [
     "ProcessError",
     "RegexError",
     "SchemaError",
+    "ShardedFiles",
     "ShardedMatrix",
     "SidFilter",
     "Snapshot",

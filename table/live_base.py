@@ -17,7 +17,9 @@ from .sorted_matrix import SortedMatrix
 Words = NDArray[np.uint32]
 Masks = NDArray[np.uint8]
 
-_ROOM = 4  # capacities of the delta that a base has room for besides its rows
+ROOM = 4
+"""Capacities of the delta that a base has room for besides its rows."""
+
 _MASK_BYTES = 8 << 20  # of masks after a first token, which are published each time
 
 
@@ -34,7 +36,7 @@ class BaseShape:
     @staticmethod
     def around(matrix: SortedMatrix, capacity: int) -> BaseShape:
         """Return shapes with room for several times as many more rows as a delta has."""
-        room = _ROOM * capacity
+        room = ROOM * capacity
         size = matrix.vocab_size
         masked = 2 if matrix.length > 1 and (size + 2) * mask_width(size) <= _MASK_BYTES else 1
         spans: list[tuple[int, int] | None] = []

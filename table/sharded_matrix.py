@@ -3,15 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError
+from .first_rows import keeping_depths, rows_of_prefixes
 from .sorted_matrix import SortedMatrix
+
+Columns = NDArray[np.unsignedinteger[Any]]
 
 HEAD = 2
 """Tokens that every device knows of all sequences. A shard begins where these change."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShardLayout:
+    """What every device knows of Q rows of L tokens in N shards, and what all shards have alike."""
+
+    head: SortedMatrix  # the P pairs of tokens with which rows begin
+    pair_starts: NDArray[np.int64]  # (P + 1,) the row at which each pair begins, and Q
+    starts: NDArray[np.int64]  # (N + 1,) the row at which each shard begins, and Q
+    widths: tuple[int, ...]  # (L,) the longest interval by depth
+    branches: tuple[int, ...]  # (L,) most tokens by depth
+    firsts: tuple[int | None, ...]  # (L,) the most first rows of a shard, at depths that keep them
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.head.vocab_size
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return len(self.widths)
+
+    @property
+    def count(self) -> int:
+        """Q."""
+        return int(self.starts[-1])
+
+    @property
+    def most(self) -> int:
+        """The rows of the largest shard, 1 at least."""
+        return max(1, int(np.diff(self.starts).max()))
+
+    def first_rows(self, columns: NDArray[Any]) -> list[NDArray[np.int32] | None]:
+        """Return the first rows of a shard, whose tokens are columns (L, n), at depths that keep them."""
+        return rows_of_prefixes(columns, [most is not None for most in self.firsts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +96,28 @@ class ShardedMatrix:
             rows.flags.writeable = False
             object.__setattr__(self, name, rows)
 
+    @cached_property
+    def layout(self) -> ShardLayout:
+        """What every device knows of the shards."""
+        matrix = self.matrix
+        columns = matrix.columns[:HEAD, self.pair_starts[:-1]]
+        columns.flags.writeable = False
+        head = SortedMatrix(matrix.vocab_size, columns)
+        kept = keeping_depths(matrix.widths, matrix.branches, matrix.vocab_size, HEAD)
+        firsts = tuple(
+            None if rows is None else int(np.diff(np.searchsorted(rows, self.starts)).max())
+            for rows in rows_of_prefixes(matrix.columns, kept)
+        )
+        return ShardLayout(head, self.pair_starts, self.starts, matrix.widths, matrix.branches, firsts)
+
     @property
     def head(self) -> SortedMatrix:
         """The pairs of tokens with which sequences begin, which all devices hold."""
-        columns = self.matrix.columns[:HEAD, self.pair_starts[:-1]]
-        columns.flags.writeable = False
-        return SortedMatrix(self.matrix.vocab_size, columns)
+        return self.layout.head
+
+    def columns(self, number: int) -> Columns:
+        """Return the tokens of one shard (L, n)."""
+        return self.matrix.columns[:, slice(*self.starts[number : number + 2])]
 
     @property
     def sizes(self) -> tuple[int, ...]:

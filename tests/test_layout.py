@@ -237,6 +237,7 @@ def test_the_public_names_are_these():
         "ProcessError",
         "RegexError",
         "SchemaError",
+        "ShardedFiles",
         "ShardedMatrix",
         "SidFilter",
         "Snapshot",

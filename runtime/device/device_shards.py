@@ -9,11 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...table.first_rows import first_rows
-from ...table.sharded_matrix import HEAD, ShardedMatrix
+from ...table.sharded_files import ShardedFiles
+from ...table.sharded_matrix import ShardedMatrix, ShardLayout
+from ...table.snapshot import Snapshot
 from ...table.transition_table import Level
 from .backend import Array
 from .device_matrix import BITS, DeviceMatrix, Origin, packing, place, words_of
+
+Each = Callable[[Callable[[int], dict[str, Any]]], dict[str, Any]]
+"""Puts on each device the arrays that a function makes of the number of its shard."""
 
 
 class Collectives(Protocol):
@@ -88,83 +92,108 @@ class DeviceShards:
         return self.part.levels
 
 
-def place_head(
-    sharded: ShardedMatrix, convert: Callable[[NDArray[Any]], Any], wide: bool
-) -> tuple[DeviceMatrix, Array]:
+def place_head(layout: ShardLayout, convert: Callable[[NDArray[Any]], Any], wide: bool) -> tuple[DeviceMatrix, Array]:
     """Return `head` and `pair_starts`, each array through `convert`."""
     kind = np.int64 if wide else np.int32
-    return place(sharded.head, convert, None, wide), convert(sharded.pair_starts.astype(kind))
+    return place(layout.head, convert, None, wide), convert(layout.pair_starts.astype(kind))
 
 
 def check_mesh(table: object, mesh: object, axis: object, **others: object) -> bool:
-    """Return whether a constraint is in shards.
+    """Return whether a constraint is put on the devices of a mesh.
 
-    others: arguments of `put` for what is not. Raises TypeError if it is in shards, and there is no mesh or there are
-    others, and if it is not and there is a mesh.
+    others: arguments of `put` for one device. Raises TypeError for what is in shards without a mesh, for a mesh and
+    what has no shards, and for a mesh and other arguments.
     """
-    if isinstance(table, ShardedMatrix) and (mesh is None or axis is None):
-        raise TypeError("a ShardedMatrix is put on the devices of a mesh: pass mesh= and axis=")
-    if not isinstance(table, ShardedMatrix) and (mesh is not None or axis is not None):
-        raise TypeError(f"mesh and axis are for a ShardedMatrix, not for a {type(table).__name__}")
+    if isinstance(table, (ShardedMatrix, ShardedFiles)) and (mesh is None or axis is None):
+        raise TypeError(f"a {type(table).__name__} is put on the devices of a mesh: pass mesh= and axis=")
+    if mesh is None and axis is None:
+        return False
+    if not isinstance(table, (ShardedMatrix, ShardedFiles, Snapshot)):
+        raise TypeError(
+            f"mesh and axis are for a ShardedMatrix, ShardedFiles or a Snapshot, not for a {type(table).__name__}"
+        )
+    if mesh is None or axis is None:
+        raise TypeError("a Snapshot is put on the devices of a mesh with both mesh= and axis=")
     given = [f"{name}=" for name, value in others.items() if value is not None and value is not False]
-    if isinstance(table, ShardedMatrix) and given:
-        raise TypeError(f"a ShardedMatrix takes mesh= and axis= alone, not {', '.join(given)}")
-    return isinstance(table, ShardedMatrix)
+    if given:
+        raise TypeError(f"a {type(table).__name__} on a mesh takes mesh= and axis= alone, not {', '.join(given)}")
+    return True
+
+
+class FilesOrigin(Origin):
+    """Files, from which each device has its rows: there is no matrix of all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __reduce__(self) -> Any:
+        return FilesOrigin, ()
 
 
 class Parts:
-    """The rows of each shard, laid out alike for all."""
+    """The rows of each shard, laid out alike for all.
 
-    def __init__(self, sharded: ShardedMatrix, wide: bool) -> None:
-        self._sharded, self._wide = sharded, wide
-        matrix = sharded.matrix
-        self.count = max(1, *sharded.sizes)
-        self._packing = packing(matrix.vocab_size, matrix.length, self.count, wide)
-        self._firsts = first_rows(matrix, HEAD)
-        sizes = [0 if rows is None else max(np.diff(np.searchsorted(rows, sharded.starts))) for rows in self._firsts]
-        ends = np.cumsum(sizes)
-        self._places = tuple(
-            None if rows is None else (int(end - size), int(end))
-            for rows, size, end in zip(self._firsts, sizes, ends, strict=True)
-        )
-        self._first_count = max(1, int(ends[-1]))
+    origin: what the rows were made of. most: the rows that a shard has room for; None: those of the largest.
+    """
 
-    def arrays(self, number: int) -> dict[str, Any]:
-        """Return the arrays of one shard: `words`, a list, `first_rows`, `first_tokens` and `begin`."""
+    def __init__(self, layout: ShardLayout, origin: Origin, wide: bool, most: int | None = None) -> None:
+        self._layout, self._origin, self._wide = layout, origin, wide
+        self.count = layout.most if most is None else most
+        self._packing = packing(layout.vocab_size, layout.length, self.count, wide)
+        self._places = places_of(layout)
+
+    def arrays(self, number: int, columns: NDArray[Any]) -> dict[str, Any]:
+        """Return the arrays of one shard, whose tokens are columns (L, n).
+
+        They are `words`, a list, `first_rows`, `first_tokens` and `begin`.
+        """
         kind = np.int64 if self._wide else np.int32
-        low, high = self._sharded.starts[number : number + 2].tolist()
-        columns = self._sharded.matrix.columns[:, low:high]
-        rows = np.full(self._first_count, self.count, np.int32)  # behind those of the shard: after all of its rows
-        tokens = np.zeros(self._first_count, np.int32)
-        for column, found, span in zip(columns, self._firsts, self._places, strict=True):
-            if found is not None and span is not None:
-                own = found[slice(*np.searchsorted(found, (low, high)))] - low
+        size = max(1, max((span[1] for span in self._places if span), default=0))
+        rows = np.full(size, self.count, np.int32)  # behind those of the shard: after all of its rows
+        tokens = np.zeros(size, np.int32)
+        for column, own, span in zip(columns, self._layout.first_rows(columns), self._places, strict=True):
+            if own is not None and span is not None:
                 rows[span[0] : span[0] + own.size] = own
                 tokens[span[0] : span[0] + own.size] = column[own]
         words = words_of(columns, *self._packing, kind, self.count)
-        return {"words": words, "first_rows": rows, "first_tokens": tokens, "begin": np.array([low], kind)}
+        begin = np.array([self._layout.starts[number]], kind)
+        return {"words": words, "first_rows": rows, "first_tokens": tokens, "begin": begin}
 
     def placed(self, arrays: dict[str, Any], convert: Callable[[NDArray[Any]], Any]) -> DeviceMatrix:
         """Return the rows of a device; arrays: its own, which are placed. Others go through `convert`."""
-        matrix = self._sharded.matrix
+        layout = self._layout
         return DeviceMatrix(
             words=tuple(arrays["words"]),
-            masks=convert(np.zeros((1, 8 * (matrix.vocab_size // 64 + 1)), np.uint8)),
+            masks=convert(np.zeros((1, 8 * (layout.vocab_size // 64 + 1)), np.uint8)),
             mask_after=convert(np.zeros(1, np.int32)),
             first_rows=arrays["first_rows"],
             first_tokens=arrays["first_tokens"],
             byte_bits=convert(-BITS.astype(np.int32)),
-            steps=convert(np.arange(matrix.length, dtype=np.int64 if self._wide else np.int32)),
-            vocab_size=matrix.vocab_size,
-            length=matrix.length,
+            steps=convert(np.arange(layout.length, dtype=np.int64 if self._wide else np.int32)),
+            vocab_size=layout.vocab_size,
+            length=layout.length,
             count=self.count,
             bits=self._packing[0],
             per_word=self._packing[1],
             masked=0,
-            widths=matrix.widths,
-            branches=matrix.branches,
+            widths=layout.widths,
+            branches=layout.branches,
             firsts=self._places,
             top=None,
             wide=self._wide,
-            origin=Origin(matrix),
+            origin=self._origin,
         )
+
+
+def places_of(layout: ShardLayout) -> tuple[tuple[int, int] | None, ...]:
+    """Return where the first rows of each depth begin and end in each shard; None where a depth keeps none."""
+    ends = np.cumsum([most or 0 for most in layout.firsts]).tolist()
+    return tuple(None if most is None else (end - most, end) for most, end in zip(layout.firsts, ends, strict=True))
+
+
+def cut_bits(rows: NDArray[np.uint32], low: int, high: int, out: NDArray[np.uint32]) -> None:
+    """Write the bits of rows low .. high to out, whose words are 0."""
+    begin = low >> 5
+    bits = np.unpackbits(rows[begin : (high >> 5) + 1].view(np.uint8), bitorder="little")
+    packed = np.packbits(bits[low - 32 * begin : high - 32 * begin], bitorder="little")
+    out.view(np.uint8)[: packed.size] = packed

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
-from . import live_ops, matrix_ops, on_demand_ops, several_ends, shard_ops
+from . import live_ops, live_shard_ops, matrix_ops, on_demand_ops, several_ends, shard_ops
 from .backend import Backend, Placed
 from .device_live import DeviceLive
+from .device_live_shards import DeviceLiveShards
 from .device_matrix import DeviceMatrix
 from .device_shards import DeviceShards
 from .on_demand import OnDemandTable
+
+Others: TypeAlias = DeviceMatrix | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable
+"""What else `put` returns."""
 
 Own = TypeVar("Own")  # a table as one library holds it
 Result = TypeVar("Result")
@@ -24,7 +28,7 @@ def by_kind(
     ops: Backend,
 ) -> Callable[
     [Callable[Concatenate[Own, P], Result]],
-    Callable[Concatenate[Own | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable, P], Result],
+    Callable[Concatenate[Own | Others, P], Result],
 ]:
     """Return a decorator of operations on tables, after which they take matrices and tables read on demand as well.
 
@@ -34,13 +38,14 @@ def by_kind(
 
     def decorate(
         operation: Callable[Concatenate[Own, P], Result],
-    ) -> Callable[Concatenate[Own | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable, P], Result]:
+    ) -> Callable[Concatenate[Own | Others, P], Result]:
         name = operation.__name__
         others: dict[type, Callable[..., Result]] = {
             DeviceMatrix: getattr(matrix_ops, name),
             DeviceLive: getattr(live_ops, name),
             OnDemandTable: getattr(on_demand_ops, name),
             DeviceShards: getattr(shard_ops, name, shard_ops.refused(name)),
+            DeviceLiveShards: getattr(live_shard_ops, name, shard_ops.refused(name)),
         }
 
         around: Callable[..., Result] | None = several_ends.OPERATIONS.get(name)

@@ -56,6 +56,11 @@ def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: t
     return ops.concatenate([token, new], -1), inside  # tokens behind the last row are 0
 
 
+def read(ops: Backend, dev: DeviceLive, columns: Columns, depth: int) -> tuple[Array, Array]:
+    """Return tokens (n, k) that states at one depth offer, which has no masks, and which of them count, each once."""
+    return _read(ops, dev, columns, depth, _widths(dev, depth))
+
+
 def _widths(dev: DeviceLive, depth: int | None = None) -> tuple[int, int]:
     """Return how many places are read of base and delta at a depth, or at any that has no masks."""
     depths = range(dev.base.masked, dev.length) if depth is None else [depth]
@@ -109,7 +114,7 @@ def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: in
     return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
-def _follow(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, token: Array) -> Columns:
+def follow(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, token: Array) -> Columns:
     """Return the rows that have a token (n, k) at a depth, one for all or (n, 1): of the base and of the delta."""
     low, high, delta, delta_high = columns[:4]
     return *_rows_of(ops, dev.base, low, high, depth, token), *_rows_of(ops, dev.delta, delta, delta_high, depth, token)
@@ -239,7 +244,7 @@ def candidates(
     depth = columns[4]
     tokens = ops.where(alive, ops.integers(at, depth) if token is None else ops.take(token, at), 0)
     known = level is not None and level < dev.length
-    rows = _follow(ops, dev, columns, level if known else ops.where(depth < dev.length, depth, 0), tokens)
+    rows = follow(ops, dev, columns, level if known else ops.where(depth < dev.length, depth, 0), tokens)
     number = columns[5] + tokens * 0
     return Candidates(best, tokens, _reached(ops, dev, rows, depth + 1 + tokens * 0, alive, number))
 
@@ -276,7 +281,7 @@ def select(
     tokens = ops.where(alive, tokens.reshape(batch, beams), 0)
     rows = columns[:4]
     if level < dev.length:
-        rows = _follow(ops, dev, columns, level, tokens.reshape(-1, 1))
+        rows = follow(ops, dev, columns, level, tokens.reshape(-1, 1))
     rows = tuple(array[:, 0] for array in rows)
     return Selection(best, parents, tokens, _reached(ops, dev, rows, level + 1, alive.reshape(-1), columns[5][:, 0]))
 
@@ -293,7 +298,7 @@ def advance(ops: Backend, dev: DeviceLive, state: LiveState, tokens: Array) -> L
     depth = columns[4]
     token = ops.integers(tokens, state.node)[:, None]
     inside = (token >= 0) & (token < dev.vocab_size) & _is_open(*columns[:4]) & (depth < dev.length)
-    rows = _follow(ops, dev, columns, ops.where(inside, depth, 0), ops.where(inside, token, 0))
+    rows = follow(ops, dev, columns, ops.where(inside, depth, 0), ops.where(inside, token, 0))
     alive = (inside & _any_kept(ops, dev, rows, columns[5]))[:, 0]
     return _reached(ops, dev, tuple(array[:, 0] for array in rows), state.depth + 1, alive, state.filter)
 

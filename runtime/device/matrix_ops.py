@@ -97,12 +97,17 @@ def _search(ops: Backend, dev: DeviceMatrix, query: Array, like: Array) -> Array
 # ------------------------------------------------------------------------------------------------ filters
 
 
-def _parts(dev: DeviceMatrix, state: AnyMatrixState) -> tuple[Array, Array, Array, Array]:
-    """Return low, high and depth of a state, (n, 1) each, and the number of its filter; None where there is none."""
+def check_filters(dev: DeviceMatrix, state: AnyMatrixState) -> None:
+    """Raise ValueError for a state under filters where there are none, and one without where there are."""
     if (dev.kept is None) is isinstance(state, FilteredState):
         raise ValueError(
             "the state is of the matrix with other filters or none: begin with start of what is decoded with"
         )
+
+
+def _parts(dev: DeviceMatrix, state: AnyMatrixState) -> tuple[Array, Array, Array, Array]:
+    """Return low, high and depth of a state, (n, 1) each, and the number of its filter; None where there is none."""
+    check_filters(dev, state)
     low, high, depth = (array[:, None] for array in state[:3])
     return low, high, depth, state.filter[:, None] if isinstance(state, FilteredState) else None
 

@@ -16,15 +16,22 @@ from ...table.sharded_matrix import HEAD
 from . import matrix_ops
 from .backend import Array, Backend, Cache
 from .device_shards import Collectives, DeviceShards
-from .device_table import MatrixState, Selection, check_floating, check_logits, check_rows
+from .device_table import (
+    AnyMatrixState,
+    FilteredState,
+    MatrixState,
+    Selection,
+    check_floating,
+    check_logits,
+    check_rows,
+)
 
 _GATHERED = 2  # numbers for each candidate that devices gather: a score and a place
 
 
-def start(ops: Backend, dev: DeviceShards, batch: int) -> MatrixState:
-    """Return the state of `batch` sequences with nothing written yet."""
-    state = matrix_ops.start(ops, dev.head, batch)
-    return MatrixState(*state[:3])
+def start(ops: Backend, dev: DeviceShards, batch: int) -> AnyMatrixState:
+    """Return the state of `batch` sequences with nothing written yet; under a filter without rows, the dead one."""
+    return matrix_ops.start(ops, dev.head, batch)
 
 
 def first_tokens(ops: Backend, dev: DeviceShards, cache: Cache, count: int, token: int) -> Array:
@@ -36,7 +43,7 @@ def select(
     ops: Backend,
     dev: DeviceShards,
     logits: Array,
-    state: MatrixState,
+    state: AnyMatrixState,
     scores: Array,
     beams: int,
     level: int,
@@ -50,31 +57,36 @@ def select(
     check_floating("float" in str(logits.dtype), logits.dtype)
     check_logits(dev.vocab_size, logits.shape)
     check_rows(logits.shape[0], state.depth.shape)
+    matrix_ops.check_filters(dev.head, state)
     run, sizes = dev.collectives.run, (beams, level, renormalise)
     if level < HEAD:
         shared: tuple[Any, ...] = (dev.head, logits, tuple(state), scores)
         best, parents, tokens, reached = run(_in_head, (ops, *sizes), shared, (), (False,) * 4)
-        return Selection(best, parents, tokens, MatrixState(*reached))
+        return Selection(best, parents, tokens, _state(reached))
     statics = (ops, dev.collectives, dev.count, *sizes)
     spread = level > HEAD  # each device has states of its own
     last = level + 1 >= dev.length
-    shared = (dev.pair_starts, logits, scores, state.depth, () if spread else tuple(state[:2]))
+    shared = (dev.pair_starts, logits, scores, () if spread else tuple(state[:2]), tuple(state[3:]))
     own = (dev.part, dev.begin, tuple(state[:2]) if spread else ())
-    best, parents, tokens, depth, reached = run(
-        _in_shards, statics, shared, own, (False, False, False, False, not last)
+    best, parents, tokens, depth, filters, reached = run(
+        _in_shards, statics, shared, own, (False, False, False, False, False, not last)
     )
-    low, high = reached
-    return Selection(best, parents, tokens, MatrixState(low, high, depth))
+    return Selection(best, parents, tokens, _state((*reached, depth, *filters)))
+
+
+def _state(columns: tuple[Array, ...]) -> MatrixState | FilteredState:
+    """Return the state of these columns; the fourth is the number of a filter."""
+    return FilteredState(*columns) if len(columns) == len(FilteredState._fields) else MatrixState(*columns)
 
 
 def _in_head(ops: Backend, beams: int, level: int, renormalise: bool, shared: Any, own: Any) -> tuple[Any, ...]:
     """Return what `select` does at the first tokens: the same on all devices, without a collective."""
     head, logits, state, scores = shared
-    found = matrix_ops.select(ops, head, logits, MatrixState(*state), scores, beams, level, renormalise)
+    found = matrix_ops.select(ops, head, logits, _state(state), scores, beams, level, renormalise)
     parents = found.parents
     if parents is None:
         parents = ops.zeros(found.tokens.shape, like=found.tokens) + ops.arange(beams, like=found.tokens)
-    return found.scores, parents, found.tokens, tuple(found.state[:3])
+    return found.scores, parents, found.tokens, tuple(found.state)
 
 
 def _in_shards(
@@ -82,13 +94,52 @@ def _in_shards(
     shared: Any, own: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return what `select` does from the third token on, on one device."""
-    pair_starts, logits, scores, _, in_head = shared
+    pair_starts, logits, scores, in_head, filters = shared
     part, begin, rows = own
+    number = filters[0][:, None] if filters else None
     low, high = _own_rows(ops, part, pair_starts, begin, *in_head) if in_head else rows
     batch, m = scores.shape
     width = part.read(level)
-    token, inside = matrix_ops.offered(ops, part, (low[:, None], high[:, None], None, None), level, width, once=True)
-    inside = inside & (low < high)[:, None]
+    places = matrix_ops.offered(ops, part, (low[:, None], high[:, None], None, number), level, width, once=True)
+    places = places[0], places[1] & (low < high)[:, None]
+    in_place = m == beams and part.branches[level] == 1  # nothing branches: each beam goes on in its place
+    best, parents, tokens = chosen(
+        ops, collectives, part.vocab_size, logits, scores, places, beams, renormalise, in_place
+    )
+    alive = best > -float("inf")
+    at = (parents + m * ops.arange(batch, like=parents)[:, None]).reshape(-1)
+    low, high = matrix_ops.follow(
+        ops, part, ops.gather(low, at)[:, None], ops.gather(high, at)[:, None], level, tokens.reshape(-1, 1)
+    )
+    low, high, going = low[:, 0], high[:, 0], alive.reshape(-1)
+    here = going & (low < high)
+    depth = ops.where(going, level + 1, part.length) + low * 0
+    filters = tuple(ops.gather(each, at) for each in filters)
+    if level + 1 < part.length:
+        return (
+            best,
+            parents,
+            tokens,
+            depth,
+            filters,
+            (ops.where(here, low, part.count), ops.where(here, high, part.count)),
+        )
+    row = collectives.sum(ops.where(here, low + begin, 0))  # at the end all know where a sequence stands
+    row = ops.where(going, row, count)
+    return best, parents, tokens, depth, filters, (row, ops.where(going, row + 1, count))
+
+
+def chosen(
+    ops: Backend, collectives: Collectives, vocab_size: int, logits: Array, scores: Array, places: tuple[Array, Array],
+    beams: int, renormalise: bool, in_place: bool = False,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return scores, parents and tokens (B, beams) of the best continuations over all devices.
+
+    places: tokens (B * m, w) that a device's own rows offer, and which of them count. in_place: each beam has at most
+    one continuation, which takes its place. Where a score is -inf the parent and the token are 0.
+    """
+    token, inside = places
+    (batch, m), width = scores.shape, token.shape[1]
     summed = width <= _GATHERED * collectives.size
     if summed:  # one device has a beam's tokens: the sum of all is that device's
         token = collectives.sum(ops.where(inside, token + 1, 0)) - 1
@@ -99,35 +150,21 @@ def _in_shards(
         mass = ops.logsumexp(x)[:, None]
         sound = (mass > -float("inf")) & (mass < float("inf"))
         x = ops.where(sound, x - ops.where(sound, mass, 0.0), -float("inf"))
-    if m == beams and part.branches[level] == 1:  # nothing branches: each beam goes on in its place
+    if in_place:
         best = scores + x.reshape(batch, m)
         best = ops.where(best == best, best, -float("inf"))
         tokens = token.reshape(batch, m)
         parents = ops.zeros(tokens.shape, like=tokens) + ops.arange(m, like=tokens)
     else:
         best, at = ops.top_of_beams(x.reshape(batch, m, width), scores, beams)
-        at = ops.integers(at, low)
+        at = ops.integers(at, token)
         parents, tokens = at // width, ops.take(token.reshape(batch, -1), at)
         if not summed:
-            size = part.vocab_size
-            best, at = collectives.best(best, parents * size + tokens, beams, m * size)
-            at = ops.integers(at, low)
-            parents, tokens = at // size, at - at // size * size
+            best, at = collectives.best(best, parents * vocab_size + tokens, beams, m * vocab_size)
+            at = ops.integers(at, token)
+            parents, tokens = at // vocab_size, at - at // vocab_size * vocab_size
     alive = best > -float("inf")
-    tokens = ops.where(alive, tokens, 0)
-    parents = ops.where(alive, parents, 0)
-    at = (parents + m * ops.arange(batch, like=parents)[:, None]).reshape(-1)
-    low, high = matrix_ops.follow(
-        ops, part, ops.gather(low, at)[:, None], ops.gather(high, at)[:, None], level, tokens.reshape(-1, 1)
-    )
-    low, high, going = low[:, 0], high[:, 0], alive.reshape(-1)
-    here = going & (low < high)
-    depth = ops.where(going, level + 1, part.length) + low * 0
-    if level + 1 < part.length:
-        return best, parents, tokens, depth, (ops.where(here, low, part.count), ops.where(here, high, part.count))
-    row = collectives.sum(ops.where(here, low + begin, 0))  # at the end all know where a sequence stands
-    row = ops.where(going, row, count)
-    return best, parents, tokens, depth, (row, ops.where(going, row + 1, count))
+    return best, ops.where(alive, parents, 0), ops.where(alive, tokens, 0)
 
 
 def _own_rows(ops: Backend, part: Any, pair_starts: Array, begin: Array, pair: Array, _: Array) -> tuple[Array, Array]:

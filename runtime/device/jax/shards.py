@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import ArrayLike, NDArray
 
+from ....table.sharded_files import ShardedFiles, ShardSummary, layout_of
 from ....table.sharded_matrix import ShardedMatrix
-from ..device_shards import DeviceShards, Parts, place_head
+from ....table.snapshot import Snapshot
+from ..device_live_shards import DeviceLiveShards, place_live_shards, refreshed
+from ..device_live_shards import with_filters as with_live_filters
+from ..device_matrix import Origin
+from ..device_shards import DeviceShards, FilesOrigin, Parts, place_head
+from ..shard_filters import filtered as with_filters
 
 
 @dataclass(frozen=True)
@@ -72,44 +79,93 @@ def _run(
     return found
 
 
-def put_shards(sharded: ShardedMatrix, mesh: Mesh, axis: str, wide: bool) -> DeviceShards:
+@dataclass(frozen=True)
+class _Places:
+    """Where arrays lie on a mesh: alike on all devices, or each its own, with the devices first."""
+
+    collectives: MeshCollectives
+
+    def _at(self, *axes: str) -> NamedSharding:
+        return NamedSharding(self.collectives.mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
+
+    def alike(self, array: NDArray[Any]) -> Array:
+        placed: Array = jax.device_put(array, self._at())
+        return placed
+
+    def on_each(self, array: Any) -> Array:
+        """Put an array on each device, as its own."""
+        count = self.collectives.size
+        placed: Array = jax.device_put(np.broadcast_to(array, (count, *array.shape)), self._at(self.collectives.axis))
+        return placed
+
+    def each(self, make: Callable[[int], Any]) -> Any:
+        """Put on each device the tree of arrays that is made of the number of its shard."""
+        count, sharding = self.collectives.size, self._at(self.collectives.axis)
+        made_of: list[list[Array]] = []
+        structure: Any = None
+        devices = sharding.addressable_devices_indices_map((count,))
+        for number in range(count):
+            here = [
+                device for device, index in devices.items() if index is not None and number in range(count)[index[0]]
+            ]
+            if here:
+                leaves, structure = jax.tree.flatten(make(number))
+                made_of = made_of or [[] for _ in leaves]
+                for leaf, placed in zip(leaves, made_of, strict=True):
+                    placed.extend(jax.device_put(leaf[None], device) for device in here)
+        arrays = [
+            jax.make_array_from_single_device_arrays((count, *found[0].shape[1:]), sharding, found) for found in made_of
+        ]
+        return jax.tree.unflatten(structure, arrays)
+
+
+def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: Mesh, axis: str, wide: bool) -> DeviceShards:
     """Put each shard on one device along an axis of a mesh, and the head on all. Raises ValueError."""
     if axis not in mesh.shape or mesh.shape[axis] != sharded.shards:
         raise ValueError(f"axis={axis!r} must be an axis of {sharded.shards} devices, the mesh has {dict(mesh.shape)}")
-    alike, each = (NamedSharding(mesh, PartitionSpec(*at)) for at in ((), (axis,)))  # type: ignore[no-untyped-call]
-    head, pairs = place_head(sharded, lambda array: jax.device_put(array, alike), wide)
-    parts = Parts(sharded, wide)
-
-    made_of: dict[str, list[Array]] = {}
-    devices = each.addressable_devices_indices_map((sharded.shards,))
-    for number in range(sharded.shards):
-        here = [
-            device
-            for device, index in devices.items()
-            if index is not None and number in range(sharded.shards)[index[0]]
-        ]
-        if here:
-            made = parts.arrays(number)
-            for at, word in enumerate(made.pop("words")):
-                made[f"word {at}"] = word
-            for name, array in made.items():
-                made_of.setdefault(name, []).extend(jax.device_put(array[None], device) for device in here)
-    own: dict[str, Any] = {
-        name: jax.make_array_from_single_device_arrays((sharded.shards, *found[0].shape[1:]), each, found)
-        for name, found in made_of.items()
-    }
-    own["words"] = [own.pop(name) for name in list(own) if name.startswith("word ")]
-
-    def on_each(array: Any) -> Array:
-        placed: Array = jax.device_put(np.broadcast_to(array, (sharded.shards, *array.shape)), each)
-        return placed
-
-    return DeviceShards(
-        head, pairs, parts.placed(own, on_each), own["begin"], MeshCollectives(mesh, axis),
-        sharded.matrix.num_sequences,
-    )  # fmt: skip
+    places = _Places(MeshCollectives(mesh, axis))
+    if isinstance(sharded, ShardedFiles):  # read once for what all devices know, and once more for the rows of each
+        summaries = [ShardSummary.of(sharded.columns(number)) for number in range(sharded.shards)]
+        layout = layout_of(sharded.vocab_size, summaries)
+        origin: Origin = FilesOrigin()
+    else:
+        layout, origin = sharded.layout, Origin(sharded.matrix)
+    head, pairs = place_head(layout, places.alike, wide)
+    parts = Parts(layout, origin, wide)
+    own = places.each(lambda number: parts.arrays(number, sharded.columns(number)))
+    part = parts.placed(own, places.on_each)
+    return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
 
 
+def put_live_shards(snapshot: Snapshot, mesh: Mesh, axis: str, wide: bool) -> DeviceLiveShards:
+    """Put the rows of a snapshot on the devices along an axis of a mesh. Raises ValueError."""
+    if axis not in mesh.shape:
+        raise ValueError(f"axis={axis!r} must be an axis of the mesh, which has {dict(mesh.shape)}")
+    places = _Places(MeshCollectives(mesh, axis))
+    return place_live_shards(snapshot, places.collectives, places.alike, places.each, places.on_each, wide)
+
+
+def refreshed_shards(dev: DeviceLiveShards, snapshot: Snapshot) -> Any:
+    """Return another snapshot in shards in the place of one."""
+    places = _places_of(dev)
+    return refreshed(dev, snapshot, places.alike, places.each, places.on_each)
+
+
+def filtered_shards(dev: Any, filters: Sequence[Any], of: ArrayLike | None) -> Any:
+    """Return a `DeviceShards` or `DeviceLiveShards` with filters of it."""
+    places = _places_of(dev)
+    if isinstance(dev, DeviceLiveShards):
+        return with_live_filters(dev, filters, of, places.alike, places.each, places.on_each)
+    return with_filters(dev, filters, of, places.alike, places.each)
+
+
+def _places_of(dev: DeviceShards | DeviceLiveShards) -> _Places:
+    return _Places(cast(MeshCollectives, dev.collectives))
+
+
+jax.tree_util.register_dataclass(
+    DeviceLiveShards, data_fields=["head", "part", "begins"], meta_fields=["collectives", "count"]
+)
 jax.tree_util.register_dataclass(
     DeviceShards, data_fields=["head", "pair_starts", "part", "begin"], meta_fields=["collectives", "count"]
 )

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.sharded_files import ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot
@@ -23,10 +24,11 @@ from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
-from ..device_filters import Filterable, place_filter
 from ..device_filters import filtered as with_filters
+from ..device_filters import place_filter
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
+from ..device_live_shards import DeviceLiveShards
 from ..device_matrix import DeviceFilters, DeviceMatrix, place
 from ..device_shards import DeviceShards, check_mesh
 from ..device_table import (
@@ -42,8 +44,9 @@ from ..device_table import (
 )
 from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
+from ..shard_filters import InPlace, Live
 from . import arrays
-from .shards import put_shards
+from .shards import filtered_shards, put_live_shards, put_shards, refreshed_shards
 from .tpu_layout import TpuTable, fits, tpu_table
 from .tpu_text_layout import TpuTextTable, text_table
 
@@ -144,7 +147,11 @@ def put(
 
 
 @overload
-def put(table: ShardedMatrix, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
+def put(table: ShardedMatrix | ShardedFiles, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceShards: ...
+
+
+@overload
+def put(table: Snapshot, *, mesh: jax.sharding.Mesh, axis: str) -> DeviceLiveShards: ...
 
 
 @overload
@@ -171,7 +178,7 @@ def put(
 
 
 def put(
-    table: Constraint | Arena | ShardedMatrix,
+    table: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
@@ -180,7 +187,7 @@ def put(
     platform: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
     axis: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable:
+) -> DeviceTable | DeviceMatrix | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -195,8 +202,9 @@ def put(
     `select` have no derivative. Name "tpu" to compile for one where there is none. Any other gives the layout for all
     devices, which matrices, arenas, and tables beyond the limits of `tpu_text_layout` have everywhere.
 
-    mesh, axis: of a `ShardedMatrix`, the mesh and its axis with as many devices as there are shards. Each of them holds
-    one shard. `select` is for logits that all of them have.
+    mesh, axis: of a `ShardedMatrix` or `ShardedFiles`, the mesh and its axis with as many devices as there are shards;
+    of a `Snapshot`, a mesh and its axis with the devices that it is cut for. Each of them holds one shard. `select` is
+    for logits that all of them have.
 
     Of an arena, call it again once tables were added: its arrays take the place of those that were returned before,
     which are used up. Writing them compiles once for each array and size, some tenths of a second in the first adds.
@@ -207,7 +215,10 @@ def put(
     _check_platform(platform, wide)
     others = {"device": device, "budgets": budgets, "top": top, "on_demand": on_demand, "platform": platform}
     if check_mesh(table, mesh, axis, **others):
-        return put_shards(cast(ShardedMatrix, table), cast(jax.sharding.Mesh, mesh), cast(str, axis), wide)
+        devices, along = cast(jax.sharding.Mesh, mesh), cast(str, axis)
+        if isinstance(table, Snapshot):
+            return put_live_shards(table, devices, along, wide)
+        return put_shards(cast(ShardedMatrix | ShardedFiles, table), devices, along, wide)
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, device)
@@ -250,12 +261,14 @@ def _platform_of(device: jax.Device | None) -> str | None:
     return next(iter(devices)).platform if len(devices) == 1 else None
 
 
-def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+def refreshed(dev: Live, snapshot: Snapshot) -> Live:
     """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
 
-    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
-    same, unless `compact` has made a base that has no room in them.
+    dev: from `put` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that a
+    search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
     """
+    if isinstance(dev, DeviceLiveShards):
+        return cast(Live, refreshed_shards(dev, snapshot))
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, dev.sizes.sharding)
@@ -264,16 +277,18 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: Filterable, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Filterable:
+def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace:
     """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
 
-    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, or from `put` or `refreshed` of the
-    snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, on one device or in shards, or from `put`
+    or `refreshed` of the snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
     None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
     its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
     Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
     """
+    if isinstance(dev, (DeviceShards, DeviceLiveShards)):
+        return cast(InPlace, filtered_shards(dev, filters, of))
 
     def convert(array: NDArray[Any]) -> Array:
         placed: Array = jax.device_put(array, dev.steps.sharding)

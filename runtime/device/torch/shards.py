@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ....table.sharded_matrix import ShardedMatrix
-from ..device_shards import DeviceShards, Parts, place_head
+from ....errors import MaskwrightError, TableFileError
+from ....table.sharded_files import ShardedFiles, ShardSummary, layout_of
+from ....table.sharded_matrix import Columns, ShardedMatrix, ShardLayout
+from ....table.snapshot import Snapshot
+from ..device_live_shards import DeviceLiveShards, place_live_shards, refreshed
+from ..device_live_shards import with_filters as with_live_filters
+from ..device_matrix import Origin
+from ..device_shards import DeviceShards, FilesOrigin, Parts, place_head
+from ..shard_filters import filtered as with_filters
 from .arrays import signed
 
 if TYPE_CHECKING:
@@ -55,7 +62,33 @@ class GroupCollectives:
         return best[:, :k], places.gather(1, order).gather(1, at)[:, :k]
 
 
-def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceShards:
+@dataclass(frozen=True)
+class _Places:
+    """Where the arrays of a process lie."""
+
+    collectives: GroupCollectives
+    device: torch.device
+
+    @staticmethod
+    def of(mesh: DeviceMesh, axis: str) -> _Places:
+        """Return where this process has its arrays along an axis of a mesh."""
+        kind = mesh.device_type
+        device = torch.device(kind) if kind == "cpu" else torch.device(kind, torch.cuda.current_device())
+        return _Places(GroupCollectives(mesh.get_group(axis)), device)
+
+    def alike(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(signed(array), device=self.device)
+
+    def each(self, make: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        """Put here the arrays that are made of the number of the shard of this process."""
+        made = make(dist.get_rank(self.collectives.group))
+        return {
+            name: [self.alike(one) for one in found] if isinstance(found, list) else self.alike(found)
+            for name, found in made.items()
+        }
+
+
+def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: DeviceMesh, axis: str) -> DeviceShards:
     """Put the shard of this process on its device, and the head. Raises ValueError."""
     names = mesh.mesh_dim_names or ()
     size = mesh.size(names.index(axis)) if axis in names else 0
@@ -64,20 +97,71 @@ def put_shards(sharded: ShardedMatrix, mesh: DeviceMesh, axis: str) -> DeviceSha
             f"axis={axis!r} must be an axis of {sharded.shards} processes, the mesh has "
             f"{dict(zip(names, mesh.mesh.shape, strict=False))}"
         )
-    device = (
-        mesh.device_type if mesh.device_type == "cpu" else torch.device(mesh.device_type, torch.cuda.current_device())
-    )
+    places = _Places.of(mesh, axis)
+    read = sharded.columns
+    if isinstance(sharded, ShardedFiles):
+        columns, layout = _read(sharded, places.collectives)
+        origin: Origin = FilesOrigin()
+        read = lambda number: columns  # noqa: E731 - those of this process
+    else:
+        layout, origin = sharded.layout, Origin(sharded.matrix)
+    head, pairs = place_head(layout, places.alike, True)
+    parts = Parts(layout, origin, True)
+    own = places.each(lambda number: parts.arrays(number, read(number)))
+    part = parts.placed(own, places.alike)
+    return DeviceShards(head, pairs, part, own["begin"], places.collectives, layout.count)
 
-    def convert(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(signed(array), device=device)
 
-    head, pairs = place_head(sharded, convert, True)
-    parts = Parts(sharded, True)
-    arrays = parts.arrays(mesh.get_local_rank(axis))
-    own = {
-        name: [convert(word) for word in made] if name == "words" else convert(made) for name, made in arrays.items()
-    }
-    collectives = GroupCollectives(mesh.get_group(axis))
-    return DeviceShards(
-        head, pairs, parts.placed(own, convert), own["begin"], collectives, sharded.matrix.num_sequences
-    )
+def _read(files: ShardedFiles, collectives: GroupCollectives) -> tuple[Columns, ShardLayout]:
+    """Read the rows of this process (L, n), and learn of those of the others what all know.
+
+    Raises TableFileError in every process if one of them cannot read its files, or has those of another build.
+    """
+    columns, failed = None, None
+    told: list[tuple[str, ShardSummary | str]] = [("", "")] * collectives.size
+    try:
+        columns = files.columns(dist.get_rank(collectives.group))
+        summary: ShardSummary | str = ShardSummary.of(columns)
+    except (MaskwrightError, OSError) as error:  # or the others would wait for this process
+        failed, summary = error, str(error)
+    dist.all_gather_object(told, (files.manifest.build, summary), group=collectives.group)
+    if failed is not None:
+        raise failed
+    summaries = []
+    for number, (build, one) in enumerate(told):
+        if isinstance(one, str):
+            raise TableFileError(f"process {number} of the mesh could not read its shards: {one}")
+        if build != files.manifest.build:
+            raise TableFileError(f"process {number} of the mesh has shards of another build than this one")
+        summaries.append(one)
+    assert columns is not None
+    return columns, layout_of(files.vocab_size, summaries)
+
+
+def put_live_shards(snapshot: Snapshot, mesh: DeviceMesh, axis: str) -> DeviceLiveShards:
+    """Put the rows of a snapshot that are of this process on its device, and the head. Raises ValueError."""
+    names = mesh.mesh_dim_names or ()
+    if axis not in names:
+        raise ValueError(
+            f"axis={axis!r} must be an axis of the mesh, which has {dict(zip(names, mesh.mesh.shape, strict=False))}"
+        )
+    places = _Places.of(mesh, axis)
+    return place_live_shards(snapshot, places.collectives, places.alike, places.each, places.alike, True)
+
+
+def refreshed_shards(dev: DeviceLiveShards, snapshot: Snapshot) -> Any:
+    """Return another snapshot in shards in the place of one."""
+    places = _places_of(dev)
+    return refreshed(dev, snapshot, places.alike, places.each, places.alike)
+
+
+def filtered_shards(dev: Any, filters: Sequence[Any], of: ArrayLike | None) -> Any:
+    """Return a `DeviceShards` or `DeviceLiveShards` with filters of it."""
+    places = _places_of(dev)
+    if isinstance(dev, DeviceLiveShards):
+        return with_live_filters(dev, filters, of, places.alike, places.each, places.alike)
+    return with_filters(dev, filters, of, places.alike, places.each)
+
+
+def _places_of(dev: DeviceShards | DeviceLiveShards) -> _Places:
+    return _Places(cast(GroupCollectives, dev.collectives), cast(Tensor, dev.head.steps).device)

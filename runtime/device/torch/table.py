@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.sharded_files import ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
 from ....table.snapshot import LiveFilter, Snapshot
@@ -20,16 +21,18 @@ from ....table.sorted_matrix import SortedMatrix
 from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
-from ..device_filters import Filterable, place_filter
 from ..device_filters import filtered as with_filters
+from ..device_filters import place_filter
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
+from ..device_live_shards import DeviceLiveShards
 from ..device_matrix import DeviceMatrix, place
 from ..device_shards import DeviceShards, check_mesh
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
 from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, is_read, read
+from ..shard_filters import InPlace, Live
 from . import arrays
 from .arrays import signed
 from .ordering import Staging, StreamOrder
@@ -88,7 +91,11 @@ def put(
 
 
 @overload
-def put(table: ShardedMatrix, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
+def put(table: ShardedMatrix | ShardedFiles, *, mesh: DeviceMesh, axis: str) -> DeviceShards: ...
+
+
+@overload
+def put(table: Snapshot, *, mesh: DeviceMesh, axis: str) -> DeviceLiveShards: ...
 
 
 @overload
@@ -109,7 +116,7 @@ def put(
 
 
 def put(
-    table: Constraint | Arena | ShardedMatrix,
+    table: Constraint | Arena | ShardedMatrix | ShardedFiles,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
@@ -117,7 +124,7 @@ def put(
     on_demand: bool | None = None,
     mesh: DeviceMesh | None = None,
     axis: str | None = None,
-) -> TorchTable | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable:
+) -> TorchTable | DeviceMatrix | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -126,17 +133,21 @@ def put(
     holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
     `on_demand.OnDemandTable`.
 
-    mesh, axis: of a `ShardedMatrix`, the device mesh and its axis with as many processes as there are shards. Each of
-    them holds one shard on its device. `select` is for logits that all of them have, and all call it together.
+    mesh, axis: of a `ShardedMatrix` or `ShardedFiles`, the device mesh and its axis with as many processes as there are
+    shards; of a `Snapshot`, a mesh and its axis with the processes that it is cut for. Each of them holds one shard on
+    its device. `select` is for logits that all of them have, and all call it together.
 
     Of an arena it returns the same each time: its arrays are written to where they are as tables come and go. On CUDA
     such writes are in order with what the streams do that called this, `at` or `Arena.add`: call one of them in each
     stream that reads the arena, as those are that replay CUDA graphs.
     """
     if check_mesh(table, mesh, axis, device=device, budgets=budgets, top=top, on_demand=on_demand):
-        from .shards import put_shards  # which needs torch.distributed: some builds of torch lack it
+        from .shards import put_live_shards, put_shards  # which need torch.distributed: some builds of torch lack it
 
-        return put_shards(cast(ShardedMatrix, table), cast("DeviceMesh", mesh), cast(str, axis))
+        processes, along = cast("DeviceMesh", mesh), cast(str, axis)
+        if isinstance(table, Snapshot):
+            return put_live_shards(table, processes, along)
+        return put_shards(cast(ShardedMatrix | ShardedFiles, table), processes, along)
 
     def convert(array: NDArray[Any]) -> Tensor:
         return torch.tensor(signed(array), device=device)
@@ -170,12 +181,16 @@ def put(
     return device_table(table, convert, TorchTable, budgets, host=host, **more)
 
 
-def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
+def refreshed(dev: Live, snapshot: Snapshot) -> Live:
     """Return another snapshot of a live set on a device, in the place of one: a base they share is not put again.
 
-    dev: from `put` of a snapshot, or from here; it stays what it is, so that a search goes on with it. Shapes are the
-    same, unless `compact` has made a base that has no room in them.
+    dev: from `put` of a snapshot, on one device or on those of a mesh, or from here; it stays what it is, so that a
+    search goes on with it. Shapes are the same, unless `compact` has made a base that has no room in them.
     """
+    if isinstance(dev, DeviceLiveShards):
+        from .shards import refreshed_shards
+
+        return cast(Live, refreshed_shards(dev, snapshot))
 
     def convert(array: NDArray[Any]) -> Tensor:
         return torch.tensor(signed(array), device=dev.sizes.device)
@@ -183,16 +198,20 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: Filterable, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Filterable:
+def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace:
     """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
 
-    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, or from `put` or `refreshed` of the
-    snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
+    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, on one device or in shards, or from `put`
+    or `refreshed` of the snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
     None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
     its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
     Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
     """
+    if isinstance(dev, (DeviceShards, DeviceLiveShards)):
+        from .shards import filtered_shards
+
+        return cast(InPlace, filtered_shards(dev, filters, of))
 
     def convert(array: NDArray[Any]) -> Tensor:
         return torch.tensor(signed(array), device=dev.steps.device)

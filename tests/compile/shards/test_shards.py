@@ -75,6 +75,20 @@ def test_merged_is_the_single_build(tmp_path, in_process, shards, ids, kind):
     assert not list((tmp_path / "out").glob("parts*"))
 
 
+@pytest.mark.parametrize("devices", [1, 3, 5])
+def test_devices_have_the_merged_rows_and_find_their_items(tmp_path, dataset, in_process, devices):
+    manifest = build(dataset, tmp_path / "out", 5)
+    merged = mw.merge_shards(tmp_path / "out", kind="matrix")
+    sharded = mw.ShardedFiles(tmp_path / "out", devices)
+    columns = np.concatenate([sharded.columns(number) for number in range(devices)], axis=1)
+    assert np.array_equal(columns, merged.table.columns)
+    states = np.random.default_rng(0).integers(0, merged.table.num_sequences, 20)
+    for state, file, place in zip(states, *sharded.locate(states), strict=True):
+        shard = manifest.shard(file)
+        ids = shard.ids.at(shard.matrix.input_rows(place)[0])
+        assert sorted(ids) == sorted(merged.ids.at(merged.table.input_rows(state)[0]))
+
+
 @pytest.mark.parametrize(
     "sids",
     [

@@ -21,7 +21,20 @@ SETS = """
 import json, os, sys
 import numpy as np
 import maskwright as mw
+from pathlib import Path
 from maskwright.runtime.decode import beam_search
+from tests.table.test_sharded_files import write_files
+
+def keeps_of(sids):  # some items, those of one sequence, and none
+    rng = np.random.default_rng(4)
+    some = rng.random(len(sids)) < 0.2
+    return [some, (sids == sids[0]).all(1), some & ~some]
+
+def check_kept(tokens, valid, sids, keeps, of, beams):  # found is only what a filter keeps, and enough of it
+    for at, number in enumerate(of):
+        found = set(map(tuple, tokens[at][valid[at]].tolist()))
+        kept = set(map(tuple, sids[keeps[number]].tolist()))
+        assert found <= kept and len(found) == min(beams, len(kept)), (at, number)
 
 def ids(kind):
     rng = np.random.default_rng(0)
@@ -36,7 +49,7 @@ def ids(kind):
 JAX = (
     SETS
     + """
-import re
+import itertools, re
 import jax, jax.numpy as jnp
 from jax.sharding import Mesh
 from maskwright.runtime import jax_ops as ops
@@ -48,7 +61,11 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     sids, size = ids(kind)
     matrix = mw.sort_sids(sids, size)
     sharded = mw.ShardedMatrix(matrix, 8)
-    devs = ops.put(matrix), ops.put(sharded, mesh=mesh, axis="shards")
+    devs = [ops.put(matrix), ops.put(sharded, mesh=mesh, axis="shards")]
+    others = []
+    if kind == "heavy":  # from files, which begin within a pair
+        write_files(Path(sys.argv[2]), matrix, [matrix.num_sequences * at // 9 for at in range(1, 9)])
+        others = [ops.put(mw.ShardedFiles(sys.argv[2], 8), mesh=mesh, axis="shards")]
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(97, size)).round(1), jnp.float32)  # with many ties
 
     def step(tokens, cache, t):
@@ -58,15 +75,35 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         found = [
             jax.jit(lambda dev: beam_search(step, None, dev, ops=ops, batch=2, beams=beams, max_length=matrix.length,
                                             renormalise=renormalise))(dev)
-            for dev in devs
+            for dev in [*devs, *others]
         ]
-        one, all_of_them = (jax.tree.map(np.asarray, each) for each in found)
+        one, all_of_them, *of_files = (jax.tree.map(np.asarray, each) for each in found)
         assert one.valid.any()
         for name in one._fields:
             a, b = getattr(one, name), getattr(all_of_them, name)
             assert np.array_equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise, name)
+            assert all(np.array_equal(a[one.valid], getattr(each, name)[one.valid]) for each in of_files), name
         rows = matrix.find(all_of_them.tokens[one.valid])
         assert np.array_equal(rows, all_of_them.states[one.valid])
+
+    # under filters: as one device does, what they keep and nothing else, and nothing is compiled again for others
+    if kind == "skewed":
+        continue
+    traced = []
+
+    def filtered_search(dev):
+        traced.append(dev)
+        return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+
+    search, keeps = jax.jit(filtered_search), keeps_of(sids)
+    filters = [mw.filter_sids(matrix, keep) for keep in keeps]
+    for of in ([0, 1, 2], [1, 2, 0]):
+        one, several = (jax.tree.map(np.asarray, search(ops.filtered(dev, filters, of))) for dev in devs)
+        for name in one._fields:
+            a, b = getattr(one, name), getattr(several, name)
+            assert np.array_equal(a[one.valid], b[one.valid]), (kind, of, name)
+        check_kept(several.tokens, several.valid, sids, keeps, of, beams)
+    assert len(traced) == 2  # once for one device, once for eight
 
 # bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
 sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
@@ -76,11 +113,13 @@ dev = ops.put(mw.ShardedMatrix(matrix, 8), mesh=mesh, axis="shards")
 B, M, V = 32, 512, 2048
 kind = jnp.int64 if wide else jnp.int32
 told = []
-for level in range(matrix.length):
+for filtered, level in itertools.product((False, True), range(matrix.length)):
+    if filtered and level == 0:
+        dev = ops.filtered(dev, [mw.filter_sids(matrix, keep) for keep in keeps_of(sids)], np.arange(B) % 3)
     m = 1 if level == 0 else M
     shape = (8, B * m) if level > 2 else (B * m,)
-    row = jax.ShapeDtypeStruct(shape, kind)
-    state = type(ops.start(dev, 1))(row, row, jax.ShapeDtypeStruct((B * m,), kind))
+    row, each = jax.ShapeDtypeStruct(shape, kind), jax.ShapeDtypeStruct((B * m,), kind)
+    state = type(ops.start(dev, B))(row, row, *[each] * (2 if filtered else 1))
     given = jax.ShapeDtypeStruct((B * m, V), jnp.float32), state, jax.ShapeDtypeStruct((B, m), jnp.float32)
     text = jax.jit(ops.select, static_argnums=(4, 5)).lower(dev, *given, M, level).compile().as_text()
     size = count = 0
@@ -125,6 +164,46 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         assert one.valid.any()
         for a, b in zip(one, both):
             assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, (kind, renormalise)
+    keeps, of = keeps_of(sids), [2, 0, 1]
+    filters = [mw.filter_sids(matrix, keep) for keep in keeps]
+    noise = torch.tensor(np.random.default_rng(3).normal(size=(5, 3 * beams, size)), dtype=torch.float32)
+    one, both = (
+        beam_search(step, None, ops.filtered(dev, filters, of), ops=ops, batch=3, beams=beams,
+                    max_length=matrix.length)
+        for dev in devs
+    )
+    for a, b in zip(one, both):
+        assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape, kind
+    check_kept(both.tokens, both.valid, sids, keeps, of, beams)
+    if kind == "heavy":  # from files, which begin within a pair
+        folder = Path(sys.argv[3]).parent / "files"
+        if rank == 0:
+            write_files(folder, matrix, [matrix.num_sequences * at // 7 for at in range(1, 7)])
+        dist.barrier()
+        dev = ops.put(mw.ShardedFiles(folder, count), mesh=mesh, axis="shards")
+        one, both = (
+            beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
+            for dev in (devs[0], dev)
+        )
+        for a, b in zip(one, both):
+            assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
+        try:
+            ops.filtered(dev, filters)
+        except mw.ConstraintError as error:
+            assert "no device has all rows of a ShardedFiles" in str(error)
+        else:
+            raise AssertionError("a filter of files was taken")
+        files = mw.ShardedFiles(folder, count)
+        dist.barrier()
+        if rank == 0:
+            (folder / "shard-0.bin").unlink()
+        dist.barrier()
+        try:
+            ops.put(files, mesh=mesh, axis="shards")
+        except mw.TableFileError as error:  # in all processes, none of which waits for another
+            assert "shard-0.bin is missing" in str(error), error
+        else:
+            raise AssertionError("a file that is missing was taken")
 dist.destroy_process_group()
 """
 )
@@ -145,17 +224,17 @@ def errors_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("bits", ["narrow", pytest.param("wide", marks=pytest.mark.slow)])
-def test_eight_devices_search_as_one_does_and_hand_over_little(bits):
+def test_eight_devices_search_as_one_does_and_hand_over_little(bits, tmp_path):
     pytest.importorskip("jax")
-    process = run(JAX, bits, XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
+    process = run(JAX, bits, str(tmp_path), XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
     with process:
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     levels = json.loads(out.splitlines()[-1])
-    assert [level["collectives"] for level in levels] == [0, 0, 1, 2]  # and at the end where each beam stands
+    assert [level["collectives"] for level in levels] == [0, 0, 1, 2] * 2  # and at the end where each beam stands
     assert all(level["share"] <= 0.01 for level in levels)
     reads = [level["read"] for level in levels]
-    assert min(reads[2:]) <= 16 < max(reads[2:])  # both ways of choosing are there
+    assert min(reads[2:4]) <= 16 < max(reads[2:4])  # both ways of choosing are there
 
 
 @pytest.mark.long
@@ -199,7 +278,7 @@ def test_wrong_calls_are_refused_by_name():
     for ops in (jax_ops, torch_ops):
         with pytest.raises(TypeError, match="pass mesh= and axis="):
             ops.put(sharded)
-        with pytest.raises(TypeError, match="mesh and axis are for a ShardedMatrix, not for a SortedMatrix"):
+        with pytest.raises(TypeError, match=r"mesh and axis are for .* or a Snapshot, not for a SortedMatrix"):
             ops.put(matrix, mesh=mesh)
     with pytest.raises(ValueError, match=r"axis='shards' must be an axis of 2 devices, the mesh has {'shards': 1}"):
         jax_ops.put(sharded, mesh=mesh, axis="shards")
@@ -207,7 +286,9 @@ def test_wrong_calls_are_refused_by_name():
     for ops in (jax_ops, torch_ops):
         for name, value in given.items():
             if name != "platform" or ops is jax_ops:
-                with pytest.raises(TypeError, match=f"a ShardedMatrix takes mesh= and axis= alone, not {name}="):
+                with pytest.raises(
+                    TypeError, match=f"a ShardedMatrix on a mesh takes mesh= and axis= alone, not {name}="
+                ):
                     ops.put(sharded, mesh=mesh, axis="shards", **{name: value})
 
 
@@ -251,6 +332,25 @@ def test_other_operations_are_refused_by_name(library, tmp_path):
         for name, call in calls.items():
             with pytest.raises(ValueError, match=f"^({name}) does not take a matrix in shards: beam_search does"):
                 call()
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_filters_that_are_of_something_else_are_refused_by_name(library, tmp_path):
+    matrix, other = (mw.sort_sids(np.random.default_rng(seed).integers(0, 9, (50, 3)), 9) for seed in (0, 1))
+    keep, sharded = np.ones(50, bool), mw.ShardedMatrix(matrix, 1)
+    with on_one_device(library, tmp_path, sharded) as (ops, dev, array, _):
+        with pytest.raises(TypeError, match="filters must be SidFilters, as filter_sids makes them, not ndarray"):
+            ops.filtered(dev, [keep])
+        with pytest.raises(ValueError, match="filters is empty"):
+            ops.filtered(dev, [])
+        with pytest.raises(mw.ConstraintError, match="a filter is of another matrix than the one on these devices"):
+            ops.filtered(dev, [mw.filter_sids(other, keep)])
+        kept = mw.filter_sids(matrix, keep)
+        with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
+            ops.filtered(dev, [kept], of=[1])
+        x, scores = array(np.zeros((1, 9), np.float32)), array(np.zeros((1, 1), np.float32))
+        with pytest.raises(ValueError, match="the state is of the matrix with other filters or none"):
+            ops.select(ops.filtered(dev, [kept]), x, ops.start(dev, 1), scores, 2, 0)
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -1,0 +1,150 @@
+"""`ShardedFiles`: the shards of a build, to be put on devices without a merge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import Advice, ConstraintError, TableFileError
+from .first_rows import keeping_depths
+from .sharded_matrix import HEAD, Columns, ShardLayout
+from .shards import AGAIN, Manifest
+from .sorted_matrix import SortedMatrix, measure
+
+
+@dataclass(frozen=True, eq=False)
+class ShardSummary:
+    """What other devices need to know of the rows of one."""
+
+    pairs: Columns  # (2, p) the pairs of tokens with which they begin
+    counts: NDArray[np.int64]  # (p,) rows of each
+    widths: NDArray[np.int64]  # (L,) the longest interval by depth
+    branches: NDArray[np.int64]  # (L,) most tokens by depth
+    prefixes: tuple[int, ...]  # (L,) different prefixes of one token more, by depth
+
+    @staticmethod
+    def of(columns: Columns) -> ShardSummary:
+        """Summarise rows, whose tokens are columns (L, n). Raises TableFileError if they are in no order."""
+        length, count = columns.shape
+        widths, branches = np.ones(length, np.int64), np.ones(length, np.int64)
+        if measure(columns, widths, branches) >= 0:
+            raise TableFileError(f"the rows of a shard do not come after those of the one before: {AGAIN}")
+        new, prefixes = np.zeros(count, np.bool_), []
+        new[:1] = True
+        first = np.empty(0, np.int64)
+        for depth, column in enumerate(columns):
+            new[1:] |= column[1:] != column[:-1]
+            prefixes.append(int(np.count_nonzero(new)))
+            if depth == HEAD - 1:
+                first = np.flatnonzero(new)
+        counts = np.diff(np.append(first, count))
+        return ShardSummary(np.ascontiguousarray(columns[:HEAD, first]), counts, widths, branches, tuple(prefixes))
+
+
+def layout_of(vocab_size: int, summaries: Sequence[ShardSummary]) -> ShardLayout:
+    """Return what every device knows of shards, of which these are summaries (N,), in order."""
+    pairs = np.ascontiguousarray(np.concatenate([one.pairs for one in summaries], axis=1))
+    pairs.flags.writeable = False
+    head = SortedMatrix(vocab_size, pairs)
+    counts = np.concatenate([one.counts for one in summaries])
+    pair_starts = np.append(0, np.cumsum(counts))
+    starts = np.append(0, np.cumsum([one.counts.sum() for one in summaries]))
+    most = np.max([one.widths for one in summaries], axis=0)
+    branches = np.max([one.branches for one in summaries], axis=0)
+    of_first = np.flatnonzero(np.append(True, pairs[0, 1:] != pairs[0, :-1]))
+    most[0], most[1] = starts[-1], np.diff(np.append(pair_starts[of_first], starts[-1])).max()  # which shards may cut
+    branches[:HEAD] = head.branches
+    widths, branched = tuple(most.tolist()), tuple(branches.tolist())
+    kept = keeping_depths(widths, branched, vocab_size, HEAD)
+    prefixes = np.max([one.prefixes for one in summaries], axis=0).tolist()
+    firsts = tuple(count if wanted else None for count, wanted in zip(prefixes, kept, strict=True))
+    return ShardLayout(head, pair_starts, starts, widths, branched, firsts)
+
+
+class ShardedFiles:
+    """The shards of a build, to be put on N devices: each process reads the rows of its own devices.
+
+    folder: that of `build_shards`. A device takes the files of an interval. A file may begin within the rows of a pair
+    of tokens. These go to the device that has the first of them, which reads the next file as well.
+
+    Raises FileNotFoundError if there is no manifest; TableFileError if it is damaged; ConstraintError for more devices
+    than there are files, and for sequences of fewer than three tokens.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], shards: int) -> None:
+        self.manifest, self.shards = Manifest.load(folder), shards
+        if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+            raise ConstraintError(f"must be an integer, 1 or more, not {shards!r}", argument="shards")
+        records = self.manifest.shards
+        if shards > len(records):
+            raise ConstraintError(
+                f"must be at most {len(records)}, as many as the build has, not {shards}",
+                argument="shards",
+                remedies=[Advice("Build with more --shards, in a new folder.")],
+            )
+        if self.manifest.length <= HEAD:
+            raise ConstraintError(f"sequences of {self.manifest.length} tokens have no shards: merge them")
+        ends = np.cumsum([record.sequences for record in records])
+        cuts = [0]
+        for number in range(1, shards):
+            at = int(np.abs(ends - ends[-1] * number / shards).argmin()) + 1
+            cuts.append(min(max(at, cuts[-1] + 1), len(records) - (shards - number)))
+        self._files = [*cuts, len(records)]  # where those of each device begin
+        self._rows = np.append(0, ends)  # the first row of each file among all
+
+    def __repr__(self) -> str:
+        """Say how much there is."""
+        records = len(self.manifest.shards)
+        return f"ShardedFiles({self.manifest.num_sequences:,} sequences in {records} files, {self.shards} shards)"
+
+    @property
+    def vocab_size(self) -> int:
+        """V: tokens are 0 .. V - 1."""
+        return self.manifest.vocab_size
+
+    def columns(self, number: int) -> Columns:
+        """Read the tokens of one device's rows (L, n). Raises TableFileError naming a file that is not sound."""
+        records = self.manifest.shards
+        begin, end = self._files[number : number + 2]
+        pair = records[end - 1].last[:HEAD]
+        before = records[begin - 1].last[:HEAD] if begin else None
+        parts = [np.empty((self.manifest.length, 0), np.min_scalar_type(self.vocab_size - 1))]
+        if before == pair:  # all of the rows are of another device
+            return parts[0]
+        for file in range(begin, end):
+            parts.append(self._read(file))
+            if before is not None:
+                parts[-1] = parts[-1][:, _leading(parts[-1], before) :]
+        for file in range(end, len(records)):
+            if records[file].first[:HEAD] != pair:
+                break
+            found = self._read(file)
+            parts.append(found[:, : _leading(found, pair)])
+        return np.ascontiguousarray(np.concatenate(parts, axis=1))
+
+    def _read(self, file: int) -> Columns:
+        record, matrix = self.manifest.shards[file], self.manifest.shard(file).matrix
+        if (matrix.num_items, matrix.num_sequences) != (record.rows, record.sequences):
+            raise TableFileError(f"{record.file} has other rows than the manifest says: {AGAIN}")
+        return matrix.columns
+
+    def locate(self, states: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return in which file, and which sequence of its matrix, each of some states (N,) is that decoders ended with.
+
+        Both are -1 where a state is of no sequence. `manifest.shard(file)` has the matrix and the ids of its items.
+        """
+        rows = np.asarray(states).astype(np.int64)
+        there = (rows >= 0) & (rows < self._rows[-1])
+        file = np.searchsorted(self._rows, rows, "right") - 1
+        place = rows - self._rows[np.where(there, file, 0)]
+        return np.where(there, file, -1), np.where(there, place, -1)
+
+
+def _leading(columns: Columns, pair: tuple[int, ...]) -> int:
+    """Return how many of the first rows begin with a pair."""
+    same = (columns[0] == pair[0]) & (columns[1] == pair[1])
+    return same.size if same.all() else int(same.argmin())
