@@ -29,6 +29,7 @@ from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
     Candidates,
+    DeviceTable,
     Selection,
     State,
     check_floating,
@@ -39,6 +40,7 @@ from .device.device_table import (
     check_starts,
     check_tokens,
     check_top,
+    device_table,
     not_put,
     unbranched,
     whole,
@@ -80,6 +82,7 @@ from .device.numpy_arrays import (
 )
 from .device.on_demand import OnDemandTable, is_read, read
 from .device.several_ends import is_end
+from .device.table_filters import DeviceFilteredTable
 from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
 
 __all__ = [
@@ -156,7 +159,7 @@ def put(
 ) -> OnDemandTable: ...
 @overload
 def put(
-    table: SortedMatrix | SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
+    table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None
 ) -> DeviceMatrix: ...
 @overload
 def put(table: Snapshot, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
@@ -170,7 +173,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
+) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 def put(
     table: Constraint | Arena,
     device: Any = None,
@@ -178,7 +181,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable:
+) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
@@ -196,7 +199,8 @@ def put(
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
     if isinstance(table, SidFilter):
-        return device_filters.place_filter(table, np.asarray, top)
+        bare: Any = put(table.table, budgets=budgets, top=top)
+        return filtered(bare, [table])
     if isinstance(table, Snapshot):
         check_top(top)
         return device_live.place_live(table, np.asarray)
@@ -207,16 +211,91 @@ def put(
     return table
 
 
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
-    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+@overload
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
 
-    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+@overload
+def put(
+    table: SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix | DeviceFilteredTable: ...
+@overload
+def put(table: Snapshot, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
+@overload
+def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
+@overload
+def put(
+    table: Constraint | Arena,
+    device: Any = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
+def put(
+    table: Constraint | Arena,
+    device: Any = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    on_demand: bool | None = None,
+) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
+    """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
+
+    Of an arena it is the table that its arrays form, which change as tables come and go.
+
+    budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
+    of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
+    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
+    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
+    `on_demand.OnDemandTable`.
     """
-    return device_filters.filtered(dev, filters, of, np.asarray)
+    if is_read(table, on_demand):
+        return read(numpy_arrays, np.asarray, cast(Any, table), budgets, top)
+    if not isinstance(table, Arena):
+        table = whole(table)
+    if isinstance(table, SortedMatrix):
+        return place(table, np.asarray, top)
+    if isinstance(table, SidFilter):
+        bare: Any = put(table.table, budgets=budgets, top=top)
+        return filtered(bare, [table])
+    if isinstance(table, Snapshot):
+        check_top(top)
+        return device_live.place_live(table, np.asarray)
+    check_top(top)
+    if isinstance(table, Arena):
+        table.check_budgets(budgets)
+        return table.table
+    return table
+
+
+@overload
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix | DeviceFilteredTable: ...
+
+
+@overload
+def filtered(
+    dev: TransitionTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceFilteredTable: ...
+
+
+def filtered(
+    dev: DeviceMatrix | TransitionTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceMatrix | DeviceFilteredTable:
+    """Return a matrix or table with filters of it, one for each row of a batch: what is allowed leads to a kept item.
+
+    dev: from `put` of a sorted matrix or of a table of sequences; it can be given other filters at any time.
+    of: (B,) the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that
+    keeps nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps,
+    as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or table.
+    """
+    placed: Any = dev
+    if isinstance(dev, TransitionTable) and dev.is_trie:
+        placed = device_table(dev, np.asarray, DeviceTable, True)
+    found: Any = device_filters.filtered(placed, filters, of, np.asarray)
+    return cast("DeviceMatrix | DeviceFilteredTable", found)
 
 
 def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:

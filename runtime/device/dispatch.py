@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
-from . import live_ops, matrix_ops, on_demand_ops, several_ends, shard_ops
+from . import live_ops, matrix_ops, on_demand_ops, several_ends, shard_ops, table_filter_ops
 from .backend import Backend, Placed
 from .device_live import DeviceLive
 from .device_matrix import DeviceMatrix
 from .device_shards import DeviceShards
 from .on_demand import OnDemandTable
+from .table_filters import DeviceFilteredTable
 
 Own = TypeVar("Own")  # a table as one library holds it
+Other: TypeAlias = DeviceMatrix | DeviceLive | DeviceShards | DeviceFilteredTable | OnDemandTable
 Result = TypeVar("Result")
 P = ParamSpec("P")
 
@@ -24,7 +26,7 @@ def by_kind(
     ops: Backend,
 ) -> Callable[
     [Callable[Concatenate[Own, P], Result]],
-    Callable[Concatenate[Own | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable, P], Result],
+    Callable[Concatenate[Own | Other, P], Result],
 ]:
     """Return a decorator of operations on tables, after which they take matrices and tables read on demand as well.
 
@@ -34,11 +36,12 @@ def by_kind(
 
     def decorate(
         operation: Callable[Concatenate[Own, P], Result],
-    ) -> Callable[Concatenate[Own | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable, P], Result]:
+    ) -> Callable[Concatenate[Own | Other, P], Result]:
         name = operation.__name__
         others: dict[type, Callable[..., Result]] = {
             DeviceMatrix: getattr(matrix_ops, name),
             DeviceLive: getattr(live_ops, name),
+            DeviceFilteredTable: getattr(table_filter_ops, name),
             OnDemandTable: getattr(on_demand_ops, name),
             DeviceShards: getattr(shard_ops, name, shard_ops.refused(name)),
         }

@@ -12,6 +12,7 @@ from ...table.sid_filter import SidFilter
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .ends_reader import EndsReader
+from .filtered_reader import FilteredReader
 from .host_reader import HostReader
 from .lazy_reader import LazyReader
 from .matrix_reader import MatrixReader
@@ -40,7 +41,13 @@ def _of_matrix(constraint: SortedMatrix, budgets: bool) -> HostReader[Any]:
 
 @reader_of.register
 def _of_filter(constraint: SidFilter, budgets: bool) -> HostReader[Any]:
-    return _complete.made(constraint, lambda: MatrixReader(constraint.matrix, constraint.rows))
+    def made() -> HostReader[Any]:
+        table = constraint.table
+        if isinstance(table, SortedMatrix):
+            return MatrixReader(table, constraint.rows)
+        return _of_ends(FilteredReader(table, constraint), table)
+
+    return _complete.made(constraint, made)
 
 
 @reader_of.register

@@ -24,7 +24,6 @@ from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
 from ..device_filters import filtered as with_filters
-from ..device_filters import place_filter
 from ..device_live import DeviceLive, place_live
 from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceFilters, DeviceMatrix, place
@@ -41,6 +40,7 @@ from ..device_table import (
     whole,
 )
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
+from ..table_filters import DeviceFilteredTable, DeviceTableFilters
 from . import arrays
 from .shards import put_shards
 from .tpu_layout import TpuTable, fits, tpu_table
@@ -74,6 +74,11 @@ jax.tree_util.register_dataclass(
     DeviceMatrix, data_fields=[*arrays_of(DeviceMatrix), "kept"], meta_fields=list(statics_of(DeviceMatrix))
 )
 
+jax.tree_util.register_dataclass(
+    DeviceTableFilters, data_fields=list(arrays_of(DeviceTableFilters)), meta_fields=list(statics_of(DeviceTableFilters))
+)
+
+jax.tree_util.register_dataclass(DeviceFilteredTable, data_fields=["table", "kept"], meta_fields=[])
 
 jax.tree_util.register_dataclass(DeviceLive, data_fields=["base", "delta", "sizes"], meta_fields=[])
 
@@ -122,13 +127,24 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix | SidFilter,
+    table: SortedMatrix,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
     platform: str | None = None,
 ) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: SidFilter,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    platform: str | None = None,
+) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
@@ -166,7 +182,7 @@ def put(
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
+) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -179,7 +195,7 @@ def put(
     platform: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
     axis: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable:
+) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -219,7 +235,8 @@ def put(
     if isinstance(table, SortedMatrix):
         return place(table, convert, top, wide)
     if isinstance(table, SidFilter):
-        return place_filter(table, convert, top, wide)
+        bare: Any = put(table.table, device, budgets=budgets, top=top, platform=platform)
+        return filtered(bare, [table])
     if isinstance(table, Snapshot):
         check_top(top)
         return place_live(table, convert, wide)
@@ -263,18 +280,33 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
-    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+@overload
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
 
-    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+@overload
+def filtered(
+    dev: DeviceTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceFilteredTable: ...
+
+
+def filtered(
+    dev: DeviceMatrix | DeviceTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceMatrix | DeviceFilteredTable:
+    """Return a matrix or table with filters of it, one for each row of a batch: what is allowed leads to a kept item.
+
+    dev: from `put` of a sorted matrix or of a table of sequences; it can be given other filters at any time.
+    of: (B,) the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that
+    keeps nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps,
+    as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or table.
     """
 
     def convert(array: NDArray[Any]) -> Array:
-        placed: Array = jax.device_put(array, dev.steps.sharding)
+        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+        where = bare.steps if isinstance(bare, DeviceMatrix) else bare.row_start
+        placed: Array = jax.device_put(array, where.sharding)
         return placed
 
     return with_filters(dev, filters, of, convert)

@@ -21,7 +21,6 @@ from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
 from ..device_filters import filtered as with_filters
-from ..device_filters import place_filter
 from ..device_live import DeviceLive, place_live
 from ..device_live import refreshed as refreshed_live
 from ..device_matrix import DeviceMatrix, place
@@ -29,6 +28,7 @@ from ..device_shards import DeviceShards, check_mesh
 from ..device_table import DeviceTable, check_top, device_table, whole
 from ..dispatch import by_kind
 from ..on_demand import OnDemandTable, is_read, read
+from ..table_filters import DeviceFilteredTable
 from . import arrays
 from .arrays import signed
 from .ordering import Staging, StreamOrder
@@ -72,12 +72,22 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix | SidFilter,
+    table: SortedMatrix,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
 ) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: SidFilter,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
@@ -104,7 +114,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
+) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -116,7 +126,7 @@ def put(
     on_demand: bool | None = None,
     mesh: DeviceMesh | None = None,
     axis: str | None = None,
-) -> TorchTable | DeviceMatrix | DeviceLive | DeviceShards | OnDemandTable:
+) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -148,7 +158,8 @@ def put(
     if isinstance(table, SortedMatrix):
         return place(table, convert, top)
     if isinstance(table, SidFilter):
-        return place_filter(table, convert, top)
+        bare: Any = put(table.table, device, budgets=budgets, top=top)
+        return filtered(bare, [table])
     if isinstance(table, Snapshot):
         check_top(top)
         return place_live(table, convert)
@@ -182,18 +193,33 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix:
-    """Return a sorted matrix with filters of it, one for each row of a batch: whatever is allowed leads to a kept item.
+@overload
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
 
-    dev: from `put` of the matrix; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix.
+@overload
+def filtered(
+    dev: TorchTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceFilteredTable: ...
+
+
+def filtered(
+    dev: DeviceMatrix | TorchTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceMatrix | DeviceFilteredTable:
+    """Return a matrix or table with filters of it, one for each row of a batch: what is allowed leads to a kept item.
+
+    dev: from `put` of a sorted matrix or of a table of sequences; it can be given other filters at any time.
+    of: (B,) the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that
+    keeps nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps,
+    as its states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or table.
     """
 
     def convert(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(signed(array), device=dev.steps.device)
+        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+        where = bare.steps if isinstance(bare, DeviceMatrix) else bare.row_start
+        return torch.tensor(signed(array), device=where.device)
 
     return with_filters(dev, filters, of, convert)
 
