@@ -166,13 +166,8 @@ class Catalogue:
     def filter(self, keep: Any) -> SidFilter:
         """Return a filter that keeps some items: (N,) booleans in the order of the input, as `filter_sids` takes them.
 
-        Raises ConstraintError for a catalogue that is not of kind "matrix".
+        Raises ConstraintError as that does.
         """
-        if not isinstance(self.table, SortedMatrix):
-            raise ConstraintError(
-                "filters are of sorted matrices, and this catalogue has a table",
-                remedies=[Advice('Make it with {}="matrix"', ("kind",))],
-            )
         return filter_sids(self.table, keep)
 
     def without(self, ids: Any) -> SidFilter:
@@ -216,7 +211,7 @@ class Catalogue:
         tables: list[TransitionTable | SortedMatrix | SidFilter] = [self.table]
         if filters is not None:
             tables = [filters] if isinstance(filters, SidFilter) else list(filters)
-        if any(isinstance(one, SidFilter) and one.matrix is not self.table for one in tables):
+        if any(isinstance(one, SidFilter) and one.table is not self.table for one in tables):
             raise ConstraintError(
                 "is of another catalogue: a filter is made by `filter` of this one", argument="filters"
             )
