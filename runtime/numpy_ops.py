@@ -158,63 +158,7 @@ def put(
     table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 @overload
-def put(
-    table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None
-) -> DeviceMatrix: ...
-@overload
-def put(table: Snapshot, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
-@overload
-def put(table: Arena, device: Any = None, *, budgets: bool = False, top: None = None) -> ArenaView: ...
-@overload
-def put(
-    table: Constraint | Arena,
-    device: Any = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-    on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
-def put(
-    table: Constraint | Arena,
-    device: Any = None,
-    *,
-    budgets: bool = False,
-    top: int | None = None,
-    on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
-    """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
-
-    Of an arena it is the table that its arrays form, which change as tables come and go.
-
-    budgets: on a device, also copy the distances that `remaining` needs. top: of a matrix, only the `top` best logits
-    of each row are verified; others count as not allowed, so that a row may lose continuations, or all.
-    on_demand: read a table on the host between steps, as texts reach its states, instead of copying it. By default this
-    holds for tables without a finite form, such as grammars whose nesting the text does not delimit: see
-    `on_demand.OnDemandTable`.
-    """
-    if is_read(table, on_demand):
-        return read(numpy_arrays, np.asarray, cast(Any, table), budgets, top)
-    if not isinstance(table, Arena):
-        table = whole(table)
-    if isinstance(table, SortedMatrix):
-        return place(table, np.asarray, top)
-    if isinstance(table, SidFilter):
-        bare: Any = put(table.table, budgets=budgets, top=top)
-        return filtered(bare, [table])
-    if isinstance(table, Snapshot):
-        check_top(top)
-        return device_live.place_live(table, np.asarray)
-    check_top(top)
-    if isinstance(table, Arena):
-        table.check_budgets(budgets)
-        return table.table
-    return table
-
-
-@overload
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
-
-
+def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
 @overload
 def put(
     table: SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
@@ -258,7 +202,7 @@ def put(
         return place(table, np.asarray, top)
     if isinstance(table, SidFilter):
         bare: Any = put(table.table, budgets=budgets, top=top)
-        return filtered(bare, [table])
+        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot):
         check_top(top)
         return device_live.place_live(table, np.asarray)
@@ -270,7 +214,7 @@ def put(
 
 
 @overload
-def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix | DeviceFilteredTable: ...
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
 
 
 @overload

@@ -28,7 +28,7 @@ class EdgeTargets:
     A sequence that ends in a row is not among the targets; `ends` are such rows.
     """
 
-    below: NDArray[np.signedinteger[Any]]  # (E,)
+    below: NDArray[Any]  # (E,) integers
     ends: NDArray[np.int64]  # (A,) rows in which the first A sequences end
 
     @property

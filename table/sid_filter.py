@@ -186,8 +186,8 @@ def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter:
     """
     if not isinstance(table, SortedMatrix) and not (isinstance(table, TransitionTable) and table.is_trie):
         raise TypeError(
-            "table must be a SortedMatrix, as sort_sids makes one, or a table of compile_sids or compile_sequences, not "
-            + ("the table of a text" if isinstance(table, TransitionTable) else f"a {type(table).__name__}")
+            "table must be a SortedMatrix, as sort_sids makes one, or a table of compile_sids or compile_sequences, "
+            "not " + ("the table of a text" if isinstance(table, TransitionTable) else f"a {type(table).__name__}")
         )
     column, count = _booleans(keep), _num_items(table)
     if column.shape != (count,):

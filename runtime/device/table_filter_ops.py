@@ -125,9 +125,7 @@ def _mask_words(ops: Backend, dev: DeviceFilteredTable, node: Array, which: Arra
     return ops.gather(dev.kept.masks, which * dev.table.masks.shape[0] + _base(ops, dev.table, node))
 
 
-def _edges(
-    ops: Backend, dev: DeviceFilteredTable, node: Array, which: Array, width: int
-) -> tuple[Array, Array, Array]:
+def _edges(ops: Backend, dev: DeviceFilteredTable, node: Array, which: Array, width: int) -> tuple[Array, Array, Array]:
     """Return the first `width` edges of each state, their tokens, and which of them are allowed: (n, width)."""
     first, last = _bounds(ops, dev.table, node)
     edge = first[:, None] + ops.arange(width, like=dev.kept.of)
@@ -153,9 +151,7 @@ def _distance(ops: Backend, dev: DeviceFilteredTable, node: Array, which: Array)
 def _checked_remaining(ops: Backend, dev: DeviceFilteredTable, state: FilteredTableState, remaining: Array) -> Array:
     """Return how many tokens (n, 1) may be written, no fewer than 0, in the type of states."""
     is_integer = "int" in str(remaining.dtype)
-    check_remaining(
-        state.node.shape[0], remaining.shape, is_integer, remaining.dtype, dev.table.distance.shape[0] > 0
-    )
+    check_remaining(state.node.shape[0], remaining.shape, is_integer, remaining.dtype, dev.table.distance.shape[0] > 0)
     room = ops.integers(remaining, state.node)
     return ops.where(room < 0, 0, ops.where(room < UNREACHABLE, room, UNREACHABLE - 1))[:, None]
 
@@ -187,7 +183,7 @@ def _allowed(ops: Backend, dev: DeviceFilteredTable, state: FilteredTableState, 
 
 def _scored(
     ops: Backend, dev: DeviceFilteredTable, x: Array, state: FilteredTableState, level: int
-) -> tuple[Array, Array | None, Array | None]:
+) -> tuple[Array, Array, Array]:
     """Return x (n, V') of what states at one depth allow (n, w), else -inf, their tokens, and the edges of these.
 
     Tokens and edges None: all of V. EOS is not among them.
@@ -260,9 +256,7 @@ def distance(ops: Backend, dev: DeviceFilteredTable, state: FilteredTableState) 
     return _distance(ops, dev, state.node, _which(state))
 
 
-def bitmask(
-    ops: Backend, dev: DeviceFilteredTable, state: FilteredTableState, remaining: Array | None = None
-) -> Array:
+def bitmask(ops: Backend, dev: DeviceFilteredTable, state: FilteredTableState, remaining: Array | None = None) -> Array:
     """Return the tokens allowed in each state, packed, as of a table."""
     return ops.pack(_allowed(ops, dev, state, remaining)[:, : dev.vocab_size])
 

@@ -36,7 +36,7 @@ class FilteredReader(HostReader[int]):
         self.after_eos, self.dead = table.after_eos, table.dead
         self.rows, self.edges = table.num_rows, table.num_edges
         self._start, self._token, self._target = table.rows.edge_start, table.edges.token, table.edges.target
-        self._tokens = memoryview(table.edges.token)
+        self._tokens: memoryview[int] = table.edges.token.data
 
     def start(self) -> int:
         """Return the place of a sequence with nothing written yet."""

@@ -151,7 +151,8 @@ def options(tmp_path_factory) -> str:
     return json.dumps({
         "catalogues": {name: str(folder / name) for name in ("items", "table", "few", "ended", "loose")},
         "filters": {
-            name: {"catalogue": of, "keep": str(folder / "keep.npy")} for name, of in (("kept", "items"), ("left", "table"))
+            name: {"catalogue": of, "keep": str(folder / "keep.npy")}
+            for name, of in (("kept", "items"), ("left", "table"))
         },
     })  # fmt: skip
 

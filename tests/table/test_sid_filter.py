@@ -90,7 +90,7 @@ def test_what_is_no_choice_among_the_items_is_refused():
     with pytest.raises(ValueError, match="begin with start"):
         numpy_ops.bitmask(numpy_ops.filtered(dev, [kept]), numpy_ops.start(dev, 1))
     with pytest.raises(TypeError, match="must be a SortedMatrix"):
-        mw.filter_sids(mw.compile_sids([[1]], 2), [True])
+        mw.filter_sids([[1]], [True])
 
 
 def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, of: np.ndarray, into: Any) -> FilteredState:

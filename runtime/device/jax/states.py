@@ -10,7 +10,17 @@ from jax import Array
 from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState
 from .. import stepping
-from ..device_table import AnyState, DeviceTable, State, check_put, check_sids, check_starts, check_state, check_tokens, check_unfiltered
+from ..device_table import (
+    AnyState,
+    DeviceTable,
+    State,
+    check_put,
+    check_sids,
+    check_starts,
+    check_state,
+    check_tokens,
+    check_unfiltered,
+)
 from ..dispatch import by_kind
 from . import arrays, stacks
 from .arrays import gathered, repeated_rows, take

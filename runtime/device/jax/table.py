@@ -75,7 +75,9 @@ jax.tree_util.register_dataclass(
 )
 
 jax.tree_util.register_dataclass(
-    DeviceTableFilters, data_fields=list(arrays_of(DeviceTableFilters)), meta_fields=list(statics_of(DeviceTableFilters))
+    DeviceTableFilters,
+    data_fields=list(arrays_of(DeviceTableFilters)),
+    meta_fields=list(statics_of(DeviceTableFilters)),
 )
 
 jax.tree_util.register_dataclass(DeviceFilteredTable, data_fields=["table", "kept"], meta_fields=[])
@@ -236,7 +238,7 @@ def put(
         return place(table, convert, top, wide)
     if isinstance(table, SidFilter):
         bare: Any = put(table.table, device, budgets=budgets, top=top, platform=platform)
-        return filtered(bare, [table])
+        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot):
         check_top(top)
         return place_live(table, convert, wide)

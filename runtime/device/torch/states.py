@@ -13,7 +13,16 @@ from ....table.transition_table import TransitionTable
 from ...host import follow as host_follow
 from ...host.table_pointers import HostTable
 from .. import stepping
-from ..device_table import AnyState, State, check_put, check_sids, check_starts, check_state, check_tokens, check_unfiltered
+from ..device_table import (
+    AnyState,
+    State,
+    check_put,
+    check_sids,
+    check_starts,
+    check_state,
+    check_tokens,
+    check_unfiltered,
+)
 from ..dispatch import by_kind
 from . import arrays, compat, stacks
 from .arrays import is_integral

@@ -159,7 +159,7 @@ def put(
         return place(table, convert, top)
     if isinstance(table, SidFilter):
         bare: Any = put(table.table, device, budgets=budgets, top=top)
-        return filtered(bare, [table])
+        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot):
         check_top(top)
         return place_live(table, convert)

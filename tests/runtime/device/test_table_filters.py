@@ -154,7 +154,7 @@ def test_each_row_is_allowed_what_leads_to_a_sequence_that_its_filter_keeps(name
             rtol=1e-4, atol=1e-5,
         )  # fmt: skip
         if len(ends) < 2:  # of several, candidates have the first, which stands for all
-            order = sorted(allowed, key=lambda token: -logits[i, token])[:3]  # noqa: B023
+            order = sorted(allowed, key=lambda token: -logits[i, token])[:3]
             assert out(best.tokens)[i][: len(order)].tolist() == order
             np.testing.assert_allclose(out(best.scores)[i][: len(order)], log_probs[i, order], rtol=1e-4, atol=1e-5)
             assert (out(best.scores)[i][len(order) :] == -np.inf).all()
@@ -267,7 +267,7 @@ def test_log_probs_are_those_of_the_kept_sequences(name):
     keep = keeps(c, 2)[0]
     rows = [list(row) for row, is_kept in zip(c.rows, keep, strict=True) if is_kept]
     table = mw.compile_sequences(rows, vocab_size=c.vocab, eos=0)
-    tokens = np.array([[*row, *[0] * 5][:5] for row in (rows[:3] + [list(c.rows[int(np.argmin(keep))])])], np.int64)
+    tokens = np.array([[*row, *[0] * 5][:5] for row in [*rows[:3], c.rows[np.argmin(keep)]]])
     logits = logits_of(20, c.vocab).reshape(4, 5, -1)
     dev = ops.filtered(ops.put(c.table), [mw.filter_sids(c.table, keep)])
     found = out(ops.log_probs(dev, into(logits), into(tokens)))
