@@ -41,10 +41,9 @@ def _bounds(ops: Backend, table: DeviceTable, node: Array) -> tuple[Array, Array
 
 
 def _token(ops: Backend, table: DeviceTable, edge: Array) -> Array:
-    """Return the token of each edge; a library may hold it in a signed type."""
+    """Return the token of each edge; a library may hold those of 16 bits in a signed type."""
     token = ops.integers(ops.lookup(table.edge_token, edge), edge)
-    largest = table.vocab_size + 1
-    return token & (0xFF if largest < 1 << 8 else 0xFFFF) if largest < 1 << 16 else token
+    return token & 0xFFFF if 1 << 15 <= table.vocab_size + 1 < 1 << 16 else token
 
 
 def _target(ops: Backend, table: DeviceTable, edge: Array) -> Array:
@@ -115,9 +114,24 @@ def _bit(ops: Backend, words: Array, begin: Array, at: Array) -> Array:
 
 
 def _kept(ops: Backend, dev: DeviceFilteredTable, which: Array, edge: Array) -> Array:
-    """Return whether edges lead to what the filters `which` keep, as each entry of a tail that is reached does."""
+    """Return whether edges (n,) lead to what the filters `which` keep, as each entry of a tail that is reached does."""
     edges = dev.table.num_edges
     return _bit(ops, dev.kept.edges, which * dev.kept.words, ops.where(edge < edges, edge, edges))
+
+
+def _kept_from(ops: Backend, dev: DeviceFilteredTable, which: Array, first: Array, width: int) -> Array:
+    """Return what `_kept` does of `width` edges from the first ones (n,) on: (n, width).
+
+    Words are read, shifted until they begin with the first edge, and unpacked: fewer passes over (n, width) than to
+    read each bit. Of a tail only the first is true for certain.
+    """
+    edges, count = dev.table.num_edges, -(-width // 32)
+    first = ops.where(first < edges, first, edges)
+    at = (which * dev.kept.words + (first >> 5))[:, None] + ops.arange(count + 1, like=dev.kept.of)
+    words, shift = ops.lookup(dev.kept.edges, at), ops.integers(first & 31, dev.kept.edges)[:, None]
+    above = (ops.zeros(shift.shape, like=shift) - 2) << (31 - shift)  # bits that the next word gives; a shift by 32 is 0
+    moved = ((words[:, :-1] >> shift) & ~above) | ((words[:, 1:] << 1) << (31 - shift))
+    return ops.unpack(moved, width)
 
 
 def _mask_words(ops: Backend, dev: DeviceFilteredTable, node: Array, which: Array) -> Array:
@@ -131,7 +145,7 @@ def _edges(ops: Backend, dev: DeviceFilteredTable, node: Array, which: Array, wi
     edge = first[:, None] + ops.arange(width, like=dev.kept.of)
     token = _token(ops, dev.table, edge)
     inside = (edge < last[:, None]) & (token < dev.vocab_size)
-    return edge, token, inside & _kept(ops, dev, which[:, None], edge)
+    return edge, token, inside & _kept_from(ops, dev, which, first, width)
 
 
 def _distance(ops: Backend, dev: DeviceFilteredTable, node: Array, which: Array) -> Array:
@@ -193,7 +207,7 @@ def _scored(
     if level == 0:  # all states are the start, whose edges need no look-up
         edge = ops.arange(shape.width, like=dev.kept.of) + node[:, None] * 0
         token = _token(ops, table, edge)
-        inside = (node == 0)[:, None] & _kept(ops, dev, which[:, None], edge)
+        inside = (node == 0)[:, None] & _kept_from(ops, dev, which, node * 0, shape.width)
     elif shape.dense:
         size = table.vocab_size
         kept = ops.keep_packed(x[:, :size], _mask_words(ops, dev, node, which), size)

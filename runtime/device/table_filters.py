@@ -37,7 +37,7 @@ class DeviceTableFilters:
     masks: Array  # (F (U + 1), ceil(V / 32)) uint32: the table's masks, with what is kept alone; the last is empty
     distance: Array  # (F S,) int32: fewest tokens from each row to a kept end; (0,) without budgets, or of one length
     of: Array  # (B,) which filter each row of a batch begins with; its type is that of states
-    words: int  # W: E // 32 + 1
+    words: int  # W: those of E + 1 bits, and of the edges of a row more
     end_words: int  # X: S // 32 + 1
     ends_in_rows: bool  # whether any sequence of the table ends in a row
 
@@ -155,8 +155,10 @@ def with_filters(
     table = filters[0].table
     assert isinstance(table, TransitionTable)
     count, rows, edges = len(filters), table.num_rows, table.num_edges
+    widest = max(level.width for level in table.levels)
     lengths_differ = table.min_length != table.max_length and bare.distance.shape[0] > 0
-    words, end_words, size = edges // 32 + 1, rows // 32 + 1, -(-table.vocab_size // 32)
+    # as many words are read at once as the widest row asks for, from those of any edge on
+    words, end_words, size = edges // 32 + 2 + -(-widest // 32), rows // 32 + 1, -(-table.vocab_size // 32)
     masks = np.zeros((count, len(table.bases.masks) + 1, size), np.uint32)
     if max(count * words, masks.size, count * rows * lengths_differ) > MOST_ENTRIES:
         raise ValueError(f"{count} filters of {table.num_sequences:,} sequences are more than can be addressed")
