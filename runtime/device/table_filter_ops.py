@@ -129,7 +129,9 @@ def _kept_from(ops: Backend, dev: DeviceFilteredTable, which: Array, first: Arra
     first = ops.where(first < edges, first, edges)
     at = (which * dev.kept.words + (first >> 5))[:, None] + ops.arange(count + 1, like=dev.kept.of)
     words, shift = ops.lookup(dev.kept.edges, at), ops.integers(first & 31, dev.kept.edges)[:, None]
-    above = (ops.zeros(shift.shape, like=shift) - 2) << (31 - shift)  # bits that the next word gives; a shift by 32 is 0
+    above = (ops.zeros(shift.shape, like=shift) - 2) << (
+        31 - shift
+    )  # bits that the next word gives; a shift by 32 is 0
     moved = ((words[:, :-1] >> shift) & ~above) | ((words[:, 1:] << 1) << (31 - shift))
     return ops.unpack(moved, width)
 
