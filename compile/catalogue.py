@@ -169,17 +169,10 @@ class Catalogue:
     def filter(self, keep: Any) -> SidFilter | LiveFilter:
         """Return a filter that keeps some items: (N,) booleans in the order of the input, as `filter_sids` takes them.
 
-        Of what a `LiveCatalogue` published it is a `LiveFilter`.
-
-        Raises ConstraintError for a catalogue that is not of kind "matrix".
+        Of what a `LiveCatalogue` published it is a `LiveFilter`. Raises ConstraintError as that does.
         """
         if isinstance(self.table, Snapshot):
             return self.table.filter(keep)
-        if not isinstance(self.table, SortedMatrix):
-            raise ConstraintError(
-                "filters are of sorted matrices, and this catalogue has a table",
-                remedies=[Advice('Make it with {}="matrix"', ("kind",))],
-            )
         return filter_sids(self.table, keep)
 
     def without(self, ids: Any) -> SidFilter | LiveFilter:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from ..compile.catalogue import Catalogue
-from ..errors import Advice, ConstraintError, DataError, MaskwrightError
+from ..errors import ConstraintError, DataError, MaskwrightError
 from ..table.sid_filter import SidFilter, filter_sids
 from ..table.snapshot import Snapshot
 from ..table.sorted_matrix import SortedMatrix
@@ -82,7 +82,7 @@ class Catalogues:
         self._filters: dict[str, tuple[str, SidFilter]] = {}
         for name, (of, path) in options.filters.items():
             try:
-                self._filters[name] = (of, filter_sids(self._matrix(of), _booleans(path)))
+                self._filters[name] = (of, filter_sids(self._table(of), _booleans(path)))
             except (MaskwrightError, OSError) as error:
                 raise ConstraintError(f"filters: {name!r}: {error}", argument=VARIABLE) from error
 
@@ -96,8 +96,8 @@ class Catalogues:
     def constraint(self, asked: CatalogueRequest) -> SidConstraint:
         """Return what answers to a request are members of.
 
-        Raises ConstraintError, with the field as its argument: for names that there are not, filters and denied ids of
-        a catalogue that has a table, and where no item is left.
+        Raises ConstraintError, with the field as its argument: for names that there are not, denied ids of a table
+        that has no items, and where no item is left.
         """
         held = self._held.get(asked.catalogue)
         if held is None:
@@ -160,17 +160,11 @@ class Catalogues:
             used = self._used[name] = _tokens_of(_table_of(self._held[name]))
         return 0 <= token < used.size and bool(used[token])
 
-    def _matrix(self, name: str) -> SortedMatrix:
+    def _table(self, name: str) -> TransitionTable | SortedMatrix:
         held = self._held.get(name)
         if held is None:
             raise ConstraintError(f"there is no catalogue {name!r}")
-        table = _table_of(held)
-        if not isinstance(table, SortedMatrix):
-            raise ConstraintError(
-                f"filters are of sorted matrices, and catalogue {name!r} has a table",
-                remedies=[Advice('Make it with {}="matrix"', ("kind",))],
-            )
-        return table
+        return _table_of(held)
 
     def _filter(self, asked: CatalogueRequest, name: str) -> SidFilter:
         of, found = self._filters.get(name, ("", None))
@@ -184,10 +178,10 @@ class Catalogues:
         return found
 
     def _without(self, held: Catalogue | TransitionTable, asked: CatalogueRequest) -> SidFilter:
-        if not isinstance(held, Catalogue) or not isinstance(held.table, SortedMatrix):
+        if not isinstance(held, Catalogue):
             raise ConstraintError(
-                f"needs a catalogue with items and a sorted matrix, which {asked.catalogue!r} is not: the server's "
-                'operator makes it with kind="matrix"',
+                f"needs a catalogue with items, and {asked.catalogue!r} is a table without: the server's operator "
+                "makes it with Catalogue.of",
                 argument=DENY,
             )
         kind = str if held.ids.numbers is None else int

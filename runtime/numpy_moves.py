@@ -13,7 +13,7 @@ from ..kernels.limits import UNREACHABLE
 from ..table.states import NestedState
 from ..table.transition_table import TransitionTable
 from .arena.view import HostTable
-from .device.device_table import AnyState, State
+from .device.device_table import AnyState, State, check_unfiltered
 
 Configuration = tuple[int, tuple[int, ...]]
 
@@ -128,6 +128,7 @@ def _frames(dev: HostTable, stack: tuple[int, ...]) -> int:
 
 def configurations_of(dev: HostTable, state: AnyState) -> list[Configuration]:
     """Return the configuration of each row of a state (B,)."""
+    check_unfiltered(state)
     if not isinstance(state, NestedState):
         return [(node, ()) for node in state.node.tolist()]
     rows = zip(state.node.tolist(), state.stack.tolist(), state.height.tolist(), strict=True)

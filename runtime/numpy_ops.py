@@ -24,12 +24,12 @@ from .arena.arena import Arena, Handle, starts_in, starts_of
 from .arena.view import ArenaView, HostTable
 from .device import device_filters, device_live, live_filters, numpy_arrays
 from .device.backend import Placed
-from .device.device_filters import Filterable
 from .device.device_live import DeviceLive
 from .device.device_matrix import DeviceMatrix, place
 from .device.device_table import (
     AnyState,
     Candidates,
+    DeviceTable,
     Selection,
     State,
     check_floating,
@@ -40,6 +40,7 @@ from .device.device_table import (
     check_starts,
     check_tokens,
     check_top,
+    device_table,
     not_put,
     unbranched,
     whole,
@@ -81,6 +82,7 @@ from .device.numpy_arrays import (
 )
 from .device.on_demand import OnDemandTable, is_read, read
 from .device.several_ends import is_end
+from .device.table_filters import DeviceFilteredTable
 from .numpy_moves import Configuration, configurations_of, distance, edges, moves, state_of
 
 __all__ = [
@@ -156,9 +158,11 @@ def put(
     table: Compiled, device: Any = None, *, budgets: bool = False, top: None = None, on_demand: Literal[True]
 ) -> OnDemandTable: ...
 @overload
+def put(table: SortedMatrix, device: Any = None, *, budgets: bool = False, top: int | None = None) -> DeviceMatrix: ...
+@overload
 def put(
-    table: SortedMatrix | SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
-) -> DeviceMatrix: ...
+    table: SidFilter, device: Any = None, *, budgets: bool = False, top: int | None = None
+) -> DeviceMatrix | DeviceFilteredTable: ...
 @overload
 def put(table: Snapshot | LiveFilter, device: Any = None, *, budgets: bool = False, top: None = None) -> DeviceLive: ...
 @overload
@@ -171,7 +175,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
+) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 def put(
     table: Constraint | Arena,
     device: Any = None,
@@ -179,7 +183,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> HostTable | DeviceMatrix | DeviceLive | OnDemandTable:
+) -> HostTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable:
     """Return the table itself: in numpy it is used where it is, and distances are at hand; of a matrix, its words.
 
     Of an arena it is the table that its arrays form, which change as tables come and go.
@@ -197,7 +201,8 @@ def put(
     if isinstance(table, SortedMatrix):
         return place(table, np.asarray, top)
     if isinstance(table, SidFilter):
-        return device_filters.place_filter(table, np.asarray, top)
+        bare: Any = put(table.table, budgets=budgets, top=top)
+        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
         check_top(top)
         return live_filters.place_live_set(table, np.asarray)
@@ -208,17 +213,33 @@ def put(
     return table
 
 
-def filtered(dev: Filterable, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Filterable:
-    """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
+@overload
+def filtered(
+    dev: TransitionTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceFilteredTable: ...
 
-    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, or from `put` or `refreshed` of the
-    snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
+@overload
+def filtered(dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None = None) -> DeviceMatrix: ...
+@overload
+def filtered(dev: DeviceLive, filters: Sequence[LiveFilter], of: ArrayLike | None = None) -> DeviceLive: ...
+
+
+def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+    """Return a matrix, live set or table with filters of it, one for each row of a batch.
+
+    Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, of a table of
+    sequences, or from `put` or `refreshed` of a snapshot; it can be given other filters at any time. of: (B,) the
+    number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing
+    a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its states
+    are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot or table.
     """
-    return device_filters.filtered(dev, filters, of, np.asarray)
+    placed: Any = dev
+    if isinstance(dev, TransitionTable) and dev.is_trie:
+        placed = device_table(dev, np.asarray, DeviceTable, True)
+    return device_filters.filtered(placed, filters, of, np.asarray)
 
 
 def refreshed(dev: DeviceLive, snapshot: Snapshot) -> DeviceLive:

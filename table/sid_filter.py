@@ -1,4 +1,4 @@
-"""`SidFilter`: which items of a sorted matrix may come back, such as those in stock where a request comes from."""
+"""`SidFilter`: which items of a sorted matrix or a table may come back, such as those in stock in one country."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
 from .filter_bits import or_by_group, put_in_order
-from .sorted_matrix import IntArray, SortedMatrix
+from .grouped import token_rows
+from .kept_edges import kept_edges
+from .sorted_matrix import MOST_ROWS, IntArray, SortedMatrix
+from .transition_table import TransitionTable
 
 Words = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
 class SidFilter:
-    """A choice among the items of a matrix, and as a constraint: the sequences that stand for an item it keeps.
+    """A choice among the items of a sorted matrix or of a table of sequences; as a constraint, those it keeps alone.
 
-    Filters of one matrix are joined by `&`, `|` and `~`, item by item: of two items with one sequence a filter may keep
-    one. Decoders, a `Matcher` and `put` take a filter in place of its matrix; `ops.filtered` gives each row of a batch
-    its own. Whatever is allowed leads to an item that the filter keeps.
+    Filters of one matrix or table are joined by `&`, `|` and `~`, item by item: of two items with one sequence a filter
+    may keep one. Decoders, a `Matcher` and `put` take a filter in place of its table; `ops.filtered` gives each row of
+    a batch its own. Whatever is allowed leads to an item that the filter keeps.
     """
 
-    matrix: SortedMatrix
-    items: Words  # (N // 32 + 1,) bit i of word w: item 32 w + i, in the order of the matrix, is kept; 0 beyond N
-
-    eos = None
-    ends = other_ends = ()
-    fixed_length = min_length = max_length = property(lambda self: self.matrix.length)
+    table: SortedMatrix | TransitionTable
+    items: Words  # (N // 32 + 1,) bit i of word w: item 32 w + i, in the order of the table, is kept; 0 beyond N
 
     def __post_init__(self) -> None:
         """Keep nobody from relying on the bits: they are read-only."""
@@ -38,37 +37,51 @@ class SidFilter:
 
     def __repr__(self) -> str:
         """Say how much it keeps."""
-        return f"SidFilter({self.num_items:,} of {self.matrix.num_items:,} items)"
+        return f"SidFilter({self.num_items:,} of {_num_items(self.table):,} items)"
 
     def __and__(self, other: SidFilter) -> SidFilter:
         """Return the filter that keeps what both keep."""
-        return SidFilter(self.matrix, self.items & self._same(other))
+        return SidFilter(self.table, self.items & self._same(other))
 
     def __or__(self, other: SidFilter) -> SidFilter:
         """Return the filter that keeps what either keeps."""
-        return SidFilter(self.matrix, self.items | self._same(other))
+        return SidFilter(self.table, self.items | self._same(other))
 
     def __invert__(self) -> SidFilter:
         """Return the filter that keeps what this one does not."""
-        return SidFilter(self.matrix, _cut(~self.items, self.matrix.num_items))
+        return SidFilter(self.table, _cut(~self.items, _num_items(self.table)))
 
     def _same(self, other: SidFilter) -> Words:
-        """Return the items of another filter; raise ConstraintError if it is of another matrix."""
+        """Return the items of another filter; raise ConstraintError if it is of another matrix or table."""
         if not isinstance(other, SidFilter):
             raise TypeError(f"a filter is joined with a filter, as filter_sids makes one, not a {type(other).__name__}")
-        if other.matrix is not self.matrix:
-            raise ConstraintError("filters of different matrices cannot be joined: make both of one matrix")
+        if other.table is not self.table:
+            kind = "matrices" if isinstance(self.table, SortedMatrix) else "tables"
+            raise ConstraintError(f"filters of different {kind} cannot be joined: make both of one")
         return other.items
+
+    @property
+    def matrix(self) -> SortedMatrix:
+        """The sorted matrix that this is a filter of. Raises TypeError for a filter of a table."""
+        if not isinstance(self.table, SortedMatrix):
+            raise TypeError("this is a filter of a table, not of a sorted matrix")
+        return self.table
 
     @cached_property
     def rows(self) -> Words:
         """Return which sequences stand for an item that is kept: bits as of `items`, (Q // 32 + 1,)."""
-        if not self.matrix.item_start.size:
+        start, _ = _items_of(self.table)
+        if not start.size or start.size - 1 == _num_items(self.table):
             return self.items
-        rows = np.zeros(self.matrix.num_sequences // 32 + 1, np.uint32)
-        or_by_group(self.items, np.ascontiguousarray(self.matrix.item_start, np.int32), rows)
+        rows = np.zeros(self.table.num_sequences // 32 + 1, np.uint32)
+        or_by_group(self.items, np.ascontiguousarray(start, np.int32), rows)
         rows.flags.writeable = False
         return rows
+
+    @property
+    def sequences(self) -> NDArray[np.bool_]:
+        """Which sequences stand for an item that is kept: (Q,)."""
+        return np.unpackbits(self.rows.view(np.uint8), bitorder="little", count=self.table.num_sequences).view(np.bool_)
 
     @property
     def num_items(self) -> int:
@@ -83,48 +96,87 @@ class SidFilter:
     @property
     def vocab_size(self) -> int:
         """V: tokens are 0 .. V - 1."""
-        return self.matrix.vocab_size
+        return self.table.vocab_size
 
     @property
     def vocabulary(self) -> str:
         """The fingerprint of the vocabulary."""
-        return self.matrix.vocabulary
+        return self.table.vocabulary
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a sequence, the first of `ends`; None where sequences end by themselves."""
+        return self.table.eos
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All tokens that end a sequence; () where sequences end by themselves."""
+        return self.table.ends
+
+    @property
+    def other_ends(self) -> tuple[int, ...]:
+        """The tokens that end a sequence, beside `eos`."""
+        return self.table.other_ends
+
+    @property
+    def fixed_length(self) -> int | None:
+        """The length of every sequence of the table, None where lengths differ or EOS is needed to end."""
+        return self.table.fixed_length
+
+    @cached_property
+    def min_length(self) -> int:
+        """Fewest tokens in a sequence that is kept; in one of the table where none is."""
+        shortest = self.table.min_length
+        if isinstance(self.table, SortedMatrix) or shortest == self.table.max_length or not self.rows.any():
+            return shortest
+        near = kept_edges(self.table, self.sequences, distances=True).distance
+        assert near is not None
+        return int(near[0])
+
+    @property
+    def max_length(self) -> int | None:
+        """Most tokens in a sequence of the table."""
+        return self.table.max_length
 
     @property
     def memory(self) -> int:
-        """Bytes of the filter, without its matrix."""
+        """Bytes of the filter, without its table."""
         return int(self.items.nbytes)
 
     nbytes = memory
 
     def to_table(self) -> SidFilter:
-        """Return this filter: it is put on a device as it is, with its matrix."""
+        """Return this filter: it is put on a device as it is, with its table."""
         return self
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of sids (N, L) stands for an item that is kept: bool (N,)."""
-        at = self.matrix.find(sids)  # Q, of no sequence, has a bit that is 0
-        found: NDArray[np.bool_] = (self.rows[at >> 5] >> (at & 31).astype(np.uint32)) & 1 != 0
+        at = self.table.find(sids) if isinstance(self.table, SortedMatrix) else _sequences_of(self.table, sids)
+        found: NDArray[np.bool_] = _bits(self.rows, at)  # Q, of no sequence, has a bit that is 0
         return found
 
     def input_rows(self, states: ArrayLike) -> list[IntArray]:
-        """Return the input rows that are kept of each sequence (N,) that a decoder ended with, as of the matrix."""
-        found = self.matrix.input_rows(states)
+        """Return the input rows that are kept of each sequence (N,) that a decoder ended with, as of the table."""
+        found = self.table.input_rows(states)
+        start, _ = _items_of(self.table)
+        numbers = np.atleast_1d(np.asarray(states)).astype(np.int64)
+        if isinstance(self.table, TransitionTable):
+            numbers = np.maximum(self.table.sequence_numbers(numbers), 0)
         out = []
-        for node, rows in zip(np.atleast_1d(np.asarray(states)).tolist(), found, strict=True):
-            first = int(self.matrix.item_start[node]) if self.matrix.item_start.size else node
-            at = first + np.arange(rows.size)
-            out.append(rows[(self.items[at >> 5] >> (at & 31).astype(np.uint32)) & 1 != 0])
+        for number, rows in zip(numbers.tolist(), found, strict=True):
+            first = int(start[number]) if start.size else number
+            out.append(rows[_bits(self.items, first + np.arange(rows.size))])
         return out
 
 
-def filter_sids(matrix: SortedMatrix, keep: Any) -> SidFilter:
-    """Return a filter that keeps some of the items of a sorted matrix.
+def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter:
+    """Return a filter that keeps some of the items of a sorted matrix, or of a table of sequences.
 
-    keep: (N,) booleans, one for each row that `sort_sids` was given, in that order: an array, or a column of Arrow,
-    Polars, pandas or DuckDB. 10^7 items take some 20 ms.
+    keep: (N,) booleans, one for each row that `sort_sids`, `compile_sids` or `compile_sequences` was given, in that
+    order: an array, or a column of Arrow, Polars, pandas or DuckDB. 10^7 items take some 20 ms.
 
-    Raises ConstraintError for anything but booleans, for null, and where there are not as many as items.
+    Raises ConstraintError for anything but booleans, for null, and where there are not as many as items; TypeError for
+    the table of a text, which has no items.
 
     >>> from maskwright import sort_sids
     >>> matrix = sort_sids([[3, 1, 2], [0, 2, 2], [3, 1, 0]], vocab_size=4)
@@ -132,22 +184,60 @@ def filter_sids(matrix: SortedMatrix, keep: Any) -> SidFilter:
     >>> (in_stock & new).contains([[3, 1, 2], [0, 2, 2], [3, 1, 0]])
     array([ True, False, False])
     """
-    if not isinstance(matrix, SortedMatrix):
-        raise TypeError(f"matrix must be a SortedMatrix, as sort_sids makes one, not a {type(matrix).__name__}")
-    column = booleans(keep)
-    if column.shape != (matrix.num_items,):
+    if not isinstance(table, SortedMatrix) and not (isinstance(table, TransitionTable) and table.is_trie):
+        raise TypeError(
+            "table must be a SortedMatrix, as sort_sids makes one, or a table of compile_sids or compile_sequences, "
+            "not " + ("the table of a text" if isinstance(table, TransitionTable) else f"a {type(table).__name__}")
+        )
+    column, count = booleans(keep), _num_items(table)
+    if column.shape != (count,):
         raise ConstraintError(
-            f"keep has shape {column.shape}, one boolean is needed for each of the {matrix.num_items:,} input rows",
+            f"keep has shape {column.shape}, one boolean is needed for each of the {count:,} input rows",
             argument="keep",
         )
-    words = np.zeros(matrix.num_items // 32 + 1, np.uint32)
+    if count > MOST_ROWS:
+        raise ConstraintError(f"{count:,} rows are more than a filter may have, {MOST_ROWS:,}", argument="table")
+    words = np.zeros(count // 32 + 1, np.uint32)
     packed = np.packbits(column, bitorder="little")
     words.view(np.uint8)[: packed.size] = packed
-    if not matrix.item_row.size:
-        return SidFilter(matrix, words)
+    _, row = _items_of(table)
+    if not row.size:
+        return SidFilter(table, words)
     ordered = np.zeros_like(words)
-    put_in_order(words, np.ascontiguousarray(matrix.item_row, np.int32).view(np.uint32), ordered)
-    return SidFilter(matrix, ordered)
+    put_in_order(words, np.ascontiguousarray(row, np.int32).view(np.uint32), ordered)
+    return SidFilter(table, ordered)
+
+
+def _num_items(table: SortedMatrix | TransitionTable) -> int:
+    """Return how many input rows a matrix or a table has."""
+    return table.num_items if isinstance(table, SortedMatrix) else int(table.trie.item_row.size)
+
+
+def _items_of(table: SortedMatrix | TransitionTable) -> tuple[IntArray, IntArray]:
+    """Return `item_start` and `item_row` of a matrix or a table."""
+    found = table if isinstance(table, SortedMatrix) else table.trie
+    return found.item_start, found.item_row
+
+
+def _sequences_of(table: TransitionTable, sids: ArrayLike) -> NDArray[np.int64]:
+    """Return which sequence each row of sids (N, L) is, EOS behind it or not: (N,); Q for one that is none."""
+    tokens = token_rows(sids)
+    inside = table.contains(tokens)
+    states = np.zeros(inside.shape, np.int64)
+    if table.ends and tokens.size:  # EOS leads from many sequences to one state
+        going = np.ones(inside.shape, np.bool_)
+        for column, is_end in zip(tokens.T, np.isin(tokens, table.ends).T, strict=True):
+            going &= ~is_end
+            states = np.where(going, table.walk(column[:, None], states), states)
+    else:
+        states = table.walk(tokens)
+    return np.where(inside, table.sequence_numbers(states), table.num_sequences)
+
+
+def _bits(words: Words, at: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which bits `at` (n,) are set."""
+    found: NDArray[np.bool_] = (words[at >> 5] >> (at & 31).astype(np.uint32)) & 1 != 0
+    return found
 
 
 def _cut(words: Words, count: int) -> Words:

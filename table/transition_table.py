@@ -370,13 +370,13 @@ class TransitionTable(GroupedArrays):
         item_start, item_row = self.trie.item_start, self.trie.item_row
         if not self.is_trie:
             return [item_row[:0] for _ in range(array.size)]
-        groups = self._item_groups(array.astype(np.int64))
+        groups = self.sequence_numbers(array.astype(np.int64))
         first = item_start[np.maximum(groups, 0)]
         stop = np.where(groups < 0, first, item_start[groups + 1])
         return [item_row[low:high] for low, high in zip(first.tolist(), stop.tolist(), strict=True)]
 
-    def _item_groups(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which accepting state of a trie each state (n,) is, in their order; -1 for one that is none."""
+    def sequence_numbers(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which sequence of a trie ends in each state (n,), as `trie.item_start` counts them; -1 for none."""
         rows, out = self.num_rows, np.full(states.shape, -1)
         accepting = self.is_accepting(states) & (states != self.after_eos)
         in_rows, in_tails = accepting & (states < rows), accepting & (states >= rows)

@@ -156,7 +156,7 @@ class CatalogueBeams:
 
     def _dev(self, constraint: SidConstraint) -> Any:
         if isinstance(constraint, SidFilter):
-            return torch_ops.filtered(self._placed[id(constraint.matrix)], [constraint])
+            return torch_ops.filtered(self._placed[id(constraint.table)], [constraint])
         return self._placed[id(constraint)]
 
     # --------------------------------------------------------------------------------------------- at every step

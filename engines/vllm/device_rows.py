@@ -44,16 +44,29 @@ class _Placed:
         self.table = table
         self.counts = table.min_length != table.max_length  # tokens, so that an end stays in reach
         placed = torch_ops.put(table, device, budgets=self.counts and not isinstance(table, SortedMatrix))
-        self.filters = FilterSlots(placed, table) if isinstance(table, SortedMatrix) else None
+        self.filters: FilterSlots | None = None  # until a request has one: kernels read a table without filters
         self._dev = placed
-        self.start = torch_ops.start(self.dev, 1)
-        self.dead = torch_ops.advance(self.dev, self.start, torch.full((1,), -1, device=device))
+        self.start, self.dead = self._start_and_dead()
         self.states = tuple(part.new_zeros(slots, width) for part in self.start)
+
+    def _start_and_dead(self) -> tuple[Any, Any]:
+        start = torch_ops.start(self.dev, 1)
+        return start, torch_ops.advance(self.dev, start, torch.full((1,), -1, device=start.node.device))
 
     @property
     def dev(self) -> Any:
         """The table or matrix as it is now: filters come and go."""
         return self._dev if self.filters is None else self.filters.dev
+
+    def filter(self, slot: int, kept: SidFilter | None) -> None:
+        """Give a slot a filter, or none."""
+        if self.filters is None:
+            if kept is None:
+                return
+            self.filters = FilterSlots(self._dev, self.table)
+            self.start, self.dead = self._start_and_dead()
+            self.states = (*self.states, torch.zeros_like(self.states[0]))  # of filter 0, which keeps everything
+        self.filters.put(slot, kept)
 
     def put(self, slot: int, state: Any) -> None:
         """Let a slot stand in a state (1,)."""
@@ -95,13 +108,13 @@ class DeviceRows:
             return False
         prompt, fed = int(self._requests.prompt_len.np[slot]), int(self._requests.prefill_len.np[slot])
         limit = min(prompt + params.max_tokens, self._longest)
-        number = self._numbers[asked.catalogue]
-        shortest = self.placed[number].table.min_length
+        number, kept = self._numbers[asked.catalogue], self._kept(asked)
+        shortest = (kept or self.placed[number].table).min_length
         if limit - prompt < shortest:
             _log.warning(
                 "an answer is empty: its prompt leaves %d tokens, and an item takes %d", limit - prompt, shortest
             )
-        self._stage(_Added(slot, number, self._kept(asked), fed - 1, fed - prompt, limit, limit - prompt >= shortest))
+        self._stage(_Added(slot, number, kept, fed - 1, fed - prompt, limit, limit - prompt >= shortest))
         return True
 
     def _kept(self, asked: CatalogueRequest) -> SidFilter | None:
@@ -124,8 +137,7 @@ class DeviceRows:
         self._of[slots], self._base[slots], self._limit[slots] = numbers, base, limit
         for each in added:
             for number, placed in enumerate(self.placed):
-                if placed.filters is not None:
-                    placed.filters.put(each.slot, each.kept if number == each.catalogue else None)
+                placed.filter(each.slot, each.kept if number == each.catalogue else None)
             if each.catalogue >= 0:
                 self._begin(each)
 

@@ -1,4 +1,4 @@
-"""Filters of a sorted matrix on a device, one for each request that has one, in arrays that grow as they are needed."""
+"""Filters of a catalogue on a device, one for each request that has one, in arrays that grow as they are needed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ import torch
 from torch import Tensor
 
 from ...runtime import torch_ops
+from ...runtime.device.device_table import arrays_of
 from ...table.sid_filter import SidFilter, filter_sids
 from ...table.sorted_matrix import SortedMatrix
-
-_ARRAYS = ("rows", "before", "firsts", "masks")  # of `DeviceFilters`: those of all filters, one behind the other
+from ...table.transition_table import TransitionTable
 
 
 class FilterSlots:
-    """A matrix on a device, with a filter for each slot: number 0 keeps everything, and stands for none.
+    """A matrix or table on a device, with a filter for each slot: number 0 keeps everything, and stands for none.
 
-    dev: from `torch_ops.put` of the matrix. A slot's filter goes when the slot gets another, or none.
+    dev: from `torch_ops.put`. A slot's filter goes when the slot gets another, or none.
     """
 
-    def __init__(self, dev: Any, matrix: SortedMatrix) -> None:
+    def __init__(self, dev: Any, table: TransitionTable | SortedMatrix) -> None:
         self._bare = dev
-        self.dev: Any = torch_ops.filtered(dev, [filter_sids(matrix, np.ones(matrix.num_items, np.bool_))])
+        items = table.num_items if isinstance(table, SortedMatrix) else table.trie.item_row.size
+        self.dev: Any = torch_ops.filtered(dev, [filter_sids(table, np.ones(items, np.bool_))])
+        # those of all filters stand one behind the other; `of` is no filter's
+        self._arrays = [name for name in arrays_of(type(self.dev.kept)) if name != "of"]
+        self._count = 1
         self._free: list[int] = []
         self._numbers: dict[int, int] = {}
 
@@ -46,14 +50,14 @@ class FilterSlots:
             self._grow()
         number = self._numbers[slot] = self._free.pop()
         one = torch_ops.filtered(self._bare, [kept]).kept
-        for name in _ARRAYS:
+        for name in self._arrays:
             part: Tensor = getattr(one, name)
             getattr(self.dev.kept, name)[number * len(part) : (number + 1) * len(part)] = part
 
     def _grow(self) -> None:
         """Make room for as many filters again."""
-        kept: Any = self.dev.kept
-        count = kept.rows.shape[0] // kept.words
-        arrays = {name: torch.cat([getattr(kept, name)] * 2) for name in _ARRAYS}
+        kept, count = self.dev.kept, self._count
+        arrays = {name: torch.cat([getattr(kept, name)] * 2) for name in self._arrays}
         self.dev = replace(self.dev, kept=replace(kept, **arrays))
+        self._count = 2 * count
         self._free += range(2 * count - 1, count - 1, -1)

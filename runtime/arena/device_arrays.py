@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..device.device_matrix import Origin
 from ..device.device_table import (
     CALL_ARRAYS,
     DEVICE_NAMES,
@@ -154,4 +155,5 @@ def device_table_of(
         max_length=None, levels=(),
         sparse_width=cap.row_width, class_width=cap.class_width, has_masks=True, is_trie=False,
         start_accepting=True, host=table if host else None, arena=table.number,
+        origin=Origin(None),
     )  # fmt: skip

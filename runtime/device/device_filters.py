@@ -1,14 +1,14 @@
-"""Filters of a sorted matrix as an accelerator holds them: bits of rows, and of all that the matrix keeps of its rows.
+"""Filters on a device. Of a sorted matrix they are bits of rows, and of all that the matrix keeps of its rows.
 
 Shapes follow from the matrix and from how many filters there are, never from what they keep, so that nothing is
-compiled again for another filter.
+compiled again for another filter. `table_filters` has those of a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,10 @@ from ...table.sid_filter import SidFilter
 from ...table.snapshot import LiveFilter
 from ...table.sorted_matrix import SortedMatrix
 from .device_live import DeviceLive
-from .device_matrix import DeviceFilters, DeviceMatrix, masks_of, place
+from .device_matrix import DeviceFilters, DeviceMatrix, masks_of
+from .device_table import DeviceTable
 from .live_filters import MOST_WORDS, filter_numbers, with_live_filters
-
-Filterable = TypeVar("Filterable", DeviceMatrix, DeviceLive)
+from .table_filters import DeviceFilteredTable, with_filters
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,44 +67,52 @@ def _layout(matrix: SortedMatrix) -> FilterLayout:
 
 
 def filtered(
-    dev: Filterable,
+    dev: DeviceMatrix | DeviceLive | DeviceTable | DeviceFilteredTable,
     filters: Sequence[SidFilter | LiveFilter],
     of: ArrayLike | None,
     convert: Callable[[NDArray[Any]], Any],
-) -> Filterable:
-    """Return a matrix or a live set on a device with filters of it; each array goes through `convert`.
+) -> DeviceMatrix | DeviceLive | DeviceFilteredTable:
+    """Return a matrix, a live set or a table on a device with filters of it; each array goes through `convert`.
 
     of: (B,) which filter each row of a batch begins with; None: filter i is that of the i-th share of a batch.
     Raises TypeError; ValueError where there is no filter or `of` names none; ConstraintError for those of another
-    matrix or snapshot.
+    matrix, snapshot or table.
     """
-    made: Any
     if isinstance(dev, DeviceLive):
-        made = with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
-    else:
-        made = _of_matrix(dev, cast(Sequence[SidFilter], filters), of, convert)
-    return cast(Filterable, made)
+        return with_live_filters(dev, cast(Sequence[LiveFilter], filters), of, convert)
+    return _of_matrix_or_table(dev, cast(Sequence[SidFilter], filters), of, convert)
 
 
-def _of_matrix(
-    dev: DeviceMatrix, filters: Sequence[SidFilter], of: ArrayLike | None, convert: Callable[[NDArray[Any]], Any]
-) -> DeviceMatrix:
+def _of_matrix_or_table(
+    dev: DeviceMatrix | DeviceTable | DeviceFilteredTable,
+    filters: Sequence[SidFilter],
+    of: ArrayLike | None,
+    convert: Callable[[NDArray[Any]], Any],
+) -> DeviceMatrix | DeviceFilteredTable:
     filters = list(filters)
     for each in filters:
         if not isinstance(each, SidFilter):
             raise TypeError(f"filters must be SidFilters, as filter_sids makes them, not {type(each).__name__}")
-    if not isinstance(dev, DeviceMatrix):
-        raise TypeError(f"filters are of a sorted matrix that was put on a device, not of a {type(dev).__name__}")
+    bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+    if not isinstance(bare, DeviceMatrix) and not (isinstance(bare, DeviceTable) and bare.is_trie):
+        of_text = ", the table of a text," if isinstance(bare, DeviceTable) else ""
+        raise TypeError(
+            "filters are of a sorted matrix, or of a table of sequences, that was put on a device, "
+            f"not of a {type(dev).__name__}{of_text}"
+        )
     if not filters:
-        raise ValueError("filters is empty: without any, use the matrix as it is")
-    matrix = filters[0].matrix
-    if not all(dev.origin.made(each.matrix) for each in filters):
+        raise ValueError("filters is empty: without any, use what they would be of as it is")
+    if not all(bare.origin.made(each.table) for each in filters):
+        kind = "matrix" if isinstance(bare, DeviceMatrix) else "table"
         raise ConstraintError(
-            "a filter is of another matrix than the one on this device",
+            f"a filter is of another {kind} than the one on this device",
             argument="filters",
-            remedies=[Advice("Make it with filter_sids of the matrix that was put there.")],
+            remedies=[Advice(f"Make it with filter_sids of the {kind} that was put there.")],
         )
     which = filter_numbers(of, len(filters))
+    if not isinstance(dev, DeviceMatrix):
+        return with_filters(dev, filters, which, convert)
+    matrix = filters[0].matrix
     layout = _layouts.made(matrix, lambda: _layout(matrix))
     words = filters[0].rows.size
     if len(filters) * max(words, layout.mask_words, layout.first_words) > MOST_WORDS:
@@ -131,10 +139,3 @@ def _of_matrix(
         first_words=layout.first_words,
     )
     return replace(dev, kept=kept)
-
-
-def place_filter(
-    table: SidFilter, convert: Callable[[NDArray[Any]], Any], top: int | None, wide: bool = True
-) -> DeviceMatrix:
-    """Lay a filter's matrix out, under the filter: see `place`."""
-    return _of_matrix(place(table.matrix, convert, top, wide), [table], None, convert)

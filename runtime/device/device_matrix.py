@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...errors import TableError
 from ...table.first_rows import first_rows
 from ...table.sorted_matrix import SortedMatrix
-from ...table.transition_table import Level
+from ...table.transition_table import Level, TransitionTable
 from .backend import Array
 
 _MASK_SHARE = 8  # masks after one token are made where they take at most 1/8 of the matrix
@@ -47,17 +47,17 @@ class DeviceFilters:
 
 
 class Origin:
-    """The matrix that a `DeviceMatrix` was made of; all are equal, so that JAX compiles for none of them anew.
+    """The matrix or table that stands on a device; all are equal, so that JAX compiles for none of them anew.
 
-    It does not keep the matrix alive, as filters of it do, and is of none once it was pickled.
+    It does not keep that alive, as filters of it do, and is of none once it was pickled.
     """
 
-    def __init__(self, matrix: SortedMatrix | None) -> None:
-        self._matrix = None if matrix is None else weakref.ref(matrix)
+    def __init__(self, table: SortedMatrix | TransitionTable | None) -> None:
+        self._table = None if table is None else weakref.ref(table)
 
-    def made(self, matrix: SortedMatrix) -> bool:
-        """Return whether a matrix is this one."""
-        return self._matrix is not None and self._matrix() is matrix
+    def made(self, table: SortedMatrix | TransitionTable) -> bool:
+        """Return whether a matrix or table is this one."""
+        return self._table is not None and self._table() is table
 
     def __reduce__(self) -> tuple[type[Origin], tuple[None]]:
         return Origin, (None,)

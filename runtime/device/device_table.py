@@ -20,6 +20,7 @@ from ...table.states import NestedState
 from ...table.transition_table import Level, TransitionTable
 from ..host.table_pointers import HostTable
 from .backend import Array, Placed
+from .device_matrix import Origin
 
 _DENSE = 1 << 16  # entries of a site's targets by symbol that are always worth their memory
 MOST_FRAMES = 1 << 30  # that must fit for what cannot be done
@@ -49,6 +50,13 @@ class FilteredState(NamedTuple):
     filter: Array  # (B,) the number of its filter
 
 
+class FilteredTableState(NamedTuple):
+    """A `State` of a table of sequences under filters, of which each sequence has one."""
+
+    node: Array  # (B,)
+    filter: Array  # (B,) the number of its filter
+
+
 class LiveState(NamedTuple):
     """Where each sequence of a batch stands in a live set: the rows that begin with it, of base and delta."""
 
@@ -71,7 +79,7 @@ class Candidates(NamedTuple):
 
     scores: Array  # (B, width) log-probabilities under the full softmax
     tokens: Array  # (B, width)
-    states: AnyState | AnyMatrixState  # (B, width)
+    states: AnyState | AnyMatrixState | FilteredTableState  # (B, width)
 
 
 class Selection(NamedTuple):
@@ -84,7 +92,7 @@ class Selection(NamedTuple):
     scores: Array  # (B, M) totals
     parents: Array  # (B, M) which beam each continues, 0 .. m - 1; None for itself
     tokens: Array  # (B, M); 0 in unused slots, so that a model can always be fed
-    state: AnyState | AnyMatrixState  # (B * M,); the dead state in unused slots
+    state: AnyState | AnyMatrixState | FilteredTableState  # (B * M,); the dead state in unused slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +175,7 @@ class DeviceTable:
     start_accepting: bool
     host: HostTable | None  # the table itself, for operations that run on the host
     arena: int  # the number of the arena whose tables these are, 0 of one table
+    origin: Origin  # the table, of which filters may be; none of an arena
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -301,6 +310,7 @@ def device_table(
         start_accepting=bool(table.rows.accepting[0]),
         host=host,
         arena=0,
+        origin=Origin(table),
     )
 
 
@@ -501,6 +511,14 @@ def check_rows(rows: int, shape: tuple[int, ...]) -> None:
     """Raise ValueError unless a state has one entry for each of `rows` rows of logits."""
     if tuple(shape) != (rows,):
         raise ValueError(f"the state has shape {tuple(shape)}, the logits have {rows} rows: one state a row is needed")
+
+
+def check_unfiltered(state: Any) -> None:
+    """Raise ValueError for a state under filters, where there are none."""
+    if isinstance(state, FilteredTableState):
+        raise ValueError(
+            "the state is of the table with filters, and here are none: begin with start of what is decoded with"
+        )
 
 
 def check_state(slots: int, state: Any) -> None:

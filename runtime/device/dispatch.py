@@ -6,15 +6,16 @@ import functools
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
-from . import live_ops, live_shard_ops, matrix_ops, on_demand_ops, several_ends, shard_ops
+from . import live_ops, live_shard_ops, matrix_ops, on_demand_ops, several_ends, shard_ops, table_filter_ops
 from .backend import Backend, Placed
 from .device_live import DeviceLive
 from .device_live_shards import DeviceLiveShards
 from .device_matrix import DeviceMatrix
 from .device_shards import DeviceShards
 from .on_demand import OnDemandTable
+from .table_filters import DeviceFilteredTable
 
-Others: TypeAlias = DeviceMatrix | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable
+Others: TypeAlias = DeviceMatrix | DeviceLive | DeviceFilteredTable | DeviceShards | DeviceLiveShards | OnDemandTable
 """What else `put` returns."""
 
 Own = TypeVar("Own")  # a table as one library holds it
@@ -43,6 +44,7 @@ def by_kind(
         others: dict[type, Callable[..., Result]] = {
             DeviceMatrix: getattr(matrix_ops, name),
             DeviceLive: getattr(live_ops, name),
+            DeviceFilteredTable: getattr(table_filter_ops, name),
             OnDemandTable: getattr(on_demand_ops, name),
             DeviceShards: getattr(shard_ops, name, shard_ops.refused(name)),
             DeviceLiveShards: getattr(live_shard_ops, name, shard_ops.refused(name)),

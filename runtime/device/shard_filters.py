@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,12 +84,9 @@ def filtered(
         raise ValueError("filters is empty: without any, use the matrix as it is")
     matrix = filters[0].matrix
     layout = _layouts.made(matrix, lambda: _Layouts({})).of(matrix, dev.collectives.size)
-    head = with_filters(
-        replace(dev.head, origin=Origin(layout.head)),
-        [SidFilter(layout.head, _of_pairs(one.rows, layout)) for one in filters],
-        of,
-        alike,
-    )
+    of_pairs = [SidFilter(layout.head, _of_pairs(one.rows, layout)) for one in filters]
+    bare = replace(dev.head, origin=Origin(layout.head))
+    head = cast(DeviceMatrix, with_filters(bare, of_pairs, of, alike))
     words, first_words = (
         dev.part.count // 32 + 1,
         max((span[1] for span in dev.part.firsts if span), default=0) // 32 + 1,

@@ -13,6 +13,7 @@ from ...table.snapshot import LiveFilter, Snapshot
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import TransitionTable
 from .ends_reader import EndsReader
+from .filtered_reader import FilteredReader
 from .host_reader import HostReader
 from .lazy_reader import LazyReader
 from .live_reader import LiveReader
@@ -56,10 +57,13 @@ def _of_matrix(constraint: SortedMatrix, budgets: bool) -> HostReader[Any]:
 
 @reader_of.register
 def _of_filter(constraint: SidFilter, budgets: bool) -> HostReader[Any]:
-    matrix = constraint.matrix
-    return _complete.made(
-        constraint, lambda: MatrixReader.of_filter(matrix.columns, matrix.vocab_size, constraint.rows)
-    )
+    def made() -> HostReader[Any]:
+        table = constraint.table
+        if isinstance(table, SortedMatrix):
+            return MatrixReader.of_filter(table.columns, table.vocab_size, constraint.rows)
+        return _of_ends(FilteredReader(table, constraint), table)
+
+    return _complete.made(constraint, made)
 
 
 @reader_of.register(Snapshot)

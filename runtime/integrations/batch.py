@@ -130,17 +130,17 @@ class BatchConstraint:
     def put(self, table: Constraint, device: torch.device) -> Any:
         """Return a table on a device, copied there the first time; one that is read on demand begins anew each time.
 
-        Filters of one matrix or snapshot share it.
+        Filters of one matrix, snapshot or table share it.
         """
         key = (id(table), device)
         if key in self._put:
             return self._put[key]
-        of_table = zip(self.elements, self.limits, strict=True)
-        budgets = any(limit is not None for element, limit in of_table if element is table)
+        limits = zip(self.elements, self.limits, strict=True)
+        budgets = any(limit is not None for element, limit in limits if element is table or _of(element) is table)
         if id(table) in self._placed:
             return self._placed[id(table)].checked(device, budgets)
         if isinstance(table, SidFilter):
-            dev: Any = torch_ops.filtered(self.put(table.matrix, device), [table])
+            dev: Any = torch_ops.filtered(self.put(table.table, device), [table])
         elif isinstance(table, LiveFilter):
             dev = torch_ops.filtered(self.put(table.snapshot, device), [table])
         else:
@@ -167,6 +167,13 @@ class BatchConstraint:
 _written: weakref.WeakKeyDictionary[Constraint, NDArray[np.bool_]] = weakref.WeakKeyDictionary()
 
 
+def _of(constraint: Constraint | None) -> Constraint | None:
+    """Return what a filter is of; None for anything else."""
+    if isinstance(constraint, LiveFilter):
+        return constraint.snapshot
+    return constraint.table if isinstance(constraint, SidFilter) else None
+
+
 def _has_one_spelling(table: Constraint) -> bool:
     """Return whether sequences are of tokens as they are, where those of text can be spelt in other ways."""
     return isinstance(table, SortedMatrix | SidFilter | Snapshot | LiveFilter) or (
@@ -187,8 +194,7 @@ def _parts(table: TransitionTable) -> list[NDArray[Any]]:
 
 def tokens_of(table: Constraint) -> NDArray[np.bool_]:
     """Return which tokens stand in the sequences of a constraint, EOS aside, or may: bool (V,)."""
-    table = table.matrix if isinstance(table, SidFilter) else table  # whose other rows it may leave out
-    table = table.snapshot if isinstance(table, LiveFilter) else table
+    table = _of(table) or table  # whose other rows a filter may leave out
     held = np.zeros(table.vocab_size + 2, np.bool_)  # two numbers more stand for ends in tries
     if isinstance(table, SortedMatrix):
         parts = list(table.columns)
@@ -213,7 +219,7 @@ class RowStates(NamedTuple):
     height: Tensor | None = None  # (n,)
     high: Tensor | None = None  # (n,), of sorted matrices
     depth: Tensor | None = None  # (n,)
-    filter: Tensor | None = None  # (n,), of filters of sorted matrices
+    filter: Tensor | None = None  # (n,), of filters of sorted matrices and tables
     delta: Tensor | None = None  # (n,), of live sets
     delta_high: Tensor | None = None  # (n,)
 

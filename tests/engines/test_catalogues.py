@@ -22,9 +22,14 @@ def options(folder, **more) -> str:
     mw.Catalogue.of(SIDS, IDS, vocab_size=16).save(folder / "tables")
     mw.compile_sequences([[3], [3, 4, 5]], vocab_size=16, eos=1).save(folder / "bare")
     np.save(folder / "keep.npy", [True, False, True, False])
+    np.save(folder / "two.npy", [False, True])
     names = {name: str(folder / name) for name in ("items", "numbers", "tables", "bare")}
-    kept = {"catalogue": "items", "keep": str(folder / "keep.npy")}
-    return json.dumps({"catalogues": names, "filters": {"stock": kept, "same": kept}} | more)
+    kept, of_table, of_bare = (
+        {"catalogue": name, "keep": str(folder / file)}
+        for name, file in (("items", "keep.npy"), ("tables", "keep.npy"), ("bare", "two.npy"))
+    )
+    filters = {"stock": kept, "same": kept, "in table": of_table, "in bare": of_bare}
+    return json.dumps({"catalogues": names, "filters": filters} | more)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,11 @@ def test_what_passes_all_filters_and_is_not_denied_is_left(catalogues):
     assert left(catalogue="items", filter=["stock", "same"], deny=["hat", "unknown"]) == [False, False, True, False]
     assert left(catalogue="numbers", deny=[4]) == [True, True, True, False]
     assert left(catalogue="tables") == [True] * 4
+    assert left(catalogue="tables", filter="in table") == [True, False, True, False]
+    assert left(catalogue="tables", filter="in table", deny=["hat"]) == [False, False, True, False]
+    asked = request_of({"maskwright_catalogue": "bare", "maskwright_filter": "in bare"})
+    assert catalogues.constraint(asked).contains([[3, 4, 5]]).all()
+    assert not catalogues.constraint(asked).contains([[3, 1, 1]]).any()
     assert len(catalogues) == 4
 
 
@@ -59,14 +69,22 @@ def test_fields_of_others_are_left_alone():
         ({"maskwright_catalogue": 1}, "maskwright_catalogue", "must be the name"),
         ({"maskwright_catalogue": "item"}, "maskwright_catalogue", "names 'item', and there are 'bare', 'items'"),
         ({"maskwright_catalogue": "items", "maskwright_filter": 1}, "maskwright_filter", "list of names"),
-        ({"maskwright_catalogue": "items", "maskwright_filter": "new"}, "maskwright_filter", "there are 'same'"),
+        (
+            {"maskwright_catalogue": "items", "maskwright_filter": "new"},
+            "maskwright_filter",
+            "are 'in bare', 'in table'",
+        ),
         ({"maskwright_catalogue": "tables", "maskwright_filter": "stock"}, "maskwright_filter", "of the catalogue"),
         ({"maskwright_catalogue": "items", "maskwright_deny": "hat"}, "maskwright_deny", "list of ids"),
         ({"maskwright_catalogue": "items", "maskwright_deny": [1.5]}, "maskwright_deny", "list of ids"),
         ({"maskwright_catalogue": "items", "maskwright_deny": [7]}, "maskwright_deny", "are strings"),
         ({"maskwright_catalogue": "numbers", "maskwright_deny": ["7"]}, "maskwright_deny", "are integers"),
-        ({"maskwright_catalogue": "tables", "maskwright_deny": ["hat"]}, "maskwright_deny", 'kind="matrix"'),
-        ({"maskwright_catalogue": "bare", "maskwright_deny": ["hat"]}, "maskwright_deny", 'kind="matrix"'),
+        (
+            {"maskwright_catalogue": "bare", "maskwright_deny": ["hat"]},
+            "maskwright_deny",
+            "needs a catalogue with items",
+        ),
+        ({"maskwright_catalogue": "tables", "maskwright_deny": IDS}, "maskwright_deny", "leaves no item"),
         ({"maskwright_catalogue": "items", "maskwright_deny": IDS}, "maskwright_deny", "leaves no item"),
     ],
 )
@@ -119,7 +137,7 @@ def test_files_that_are_something_else_are_refused_by_their_name(tmp_path, monke
         (filtered("cut.npy"), "is no array"),
         (filtered("noise"), "is no array"),
         (filtered("gone.npy"), "gone.npy"),
-        (filtered("keep.npy", "tables"), 'kind="matrix"'),
+        (filtered("keep.npy", "bare"), "one boolean is needed for each of the 2 input rows"),
         (filtered("keep.npy", "no"), "there is no catalogue 'no'"),
         ({"filters": {"new": {"keep": "x"}}}, "by name"),
     ):

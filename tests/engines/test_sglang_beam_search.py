@@ -143,14 +143,17 @@ def hooked(hooks: Any, *owners: type) -> None:
 def options(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("catalogues")
     mw.Catalogue.of(SIDS, np.arange(len(SIDS)), vocab_size=V, kind="matrix").save(folder / "items")
-    mw.compile_sids(SIDS, vocab_size=V).save(folder / "table")
+    mw.Catalogue.of(SIDS, np.arange(len(SIDS)), vocab_size=V).save(folder / "table")
     mw.compile_sids(SIDS[:3], vocab_size=V).save(folder / "few")
     mw.compile_sequences([*SIDS[:500].tolist(), *SIDS[:90, :2].tolist()], vocab_size=V, eos=END).save(folder / "ended")
     mw.compile_sequences([*SIDS[:500].tolist(), *SIDS[:90, :2].tolist()], vocab_size=V).save(folder / "loose")
     np.save(folder / "keep.npy", KEEP)
     return json.dumps({
         "catalogues": {name: str(folder / name) for name in ("items", "table", "few", "ended", "loose")},
-        "filters": {"kept": {"catalogue": "items", "keep": str(folder / "keep.npy")}},
+        "filters": {
+            name: {"catalogue": of, "keep": str(folder / "keep.npy")}
+            for name, of in (("kept", "items"), ("left", "table"))
+        },
     })  # fmt: skip
 
 
@@ -220,6 +223,10 @@ ASKED = {
         {"maskwright_filter": ["kept"], "maskwright_deny": list(range(2000))},
         lambda: torch_ops.put(mw.filter_sids(MATRIX, KEEP & (np.arange(len(SIDS)) >= 2000))),
     ),
+    "table, deny": (
+        {"maskwright_filter": "left", "maskwright_deny": list(range(2000))},
+        lambda: torch_ops.put(mw.filter_sids(MATRIX, KEEP & (np.arange(len(SIDS)) >= 2000))),
+    ),
 }
 
 
@@ -227,7 +234,7 @@ ASKED = {
 @pytest.mark.parametrize("width", [2, 20, 70])
 def test_beams_are_those_of_the_exact_search(server, name, width):
     asked, put = ASKED[name]
-    catalogue = "items" if name in ("filter", "deny") else name
+    catalogue = "items" if name in ("filter", "deny") else name.split(",")[0]
     params = server.Params({"maskwright_catalogue": catalogue, **asked}, beam_width=width)
     group = searched(server, params)
     found = sorted(((beam.leaf.text[3:], beam.cum_logprob / (len(beam.leaf.text) - 3)) for beam in group.completed),
@@ -253,7 +260,7 @@ def test_requests_without_a_catalogue_are_searched_as_before(server):
         ({"maskwright_catalog": "items"}, {}, "maskwright_catalog is no field"),
         ({"maskwright_catalogue": "items"}, {"beam_width": None}, "add a beam_width of 2 or more"),
         ({"maskwright_catalogue": "items"}, {"max_new_tokens": 2}, "max_new_tokens is 2, and an item of"),
-        ({"maskwright_catalogue": "items", "maskwright_filter": "no"}, {}, "names 'no', and there are 'kept'"),
+        ({"maskwright_catalogue": "items", "maskwright_filter": "no"}, {}, "names 'no', and there are 'kept', 'left'"),
         ({"maskwright_catalogue": "items", "maskwright_deny": ["a"]}, {}, "ids of the catalogue 'items' are integers"),
         ({"maskwright_catalogue": "items"}, {"stop_token_ids": (0, 17)}, "stop_token_ids token 0 ends an answer"),
         ({"maskwright_catalogue": "ended"}, {}, "'ended' has items that end by a token"),

@@ -26,6 +26,12 @@ def sequences(seed: int, lengths: tuple[int, ...]) -> set[tuple[int, ...]]:
     return {tuple(rng.randrange(10, 16) for _ in range(rng.choice(lengths))) for _ in range(60)}
 
 
+def some(kept: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
+    """Return two in three of a set, without its shortest."""
+    shortest = min(map(len, kept))
+    return {sequence for i, sequence in enumerate(sorted(kept)) if i % 3 and len(sequence) > shortest}
+
+
 FIXED, OTHER, LOOSE, ENDED = sequences(0, (3,)), sequences(1, (4,)), sequences(2, (2, 3, 5)), sequences(3, (1, 3, 4))
 SIDS = sorted(FIXED)
 KEPT = {sid for i, sid in enumerate(SIDS) if i % 3}
@@ -39,6 +45,9 @@ ASKED = {
     "table": ({"maskwright_catalogue": "table"}, OTHER),
     "loose": ({"maskwright_catalogue": "loose"}, LOOSE),
     "ended": ({"maskwright_catalogue": "ended"}, ENDED),
+    "loose filter": ({"maskwright_catalogue": "loose", "maskwright_filter": "some loose"}, some(LOOSE)),
+    "ended filter": ({"maskwright_catalogue": "ended", "maskwright_filter": "some ended"}, some(ENDED)),
+    "items deny": ({"maskwright_catalogue": "items", "maskwright_deny": [0, 4]}, set(SIDS) - {SIDS[0], SIDS[4]}),
     "free": ({"session_id": 3}, None),
 }
 """By name: what a request says, and what may be written; None for anything."""
@@ -52,10 +61,14 @@ def engine(monkeypatch, tmp_path):
     mw.compile_sids(sorted(OTHER), vocab_size=V).save(tmp_path / "table")
     mw.compile_sequences(sorted(LOOSE), vocab_size=V).save(tmp_path / "loose")
     mw.compile_sequences(sorted(ENDED), vocab_size=V, eos=EOS).save(tmp_path / "ended")
+    mw.Catalogue.of(SIDS, range(len(SIDS)), vocab_size=V).save(tmp_path / "items")
     np.save(tmp_path / "keep.npy", [bool(i % 3) for i in range(len(SIDS))])
+    for name, held in (("loose", LOOSE), ("ended", ENDED)):
+        np.save(tmp_path / f"{name}.npy", [sequence in some(held) for sequence in sorted(held)])
     options = {
-        "catalogues": {name: str(tmp_path / name) for name in ("matrix", "table", "loose", "ended")},
-        "filters": {"kept": {"catalogue": "matrix", "keep": str(tmp_path / "keep.npy")}},
+        "catalogues": {name: str(tmp_path / name) for name in ("matrix", "table", "loose", "ended", "items")},
+        "filters": {"kept": {"catalogue": "matrix", "keep": str(tmp_path / "keep.npy")}}
+        | {f"some {name}": {"catalogue": name, "keep": str(tmp_path / f"{name}.npy")} for name in ("loose", "ended")},
     }
     monkeypatch.setenv("MASKWRIGHT_ENGINE_OPTIONS", json.dumps(options))
     return made, importlib.import_module("maskwright.engines.vllm.logits_processor")

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.kernels.limits import UNREACHABLE
 from maskwright.runtime import numpy_ops
 from maskwright.runtime.arena.arena import check_held
 from maskwright.runtime.decode import beam_search, sample, sample_unbiased
 from maskwright.runtime.device.device_table import FilteredState
+from maskwright.table.kept_edges import kept_edges
 from tests.marks import marked
 from tests.oracles import naive
 from tests.runtime.device.test_operations import ALL, backend, out
@@ -49,6 +51,29 @@ def test_filters_join_item_by_item_and_give_back_kept_items_alone(drawn, data):
         nodes = matrix.find(np.array(rows))
         for row, items in zip(rows, made.input_rows(nodes), strict=True):
             assert sorted(items.tolist()) == [i for i, each in enumerate(rows) if each == row and keep[i]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(naive.ragged_sets(eos=0), st.sampled_from([None, 0]), st.data())
+def test_filters_of_tables_join_item_by_item_and_give_back_kept_items_alone(drawn, eos, data):
+    rows, vocab = drawn
+    table = mw.compile_sequences([list(row) for row in rows], vocab_size=vocab, eos=eos)
+    one, other = (np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))) for _ in "12")
+    a, b = mw.filter_sids(table, one), mw.filter_sids(table, other)
+    for made, keep in ((a, one), (a & b, one & other), (a | b, one | other), (~a, ~one), (~(a | b), ~(one | other))):
+        kept = {row for row, is_kept in zip(rows, keep, strict=True) if is_kept}
+        assert (made.num_items, made.num_sequences) == (keep.sum(), len(kept))
+        assert made.min_length == min(map(len, kept or set(rows)))
+        for row in rows:
+            assert made.contains([row]).tolist() == [row in kept]
+            assert eos is None or made.contains([(*row, eos, eos)]).tolist() == [row in kept]
+            assert not made.contains([(*row, vocab - 1, 1, 1, 1, 1, 1, 1, 1)]).any()
+            items = made.input_rows(table.walk([row]))[0]
+            assert sorted(items.tolist()) == [i for i, each in enumerate(rows) if each == row and keep[i]]
+        found = kept_edges(table, made.sequences, distances=True)
+        assert found.any == bool(kept)
+        assert found.distance is not None
+        assert int(found.distance[0]) == min(map(len, kept), default=UNREACHABLE)
 
 
 def test_columns_of_other_libraries_are_taken_and_null_is_refused():
@@ -90,7 +115,7 @@ def test_what_is_no_choice_among_the_items_is_refused():
     with pytest.raises(ValueError, match="begin with start"):
         numpy_ops.bitmask(numpy_ops.filtered(dev, [kept]), numpy_ops.start(dev, 1))
     with pytest.raises(TypeError, match="must be a SortedMatrix"):
-        mw.filter_sids(mw.compile_sids([[1]], 2), [True])
+        mw.filter_sids([[1]], [True])
 
 
 def walked(ops: Any, dev: Any, rows: np.ndarray, depths: np.ndarray, of: np.ndarray, into: Any) -> FilteredState:

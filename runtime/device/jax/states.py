@@ -10,7 +10,17 @@ from jax import Array
 from ....kernels.limits import UNREACHABLE
 from ....table.states import NestedState
 from .. import stepping
-from ..device_table import AnyState, DeviceTable, State, check_put, check_sids, check_starts, check_state, check_tokens
+from ..device_table import (
+    AnyState,
+    DeviceTable,
+    State,
+    check_put,
+    check_sids,
+    check_starts,
+    check_state,
+    check_tokens,
+    check_unfiltered,
+)
 from ..dispatch import by_kind
 from . import arrays, stacks
 from .arrays import gathered, repeated_rows, take
@@ -50,6 +60,7 @@ def map_state(function: Any, state: AnyState) -> Any:
 
 
 def check_state_of(dev: DeviceTable, state: AnyState) -> None:
+    check_unfiltered(state)
     if dev.calls is not None:
         check_state(dev.calls.slots, state)
 

@@ -25,7 +25,6 @@ from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
 from ..device_filters import filtered as with_filters
-from ..device_filters import place_filter
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
@@ -45,6 +44,7 @@ from ..device_table import (
 from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, ReachedArrays, is_read, read
 from ..shard_filters import InPlace, Live
+from ..table_filters import DeviceFilteredTable, DeviceTableFilters
 from . import arrays
 from .shards import filtered_shards, put_live_shards, put_shards, refreshed_shards
 from .tpu_layout import TpuTable, fits, tpu_table
@@ -78,6 +78,13 @@ jax.tree_util.register_dataclass(
     DeviceMatrix, data_fields=[*arrays_of(DeviceMatrix), "kept"], meta_fields=list(statics_of(DeviceMatrix))
 )
 
+jax.tree_util.register_dataclass(
+    DeviceTableFilters,
+    data_fields=list(arrays_of(DeviceTableFilters)),
+    meta_fields=list(statics_of(DeviceTableFilters)),
+)
+
+jax.tree_util.register_dataclass(DeviceFilteredTable, data_fields=["table", "kept"], meta_fields=[])
 
 jax.tree_util.register_dataclass(DeviceLive, data_fields=["base", "delta", "sizes"], meta_fields=[])
 
@@ -126,13 +133,24 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix | SidFilter,
+    table: SortedMatrix,
     device: jax.Device | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
     platform: str | None = None,
 ) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: SidFilter,
+    device: jax.Device | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+    platform: str | None = None,
+) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
@@ -174,7 +192,7 @@ def put(
     top: int | None = None,
     on_demand: bool | None = None,
     platform: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
+) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -187,7 +205,7 @@ def put(
     platform: str | None = None,
     mesh: jax.sharding.Mesh | None = None,
     axis: str | None = None,
-) -> DeviceTable | DeviceMatrix | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
+) -> DeviceTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -231,7 +249,8 @@ def put(
     if isinstance(table, SortedMatrix):
         return place(table, convert, top, wide)
     if isinstance(table, SidFilter):
-        return place_filter(table, convert, top, wide)
+        bare: Any = put(table.table, device, budgets=budgets, top=top, platform=platform)
+        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
         check_top(top)
         return place_live_set(table, convert, wide)
@@ -277,21 +296,34 @@ def refreshed(dev: Live, snapshot: Snapshot) -> Live:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace:
-    """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
+@overload
+def filtered(
+    dev: DeviceTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceFilteredTable: ...
 
-    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, on one device or in shards, or from `put`
-    or `refreshed` of the snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
+@overload
+def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace: ...
+
+
+def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+    """Return a matrix, live set or table with filters of it, one for each row of a batch.
+
+    Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, on one device or in shards, or of a
+    table of sequences, or from `put` or `refreshed` of a snapshot; it can be given other filters at any time. of: (B,)
+    the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps
+    nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
+    states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot or table.
     """
     if isinstance(dev, (DeviceShards, DeviceLiveShards)):
-        return cast(InPlace, filtered_shards(dev, filters, of))
+        return filtered_shards(dev, filters, of)
 
     def convert(array: NDArray[Any]) -> Array:
-        placed: Array = jax.device_put(array, dev.steps.sharding)
+        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+        where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
+        placed: Array = jax.device_put(array, where.sharding)
         return placed
 
     return with_filters(dev, filters, of, convert)

@@ -13,7 +13,16 @@ from ....table.transition_table import TransitionTable
 from ...host import follow as host_follow
 from ...host.table_pointers import HostTable
 from .. import stepping
-from ..device_table import AnyState, State, check_put, check_sids, check_starts, check_state, check_tokens
+from ..device_table import (
+    AnyState,
+    State,
+    check_put,
+    check_sids,
+    check_starts,
+    check_state,
+    check_tokens,
+    check_unfiltered,
+)
 from ..dispatch import by_kind
 from . import arrays, compat, stacks
 from .arrays import is_integral
@@ -98,6 +107,7 @@ def distance(dev: TorchTable, state: AnyState) -> Tensor:
 
 
 def check_state_of(dev: TorchTable, state: AnyState) -> None:
+    check_unfiltered(state)
     if dev.calls is not None:
         check_state(dev.calls.slots, state)
 

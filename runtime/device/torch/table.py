@@ -22,7 +22,6 @@ from ...arena.arena import Arena, Handle, starts_of
 from ...arena.device_arrays import by_ends, device_table_of
 from ..backend import Cache
 from ..device_filters import filtered as with_filters
-from ..device_filters import place_filter
 from ..device_live import DeviceLive
 from ..device_live import refreshed as refreshed_live
 from ..device_live_shards import DeviceLiveShards
@@ -33,6 +32,7 @@ from ..dispatch import by_kind
 from ..live_filters import place_live_set
 from ..on_demand import OnDemandTable, is_read, read
 from ..shard_filters import InPlace, Live
+from ..table_filters import DeviceFilteredTable
 from . import arrays
 from .arrays import signed
 from .ordering import Staging, StreamOrder
@@ -76,12 +76,22 @@ def put(
 
 @overload
 def put(
-    table: SortedMatrix | SidFilter,
+    table: SortedMatrix,
     device: torch.device | str | None = None,
     *,
     budgets: bool = False,
     top: int | None = None,
 ) -> DeviceMatrix: ...
+
+
+@overload
+def put(
+    table: SidFilter,
+    device: torch.device | str | None = None,
+    *,
+    budgets: bool = False,
+    top: int | None = None,
+) -> DeviceMatrix | DeviceFilteredTable: ...
 
 
 @overload
@@ -112,7 +122,7 @@ def put(
     budgets: bool = False,
     top: int | None = None,
     on_demand: bool | None = None,
-) -> TorchTable | DeviceMatrix | DeviceLive | OnDemandTable: ...
+) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | OnDemandTable: ...
 
 
 def put(
@@ -124,7 +134,7 @@ def put(
     on_demand: bool | None = None,
     mesh: DeviceMesh | None = None,
     axis: str | None = None,
-) -> TorchTable | DeviceMatrix | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
+) -> TorchTable | DeviceMatrix | DeviceFilteredTable | DeviceLive | DeviceShards | DeviceLiveShards | OnDemandTable:
     """Copy a table or a sorted matrix to a device, once; every other function takes what this returns.
 
     budgets: also copy the distances that `remaining` needs; a matrix needs none. top: of a matrix, only the `top` best
@@ -160,7 +170,8 @@ def put(
     if isinstance(table, SortedMatrix):
         return place(table, convert, top)
     if isinstance(table, SidFilter):
-        return place_filter(table, convert, top)
+        bare: Any = put(table.table, device, budgets=budgets, top=top)
+        return cast("DeviceMatrix | DeviceFilteredTable", filtered(bare, [table]))
     if isinstance(table, Snapshot | LiveFilter):
         check_top(top)
         return place_live_set(table, convert)
@@ -198,23 +209,36 @@ def refreshed(dev: Live, snapshot: Snapshot) -> Live:
     return refreshed_live(dev, snapshot, convert)
 
 
-def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace:
-    """Return a sorted matrix or a live set with filters of it, one for each row of a batch.
+@overload
+def filtered(
+    dev: TorchTable | DeviceFilteredTable, filters: Sequence[SidFilter], of: ArrayLike | None = None
+) -> DeviceFilteredTable: ...
 
-    Whatever is allowed leads to a kept item. dev: from `put` of the matrix, on one device or in shards, or from `put`
-    or `refreshed` of the snapshot; it can be given other filters at any time. of: (B,) the number of each row's filter;
-    None: filter i is that of the i-th share of a batch. Under a filter that keeps nothing a row is dead from the start:
-    its beams and samples are not valid. What a search began with it keeps, as its states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix or snapshot.
+@overload
+def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace: ...
+
+
+def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+    """Return a matrix, live set or table with filters of it, one for each row of a batch.
+
+    Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, on one device or in shards, or of a
+    table of sequences, or from `put` or `refreshed` of a snapshot; it can be given other filters at any time. of: (B,)
+    the number of each row's filter; None: filter i is that of the i-th share of a batch. Under a filter that keeps
+    nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
+    states are of these filters.
+
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot or table.
     """
     if isinstance(dev, (DeviceShards, DeviceLiveShards)):
         from .shards import filtered_shards
 
-        return cast(InPlace, filtered_shards(dev, filters, of))
+        return filtered_shards(dev, filters, of)
 
     def convert(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(signed(array), device=dev.steps.device)
+        bare = dev.table if isinstance(dev, DeviceFilteredTable) else dev
+        where = bare.steps if isinstance(bare, DeviceMatrix | DeviceLive) else bare.row_start
+        return torch.tensor(signed(array), device=where.device)
 
     return with_filters(dev, filters, of, convert)
 
