@@ -85,7 +85,7 @@ def _catalogue(results: Any) -> Ratios:
     """Read a part of the catalogue suite: its rows with a ratio to what is plain, a base or a table."""
     out = {}
     for row in results:
-        name = ", ".join(str(row[key]) for key in ("what", "kind", "backend") if key in row)
+        name = ", ".join(str(row[key]) for key in ("what", "of", "kind", "backend") if key in row)
         for over in ("plain", "base", "table"):
             if f"times {over}" in row:
                 out[f"{name}, {row['count']:,} IDs, over {over}"] = row[f"times {over}"]
@@ -181,6 +181,15 @@ def _engines(results: Any) -> Ratios:
     return out
 
 
+def _attack(results: Any) -> Ratios:
+    found = {(r["constraint"], r["attack"]): r["latency_ms"]["p99"] for r in results if "attack" in r}
+    return {
+        f"latency under attack, {kind} constraints, p99, over none": value / found[kind, "without"]
+        for (kind, when), value in found.items()
+        if when == "with"
+    }
+
+
 def _decode(results: Any) -> Ratios:
     out = {}
     for row in results["projections"]:
@@ -220,6 +229,7 @@ READERS: dict[str, Callable[[Any], Ratios]] = {
     "catalogue-filters": _catalogue, "catalogue-live": _catalogue, "catalogue-skew": _catalogue,
     "device-cpu": _device, "device-cuda": _device, "regex": _regex, "json_schema": _json_schema, "grammar": _grammar,
     "serving": _serving, "decode": _decode, "self_draft": _self_draft, "cold": _cold, "engines": _engines,
+    "attack-latency": _attack,
 }  # fmt: skip
 """How to read the ratios of a record, by its name; records of other names have none."""
 

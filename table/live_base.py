@@ -140,7 +140,7 @@ class LiveBase:
     def write_masks(self, bits: Words, out: Masks) -> None:
         """Write masks (R, K), as of `masks_of`, of rows whose bits are set; out is 0 before, and contiguous.
 
-        Kept prefixes make this some times as fast: a filter of 10^7 rows takes milliseconds.
+        It reads the prefixes that are kept with the base, not its rows.
         """
         words = out.reshape(-1).view(np.uint32)
         for start, at in self._prefixes:

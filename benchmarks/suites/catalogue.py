@@ -1,4 +1,4 @@
-"""A living catalogue: filters by request, inserts and deletes, and skewed catalogues, with sorted matrices.
+"""A living catalogue: filters by request, inserts and deletes, and skewed catalogues, with sorted matrices and tables.
 
 Claims checked here (V = 2048, L = 8, B = 2, M = 70), on uniform and on skewed random IDs:
 
@@ -100,35 +100,43 @@ def filters(scale: float) -> Records:
     run = searches()
     for kind, draw in KINDS.items():
         count = int(1e7 * scale)
-        matrix = mw.sort_sids(draw(count), VOCAB)
-        rng = np.random.default_rng(1)
-        columns = [rng.random(count) < share for share in SHARES]
-        made = [mw.filter_sids(matrix, column) for column in columns]
-        plain = {name: (jax_ops if name == "jax" else torch_ops).put(matrix) for name in run}
-        put = {"torch": (torch_ops, plain["torch, eager"]), "jax": (jax_ops, plain["jax"])}
-        for name, (ops, dev) in put.items():
-            for share, column in zip(SHARES, columns, strict=True):
-                times = time_interleaved(
-                    {
-                        "make": partial(mw.filter_sids, matrix, column),
-                        "make and put": partial(_put_filter, ops, dev, matrix, column),
-                    },
-                    repeats=15,
-                    clock=time.thread_time,
-                )
-                records.append({"kind": kind, "count": count, "backend": name, "what": f"filter of {share:.0%}"})
-                records[-1] |= {f"{what}, ms": 1e3 * spread(values).median for what, values in times.items()}
-                print(" ", records[-1])
-        with torch.inference_mode():
-            for name, search in run.items():
-                ops = jax_ops if name == "jax" else torch_ops
-                devs = {"plain": plain[name], "filtered": ops.filtered(plain[name], made)}
-                times = time_interleaved({what: partial(search, dev) for what, dev in devs.items()}, repeats=41)
-                records.append({"kind": kind, "count": count, "backend": name, "what": "step"})
-                records[-1] |= {f"{what}, us": 1e6 * spread(v).median / LENGTH for what, v in times.items()}
-                records[-1]["times plain"] = ratios(times, "plain")["filtered"].median
-                print(" ", records[-1])
+        sids = draw(count)
+        columns = [np.random.default_rng(1).random(count) < share for share in SHARES]
+        for of, made in (("matrix", mw.sort_sids), ("table", mw.compile_sids)):
+            row = {"of": of, "kind": kind, "count": count}
+            records += [{**row, **each} for each in _filters_of(made(sids, VOCAB), columns, run)]
     return records
+
+
+def _filters_of(constraint: Any, columns: list[Any], run: dict[str, Callable[[Any], Any]]) -> Records:
+    """Return milliseconds of new filters, and microseconds of a step with and without them, by backend."""
+    rows: Records = []
+    made = [mw.filter_sids(constraint, column) for column in columns]
+    plain = {name: (jax_ops if name == "jax" else torch_ops).put(constraint) for name in run}
+    put = {"torch": (torch_ops, plain["torch, eager"]), "jax": (jax_ops, plain["jax"])}
+    for name, (ops, dev) in put.items():
+        for share, column in zip(SHARES, columns, strict=True):
+            times = time_interleaved(
+                {
+                    "make": partial(mw.filter_sids, constraint, column),
+                    "make and put": partial(_put_filter, ops, dev, constraint, column),
+                },
+                repeats=15,
+                clock=time.thread_time,
+            )
+            rows.append({"backend": name, "what": f"filter of {share:.0%}"})
+            rows[-1] |= {f"{what}, ms": 1e3 * spread(values).median for what, values in times.items()}
+            print(" ", rows[-1])
+    with torch.inference_mode():
+        for name, search in run.items():
+            ops = jax_ops if name == "jax" else torch_ops
+            devs = {"plain": plain[name], "filtered": ops.filtered(plain[name], made)}
+            times = time_interleaved({what: partial(search, dev) for what, dev in devs.items()}, repeats=41)
+            rows.append({"backend": name, "what": "step"})
+            rows[-1] |= {f"{what}, us": 1e6 * spread(v).median / LENGTH for what, v in times.items()}
+            rows[-1]["times plain"] = ratios(times, "plain")["filtered"].median
+            print(" ", rows[-1])
+    return rows
 
 
 def live(scale: float) -> Records:
@@ -185,9 +193,9 @@ def _updates(kind: str, made: mw.LiveSids) -> Records:
     return rows
 
 
-def _put_filter(ops: Any, dev: Any, matrix: mw.SortedMatrix, column: Any) -> None:
+def _put_filter(ops: Any, dev: Any, constraint: Any, column: Any) -> None:
     """Make a filter and put it on a device."""
-    jax.block_until_ready(ops.filtered(dev, [mw.filter_sids(matrix, column)]).kept.of)
+    jax.block_until_ready(ops.filtered(dev, [mw.filter_sids(constraint, column)]).kept.of)
 
 
 def skew(scale: float) -> Records:
@@ -333,9 +341,9 @@ def bars(parts: dict[str, Records]) -> list[Bar]:
 
     for row in parts.get("filters", []):
         if "make and put, ms" in row:
-            add(f"{row['what']}, {row['kind']}, {row['backend']}", 25, row["make and put, ms"], " ms")
+            add(f"{row['what']} of a {row['of']}, {row['kind']}, {row['backend']}", 25, row["make and put, ms"], " ms")
         else:
-            add(f"step with filters, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times plain"])
+            add(f"step with filters of a {row['of']}, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times plain"])
     for row in parts.get("live", []):
         if row["what"] == "step":
             add(f"step on a live set, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times base"])
