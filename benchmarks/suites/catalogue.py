@@ -340,10 +340,11 @@ def bars(parts: dict[str, Records]) -> list[Bar]:
         out.append((what, f"at most {most:g}{unit}", f"{found:.3g}{unit}", found <= most))
 
     for row in parts.get("filters", []):
+        case = f"of a {row['of']}, {row['kind']}, {row['backend']}"
         if "make and put, ms" in row:
-            add(f"{row['what']} of a {row['of']}, {row['kind']}, {row['backend']}", 25, row["make and put, ms"], " ms")
+            add(f"{row['what']} {case}", 25, row["make and put, ms"], " ms")
         else:
-            add(f"step with filters of a {row['of']}, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times plain"])
+            add(f"step with filters {case}", MOST[row["backend"]], row["times plain"])
     for row in parts.get("live", []):
         if row["what"] == "step":
             add(f"step on a live set, {row['kind']}, {row['backend']}", MOST[row["backend"]], row["times base"])
