@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...errors import Advice, ConstraintError
 from ...table.delta_rows import pack_rows
 from ...table.filter_bits import count_before, mark_runs
 from ...table.live_base import ROOM, BaseShape, LiveBase
@@ -26,7 +25,7 @@ from .device_live import Convert, DeviceLive, place_live
 from .device_live import refreshed as refreshed_live
 from .device_matrix import DeviceFilters, Origin
 from .device_shards import Collectives, Each, Parts, cut_bits, places_of
-from .live_filters import MOST_WORDS, with_live_filters
+from .live_filters import MOST_WORDS, checked, with_live_filters
 
 Words = NDArray[np.uint32]
 Bools = NDArray[np.bool_]
@@ -220,23 +219,9 @@ def with_filters(
     on_each: Convert,
 ) -> DeviceLiveShards:  # fmt: skip
     """Return a live set in shards with filters of its snapshot: see `live_filters.with_live_filters`."""
-    filters, origin = list(filters), dev.origin
+    origin = dev.origin
+    filters = checked(filters, origin.snapshot, "on these devices")
     cut, head_set = origin.cut, origin.head
-    for one in filters:
-        if not isinstance(one, LiveFilter):
-            raise TypeError(
-                f"filters of a live set must be LiveFilters, as Snapshot.filter makes them, not {type(one).__name__}"
-            )
-        if origin.snapshot is not one.snapshot:
-            here = "another" if origin.snapshot is None else origin.snapshot.epoch
-            raise ConstraintError(
-                f"a filter is of snapshot {one.snapshot.epoch}, and on these devices is snapshot {here}, or one of "
-                "another live set",
-                argument="filters",
-                remedies=[Advice("Take the filter over with its at(), or refresh the devices with its snapshot.")],
-            )
-    if not filters:
-        raise ValueError("filters is empty: without any, use the live set as it is")
     assert cut is not None
     assert head_set is not None
     in_head = []

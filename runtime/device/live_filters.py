@@ -33,6 +33,31 @@ def filter_numbers(of: ArrayLike | None, count: int) -> NDArray[Any]:
     return which
 
 
+def checked(filters: Sequence[Any], held: Snapshot | None, where: str) -> list[LiveFilter]:
+    """Return filters of a live set that can be put where a snapshot is held; held: None if it is gone.
+
+    where: "on this device" or the like. Raises TypeError; ValueError where there is no filter; ConstraintError for
+    those of another snapshot.
+    """
+    found = list(filters)
+    for each in found:
+        if not isinstance(each, LiveFilter):
+            raise TypeError(
+                f"filters of a live set must be LiveFilters, as Snapshot.filter makes them, not {type(each).__name__}"
+            )
+        if held is not each.snapshot:
+            here = "another" if held is None else held.epoch
+            raise ConstraintError(
+                f"a filter is of snapshot {each.snapshot.epoch}, and {where} is snapshot {here}, or one of another "
+                "live set",
+                argument="filters",
+                remedies=[Advice("Take the filter over with its at(), or refresh what is put with its snapshot.")],
+            )
+    if not found:
+        raise ValueError("filters is empty: without any, use the live set as it is")
+    return found
+
+
 def with_live_filters(
     dev: DeviceLive, filters: Sequence[LiveFilter], of: ArrayLike | None, convert: Convert
 ) -> DeviceLive:
@@ -42,24 +67,9 @@ def with_live_filters(
     Raises TypeError; ValueError where there is no filter or `of` names none; ConstraintError for those of another
     snapshot.
     """
-    filters, origin = list(filters), dev.base.origin
-    for each in filters:
-        if not isinstance(each, LiveFilter):
-            raise TypeError(
-                f"filters of a live set must be LiveFilters, as Snapshot.filter makes them, not {type(each).__name__}"
-            )
-    if not filters:
-        raise ValueError("filters is empty: without any, use the live set as it is")
+    origin = dev.base.origin
+    filters = checked(filters, origin.snapshot if isinstance(origin, BaseOrigin) else None, "on this device")
     snapshot = filters[0].snapshot
-    for each in filters:
-        if not isinstance(origin, BaseOrigin) or origin.snapshot is not each.snapshot:
-            here = "another" if not isinstance(origin, BaseOrigin) or origin.snapshot is None else origin.snapshot.epoch
-            raise ConstraintError(
-                f"a filter is of snapshot {each.snapshot.epoch}, and on this device is snapshot {here}, or one of "
-                "another live set",
-                argument="filters",
-                remedies=[Advice("Take the filter over with its at(), or refresh the device with its snapshot.")],
-            )
     which = filter_numbers(of, len(filters))
     base, words, first_words = snapshot.base, snapshot.bits.size, snapshot.firsts.size
     if len(filters) * max(words, snapshot.masks.size // 4, first_words) > MOST_WORDS:
