@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -101,11 +102,16 @@ def named(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, at_once: bool = False) -> list[str]:
     """Return what a file imports, as absolute names; at_once: without what functions and type checkers import."""
     package = ["maskwright", *path.relative_to(ROOT).parent.parts]
     found = []
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
@@ -312,11 +318,12 @@ def test_no_file_is_longer_than_600_lines():
     assert found == TO_COME["long_files"]
 
 
+@cache
 def functions() -> list[tuple[str, ast.FunctionDef]]:
     return [
         (f"{path.relative_to(ROOT)}:{node.name}", node)
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
