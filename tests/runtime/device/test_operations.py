@@ -575,7 +575,7 @@ def test_put_takes_tables_only():
     for name in FAST:
         with pytest.raises(
             TypeError,
-            match=r"put takes a TransitionTable, a LazyTable, .*a SidFilter, a Snapshot or an Arena, not list",
+            match=r"put takes a TransitionTable, a LazyTable, .*a Snapshot, a LiveFilter or an Arena, not list",
         ):
             backend(name).ops.put([[1, 2]])
 
