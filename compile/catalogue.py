@@ -330,7 +330,7 @@ def _num_items(table: TransitionTable | SortedMatrix | Snapshot) -> int:
 def _whole(table: Any) -> Any:
     """Return the table that a filter is of, or the table itself."""
     if isinstance(table, SidFilter):
-        return table.matrix
+        return table.table
     return table.snapshot if isinstance(table, LiveFilter) else table
 
 

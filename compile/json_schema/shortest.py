@@ -36,6 +36,7 @@ from .skeleton import (
 Least = dict[int, int]
 """A least number by label; a label that no text has, or that is not known yet, is missing."""
 _NEVER = 1 << 40
+_MOST_READ = 300_000  # places that are read for one schema, which takes about half a second
 
 
 class Anchor(NamedTuple):
@@ -57,21 +58,39 @@ class _UnknownError(Exception):
     """A place waits for another one."""
 
 
+class _WorkError(Exception):
+    """More places were read than may be."""
+
+
 class ShortestTexts:
-    """The fewest bytes from places in objects and arrays, each found on demand. limited: frames may run out."""
+    """Few bytes from places in objects and arrays, each found on demand. limited: frames may run out.
+
+    After `_MOST_READ` places were read for a schema, no more are found, and none is known from then on.
+    """
 
     def __init__(self, nesting: Nesting, layout: Layout, limited: bool) -> None:
         sizes = _Sizes(layout)
         self._colon = sizes.colon
         self._frames = _Frames(sizes, nesting) if limited else None
         self._bytes = _Bytes(sizes, nesting, self._frames)
+        self._gave_up = False
 
     def after(self, anchor: Anchor) -> tuple[Least, Least]:
-        """Return the fewest bytes from an anchor to the end of its object or array, by label, and the frames opened."""
+        """Return the bytes of a text from an anchor to the end of its object or array, by label, and its frames.
+
+        A label is missing where no such text is known.
+        """
+        if self._gave_up:
+            return {}, {}
         automaton, at, _ = anchor
-        least, frames = self._bytes.settled(automaton, at), {}
-        if self._frames is not None:
-            frames = self._frames.settled(automaton, at)
+        frames: Least = {}
+        try:
+            least = self._bytes.settled(automaton, at)
+            if self._frames is not None:
+                frames = self._frames.settled(automaton, at)
+        except _WorkError:  # in the middle of a search, whose numbers are not final
+            self._gave_up = True
+            return {}, {}
         if isinstance(at, Step):
             least = {label: self._colon + size for label, size in least.items()}
         return least, frames
@@ -97,6 +116,7 @@ class _Search(ABC):
         self._stuck: dict[_Place, None] = {}
         self._waits = True
         self._here: _Place | None = None  # which is looked at
+        self._left = _MOST_READ
 
     def settled(self, automaton: ContainerAutomaton, at: int | Step) -> Least:
         """Return the least numbers of a place, which are final."""
@@ -116,14 +136,18 @@ class _Search(ABC):
                     self._look_at_state(container, place, ways)
             except _UnknownError:
                 self._stuck[here] = None
-            if ways != known:
-                known.update(ways)
+            lower = {label: number for label, number in ways.items() if number < known.get(label, _NEVER)}
+            if lower:  # numbers only fall, so that this ends
+                known.update(lower)
                 self._todo.update(self._readers[here])
         self._waits, self._here = True, None
         return found
 
     def _read(self, automaton: ContainerAutomaton, at: int | Step) -> Least:
         """Return what is known of a place, and note who reads it; _UnknownError if the reader has to wait for it."""
+        self._left -= 1
+        if self._left < 0:
+            raise _WorkError
         place = automaton, at
         found = self._found.get(place)
         if found is None:

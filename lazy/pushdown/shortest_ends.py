@@ -70,7 +70,9 @@ class ShortestEnds:
             elif state >= KEYS:
                 found = self._of_words(state)
             else:
-                found = self._of_anchor(state) or self._searched(state)
+                found = self._of_anchor(state)
+                if found is None:
+                    found = self._searched(state)
             self._known[state] = found
         return found
 

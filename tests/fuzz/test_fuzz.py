@@ -17,7 +17,7 @@ from .campaign import Campaign, replay
 from .cases import KINDS, Case
 from .checks import VOCABULARY, check_of
 from .generation import cases
-from .workers import DifferenceError, run
+from .workers import DifferenceError, Rehearsal, run
 
 SHORT = tuple(kind for kind in KINDS if kind != "http")  # whose process takes a second to begin
 
@@ -106,5 +106,5 @@ def test_a_backend_with_another_mask_is_found(backend, monkeypatch):
     bitmask = backend.bitmask
     monkeypatch.setattr(backend, "bitmask", lambda *given: ~bitmask(*given))
     monkeypatch.setattr(checks, "_forged", lambda *given: mw.compile_regex("ab*", VOCABULARY))
-    outcome = run(check_of(Case("device", 0, seed=32)))
-    assert outcome.found == "difference"
+    with pytest.raises(DifferenceError, match="other masks"):  # here: a fork lacks threads that JAX has
+        check_of(Case("device", 0, seed=32))(Rehearsal())
