@@ -50,6 +50,7 @@ class LiveCatalogue:
         self._first = catalogue
         self._sids = LiveSids(matrix, capacity, widths=widths)
         self._lock = threading.Lock()
+        self._owner = object()
         tokens = np.empty((matrix.num_items, matrix.length), matrix.columns.dtype)
         order = matrix.item_row if matrix.item_row.size else slice(None)
         counts = np.diff(matrix.item_start) if matrix.item_start.size else 1
@@ -77,6 +78,8 @@ class LiveCatalogue:
         An id that is there already has one semantic ID more. Raises ConstraintError, and adds none, for codes that have
         no token, for ids of another kind, and where the delta is full.
         """
+        if not len(sids) and not len(items):
+            return
         codes, ids = rectangle(sids), ItemIds.of(items)
         if len(ids) != len(codes):
             raise ConstraintError(
@@ -119,7 +122,7 @@ class LiveCatalogue:
         with self._lock:
             snapshot = self._sids.publish()
             self._follow(snapshot.base.matrix)
-            items = LiveItems(self._index, self._tokens.view(), self._live.view().copy())
+            items = LiveItems(self._index, self._tokens.view(), self._live.view().copy(), self._owner)
             return replace(self._first, table=replace(snapshot, items=items), ids=self._ids.view())
 
     def compact(self) -> None:

@@ -192,7 +192,7 @@ class Catalogues:
                     f"has {each!r}, and ids of the catalogue {asked.catalogue!r} are {named}", argument=DENY
                 )
         kept = held.without(list(asked.deny))
-        assert isinstance(kept, SidFilter)  # as it is of a sorted matrix
+        assert isinstance(kept, SidFilter)  # no file holds a live set
         return kept
 
 

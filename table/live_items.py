@@ -97,6 +97,7 @@ class LiveItems:
     index: ItemIndex
     tokens: Tokens  # (N, L)
     live: Bools  # (N,)
+    owner: object  # stands for the live catalogue, by its identity
 
     def rows_of(self, node: int, tokens: Tokens, kept: Bools) -> NDArray[np.int64]:
         """Return the rows of a sequence that are kept (N,), as of `ItemIndex.rows_of`."""

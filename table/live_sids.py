@@ -128,6 +128,8 @@ class LiveSids:
         log: the one that was written to when the base was saved, or another. Raises FileNotFoundError; TableFileError
         for a file that is no such base or was damaged, and as `LiveSids` does for the log.
         """
+        if log is not None:
+            _check_apart(path, Path(log))
         matrix, covered = read_base(path)
         made = cls(matrix, capacity, widths=widths)
         if log is not None:
@@ -234,6 +236,11 @@ class LiveSids:
                 raise self._missing(new[short][0])
             return places, changes, where, counts, self._delta
         added = ~there
+        if int(added.sum()) > self.capacity:
+            raise ConstraintError(
+                f"one update has {int(added.sum()):,} new sequences, and the delta has room for {self.capacity:,}",
+                remedies=[Advice("Give a larger {}, or insert fewer items at once.", ("capacity",))],
+            )
         if self.num_delta + int(added.sum()) > self.capacity:
             raise ConstraintError(
                 f"the delta is full: it has {self.num_delta:,} of {self.capacity:,} sequences", remedies=[_COMPACT]
@@ -249,7 +256,7 @@ class LiveSids:
             raise ConstraintError(
                 f"the delta is full at depth {depth}: a prefix would have more than {self._widths[depth]:,} of its "
                 "sequences",
-                remedies=[_COMPACT, Advice("Or give more widths= for this depth.")],
+                remedies=[*[_COMPACT] * bool(self.num_delta), Advice("Give larger {} for this depth.", ("widths",))],
             )
         return places, changes, where, counts, delta
 
@@ -316,6 +323,8 @@ class LiveSids:
             with self._lock:
                 if self._closed and save is not None:
                     raise ValueError("this live set was closed: its log may be that of another one")
+                if save is not None and self._log is not None:
+                    _check_apart(save, self._log.path)
                 base, counts, delta = self._base, self._counts.copy(), self._delta
                 covered = None if self._log is None else self._log.covered
                 self._since = []
@@ -350,6 +359,15 @@ class LiveSids:
                 if self._log is not None and covered is not None:
                     with self._lock:
                         self._log.restart(made.matrix, saved, covered)
+
+
+def _check_apart(base: str | Path, log: Path) -> None:
+    """Raise ConstraintError if the file of a base is that of a log."""
+    if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
+        raise ConstraintError(
+            f"{base} is the log of this live set: base and log are two files", argument="save",
+            remedies=[Advice("Give another path for the base.")],
+        )  # fmt: skip
 
 
 def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:

@@ -247,10 +247,14 @@ class LiveFilter:
         (n, L), and returns booleans (n,). Of a `LiveCatalogue` it is given the rows (n,) of the items that came. While
         the base is the same, the work is that of copying its bits.
 
-        Raises ConstraintError for another vocabulary or length, and for what the function returns if it is no (n,)
-        booleans.
+        Raises ConstraintError for another vocabulary, length or live catalogue, and for what the function returns if it
+        is no (n,) booleans.
         """
+        if (snapshot.vocab_size, snapshot.fixed_length) != (self.vocab_size, self.fixed_length):
+            raise ConstraintError("the snapshot is of another live set, with other tokens", argument="snapshot")
         if self.items is not None and snapshot.items is not None:
+            if self.snapshot.items is None or snapshot.items.owner is not self.snapshot.items.owner:
+                raise ConstraintError("the snapshot is of another live catalogue", argument="snapshot")
             live = snapshot.items.live
             kept = np.zeros(live.size, np.bool_)
             before = min(live.size, self.items.size)
@@ -258,8 +262,6 @@ class LiveFilter:
             added = before + np.flatnonzero(live[before:])
             kept[added] = _answer(new, added)
             return snapshot.of_items(kept)
-        if (snapshot.vocab_size, snapshot.fixed_length) != (self.vocab_size, self.fixed_length):
-            raise ConstraintError("the snapshot is of another live set, with other tokens", argument="snapshot")
         matrix, live = snapshot.base.matrix, snapshot.base.live_rows(snapshot.bits)
         if snapshot.base is self.snapshot.base:
             known, kept = live & snapshot.base.live_rows(self.snapshot.bits), live & snapshot.base.live_rows(self.bits)
@@ -316,7 +318,9 @@ class LiveFilter:
 
 def _answer(new: bool | Callable[[NDArray[Any]], Any], rows: NDArray[Any]) -> Bools:
     """Return whether to keep each of the rows that came (n, ..): (n,). Raises ConstraintError."""
-    answer = np.full(len(rows), new) if isinstance(new, bool) else booleans(new(rows))
+    if not isinstance(new, bool | np.bool_) and not callable(new):
+        raise TypeError(f"new must be True, False or a function of the rows that came, not a {type(new).__name__}")
+    answer = np.full(len(rows), bool(new)) if isinstance(new, bool | np.bool_) else booleans(new(rows))
     if answer.shape != (len(rows),):
         raise ConstraintError(f"has shape {answer.shape}, ({len(rows)},) is needed", argument="new")
     return answer

@@ -55,7 +55,7 @@ class UpdateLog:
     """
 
     def __init__(self, path: Path, base: SortedMatrix, counts: NDArray[Any], covered: Covered | None = None) -> None:
-        self._path, self._length = path, base.length
+        self.path, self._length = path, base.length
         self._header = header = _header(base, counts)
         self._file = _locked(path)
         try:
@@ -103,13 +103,13 @@ class UpdateLog:
         this log goes on.
         """
         header = _header(base, counts)
-        temporary = self._path.with_name(f"{self._path.name}.{uuid.uuid4().hex}.part")
+        temporary = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}.part")
         handle = -1
         try:
             handle = _locked(temporary)
             _write(handle, header + os.pread(self._file, self._end - covered.end, covered.end), 0)
             os.fsync(handle)
-            os.replace(temporary, self._path)
+            os.replace(temporary, self.path)
         except BaseException:
             if handle >= 0:
                 os.close(handle)
@@ -118,11 +118,11 @@ class UpdateLog:
         os.close(self._file)
         self._end += _HEADER.size - covered.end
         self._file, self._header, self._begin = handle, header, _HEADER.size
-        sync(self._path.parent)
+        sync(self.path.parent)
 
     def recover(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
         """Yield the kind and the rows (N, L) of each update, and cut away what comes after the last whole one."""
-        data = self._path.read_bytes()
+        data = self.path.read_bytes()
         at = self._begin
         while at + _RECORD.size <= len(data):
             size, checksum = _RECORD.unpack_from(data, at)
@@ -130,7 +130,7 @@ class UpdateLog:
             if len(body) < size or not size or zlib.crc32(body) != checksum:
                 if _is_whole(data, at + _RECORD.size + size):
                     raise TableFileError(
-                        f"{self._path} is damaged at byte {at}, and updates after it are whole",
+                        f"{self.path} is damaged at byte {at}, and updates after it are whole",
                         remedies=[Advice("Restore the file from a copy, or cut it there and lose those updates.")],
                     )
                 break

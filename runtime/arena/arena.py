@@ -546,11 +546,13 @@ class Arena:
 
 def check_held(table: Any) -> None:
     """Raise TypeError unless this is a table, as all in an arena are."""
-    if isinstance(table, SortedMatrix | SidFilter | Snapshot | LiveFilter):
+    if isinstance(table, SortedMatrix):
         raise TypeError(
-            f"an Arena holds tables, not a {type(table).__name__}: compile the rows with compile_sids, or put the "
-            "matrix by itself, ops.put(matrix)"
+            "an Arena holds tables, not a SortedMatrix: compile the rows with compile_sids, or put the matrix by "
+            "itself, ops.put(matrix)"
         )
+    if isinstance(table, SidFilter | Snapshot | LiveFilter):
+        raise TypeError(f"an Arena holds tables, not a {type(table).__name__}: put it by itself, with ops.put")
     if not isinstance(table, TransitionTable | LazyTable):
         raise not_a_table(table)
 

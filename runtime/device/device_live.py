@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import Advice, ConstraintError
 from ...table.delta_rows import pack_rows
 from ...table.filter_bits import count_before
 from ...table.live_base import mask_width
@@ -140,6 +141,21 @@ def place_live(snapshot: Snapshot, convert: Convert, wide: bool = True) -> Devic
     return _with(DeviceLive(made, delta, made.steps), snapshot, convert)
 
 
+def check_snapshot(dev: Any, snapshot: Any) -> None:
+    """Raise TypeError unless this is a snapshot, ConstraintError unless it has the vocabulary and length of `dev`."""
+    if not isinstance(snapshot, Snapshot):
+        raise TypeError(
+            f"snapshot must be a Snapshot, as publish() of LiveSids returns one, not a {type(snapshot).__name__}; of a "
+            "filter refresh with its snapshot and give it to filtered(), of a Catalogue give its table"
+        )
+    if (snapshot.vocab_size, snapshot.fixed_length) != (dev.vocab_size, dev.length):
+        raise ConstraintError(
+            f"the snapshot has {snapshot.vocab_size:,} tokens and length {snapshot.fixed_length}, and on the device "
+            f"are {dev.vocab_size:,} and {dev.length}: it is of another live set",
+            argument="snapshot", remedies=[Advice("Give it to put().")],
+        )  # fmt: skip
+
+
 def refreshed(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLive:
     """Return another snapshot in the place of one; its base is put again where `compact` made another.
 
@@ -147,6 +163,7 @@ def refreshed(dev: DeviceLive, snapshot: Snapshot, convert: Convert) -> DeviceLi
     """
     if not isinstance(dev, DeviceLive) or not isinstance(dev.base.origin, BaseOrigin):
         raise TypeError(f"dev must come from put of a Snapshot, not be a {type(dev).__name__}")
+    check_snapshot(dev, snapshot)
     before = dev.base.origin.snapshot
     if before is None or before.base is not snapshot.base or dev.delta.count != snapshot.capacity:
         return place_live(snapshot, convert, dev.base.wide)

@@ -21,7 +21,7 @@ from ...table.sharded_matrix import HEAD, ShardedMatrix, ShardLayout
 from ...table.snapshot import LiveFilter, Snapshot
 from ...table.transition_table import Level
 from .backend import Array
-from .device_live import Convert, DeviceLive, place_live
+from .device_live import Convert, DeviceLive, check_snapshot, place_live
 from .device_live import refreshed as refreshed_live
 from .device_matrix import DeviceFilters, Origin
 from .device_shards import Collectives, Each, Parts, cut_bits, places_of
@@ -206,6 +206,7 @@ def refreshed(
     dev: DeviceLiveShards, snapshot: Snapshot, alike: Convert, each: Each, on_each: Convert
 ) -> DeviceLiveShards:
     """Return another snapshot in the place of one; its base is put again where `compact` made another."""
+    check_snapshot(dev, snapshot)
     cut = dev.origin.cut
     if cut is None or cut.base is not snapshot.base or dev.part.delta.count != snapshot.capacity:
         return place_live_shards(snapshot, dev.collectives, alike, each, on_each, dev.part.base.wide, cut)

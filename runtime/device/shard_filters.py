@@ -74,7 +74,7 @@ def filtered(
     for each_filter in filters:
         if not isinstance(each_filter, SidFilter):
             raise TypeError(f"filters must be SidFilters, as filter_sids makes them, not {type(each_filter).__name__}")
-        if not dev.part.origin.made(each_filter.matrix):
+        if not dev.part.origin.made(each_filter.table):
             raise ConstraintError(
                 "a filter is of another matrix than the one on these devices",
                 argument="filters",

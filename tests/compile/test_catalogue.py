@@ -443,3 +443,13 @@ def test_several_ends_come_back_from_a_file(tmp_path):
     made = mw.Catalogue.of(SIDS, NAMES, 120, offsets=OFFSETS, eos=[0, 2])
     made.save(tmp_path / "items.catalogue")
     assert mw.Catalogue.load(tmp_path / "items.catalogue").table.ends == (0, 2)
+
+
+@pytest.mark.parametrize("kind", ["table", "matrix"])
+def test_items_under_a_filter_are_the_kept_ones(kind):
+    catalogue = mw.Catalogue.of([[3, 1], [3, 0], [3, 1]], ["a", "b", "c"], 8, kind=kind)
+    kept, states = catalogue.filter([False, True, True]), catalogue.states([[3, 1], [3, 0]])
+    assert catalogue.items(states, filters=kept) == ["c", "b"]
+    other = mw.Catalogue.of([[3, 1], [3, 0], [3, 1]], ["a", "b", "c"], 8, kind=kind)
+    with pytest.raises(mw.ConstraintError, match="of another catalogue"):
+        other.items(states, filters=kept)

@@ -169,3 +169,27 @@ def test_updates_and_snapshots_go_on_while_a_thread_compacts():
         stop.set()
         thread.join(20)
     assert not thread.is_alive()
+
+
+def of_codes(codes, ids, vocab_size):
+    return mw.LiveCatalogue(mw.Catalogue.of(codes, ids, vocab_size, kind="matrix"), capacity=10)
+
+
+def test_a_filter_is_taken_over_within_its_catalogue_alone():
+    one, other = (of_codes([[3, 1], [3, 0]], ["a", "b"], 8) for _ in range(2))
+    kept = one.publish().filter([True, False])
+    with pytest.raises(mw.ConstraintError, match="of another live catalogue"):
+        kept.at(other.publish().table, new=False)
+    with pytest.raises(mw.ConstraintError, match="with other tokens"):
+        kept.at(of_codes([[3, 1, 1]], ["a"], 8).publish().table, new=False)
+    one.insert([[2, 2]], ["c"])
+    assert kept.at(one.publish().table, new=np.True_).num_sequences == 2
+    with pytest.raises(TypeError, match="new must be True, False or a function"):
+        kept.at(one.publish().table, new=1)
+
+
+def test_nothing_that_comes_changes_nothing():
+    live = of_codes([[3, 1], [3, 0]], ["a", "b"], 8)
+    live.insert([], [])
+    live.insert(np.empty((0, 2), int), [])
+    assert live.num_items == 2

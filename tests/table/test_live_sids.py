@@ -337,7 +337,7 @@ def test_a_compaction_whose_delta_cannot_take_what_came_meanwhile_changes_nothin
         return found
 
     monkeypatch.setattr(live_sids, "_joined", meanwhile)
-    with pytest.raises(mw.ConstraintError, match="the delta is full"):
+    with pytest.raises(mw.ConstraintError, match="the delta has room for 4"):
         live.compact()
     monkeypatch.undo()
     assert live.publish().contains([*base.sids, [25, 25]]).all()
@@ -474,3 +474,39 @@ def test_torch_traces_nothing_again_for_updates_filters_and_compaction():
         keep = np.random.default_rng(seed).random((2, c.base.num_items)) < 0.1
         masked(torch_ops.filtered(plain, [mw.filter_sids(c.base, each) for each in keep]), logits)
     assert len(traced) == 2
+
+
+def test_a_base_is_not_written_over_its_log(tmp_path):
+    log = tmp_path / "log"
+    live = mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log)
+    live.insert([[2, 2]])
+    (tmp_path / "link").symlink_to(log)
+    for path in (log, tmp_path / "." / "log", tmp_path / "link"):
+        with pytest.raises(mw.ConstraintError, match="base and log are two files") as caught:
+            live.compact(save=path)
+        assert caught.value.argument == "save"
+    live.close()
+    with pytest.raises(mw.ConstraintError, match="base and log are two files"):
+        mw.LiveSids.load(log, log=log)
+    assert mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10, log=log).publish().contains([[2, 2]]).all()
+
+
+def test_an_update_that_no_delta_of_this_capacity_can_hold_says_so(tmp_path):
+    base, log = mw.sort_sids([[3, 1], [3, 0]], 8), tmp_path / "log"
+    live = mw.LiveSids(base, 10, log=log)
+    live.insert([[2, i] for i in range(5)])
+    live.close()
+    with pytest.raises(mw.ConstraintError, match=r"has 5 new sequences, and the delta has room for 3") as caught:
+        mw.LiveSids(base, 3, log=log)
+    assert "compact" not in str(caught.value)
+
+
+def test_what_refreshes_a_device_is_a_snapshot_of_its_live_set():
+    live = mw.LiveSids(mw.sort_sids([[3, 1], [3, 0]], 8), 10)
+    snapshot = live.publish()
+    dev = numpy_ops.put(snapshot)
+    for wrong in (live, live.base, snapshot.filter([True, False])):
+        with pytest.raises(TypeError, match="snapshot must be a Snapshot"):
+            numpy_ops.refreshed(dev, wrong)
+    with pytest.raises(mw.ConstraintError, match="it is of another live set"):
+        numpy_ops.refreshed(dev, mw.LiveSids(mw.sort_sids([[3, 1, 1]], 8), 10).publish())
