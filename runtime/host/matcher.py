@@ -59,6 +59,7 @@ class Matcher:
     __slots__ = ("_by_bounds", "_history", "_max_tokens", "_place", "_reader", "_table", "_tokens", "_vocabulary")
 
     def __init__(self, table: Constraint, vocabulary: Spelling | None = None, *, max_tokens: int | None = None) -> None:
+        reader: HostReader[Any] | None = reader_of(table, False)  # which refuses what is no constraint
         self._table = table
         if vocabulary is not None and not isinstance(getattr(vocabulary, "fingerprint", None), str):
             raise TypeError(
@@ -70,7 +71,6 @@ class Matcher:
                 f"the table was compiled for vocabulary {table.vocabulary}, not {vocabulary.fingerprint}: "
                 "pass the vocabulary that it was compiled with"
             )
-        reader: HostReader[Any] | None = None
         if max_tokens is not None:
             max_tokens = operator.index(max_tokens)
             reader = reader_within(table, max_tokens)
