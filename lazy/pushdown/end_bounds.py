@@ -13,9 +13,12 @@ from ...automata.codes import KEYS, STRINGS, TEXTS
 from ...automata.content_bytes import NO_WAY, bytes_of
 from ...automata.pushdown import PushdownMachine
 from ...automata.word_tries import USE_SITE
-from .shortest_ends import FRAME, AnchorOf, LibraryEnds, ShortestEnds
+from .shortest_ends import FRAME, AnchorOf, LibraryEnds, SearchError, ShortestEnds
 
 _MOST_TOKENS = 8192  # that are followed one by one
+_MOST_SEARCHED = 10_000  # states that one question looks at, which takes some tenths of a second
+
+_TOO_FAR = (SearchError, RecursionError)  # the latter where parts are nested deeper than Python's stack
 
 Far = list[int]
 """The bytes to the end of the text once what lies on top has ended: by `label + 1`, first for the text's own end."""
@@ -59,13 +62,24 @@ class EndBounds:
 
     def nearest(self, node: int, stack: Any) -> int:
         """Return in how many bytes a text can end; `NO_WAY` or more where that is not known."""
-        return self._nearest(node, self._far(stack))
+        self._shortest.left = _MOST_SEARCHED
+        try:
+            return self._nearest(node, self._far(stack))
+        except _TOO_FAR:
+            return NO_WAY
 
     def farthest(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> int:
         """Return the most that `nearest` is behind one of the tokens of a mask, those allowed next, or more.
 
-        -1 where none is. An end token must not be among them.
+        -1 where none is, `NO_WAY` or more where that is not known. An end token must not be among them.
         """
+        self._shortest.left = _MOST_SEARCHED
+        try:
+            return self._farthest(node, stack, mask)
+        except _TOO_FAR:
+            return NO_WAY
+
+    def _farthest(self, node: int, stack: Any, mask: NDArray[np.uint32]) -> int:
         most = self._within(node, self._far(stack))
         places = self._next.get((node, stack.site))
         if places is None:
@@ -87,7 +101,12 @@ class EndBounds:
             place = self._follow(node, token, sites)
             near = known.get(place)
             if near is None:
-                near = known[place] = self._nearest_behind(stack, place) < room
+                self._shortest.left = _MOST_SEARCHED
+                try:
+                    near = self._nearest_behind(stack, place) < room
+                except _TOO_FAR:
+                    near = False
+                known[place] = near
             if near:
                 found[token >> 5] |= np.uint32(1 << (token & 31))
         return found

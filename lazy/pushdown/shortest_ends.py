@@ -30,6 +30,10 @@ _NEVER = FRAME * FRAME
 ACCEPTED = -1
 
 
+class SearchError(Exception):
+    """An end is so far that the search for it was given up."""
+
+
 class Anchored(NamedTuple):
     """What is known of an anchor: bytes and frames by label of the object or array, and where each label leads."""
 
@@ -45,6 +49,8 @@ AnchorOf = Callable[[int], Anchored | None]
 class ShortestEnds:
     """The fewest bytes from each state to an end of its fragment, found when they are asked for, and kept.
 
+    `left` is how many states searches may look at from now on; then they raise SearchError, and keep what they found.
+
     machine: the one that is read. anchor_of: says what the schema knows of a state. reach: writes a state without a row
     that is no anchor. counted_states: states of any string, which counted strings have for each count.
     """
@@ -56,6 +62,7 @@ class ShortestEnds:
         self._machine, self.library, self._anchor_of, self._reach = machine, library, anchor_of, reach
         self._known: dict[int, Ends] = dict(enumerate(library.ends[1:], 1))
         self._any_string, self._counted_states = any_string, counted_states
+        self.left = 0
         self._contents: dict[int, NDArray[np.int64]] = {}
         self._depths: dict[int, list[int]] = {}  # of the states of each trie of words
 
@@ -160,6 +167,9 @@ class ShortestEnds:
             cost, state = heappop(queue)
             if cost > best[state]:
                 continue
+            self.left -= 1
+            if self.left < 0:
+                raise SearchError
             if state != start:
                 known = self._known.get(state)
                 if known is None and (state >= KEYS or self._anchor_of(state) is not None):

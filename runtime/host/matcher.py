@@ -157,7 +157,13 @@ class Matcher:
         room = self._max_tokens - len(self._tokens)
         if self._is_far(room):
             return self._reader.mask(self._place)
-        return self._reader.made(self._place, room)
+        mask = self._reader.made(self._place, room)
+        if self._by_bounds and not mask.any():  # bounds know no end
+            self._table.to_table()  # which raises BudgetError, or there is more time than before
+            self._by_bounds = False
+            self._complete()
+            return self._reader.made(self._place, room)
+        return mask
 
     def _is_far(self, room: int) -> bool:
         """Return whether an end is in reach of so many tokens after any token that is allowed next.
