@@ -79,7 +79,11 @@ def _search_jax(steps: Any, dev: Any) -> Any:
 
 
 def searches() -> dict[str, Callable[[Any], Any]]:
-    """Return beam search over logits without a model, by backend: a function of what is decoded with."""
+    """Return beam search over logits without a model, by backend: a function of what is decoded with.
+
+    What was compiled before is forgotten, or torch would compile what comes next for sizes of any kind.
+    """
+    torch.compiler.reset()
     logits = for_search(random_logits(BATCH, BEAMS, VOCAB, LENGTH), BEAMS)
     steps_torch, steps_jax = [torch.tensor(x) for x in logits], [jnp.asarray(x) for x in logits]
 
@@ -88,7 +92,7 @@ def searches() -> dict[str, Callable[[Any], Any]]:
 
     return {
         "torch, eager": eager,
-        "torch, compiled": torch.compile(eager, fullgraph=True),
+        "torch, compiled": torch.compile(eager, fullgraph=True, dynamic=False),
         "jax": partial(_search_jax, steps_jax),
     }
 
@@ -97,20 +101,20 @@ def filters(scale: float) -> Records:
     """Make and put filters over 10^7 items given in any order; a step with one a row, over one without."""
     torch.set_num_threads(1)
     records: Records = []
-    run = searches()
     for kind, draw in KINDS.items():
         count = int(1e7 * scale)
         sids = draw(count)
         columns = [np.random.default_rng(1).random(count) < share for share in SHARES]
         for of, made in (("matrix", mw.sort_sids), ("table", mw.compile_sids)):
             row = {"of": of, "kind": kind, "count": count}
-            records += [{**row, **each} for each in _filters_of(made(sids, VOCAB), columns, run)]
+            records += [{**row, **each} for each in _filters_of(made(sids, VOCAB), columns)]
     return records
 
 
-def _filters_of(constraint: Any, columns: list[Any], run: dict[str, Callable[[Any], Any]]) -> Records:
+def _filters_of(constraint: Any, columns: list[Any]) -> Records:
     """Return milliseconds of new filters, and microseconds of a step with and without them, by backend."""
     rows: Records = []
+    run = searches()
     made = [mw.filter_sids(constraint, column) for column in columns]
     plain = {name: (jax_ops if name == "jax" else torch_ops).put(constraint) for name in run}
     put = {"torch": (torch_ops, plain["torch, eager"]), "jax": (jax_ops, plain["jax"])}
