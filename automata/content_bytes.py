@@ -12,7 +12,9 @@ from .string_content import Content
 NO_WAY = 1 << 30
 """In place of a number of bytes, where no text ends."""
 _CHARACTER = 1 << 31  # a character, where fewer characters matter before fewer bytes
-_MOST_AT_ONCE = 1 << 20  # numbers that are added in one go
+_MOST_TRANSITIONS = 1 << 23  # of an automaton that is searched
+_MOST_WORK = 1 << 24  # edges, by label, that a search may look at, which takes about a second
+_ROUND = 1 << 10  # edges that take as long as to begin with a round
 _LETTERS = (0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x22, 0x5C)  # with escapes of one letter
 _SPELT = (*range(0x20), 0x22, 0x5C)  # with escapes by number
 
@@ -36,7 +38,8 @@ def content_bytes(
     """Return the fewest bytes from each of N states to an end by each label (N, labels), without the quote.
 
     counted: the string has a bound on its characters; then a way with the fewest characters is meant, and the number is
-    `_CHARACTER` for each of these, plus bytes. ascii: all other characters are escaped. From `NO_WAY` on there is none.
+    `_CHARACTER` for each of these, plus bytes. ascii: all other characters are escaped. From `NO_WAY` on there is none,
+    or none is known, as the automaton is too large: a search takes about a second at most.
     """
     cost = (_ESCAPED if ascii else _RAW).copy()
     if counted:
@@ -44,23 +47,42 @@ def content_bytes(
         begins[0x80:0xC0] = False
         cost[begins] += _CHARACTER
     none = NO_WAY * _CHARACTER if counted else NO_WAY
-    classes = transition.shape[1]
-    least = np.full(classes, none, np.int64)
-    np.minimum.at(least, class_of[:256].astype(np.int64), cost)
     states, labels = label.size, int(label.max(initial=0)) + 1
-    found = np.full((states + 1, labels), none, np.int64)  # the last row is for no state
+    found = np.full((states, labels), none, np.int64)
+    if transition.size > _MOST_TRANSITIONS:
+        return found
     ends = np.flatnonzero(label >= 0)
     found[ends, label[ends]] = 0
-    ways = np.flatnonzero(least < none)
-    to, more = transition[:, ways], least[ways, None]
-    if to.size * labels > _MOST_AT_ONCE:
-        to, more = to.T[:, :, None], more[:, None]  # class by class
-    while True:
-        before = found.copy()
-        for targets, cost in zip(to, more, strict=True) if to.ndim == 3 else ((to, more),):
-            np.minimum(found[:-1], (found[targets] + cost).min(axis=1), out=found[:-1])
-        if (found == before).all():
-            return np.minimum(found[:-1], none)
+    least = np.full(transition.shape[1], none, np.int64)
+    np.minimum.at(least, class_of[:256].astype(np.int64), cost)
+    source, start, price = _edges_to(transition, least, none)
+    changed, work = ends, 0
+    while changed.size:  # each round looks only at the edges to states whose number has fallen
+        count = start[changed + 1] - start[changed]
+        work += _ROUND + int(count.sum()) * labels
+        if work > _MOST_WORK:
+            return np.full_like(found, none)
+        edge = np.repeat(start[changed] - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        nearer = found[np.repeat(changed, count)] + price[edge][:, None]
+        reached = np.unique(source[edge])
+        before = found[reached]
+        np.minimum.at(found, source[edge], nearer)
+        changed = reached[(found[reached] < before).any(axis=1)]
+    return np.minimum(found, none)
+
+
+def _edges_to(transition: NDArray[Any], least: NDArray[np.int64], none: int) -> tuple[NDArray[np.int64], ...]:
+    """Return the edges by where they lead: their sources (E,), the first to each state (N + 1,), their costs (E,)."""
+    states = transition.shape[0]
+    keys, costs = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for cost in np.unique(least[least < none]).tolist():
+        to = transition[:, least == cost].astype(np.int64)
+        source, at = np.nonzero(to >= 0)
+        keys.append(np.unique(to[source, at] * states + source))
+        costs.append(np.full(keys[-1].size, cost))
+    key, first = np.unique(np.concatenate(keys), return_index=True)  # the first is the least cost
+    start = np.searchsorted(key, np.arange(states + 1, dtype=np.int64) * states)
+    return key % max(states, 1), start, np.concatenate(costs)[first]
 
 
 def bytes_of(found: NDArray[np.int64], counted: bool) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -233,3 +234,31 @@ def test_the_bytes_of_a_content_are_those_of_its_shortest_text(pattern, counted)
                     best[to] = cost
     assert sizes[0, 0] == min(best[state] for state in best if dfa.accepting[state])[1]
     assert (found[0] < UNREACHABLE * 64).all()
+
+
+def test_the_bytes_of_a_long_content_take_work_by_its_size():
+    """A chain of 12,000 states by 256 classes; a search that looks at all of it in each round takes minutes."""
+    count = 12_000
+    transition = np.repeat(np.arange(1, count + 1, dtype=np.int32)[:, None], 256, axis=1)
+    transition[-1] = -1
+    label = np.full(count, -1, np.int32)
+    label[-1] = 0
+    begin = time.thread_time()
+    found = content_bytes.content_bytes(np.arange(256), transition, label, counted=False)
+    assert time.thread_time() - begin < 30
+    assert (found[:, 0] == np.arange(count)[::-1]).all()
+
+
+def test_a_content_too_large_to_search_completes_the_table(monkeypatch):
+    """What is not known is no promise: the masks are then those of the whole table."""
+    vocab = vocabulary(600)
+    schema = {"propertyNames": {"pattern": "^[a-c]{40}$"}, "minProperties": 1, "type": "object"}
+    monkeypatch.setattr(content_bytes, "_MOST_WORK", 1 << 12)
+    lazy = mw.compile_json_schema(schema, vocab)
+    whole = mw.compile_json_schema(schema, vocab, lazy=False)
+    a, b = (mw.Matcher(table, max_tokens=60) for table in (lazy, whole))
+    for token in vocab.encode('{"abc'):
+        assert (a.mask() == b.mask()).all()
+        assert a.advance(token)
+        assert b.advance(token)
+    assert lazy.is_complete
