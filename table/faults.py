@@ -44,6 +44,8 @@ STRAY_SITE_TARGET = 33
 FRAMES = 34
 LABEL = 35
 BASE_LEAVES_TABLE = 36
+EDGE_ORDER = 37
+MASK_ORDER = 38
 
 _TEXTS = {
     EDGE_STARTS: "rows.edge_start does not rise from 0 to the number of edges",
@@ -82,6 +84,8 @@ _TEXTS = {
     FRAMES: "frames_required is negative or more than any depth",
     LABEL: "exits.label is less than -1",
     BASE_LEAVES_TABLE: "a row's base leads outside the table",
+    EDGE_ORDER: "edges of a level do not lead to rows and tails in the order of these, to each row once",
+    MASK_ORDER: "the masks of a trie are not in the order of its rows",
 }
 
 

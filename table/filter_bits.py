@@ -1,12 +1,102 @@
-"""Kernels over the bits of a filter: bit i of word w stands for row 32 * w + i."""
+"""Bits of a filter, and what holds for runs of them: bit i of word w stands for row 32 * w + i."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+
+Words = NDArray[np.uint32]
+
+
+def words_of(bits: NDArray[np.bool_], count: int | None = None) -> Words:
+    """Return booleans (n,) as bits: n // 32 + 1 words, or as many as `count` bits take."""
+    words = np.zeros((bits.size if count is None else count) // 32 + 1, np.uint32)
+    packed = np.packbits(bits, bitorder="little")
+    words.view(np.uint8)[: packed.size] = packed
+    return words
+
+
+def booleans_of(words: Words, count: int) -> NDArray[np.bool_]:
+    """Return the first bits as booleans: (count,)."""
+    return np.unpackbits(words.view(np.uint8), bitorder="little", count=count).view(np.bool_)
+
+
+def place_bits(words: Words, begin: int, out: Words) -> None:
+    """Set the bits of words in out, from bit `begin` on."""
+    at, shift = begin >> 5, np.uint32(begin & 31)
+    stop = min(at + words.size, out.size)
+    out[at:stop] |= words[: stop - at] << shift
+    if shift:
+        stop = min(stop + 1, out.size)
+        out[at + 1 : stop] |= words[: stop - at - 1] >> (np.uint32(32) - shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Runs of bits that follow each other, from bit 0 on: each has one bit at least."""
+
+    ends: Words  # the last bit of each run is set
+    count: int  # K
+
+    @staticmethod
+    def of(start: NDArray[Any]) -> Runs:
+        """Return K runs, which begin at the first K of start (K + 1,); it rises."""
+        ends = np.zeros(int(start[-1]), np.bool_)
+        ends[start[1:] - 1] = True
+        return Runs(words_of(ends), start.size - 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return self.ends.nbytes
+
+    def write_any(self, words: Words, out: Words, begin: int = 0) -> None:
+        """Set bit begin + k of out if words have a bit in run k; these bits are 0 before."""
+        if self.count:
+            _any_of_runs(words, self.ends, _packing(), begin, out)
+
+
+def take_bits(words: Words, mask: Words, out: Words) -> None:
+    """Write those bits of words whose bits in mask are set to out, one behind the other; out is 0 before."""
+    _take(words, mask, _packing(), out)
+
+
+def spread_bits(words: Words, begin: int, mask: Words, out: Words) -> None:
+    """Set bits of out by those of words from `begin` on, one for each bit that is set in mask, at its place."""
+    _spread(words, begin, mask, _spreading(), out)
+
+
+@cache
+def _packing() -> NDArray[np.uint16]:
+    """Return by mask and byte (256 * 256,) the bits of the byte in the mask, close together; above, how many these are.
+
+    The count stands above the lowest 8 bits.
+    """
+    mask, byte = np.arange(256)[:, None], np.arange(256)
+    found, count = np.zeros((256, 256), np.int64), np.zeros((256, 1), np.int64)
+    for bit in range(8):
+        inside = (mask >> bit) & 1
+        found |= ((byte >> bit) & inside) << count
+        count += inside
+    return (found | count << 8).astype(np.uint16).reshape(-1)
+
+
+@cache
+def _spreading() -> NDArray[np.uint8]:
+    """Return by mask and byte (256 * 256,) the lowest bits of the byte, each at the place of a bit in the mask."""
+    mask, byte = np.arange(256)[:, None], np.arange(256)
+    found, count = np.zeros((256, 256), np.int64), np.zeros((256, 1), np.int64)
+    for bit in range(8):
+        inside = (mask >> bit) & 1
+        found |= ((byte >> count) & inside) << bit
+        count += inside
+    return found.astype(np.uint8).reshape(-1)
 
 
 @kernel
@@ -27,16 +117,6 @@ def put_in_order(words: Any, index: Any, out: Any) -> None:
 
 
 @kernel
-def or_by_group(words: Any, start: Any, out: Any) -> None:
-    """Set bit g of out, all of them 0 before, where words have a bit in start[g] .. start[g + 1]; start: (G + 1,)."""
-    for g in range(start.size - 1):
-        found = np.uint32(0)
-        for i in range(start[g], start[g + 1]):
-            found |= (words[i >> 5] >> np.uint32(i & 31)) & np.uint32(1)
-        out[g >> 5] |= found << np.uint32(g & 31)
-
-
-@kernel
 def count_before(words: Any, before: Any) -> None:
     """Write how many bits are set in all words before each one (W,)."""
     total = np.int32(0)
@@ -49,63 +129,97 @@ def count_before(words: Any, before: Any) -> None:
         total += np.int32(((word * np.uint32(0x01010101)) & np.uint32(0xFFFFFFFF)) >> np.uint32(24))
 
 
-@kernel(inline="always")
-def _window(words: Any, low: Any) -> Any:
-    """Return the bits from place `low` on: 33 at least, where there are as many."""
-    first = low >> 5
-    both = np.uint64(words[first]) | (np.uint64(words[min(first + 1, words.size - 1)]) << np.uint64(32))
-    return both >> np.uint64(low & 31)
-
-
-@kernel(inline="always")
-def _has_any(words: Any, low: Any, high: Any) -> Any:
-    """Return whether words have a bit in low .. high."""
-    found = _window(words, low)
-    if high - low <= 32:  # mostly: then nothing here depends on the bits
-        found &= (np.uint64(1) << np.uint64(high - low)) - np.uint64(1)
-    else:
-        found &= np.uint64(0xFFFFFFFF)
-        last = high >> 5
-        w = (low >> 5) + 1
-        while found == 0 and w < last:
-            found = np.uint64(words[w])
-            w += 1
-        if found == 0:
-            found = np.uint64(words[last] & ((np.uint32(1) << np.uint32(high & 31)) - np.uint32(1)))
-    return found != 0
+_LOW = np.uint64(0xFF)
+_WORD = np.uint64(0xFFFFFFFF)
 
 
 @kernel
-def mark(words: Any, start: Any, at: Any, out: Any) -> None:
-    """Set bit at[k] of out where words have a bit in start[k] .. start[k + 1]; start: (K + 1,), at: (K,).
+def _any_of_runs(words: Any, ends: Any, packing: Any, begin: Any, out: Any) -> None:
+    """See `Runs.write_any`.
 
-    Bits in one word of out follow each other mostly, and are put together before they are written.
+    A run is a number whose highest bit is its last row's. What is added to the lower bits is all ones, so that they
+    carry into the last one if one of them is set; what a run of this word hands to the next one leaves as a carry.
     """
-    held, bits = np.int64(0), np.uint32(0)
-    for k in range(at.size):
-        found = _has_any(words, np.int64(start[k]), np.int64(start[k + 1]))
-        place = np.int64(at[k])
-        if place >> 5 != held:
-            out[held] |= bits
-            held, bits = place >> 5, np.uint32(0)
-        bits |= np.uint32(found) << np.uint32(place & 31)
-    out[held] |= bits
+    at, filled = begin >> 5, np.uint64(begin & 31)
+    held, carry = np.uint64(out[at]), np.uint64(0)
+    for w in range(ends.size):
+        end, row = np.uint64(ends[w]), np.uint64(words[w]) | carry
+        lower = end ^ _WORD
+        total = (row & lower) + lower
+        carry = total >> np.uint64(32)
+        found = (total | row) & end
+        if end == _WORD:
+            held |= found << filled
+            filled += np.uint64(32)
+        else:
+            for _ in range(4):
+                packed = np.uint64(packing[((end & _LOW) << np.uint64(8)) | (found & _LOW)])
+                held |= (packed & _LOW) << filled
+                filled += packed >> np.uint64(8)
+                end >>= np.uint64(8)
+                found >>= np.uint64(8)
+        if filled >= np.uint64(32):
+            out[at] = np.uint32(held & _WORD)
+            held >>= np.uint64(32)
+            filled -= np.uint64(32)
+            at += 1
+    if filled > np.uint64(0):
+        out[at] |= np.uint32(held)
 
 
 @kernel
-def mark_runs(words: Any, start: Any, begin: Any, out: Any) -> None:
-    """Set bit begin + k of out where words have a bit in start[k] .. start[k + 1]; start: (K + 1,).
-
-    Where 32 runs of one row each make up a word, their bits are copied at once: deep in a set most runs are of one row.
-    """
-    count = start.size - 1
-    k = 0
-    while k < count:
-        low, place = np.int64(start[k]), begin + k
-        if place & 31 == 0 and k + 32 <= count and start[k + 32] - start[k] == 32:
-            out[place >> 5] = np.uint32(_window(words, low) & np.uint64(0xFFFFFFFF))
-            k += 32
+def _take(words: Any, mask: Any, packing: Any, out: Any) -> None:
+    """See `take_bits`."""
+    at, filled, held = 0, np.uint64(0), np.uint64(0)
+    for w in range(mask.size):
+        inside = np.uint64(mask[w])
+        if inside == np.uint64(0):
             continue
-        found = _has_any(words, low, np.int64(start[k + 1]))
-        out[place >> 5] |= np.uint32(found) << np.uint32(place & 31)
-        k += 1
+        found = np.uint64(words[w])
+        if inside == _WORD:
+            held |= found << filled
+            filled += np.uint64(32)
+        else:
+            for _ in range(4):
+                packed = np.uint64(packing[((inside & _LOW) << np.uint64(8)) | (found & _LOW)])
+                held |= (packed & _LOW) << filled
+                filled += packed >> np.uint64(8)
+                inside >>= np.uint64(8)
+                found >>= np.uint64(8)
+        if filled >= np.uint64(32):
+            out[at] = np.uint32(held & _WORD)
+            held >>= np.uint64(32)
+            filled -= np.uint64(32)
+            at += 1
+    if filled > np.uint64(0):
+        out[at] = np.uint32(held)
+
+
+@kernel
+def _spread(words: Any, begin: Any, mask: Any, spreading: Any, out: Any) -> None:
+    """See `spread_bits`. Where the bits of a byte begin follows from the mask alone, so that bytes need not wait."""
+    place, last = np.int64(begin), words.size - 1
+    high = np.uint64(0xFF00)
+    for w in range(mask.size):
+        inside = np.uint64(mask[w])
+        if inside == np.uint64(0):
+            continue
+        first = place >> 5
+        bits = (np.uint64(words[first]) | (np.uint64(words[min(first + 1, last)]) << np.uint64(32))) >> np.uint64(
+            place & 31
+        )
+        if inside == _WORD:
+            out[w] |= np.uint32(bits & _WORD)
+            place += 32
+            continue
+        before = inside - ((inside >> np.uint64(1)) & np.uint64(0x55555555))  # set bits up to the end of each byte
+        before = (before & np.uint64(0x33333333)) + ((before >> np.uint64(2)) & np.uint64(0x33333333))
+        before = ((before + (before >> np.uint64(4))) & np.uint64(0x0F0F0F0F)) * np.uint64(0x01010101)
+        found = np.uint64(spreading[((inside & _LOW) << np.uint64(8)) | (bits & _LOW)])
+        bits_1, bits_2 = bits >> (before & _LOW), bits >> ((before >> np.uint64(8)) & _LOW)
+        bits_3 = bits >> ((before >> np.uint64(16)) & _LOW)
+        found |= np.uint64(spreading[(inside & high) | (bits_1 & _LOW)]) << np.uint64(8)
+        found |= np.uint64(spreading[((inside >> np.uint64(8)) & high) | (bits_2 & _LOW)]) << np.uint64(16)
+        found |= np.uint64(spreading[((inside >> np.uint64(16)) & high) | (bits_3 & _LOW)]) << np.uint64(24)
+        out[w] |= np.uint32(found)
+        place += np.int64((before >> np.uint64(24)) & _LOW)

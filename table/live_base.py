@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .filter_bits import mark, mark_runs
+from .filter_bits import Runs, Words, booleans_of, spread_bits, words_of
 from .first_rows import first_rows
 from .sorted_matrix import SortedMatrix
 
-Words = NDArray[np.uint32]
 Masks = NDArray[np.uint8]
 
 ROOM = 4
@@ -107,14 +106,11 @@ class LiveBase:
 
     def bits_of(self, live: NDArray[np.bool_]) -> Words:
         """Return a bit for each row that is live (Q,), in words for as many as the shape has."""
-        words = np.zeros(self.shape.count // 32 + 1, np.uint32)
-        packed = np.packbits(live, bitorder="little")
-        words.view(np.uint8)[: packed.size] = packed
-        return words
+        return words_of(live, self.shape.count)
 
     def live_rows(self, bits: Words) -> NDArray[np.bool_]:
         """Return which rows are live: (Q,)."""
-        return np.unpackbits(bits.view(np.uint8), bitorder="little", count=self.matrix.num_sequences).view(np.bool_)
+        return booleans_of(bits, self.matrix.num_sequences)
 
     def masks_of(self, bits: Words) -> Masks:
         """Return masks (R, K): of first tokens, of second ones after each first where there are, and of nothing."""
@@ -127,15 +123,27 @@ class LiveBase:
         return np.packbits(masks, axis=1, bitorder="little")
 
     @cached_property
-    def _prefixes(self) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Return by depth that has masks where each prefix begins, and the last ends; and the bit of its last token."""
-        columns, count = self.matrix.columns, self.matrix.num_sequences
-        width, found = 8 * mask_width(self.matrix.vocab_size), []
+    def _prefixes(self) -> list[tuple[Runs, Words]]:
+        """Return by depth that has masks the rows of each prefix, and masks of these prefixes alone."""
+        columns, size = self.matrix.columns, self.matrix.vocab_size
+        found = []
         for depth in range(self.shape.masked):
             rows = prefix_rows(self.matrix, depth)
-            mask = 1 + columns[0][rows].astype(np.int32) if depth else np.zeros(rows.size, np.int32)
-            found.append((np.append(rows, count).astype(np.int32), mask * np.int32(width) + columns[depth][rows]))
-        return [(start, at.astype(np.int32)) for start, at in found]
+            masks = np.zeros((size + 2 if self.shape.masked == 2 else 2, 8 * mask_width(size)), np.bool_)
+            masks[1 + columns[0][rows].astype(np.int64) if depth else 0, columns[depth][rows]] = True
+            packed = np.packbits(masks, axis=1, bitorder="little")
+            found.append((Runs.of(np.append(rows, self.matrix.num_sequences)), packed.reshape(-1).view(np.uint32)))
+        return found
+
+    @cached_property
+    def _first_runs(self) -> list[tuple[int, Runs]]:
+        """Return of each depth that keeps first rows where their bits begin, and the rows of each prefix."""
+        count = self.matrix.num_sequences
+        return [
+            (span[0], Runs.of(np.append(rows, count)))
+            for span, rows in zip(self.shape.firsts, self.first_rows, strict=True)
+            if span is not None and rows is not None
+        ]
 
     def write_masks(self, bits: Words, out: Masks) -> None:
         """Write masks (R, K), as of `masks_of`, of rows whose bits are set; out is 0 before, and contiguous.
@@ -143,16 +151,16 @@ class LiveBase:
         It reads the prefixes that are kept with the base, not its rows.
         """
         words = out.reshape(-1).view(np.uint32)
-        for start, at in self._prefixes:
-            mark(bits, start, at, words)
+        for runs, last in self._prefixes:
+            found = np.zeros(runs.count // 32 + 1, np.uint32)
+            runs.write_any(bits, found)
+            spread_bits(found, 0, last, words)
 
     def firsts_of(self, bits: Words) -> Words:
         """Return a bit for each first row below whose token a row is live."""
         out = np.zeros(self.first_words, np.uint32)
-        for span, rows in zip(self.shape.firsts, self.first_rows, strict=True):
-            if span is not None and rows is not None:
-                ends = np.append(rows, self.matrix.num_sequences).astype(np.int32)
-                mark_runs(bits, ends, span[0], out)
+        for begin, runs in self._first_runs:
+            runs.write_any(bits, out, begin)
         return out
 
     def allow(self, rows: NDArray[Any], masks: Masks) -> None:

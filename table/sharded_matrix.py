@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConstraintError
+from .filter_bits import Runs
 from .first_rows import keeping_depths, rows_of_prefixes
 from .sorted_matrix import SortedMatrix
 
@@ -49,6 +50,11 @@ class ShardLayout:
     def most(self) -> int:
         """The rows of the largest shard, 1 at least."""
         return max(1, int(np.diff(self.starts).max()))
+
+    @cached_property
+    def pairs(self) -> Runs:
+        """The rows of each pair."""
+        return Runs.of(self.pair_starts)
 
     def first_rows(self, columns: NDArray[Any]) -> list[NDArray[np.int32] | None]:
         """Return the first rows of a shard, whose tokens are columns (L, n), at depths that keep them."""

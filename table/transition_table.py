@@ -78,10 +78,11 @@ class TransitionTable(GroupedArrays):
     - Targets of bases are coded, so that states that are alike up to their number share one base: code c leads from
       state s to state (c >> 1) + (c & 1) * s.
 
-    A table of sequences is a *trie*: its rows have levels, its edges lead one level down, the k-th accepting state
-    stands for the input rows trie.item_row[trie.item_start[k] : trie.item_start[k + 1]], and a base there only repeats
-    the edges of its one row, as a mask for whole rows of logits. Any other table is a *graph*: it has no levels, no
-    tail entries but the last two, and no input rows.
+    A table of sequences is a *trie*: its rows have levels. The edges of a level lead one level down, to rows and to
+    tails in the order of these, and masks are in the order of rows. The k-th accepting state stands for the input rows
+    trie.item_row[trie.item_start[k] : trie.item_start[k + 1]], and a base there only repeats the edges of its one row,
+    as a mask for whole rows of logits. Any other table is a *graph*: it has no levels, no tail entries but the last
+    two, and no input rows.
 
     A *nested* table is a graph with a stack of return sites. A part of its rows is a *fragment*: entered with a site on
     top of the stack, left by an *exit*, a token in which the fragment ends.

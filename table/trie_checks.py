@@ -56,12 +56,12 @@ def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
     if end - 2 > edges and edge_token[end - 3] != vocab_size:
         return faults.TAIL_END, end, 0, 0, 0, 0
     shortest, longest = np.int64(1) << 62, np.int64(0)
-    finals, leaves, walked = 0, 0, 0
+    finals, leaves, walked, next_base = 0, 0, 0, 0
     for level in range(level_start.size - 1):
         last_level = level + 2 == level_start.size
         low = rows if last_level else level_start[level + 1]
         high = rows if last_level else level_start[level + 2]
-        first_row = level_start[level]
+        first_row, next_row, previous_tail = level_start[level], low, np.int64(-1)
         masked = first_row < row_base.size and row_base[first_row] >= 0
         for s in range(first_row, level_start[level + 1]):
             a, b = edge_start[s], edge_start[s + 1]
@@ -77,6 +77,10 @@ def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
                 return faults.STRAY_BASE, s, 0, 0, 0, 0
             if (base >= 0) != masked:
                 return faults.SOME_MASKS, s, 0, 0, 0, 0
+            if base >= 0:
+                if base != next_base:
+                    return faults.MASK_ORDER, s, 0, 0, 0, 0
+                next_base += 1
             previous = -1
             for e in range(a, b):
                 token = np.int64(edge_token[e])
@@ -89,9 +93,15 @@ def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
                 if base >= 0 and not has_bit(masks[base], token):
                     return faults.MASK_IS_NOT_EDGES, s, 0, 0, 0, 0
                 if low <= target < high:
+                    if target != next_row:
+                        return faults.EDGE_ORDER, e, 0, 0, 0, 0
+                    next_row += 1
                     continue
                 if not rows <= target < states - 2:
                     return faults.STRAY_EDGE, e, 0, 0, 0, 0
+                if target <= previous_tail:
+                    return faults.EDGE_ORDER, e, 0, 0, 0, 0
+                previous_tail = np.int64(target)
                 entry = edges + target - rows
                 while edge_token[entry] < vocab_size:
                     if edge_token[entry] == eos:
@@ -105,6 +115,8 @@ def _first_edge_fault(arrays: TableArrays, vocab_size: int, eos: int) -> Any:
                 walked += length - level
             if base >= 0 and count_bits(masks[base]) != b - a:
                 return faults.MASK_IS_NOT_EDGES, s, 0, 0, 0, 0
+        if next_row != high:
+            return faults.EDGE_ORDER, low, 0, 0, 0, 0
     ends = 0
     for e in range(edges, end - 2):
         ends += edge_token[e] == vocab_size

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
-from ...table.filter_bits import count_before, mark, mark_runs
+from ...table.filter_bits import Runs, Words, count_before, spread_bits
 from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
 from ...table.snapshot import LiveFilter
@@ -30,16 +30,17 @@ from .table_filters import DeviceFilteredTable, with_filters
 class FilterLayout:
     """Where the bits of a filter stand that say what lies below the tokens a matrix keeps: of masks, of first rows."""
 
-    mask_start: tuple[NDArray[np.int32], ...]  # (k + 1,) by depth that has masks: the first row of each prefix
-    mask_at: tuple[NDArray[np.int32], ...]  # (k,) the bit of its last token in the masks
-    first_start: tuple[NDArray[np.int32], ...]  # (k + 1,) by depth that keeps first rows: these, and Q
+    of_masks: tuple[tuple[Runs, Words, slice], ...]  # by depth that has masks: rows by prefix; last tokens; these words
+    of_firsts: tuple[Runs, ...]  # by depth that keeps first rows: rows by prefix
     mask_words: int
     first_words: int
 
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(array.nbytes for group in (self.mask_start, self.mask_at, self.first_start) for array in group)
+        return sum(runs.nbytes + last.nbytes for runs, last, _ in self.of_masks) + sum(
+            runs.nbytes for runs in self.of_firsts
+        )
 
 
 _layouts: Kept[FilterLayout] = Kept()
@@ -47,23 +48,19 @@ _layouts: Kept[FilterLayout] = Kept()
 
 def _layout(matrix: SortedMatrix) -> FilterLayout:
     """Return where the bits of a matrix's filters stand: one pass over its first columns."""
-    masks, number, firsts = masks_of(matrix)
-    width, count = 8 * masks.shape[1], matrix.num_sequences
-    starts, places = [], []
+    masks, _, firsts = masks_of(matrix)
+    words, count = masks.view(np.uint32), matrix.num_sequences
+    of_masks = []
     new = np.zeros(count, np.bool_)
     new[0] = True
     for depth in range(min(len(masks) - 1, 2)):
-        column = matrix.columns[depth]
-        new[1:] |= column[1:] != column[:-1]
-        at = np.flatnonzero(new)
-        row = np.zeros(at.size, np.int64) if depth == 0 else number[matrix.columns[0, at]].astype(np.int64)
-        starts.append(np.append(at, count).astype(np.int32))
-        places.append((row * width + column[at]).astype(np.int32))
+        new[1:] |= matrix.columns[depth, 1:] != matrix.columns[depth, :-1]
+        of = slice(0, 1) if depth == 0 else slice(1, len(masks) - 1)  # masks after each first token, in order
+        runs = Runs.of(np.append(np.flatnonzero(new), count))
+        of_masks.append((runs, words[of].reshape(-1), slice(of.start * words.shape[1], of.stop * words.shape[1])))
     rows, _, spans = firsts
-    kept = tuple(
-        np.append(rows[begin:stop], count).astype(np.int32) for span in spans if span for begin, stop in [span]
-    )
-    return FilterLayout(tuple(starts), tuple(places), kept, masks.size // 4, rows.size // 32 + 1)
+    of_firsts = tuple(Runs.of(np.append(rows[begin:stop], count)) for span in spans if span for begin, stop in [span])
+    return FilterLayout(tuple(of_masks), of_firsts, masks.size // 4, rows.size // 32 + 1)
 
 
 def filtered(
@@ -123,12 +120,14 @@ def _of_matrix_or_table(
     firsts = np.zeros((len(filters), layout.first_words), np.uint32)
     for i, each in enumerate(filters):
         count_before(each.rows, before[i])
-        for start, at in zip(layout.mask_start, layout.mask_at, strict=True):
-            mark(each.rows, start, at, masks[i])
+        for runs, last, span in layout.of_masks:
+            found = np.zeros(runs.count // 32 + 1, np.uint32)
+            runs.write_any(each.rows, found)
+            spread_bits(found, 0, last, masks[i, span])
         begin = 0
-        for start in layout.first_start:
-            mark_runs(each.rows, start, begin, firsts[i])
-            begin += start.size - 1
+        for runs in layout.of_firsts:
+            runs.write_any(each.rows, firsts[i], begin)
+            begin += runs.count
     kept = DeviceFilters(
         rows=convert(rows.view(np.int32)),
         before=convert(before.reshape(-1)),

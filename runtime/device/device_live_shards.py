@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...table.delta_rows import pack_rows
-from ...table.filter_bits import count_before, mark_runs
+from ...table.filter_bits import Runs, Words, count_before, words_of
 from ...table.live_base import ROOM, BaseShape, LiveBase
 from ...table.sharded_matrix import HEAD, ShardedMatrix, ShardLayout
 from ...table.snapshot import LiveFilter, Snapshot
@@ -27,7 +27,6 @@ from .device_matrix import DeviceFilters, Origin
 from .device_shards import Collectives, Each, Parts, cut_bits, places_of
 from .live_filters import MOST_WORDS, checked, with_live_filters
 
-Words = NDArray[np.uint32]
 Bools = NDArray[np.bool_]
 
 
@@ -75,7 +74,7 @@ class LiveCut:
         These (d, 2) are in order, each once.
         """
         pairs = np.zeros(self.head.shape.count // 32 + 1, np.uint32)
-        mark_runs(bits, self.layout.pair_starts.astype(np.int32), 0, pairs)
+        self.layout.pairs.write_any(bits, pairs)
         added = delta[:, :HEAD]
         new = np.ones(len(added), np.bool_)
         new[1:] = (added[1:] != added[:-1]).any(axis=1)
@@ -98,14 +97,14 @@ class LiveCut:
             items=None,
         )
 
-    def runs(self, number: int) -> list[tuple[int, NDArray[np.int32]]]:
-        """Return of each depth that keeps first rows of a shard where their bits begin, and the rows (k + 1,)."""
+    def runs(self, number: int) -> list[tuple[int, Runs]]:
+        """Return of each depth that keeps first rows of a shard where their bits begin, and the rows of each."""
         low, high = self.layout.starts[number : number + 2].tolist()
         found = []
         for span, rows in zip(places_of(self.layout), self.base.first_rows, strict=True):
             if span is not None and rows is not None:
                 own = rows[slice(*np.searchsorted(rows, (low, high)))]
-                found.append((span[0], np.append(own - low, high - low).astype(np.int32)))
+                found.append((span[0], Runs.of(np.append(own - low, high - low))))
         return found
 
 
@@ -261,11 +260,12 @@ def _with(
     def arrays(number: int) -> dict[str, Any]:
         low, high = cut.layout.starts[number : number + 2].tolist()
         begin, end = splits[number : number + 2].tolist()
+        runs = cut.runs(number)
         rows, firsts = np.zeros((len(shown), words), np.uint32), np.zeros((len(shown), first_words), np.uint32)
         for one, out, marks in zip(shown, rows, firsts, strict=True):
             cut_bits(one, low, high, out)
-            for place, start in cut.runs(number):
-                mark_runs(out, start, place, marks)
+            for place, rows_of in runs:
+                rows_of.write_any(out, marks, place)
         delta_words = [np.full(snapshot.capacity, 1 << (base.bits * base.per_word), kind) for _ in base.words]
         for at, word in enumerate(delta_words):
             pack_rows(snapshot.delta[begin:end], at * base.per_word, base.bits, base.per_word, word)
@@ -276,11 +276,8 @@ def _with(
             "begins": np.array([low, begin], kind),
         }
         if delta is not None:
-            kept = np.zeros((len(delta), added_words), np.uint32)
-            for chosen, out in zip(delta, kept, strict=True):
-                packed = np.packbits(chosen[begin:end], bitorder="little")
-                out.view(np.uint8)[: packed.size] = packed
-            made |= _bits_of("delta", kept)
+            chosen = [words_of(each[begin:end], snapshot.capacity) for each in delta]
+            made |= _bits_of("delta", np.stack(chosen))
         return made
 
     own = each(arrays)

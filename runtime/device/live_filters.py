@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
-from ...table.filter_bits import count_before
+from ...table.filter_bits import count_before, words_of
 from ...table.snapshot import LiveFilter, Snapshot
 from .device_live import BaseOrigin, Convert, DeviceLive, place_live
 from .device_matrix import DeviceFilters
@@ -85,8 +85,7 @@ def with_live_filters(
         base.write_masks(each.bits, masks[i])
         base.allow(snapshot.delta[each.delta], masks[i])
         firsts[i] = base.firsts_of(each.bits)
-        packed = np.packbits(each.delta, bitorder="little")
-        added[i].view(np.uint8)[: packed.size] = packed
+        added[i] = words_of(each.delta, snapshot.capacity)
         count_before(added[i], added_before[i])
     number = convert(which.astype(np.int64 if dev.base.wide else np.int32))
     kept = DeviceFilters(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
-from ...table.filter_bits import count_before, mark_runs
+from ...table.filter_bits import Runs, Words, count_before
 from ...table.kept import Kept
 from ...table.sharded_matrix import ShardedMatrix, ShardLayout
 from ...table.sid_filter import SidFilter
@@ -31,8 +31,6 @@ InPlace = TypeVar("InPlace", DeviceMatrix, DeviceLive, DeviceShards, DeviceLiveS
 
 Live = TypeVar("Live", DeviceLive, DeviceLiveShards)
 """What `refreshed` of torch and JAX takes and returns."""
-
-Words = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +101,8 @@ def filtered(
         for i, one in enumerate(filters):
             cut_bits(one.rows, low, high, bits[i])
             count_before(bits[i], before[i])
-            for begin, start in runs:
-                mark_runs(bits[i], start, begin, firsts[i])
+            for begin, rows_of in runs:
+                rows_of.write_any(bits[i], firsts[i], begin)
         return {
             "rows": bits.reshape(-1).view(np.int32),
             "before": before.reshape(-1),
@@ -120,14 +118,14 @@ def filtered(
 def _of_pairs(rows: Words, layout: ShardLayout) -> Words:
     """Return which pairs begin a row that is kept: bits (P // 32 + 1,)."""
     pairs = np.zeros(layout.head.num_sequences // 32 + 1, np.uint32)
-    mark_runs(rows, layout.pair_starts.astype(np.int32), 0, pairs)
+    layout.pairs.write_any(rows, pairs)
     return pairs
 
 
-def _runs(layout: ShardLayout, columns: NDArray[Any]) -> list[tuple[int, NDArray[np.int32]]]:
-    """Return of each depth that keeps first rows of a shard where their bits begin, and the rows (k + 1,)."""
+def _runs(layout: ShardLayout, columns: NDArray[Any]) -> list[tuple[int, Runs]]:
+    """Return of each depth that keeps first rows of a shard where their bits begin, and the rows of each."""
     return [
-        (span[0], np.append(rows, columns.shape[1]).astype(np.int32))
+        (span[0], Runs.of(np.append(rows, columns.shape[1])))
         for span, rows in zip(places_of(layout), layout.first_rows(columns), strict=True)
         if span is not None and rows is not None
     ]

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...table.kept import Kept
 from ...table.kept_edges import kept_edges
 from ...table.sid_filter import SidFilter
 from ...table.transition_table import Level, TransitionTable
@@ -114,33 +113,6 @@ class DeviceFilteredTable:
         return self.table.sparse_width
 
 
-@dataclass(frozen=True, eq=False)
-class _MaskPlaces:
-    """Where the edges of rows with masks stand in the masks of a table."""
-
-    edge: NDArray[np.int64]  # (k,)
-    place: NDArray[np.int64]  # (k,) the bit of its token among all masks
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.edge.nbytes + self.place.nbytes
-
-
-_places: Kept[_MaskPlaces] = Kept()
-
-
-def _mask_places(table: TransitionTable) -> _MaskPlaces:
-    width = 32 * -(-table.vocab_size // 32)
-    rows = np.flatnonzero(table.rows.base >= 0)
-    start = table.rows.edge_start
-    counts = start[rows + 1] - start[rows]
-    before = np.cumsum(counts) - counts
-    edge = np.repeat(start[rows].astype(np.int64) - before, counts) + np.arange(counts.sum())
-    place = np.repeat(table.rows.base[rows].astype(np.int64) * width, counts) + table.edges.token[edge]
-    return _MaskPlaces(edge, place)
-
-
 def with_filters(
     dev: DeviceTable | DeviceFilteredTable,
     filters: Sequence[SidFilter],
@@ -162,18 +134,15 @@ def with_filters(
     masks = np.zeros((count, len(table.bases.masks) + 1, size), np.uint32)
     if max(count * words, masks.size, count * rows * lengths_differ) > MOST_ENTRIES:
         raise ValueError(f"{count} filters of {table.num_sequences:,} sequences are more than can be addressed")
-    places = _places.made(table, lambda: _mask_places(table))
     edge_bits, end_bits = np.zeros((count, words), np.uint32), np.zeros((count, end_words), np.uint32)
     far = np.zeros((count, rows if lengths_differ else 0), np.int32)
     some = np.zeros(count, np.int32)
     for i, each in enumerate(filters):
-        found = kept_edges(table, each.sequences, lengths_differ)
+        found = kept_edges(table, each.rows, lengths_differ, masks[i, :-1])
         some[i] = found.any
-        _write_bits(edge_bits[i], np.append(found.edges, True))
-        _write_bits(end_bits[i], found.ends)
-        in_masks = np.zeros(masks[i].size * 32, np.bool_)
-        in_masks[places.place] = found.edges[places.edge]
-        _write_bits(masks[i].reshape(-1), in_masks)
+        edge_bits[i, : found.edges.size] = found.edges
+        edge_bits[i, edges >> 5] |= np.uint32(1 << (edges & 31))
+        end_bits[i] = found.ends
         if found.distance is not None:
             far[i] = found.distance
     kept = DeviceTableFilters(
@@ -188,9 +157,3 @@ def with_filters(
         ends_in_rows=bool(table.rows.accepting.any()),
     )
     return DeviceFilteredTable(bare, kept)
-
-
-def _write_bits(words: NDArray[np.uint32], bits: NDArray[np.bool_]) -> None:
-    """Write bits to words that hold at least as many."""
-    packed = np.packbits(bits, bitorder="little")
-    words.view(np.uint8)[: packed.size] = packed

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels.limits import UNREACHABLE
+from ...table.filter_bits import booleans_of
 from ...table.kept_edges import kept_edges
 from ...table.sid_filter import SidFilter
 from ...table.transition_table import TransitionTable
@@ -27,10 +28,11 @@ class FilteredReader(HostReader[int]):
 
     def __init__(self, table: TransitionTable, kept: SidFilter) -> None:
         super().__init__(table.vocab_size, table.eos)
-        found = kept_edges(table, kept.sequences)
+        found = kept_edges(table, kept.rows)
         if not found.any:
             raise nothing_kept()
-        self._kept, self._ends = found.edges, found.ends
+        self._kept = booleans_of(found.edges, table.num_edges)
+        self._ends = booleans_of(found.ends, table.num_rows)
         self._distance = self._row_distance = _NO_DISTANCES
         self.nowhere = table.dead
         self.after_eos, self.dead = table.after_eos, table.dead
@@ -46,7 +48,7 @@ class FilteredReader(HostReader[int]):
         """Take over the distances of the table, to the ends that the filter keeps."""
         table = constraint.table
         assert isinstance(table, TransitionTable)
-        found = kept_edges(table, constraint.sequences, distances=True).distance
+        found = kept_edges(table, constraint.rows, distances=True).distance
         assert found is not None
         self._distance, self._row_distance = table.distance, found
 

@@ -15,6 +15,7 @@ from maskwright.runtime import numpy_ops
 from maskwright.runtime.arena.arena import check_held
 from maskwright.runtime.decode import beam_search, sample, sample_unbiased
 from maskwright.runtime.device.device_table import FilteredState
+from maskwright.table.filter_bits import booleans_of
 from maskwright.table.kept_edges import kept_edges
 from tests.marks import marked
 from tests.oracles import naive
@@ -53,6 +54,24 @@ def test_filters_join_item_by_item_and_give_back_kept_items_alone(drawn, data):
             assert sorted(items.tolist()) == [i for i, each in enumerate(rows) if each == row and keep[i]]
 
 
+def naive_kept(table, kept):
+    """Return the edges that sequences go along, and the rows in which they end."""
+    edges, ends = set(), set()
+    for sequence in kept:
+        state = 0
+        for token in sequence:
+            if state >= table.num_rows:
+                break
+            low, high = table.rows.edge_start[state : state + 2]
+            edge = int(low) + table.edges.token[low:high].tolist().index(token)
+            edges.add(edge)
+            state = int(table.edges.target[edge])
+        else:
+            if state < table.num_rows:
+                ends.add(state)
+    return edges, ends
+
+
 @settings(deadline=None, max_examples=40)
 @given(naive.ragged_sets(eos=0), st.sampled_from([None, 0]), st.data())
 def test_filters_of_tables_join_item_by_item_and_give_back_kept_items_alone(drawn, eos, data):
@@ -70,7 +89,16 @@ def test_filters_of_tables_join_item_by_item_and_give_back_kept_items_alone(draw
             assert not made.contains([(*row, vocab - 1, 1, 1, 1, 1, 1, 1, 1)]).any()
             items = made.input_rows(table.walk([row]))[0]
             assert sorted(items.tolist()) == [i for i, each in enumerate(rows) if each == row and keep[i]]
-        found = kept_edges(table, made.sequences, distances=True)
+        masks = np.zeros_like(table.bases.masks)
+        found = kept_edges(table, made.rows, distances=True, masks=masks)
+        edges, ends = naive_kept(table, kept)
+        assert set(np.flatnonzero(booleans_of(found.edges, 32 * found.edges.size)).tolist()) == edges
+        assert set(np.flatnonzero(booleans_of(found.ends, 32 * found.ends.size)).tolist()) == ends
+        row = dict(zip(sorted(edges), np.searchsorted(table.rows.edge_start, sorted(edges), "right") - 1, strict=True))
+        masked = [edge for edge in edges if row[edge] < table.rows.base.size and table.rows.base[row[edge]] >= 0]
+        in_masks = {(int(table.rows.base[row[edge]]), int(table.edges.token[edge])) for edge in masked}
+        places = np.argwhere(np.unpackbits(masks.view(np.uint8), axis=1, bitorder="little")).tolist()
+        assert set(map(tuple, places)) == in_masks
         assert found.any == bool(kept)
         assert found.distance is not None
         assert int(found.distance[0]) == min(map(len, kept), default=UNREACHABLE)

@@ -178,6 +178,13 @@ def changed(array, at, value):
     return array
 
 
+def swapped_tails(table):
+    """Return targets of which two of one level lead to the tails of each other."""
+    low = int(table.rows.edge_start[table.trie.level_start[-2]])
+    first, second = low + np.flatnonzero(table.edges.target[low:] >= table.num_rows)[:2]
+    return changed(table.edges.target, [first, second], table.edges.target[[second, first]])
+
+
 FAULTS = [
     ("rows.edge_start", lambda t: changed(t.rows.edge_start, 1, 10**6), "rows.edge_start does not rise"),
     ("rows.edge_start", lambda t: changed(t.rows.edge_start, 0, 1), "rows.edge_start does not rise"),
@@ -192,6 +199,10 @@ FAULTS = [
     ("edges.target", lambda t: changed(t.edges.target, 5, -1), "outside the table"),
     ("edges.target", lambda t: changed(t.edges.target, 5, t.num_states - 2), "outside the table"),
     ("edges.target", lambda t: changed(t.edges.target, 5, 0), "not to the next level"),
+    ("edges.target", lambda t: changed(t.edges.target, [0, 1], t.edges.target[[1, 0]]), "in the order of these"),
+    ("edges.target", lambda t: changed(t.edges.target, 1, t.edges.target[0]), "to each row once"),
+    ("edges.target", lambda t: swapped_tails(t), "rows and tails in the order of these"),
+    ("rows.base", lambda t: changed(t.rows.base, [1, 2], t.rows.base[[2, 1]]), "not in the order of its rows"),
     ("rows.accepting", lambda t: t.rows.accepting[:-1], "rows.accepting has a size of"),
     ("rows.accepting", lambda t: changed(t.rows.accepting, 1, True), "accepting states and items do not match"),
     ("rows.base", lambda t: changed(t.rows.base, 0, 99), "rows.base points outside"),

@@ -339,6 +339,7 @@ def test_a_dataset_in_the_folder_of_shards_is_refused(tmp_path, in_process, fold
 
 
 INTERRUPTED = """
+import os
 import signal
 import sys
 import maskwright as mw
@@ -354,7 +355,7 @@ begun = local_tasks.subprocess.Popen
 class Told(begun):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        print(self.pid, flush=True)
+        os.write(1, f"{self.pid}\\n".encode())  # at once, as two threads begin programs
 
 local_tasks.subprocess.Popen = Told
 mw.build_shards(*sys.argv[1:], VOCAB, shards=4, workers=2, **OPTIONS)
