@@ -59,9 +59,9 @@ def _write(
     ops: Backend, dev: DeviceLive, mask: Array, columns: Columns, depth: Array, wide: tuple[int, int], going: Array
 ) -> Array:
     """Return a mask (n, V or more) in which what states that are `going` (n, 1) offer is -1; the last is no token."""
-    for token, inside in _offered(ops, dev, columns, depth, wide, once=False):
-        mask = ops.scatter(mask, ops.where(inside & going, token, mask.shape[1] - 1), -1)
-    return mask
+    base, delta = _offered(ops, dev, columns, depth, wide, once=False)
+    token, inside = (ops.concatenate(list(both), -1) for both in zip(base, delta, strict=True))
+    return ops.scatter(mask, ops.where(inside & going, token, mask.shape[1] - 1), -1)
 
 
 def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: tuple[int, int]) -> tuple[Array, Array]:
