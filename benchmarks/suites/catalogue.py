@@ -185,10 +185,10 @@ def _updates(kind: str, made: mw.LiveSids) -> Records:
     def delete() -> None:
         made.delete(gone.pop()[None])
 
+    gone = list(matrix.sids[rng.permutation(matrix.num_sequences)[:50]])
     for delta in (10_000, 45_000):
         while made.num_delta < delta:
             made.insert(next(fresh))
-        gone = list(matrix.sids[rng.permutation(matrix.num_sequences)[:25]])
         calls = {f"insert {many}": partial(insert, many) for many in (1, 100, 1000)} | {"delete 1": delete}
         for what, call in calls.items():
             seconds = time_interleaved({what: call}, repeats=11, clock=time.thread_time)[what]
