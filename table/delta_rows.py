@@ -83,11 +83,10 @@ def crowded(rows: Any, at: Any, widths: Any) -> Any:
 @kernel
 def pack_rows(rows: Any, begin: Any, bits: Any, per_word: Any, out: Any) -> None:
     """Write a word of each row (D, L): tokens begin .. begin + per_word, `bits` each, 0 beyond the last."""
-    length = rows.shape[1]
-    for row in range(rows.shape[0]):
-        word = np.int64(0)
-        for depth in range(begin, begin + per_word):
-            word <<= bits
-            if depth < length:
-                word |= np.int64(rows[row, depth])
-        out[row] = word
+    count, stop = rows.shape[0], min(begin + per_word, rows.shape[1])
+    for row in range(count):
+        out[row] = 0
+    for depth in range(begin, stop):  # column by column, which is vector code
+        shift = bits * (begin + per_word - 1 - depth)
+        for row in range(count):
+            out[row] |= np.int64(rows[row, depth]) << shift

@@ -196,7 +196,8 @@ class LiveBase:
         for span, rows in zip(self.shape.firsts, self.first_rows, strict=True):
             if span is None or rows is None:
                 continue
-            for entry in np.unique(np.searchsorted(rows, turned, "right") - 1).tolist():
+            # of one type, or numpy copies the rows of all prefixes
+            for entry in np.unique(np.searchsorted(rows, turned.astype(rows.dtype), "right") - 1).tolist():
                 stop = int(rows[entry + 1]) if entry + 1 < rows.size else self.matrix.num_sequences
                 at = span[0] + entry
                 bit = np.uint32(1 << (at & 31))

@@ -61,6 +61,14 @@ class _Delta:
         return _Delta(np.delete(self.rows, at, axis=0), np.delete(self.counts, at)) if at.size else self
 
 
+def _distinct(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
+    """Return rows (N, L) in order and each once, and how many of each there are."""
+    if not len(rows):
+        return rows, np.zeros(0, np.int64)
+    _, first, counts = np.unique(keys_of(rows), return_index=True, return_counts=True)
+    return rows[first], counts
+
+
 class LiveSids:
     """A set of semantic IDs of one length that takes items in and lets them go, between the steps of running searches.
 
@@ -224,8 +232,7 @@ class LiveSids:
         at = self._base.matrix.find(rows)
         old = at < self._base.matrix.num_sequences
         places, changes = np.unique(at[old], return_counts=True)
-        _, first, counts = np.unique(keys_of(rows[~old]), return_index=True, return_counts=True)
-        new = rows[~old][first]
+        new, counts = _distinct(rows[~old])
         where, there = self._delta.find(new)
         if kind == DELETE:
             if (self._counts[places] < changes).any():
