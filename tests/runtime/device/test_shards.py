@@ -377,9 +377,7 @@ def test_filters_that_are_not_of_these_files_are_refused_by_name(library, tmp_pa
     files, other = (mw.ShardedFiles(tmp_path / "files", 1) for _ in range(2))
     keep = np.ones(50, bool)
     with on_one_device(library, tmp_path, files) as (ops, dev, _, _):
-        with pytest.raises(
-            TypeError, match="must be FilesFilters, as filter_sids makes them of ShardedFiles, not Si"
-        ):
+        with pytest.raises(TypeError, match="must be FilesFilters, as filter_sids makes them of ShardedFiles, not Si"):
             ops.filtered(dev, [mw.filter_sids(matrix, keep)])
         with pytest.raises(mw.ConstraintError, match="a filter is of other files than those on these devices"):
             ops.filtered(dev, [mw.filter_sids(other, keep)])
