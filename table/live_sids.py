@@ -20,7 +20,7 @@ from .delta_rows import crowded, place_rows, splice
 from .live_base import BaseShape, LiveBase
 from .snapshot import Rows, Snapshot, keys_of
 from .sorted_matrix import SortedMatrix
-from .update_log import DELETE, INSERT, SIDS, UpdateLog, header_of
+from .update_log import DELETE, INSERT, SIDS, UpdateLog, check_apart, header_of
 
 _DELTA_WIDTHS = (64, 16)  # most rows of a delta below a prefix, at the first depth without masks and at the others
 
@@ -138,7 +138,7 @@ class LiveSids:
         for a file that is no such base or was damaged, and as `LiveSids` does for the log.
         """
         if log is not None:
-            _check_apart(path, Path(log))
+            check_apart(path, Path(log))
         matrix, covered = read_base(path)
         made = cls(matrix, capacity, widths=widths)
         if log is not None:
@@ -345,7 +345,7 @@ class LiveSids:
                 if self._closed and save is not None:
                     raise ValueError("this live set was closed: its log may be that of another one")
                 if save is not None and self._log is not None:
-                    _check_apart(save, self._log.path)
+                    check_apart(save, self._log.path)
                 base, counts, delta = self._base, self._counts.copy(), self._delta
                 covered = None if self._log is None else self._log.covered
                 self._since = []
@@ -386,15 +386,6 @@ def _header(base: SortedMatrix, counts: NDArray[Any]) -> bytes:
     """Return how a log of a base begins, whose sequences have so many items."""
     arrays = [counts.astype(np.int64), *base.columns]
     return header_of(SIDS, base.vocab_size, base.length, base.num_sequences, arrays)
-
-
-def _check_apart(base: str | Path, log: Path) -> None:
-    """Raise ConstraintError if the file of a base is that of a log."""
-    if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
-        raise ConstraintError(
-            f"{base} is the log of this live set: base and log are two files", argument="save",
-            remedies=[Advice("Give another path for the base.")],
-        )  # fmt: skip
 
 
 def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:

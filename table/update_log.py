@@ -163,6 +163,15 @@ class UpdateLog:
         self._end += len(record)
 
 
+def check_apart(base: str | Path, log: Path) -> None:
+    """Raise ConstraintError if the file of a base is that of a log."""
+    if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
+        raise ConstraintError(
+            f"{base} is the log of this live set: base and log are two files", argument="save",
+            remedies=[Advice("Give another path for the base.")],
+        )  # fmt: skip
+
+
 def _is_whole(data: bytes, at: int) -> bool:
     """Return whether a whole record begins at a byte."""
     if at + _RECORD.size > len(data):
