@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.table import sid_filter
 from maskwright.table.filter_bits import booleans_of
 from maskwright.table.item_ids import ItemIds
 from maskwright.table.sharded_files import ShardSummary, layout_of
@@ -90,6 +91,17 @@ def test_devices_know_which_of_their_rows_a_filter_keeps(shards, several, tmp_pa
         files.item_order(number).write_kept(kept.items, out)
         found += booleans_of(out, columns.shape[1]).tolist()
     assert found == [tuple(row) in wanted for row in matrix.sids.tolist()]
+
+
+def test_more_items_than_a_filter_can_number_are_refused_by_name(matrix, tmp_path, monkeypatch):
+    write_files(tmp_path, matrix, [500])
+    files, count = mw.ShardedFiles(tmp_path, 2), matrix.num_items
+    keep = np.ones(count, np.bool_)
+    monkeypatch.setattr(sid_filter, "MOST_ITEMS", count)
+    assert mw.filter_sids(files, keep).num_items == count
+    monkeypatch.setattr(sid_filter, "MOST_ITEMS", count - 1)
+    with pytest.raises(mw.ConstraintError, match=f"{count:,} rows are more than a filter may have, {count - 1:,}"):
+        mw.filter_sids(files, keep)
 
 
 def test_filters_of_files_are_joined_item_by_item(matrix, tmp_path):
