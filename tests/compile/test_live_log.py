@@ -279,6 +279,19 @@ def test_a_crash_while_items_are_saved_and_a_log_begins_anew_loses_nothing(strin
             check(opened(copy, shop.catalogue), [*rows, ("x" if strings else 9999, (0, 0, 0))])
 
 
+def test_an_empty_string_is_an_id(tmp_path):
+    catalogue = mw.Catalogue.of([[0, 0]], ["first"], vocab_size=4, kind="matrix")
+    live = mw.LiveCatalogue(catalogue, log=tmp_path / "log")
+    live.insert([[1, 1], [1, 2]], ["", ""])
+    live.close()
+    live = mw.LiveCatalogue(catalogue, log=tmp_path / "log")
+    assert list(live.catalogue().ids) == ["first", "", ""]
+    live.compact(save=tmp_path / "base")
+    live.delete([""])
+    live.close()
+    assert list(mw.LiveCatalogue.load(tmp_path / "base", log=tmp_path / "log").catalogue().ids) == ["first"]
+
+
 def test_files_that_are_no_live_catalogue_are_refused_by_name(tmp_path):
     shop = Shop(tmp_path / "live", 6, strings=True)
     shop.insert()
