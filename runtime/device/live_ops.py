@@ -28,6 +28,7 @@ from .device_table import (
 Columns = tuple[Array, ...]
 
 _FEW = 64  # rows of an interval that are counted rather than searched
+_PAIRS = 4  # by token of the vocabulary: pairs of tokens of base and delta that are compared, rather than marked
 
 
 def _columns(state: LiveState) -> Columns:
@@ -42,18 +43,50 @@ def _is_open(low: Array, high: Array, delta: Array, delta_high: Array) -> Array:
     return (low < high) | (delta < delta_high)
 
 
+def _offered(
+    ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: tuple[int, int], *, once: bool
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return what `matrix_ops.offered` does, of the base and of the delta; wide: how many places are read of each."""
+    low, high, delta, delta_high, _, number = columns
+    base_parts, delta_parts = (low, high, depth, number), (delta, delta_high, depth, number)
+    return (
+        matrix_ops.offered(ops, dev.base, base_parts, depth, wide[0], once=once),
+        matrix_ops.offered(ops, dev.delta, delta_parts, depth, wide[1], once=once),
+    )
+
+
+def _write(
+    ops: Backend, dev: DeviceLive, mask: Array, columns: Columns, depth: Array, wide: tuple[int, int], going: Array
+) -> Array:
+    """Return a mask (n, V or more) in which what states that are `going` (n, 1) offer is -1; the last is no token."""
+    base, delta = _offered(ops, dev, columns, depth, wide, once=False)
+    token, inside = (ops.concatenate(list(both), -1) for both in zip(base, delta, strict=True))
+    return ops.scatter(mask, ops.where(inside & going, token, mask.shape[1] - 1), -1)
+
+
 def _read(ops: Backend, dev: DeviceLive, columns: Columns, depth: Array, wide: tuple[int, int]) -> tuple[Array, Array]:
     """Return tokens (n, k) that states offer at a depth, one for all or (n, 1), and which of them count, each once.
 
     wide: how many places are read of base and delta.
     """
-    low, high, delta, delta_high, _, number = columns
-    base_parts, delta_parts = (low, high, depth, number), (delta, delta_high, depth, number)
-    token, inside = matrix_ops.offered(ops, dev.base, base_parts, depth, wide[0], once=True)
-    new, is_new = matrix_ops.offered(ops, dev.delta, delta_parts, depth, wide[1], once=True)
-    known = ((new[:, :, None] == token[:, None, :]) & inside[:, None, :]).any(-1)
+    (token, inside), (new, is_new) = _offered(ops, dev, columns, depth, wide, once=True)
+    known = _known(ops, dev, token, inside, new)
     inside = ops.concatenate([inside, is_new & ~known], -1)
     return ops.concatenate([token, new], -1), inside  # tokens behind the last row are 0
+
+
+def _are_many(dev: DeviceLive, wide: tuple[int, int]) -> bool:
+    """Return whether tokens of base and delta are marked in the vocabulary, which is cheaper than to compare them."""
+    return wide[0] * wide[1] > _PAIRS * dev.vocab_size
+
+
+def _known(ops: Backend, dev: DeviceLive, token: Array, inside: Array, new: Array) -> Array:
+    """Return which tokens of the delta (n, d) are among those of the base (n, b) that count."""
+    if not _are_many(dev, (token.shape[1], new.shape[1])):
+        return ((new[:, :, None] == token[:, None, :]) & inside[:, None, :]).any(-1)
+    offered = ops.zeros((token.shape[0], dev.vocab_size + 1), like=dev.base.byte_bits)
+    offered = ops.scatter(offered, ops.where(inside, token, dev.vocab_size), 1)
+    return ops.take(offered, new) > 0
 
 
 def read(ops: Backend, dev: DeviceLive, columns: Columns, depth: int) -> tuple[Array, Array]:
@@ -95,9 +128,7 @@ def _allowed(ops: Backend, dev: DeviceLive, state: LiveState, remaining: Array |
     wide = _widths(dev)
     if not wide[0]:
         return mask
-    token, inside = _read(ops, dev, columns, ops.where(going, depth, 0), wide)
-    inside = inside & going & (depth >= dev.base.masked)
-    return ops.scatter(mask, ops.where(inside, token, mask.shape[1] - 1), -1)
+    return _write(ops, dev, mask, columns, ops.where(going, depth, 0), wide, going & (depth >= dev.base.masked))
 
 
 def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: int) -> tuple[Array, Array]:
@@ -110,7 +141,13 @@ def _scored(ops: Backend, dev: DeviceLive, x: Array, state: LiveState, level: in
     if level < dev.base.masked:
         mask = _mask(ops, dev, columns, depth, _is_open(*columns[:4]))
         return ops.keep(x[:, : dev.vocab_size], mask, dev.vocab_size), None
-    token, inside = _read(ops, dev, columns, level, _widths(dev, level))
+    wide = _widths(dev, level)
+    if _are_many(dev, wide):
+        mask = ops.zeros((low.shape[0], dev.vocab_size + 1), like=dev.base.byte_bits)
+        return ops.keep(
+            x[:, : dev.vocab_size], _write(ops, dev, mask, columns, level, wide, low == low), dev.vocab_size
+        ), None
+    token, inside = _read(ops, dev, columns, level, wide)
     return ops.where(inside, ops.take(x, token), -float("inf")), token
 
 
