@@ -38,6 +38,7 @@ from .lazy.lazy_table import LazyTable
 from .runtime.arena.arena import Arena
 from .runtime.arena.capacity import Capacity
 from .runtime.host.matcher import Matcher
+from .table.files_filter import FilesFilter
 from .table.live_sids import LiveSids
 from .table.members import sample_members
 from .table.sharded_files import ShardedFiles
@@ -62,6 +63,7 @@ __all__ = [
     "Catalogue",
     "ConstraintError",
     "DataError",
+    "FilesFilter",
     "GrammarError",
     "KernelError",
     "LazyTable",

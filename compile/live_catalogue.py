@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,30 @@ from numpy.typing import NDArray
 
 from ..errors import Advice, ConstraintError
 from ..table.item_ids import ItemIds
+from ..table.item_updates import bytes_of_delete, bytes_of_insert, delete_of_bytes, insert_of_bytes
 from ..table.live_items import GrowingArray, ItemIndex, LiveItems
 from ..table.live_sids import LiveSids
 from ..table.sorted_matrix import SortedMatrix
+from ..table.update_log import DELETE, INSERT, UpdateLog, check_apart
 from .catalogue import Catalogue
+from .live_file import ItemRows, read_live, write_live
 from .sequences import rectangle, sort_sids
 
 
 class LiveCatalogue:
     """A catalogue that takes items in and lets them go, between the steps of running searches.
 
-    catalogue: of kind "matrix", the items that it begins with. capacity, widths: as of `LiveSids`.
+    catalogue: of kind "matrix", the items that it begins with. capacity, widths: as of `LiveSids`. log: a file to which
+    each update is written, with the ids of items, before the call returns; where it exists, its updates are made again
+    first, up to the last that is whole. One live catalogue at a time writes to a log, until `close`.
 
     `publish` returns a `Catalogue` of what is in it: its `table`, a `Snapshot`, goes on a device, `filter` and
     `without` make filters of it, and `items` returns ids of what was found. Items are rows: those that it began with in
     their order, then each inserted one, in the order of the calls. A row is never used again, so columns over the items
     only grow. All methods may be called from any thread.
 
-    Raises ConstraintError for a catalogue that is not of kind "matrix".
+    Raises ConstraintError for a catalogue that is not of kind "matrix"; TableFileError for a file that is no log, one
+    of another catalogue, one that is damaged before its end, and one that another live catalogue writes to.
 
     >>> live = LiveCatalogue(Catalogue.of([[3, 1], [3, 0]], ["shoe", "hat"], 12, offsets=[0, 4], kind="matrix"))
     >>> live.insert([[2, 2]], ["sock"])
@@ -38,7 +45,14 @@ class LiveCatalogue:
     ['shoe', 'sock']
     """
 
-    def __init__(self, catalogue: Catalogue, capacity: int = 1 << 16, *, widths: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        capacity: int = 1 << 16,
+        *,
+        widths: tuple[int, ...] | None = None,
+        log: str | Path | None = None,
+    ) -> None:
         if not isinstance(catalogue, Catalogue):
             raise TypeError(f"catalogue must be a Catalogue, not a {type(catalogue).__name__}")
         matrix = catalogue.table
@@ -47,19 +61,95 @@ class LiveCatalogue:
                 "live catalogues are of sorted matrices, and this catalogue has another table",
                 remedies=[Advice('Make it with {}="matrix"', ("kind",))],
             )
-        self._first = catalogue
-        self._sids = LiveSids(matrix, capacity, widths=widths)
-        self._lock = threading.Lock()
-        self._owner = object()
         tokens = np.empty((matrix.num_items, matrix.length), matrix.columns.dtype)
         order = matrix.item_row if matrix.item_row.size else slice(None)
         counts = np.diff(matrix.item_start) if matrix.item_start.size else 1
         for level, column in enumerate(matrix.columns):
             tokens[order, level] = np.repeat(column, counts)
-        self._tokens = GrowingArray(tokens)
-        self._live = GrowingArray(np.ones(len(tokens), np.bool_))
-        self._ids = _GrowingIds(catalogue.ids)
-        self._index = ItemIndex(matrix, tokens, np.ones(len(tokens), np.bool_))
+        rows = ItemRows(tokens, np.ones(len(tokens), np.bool_), catalogue.ids)
+        self._begin(catalogue, matrix, rows, capacity, widths)
+        if log is not None:
+            self._recover(UpdateLog(Path(log), rows.header(matrix.vocab_size)))
+
+    def _begin(
+        self, first: Catalogue, matrix: SortedMatrix, rows: ItemRows, capacity: int, widths: tuple[int, ...] | None
+    ) -> None:
+        """Begin with rows of items, of which a matrix has those that are live. first: has all but the items."""
+        self._first = first
+        self._sids = LiveSids(matrix, capacity, widths=widths)
+        self._lock, self._saving = threading.Lock(), threading.Lock()
+        self._owner = object()
+        self._log: UpdateLog | None = None
+        self._closed = False
+        self._tokens, self._live, self._ids = GrowingArray(rows.tokens), GrowingArray(rows.live), _GrowingIds(rows.ids)
+        self._index = ItemIndex(matrix, rows.tokens, rows.live.copy())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        capacity: int = 1 << 16,
+        *,
+        widths: tuple[int, ...] | None = None,
+        log: str | Path | None = None,
+    ) -> LiveCatalogue:
+        """Return a live catalogue that begins with what `compact(save=path)` wrote, and makes the log's updates.
+
+        Rows of items are what they were. log: the one that was written to when the file was saved, or another. Raises
+        FileNotFoundError; TableFileError for a file that is no live catalogue or was damaged, and as `LiveCatalogue`
+        does for the log.
+        """
+        if log is not None:
+            check_apart(path, Path(log))
+        first, rows, covered = read_live(path)
+        matrix = first.table
+        assert isinstance(matrix, SortedMatrix)
+        made = cls.__new__(cls)
+        header = rows.header(matrix.vocab_size)
+        made._begin(first, matrix, rows, capacity, widths)
+        if log is not None:
+            made._recover(UpdateLog(Path(log), header, covered))
+        return made
+
+    def _recover(self, log: UpdateLog) -> None:
+        """Make the updates of a log again, and write to it from now on."""
+        matrix = self._sids.base
+        for kind, update in log.recover():
+            if kind == INSERT:
+                read, ids = insert_of_bytes(update, matrix.length, self._ids.are_strings)
+                tokens = read.astype(matrix.columns.dtype)
+                self._sids.repeat([(kind, tokens)])
+                self._take(tokens, ids)
+            else:
+                rows = delete_of_bytes(update)
+                self._sids.repeat([(kind, self._tokens.view()[rows])])
+                self._live.view()[rows] = False
+        self._follow(self._sids.base)
+        self._log = log
+
+    def close(self) -> None:
+        """Close the log, so that another live catalogue may write to it. Updates of this one then raise ValueError."""
+        with self._saving, self._lock:
+            self._closed = True
+            if self._log is not None:
+                self._log.close()
+
+    def _record(self, kind: int, update: bytes) -> None:
+        """Write an update to the log, if there is one."""
+        if self._log is not None:
+            self._log.append(kind, update)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this live catalogue was closed: its updates would be in no log")
+
+    def _take(self, tokens: NDArray[Any], ids: ItemIds) -> None:
+        """Give the next rows to items."""
+        first = len(self._tokens.view())
+        self._tokens.append(tokens)
+        self._live.append(np.ones(len(tokens), np.bool_))
+        self._ids.append(ids)
+        self._index.append(range(first, first + len(tokens)), tokens)
 
     @property
     def num_items(self) -> int:
@@ -90,12 +180,9 @@ class LiveCatalogue:
         tokens = np.empty(codes.shape, matrix.columns.dtype)
         self._first.code_tokens.tokens(codes, tokens, matrix.vocab_size)
         with self._lock:
-            self._sids.insert(tokens)
-            first = len(self._tokens.view())
-            self._tokens.append(tokens)
-            self._live.append(np.ones(len(tokens), np.bool_))
-            self._ids.append(ids)
-            self._index.append(range(first, first + len(tokens)), tokens)
+            self._check_open()
+            self._sids.update(INSERT, tokens, lambda: self._record(INSERT, bytes_of_insert(tokens, ids)))
+            self._take(tokens, ids)
 
     def delete(self, items: Any) -> None:
         """Remove all items with any of some ids (n,). A call looks through all ids: give many at once.
@@ -104,6 +191,7 @@ class LiveCatalogue:
         """
         wanted = ItemIds.of(items)
         with self._lock:
+            self._check_open()
             ids, live = self._ids.view(), self._live.view()
             rows = ids.rows(items)
             rows = rows[live[rows]]
@@ -111,7 +199,7 @@ class LiveCatalogue:
             for each in wanted.at(np.arange(len(wanted))):
                 if each not in found:
                     raise ConstraintError(f"there is no item {each!r} to delete: none was removed", argument="items")
-            self._sids.delete(self._tokens.view()[rows])
+            self._sids.update(DELETE, self._tokens.view()[rows], lambda: self._record(DELETE, bytes_of_delete(rows)))
             live[rows] = False
 
     def publish(self) -> Catalogue:
@@ -125,13 +213,37 @@ class LiveCatalogue:
             items = LiveItems(self._index, self._tokens.view(), self._live.view().copy(), self._owner)
             return replace(self._first, table=replace(snapshot, items=items), ids=self._ids.view())
 
-    def compact(self) -> None:
-        """Join base and delta, as `LiveSids.compact` does: in a thread of its own, while all else goes on."""
-        self._sids.compact()
-        with self._lock:
-            self._follow(self._sids.base)
-            index = self._index
-        index.build()
+    def compact(self, save: str | Path | None = None) -> None:
+        """Join base and delta, as `LiveSids.compact` does: in a thread of its own, while all else goes on.
+
+        save: where to write all rows of items, for `load`. Once they are on the disk, a log begins anew, with nothing
+        but what came meanwhile. A crash at any time loses no update: keep the two files together. Raises
+        ConstraintError if no item is left to save, and OSError if the file cannot be written: the log then goes on as
+        it was.
+        """
+        with self._saving:
+            if save is not None:
+                self._check_open()
+                if self._log is not None:
+                    check_apart(save, self._log.path)
+            self._sids.compact()
+            with self._lock:
+                self._follow(self._sids.base)
+                index = self._index
+                live = None if save is None else self._live.view().copy()
+                tokens, ids = self._tokens.view(), self._ids.view()
+                covered = None if self._log is None else self._log.covered
+            index.build()
+            if save is None or live is None:
+                return
+            if not live.any():
+                raise ConstraintError("there is no item left: nothing could be decoded", argument="save")
+            rows = ItemRows(tokens, live, ids)
+            header = rows.header(self._sids.base.vocab_size)
+            write_live(save, self._first, rows, covered)
+            if self._log is not None and covered is not None:
+                with self._lock:
+                    self._log.restart(header, covered)
 
     def _follow(self, base: SortedMatrix) -> None:
         """Begin another index if the base is another one; the lock is held."""
@@ -161,6 +273,11 @@ class _GrowingIds:
         self._numbers = None if ids.numbers is None else GrowingArray(ids.numbers)
         self._text = None if ids.text is None else GrowingArray(ids.text)
         self._starts = None if ids.starts is None else GrowingArray(ids.starts)
+
+    @property
+    def are_strings(self) -> bool:
+        """Whether ids are strings, not integers."""
+        return self._numbers is None
 
     def check(self, ids: ItemIds) -> None:
         """Raise ConstraintError for ids of the other kind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..automata.sequence_sort import Progress
-from ..errors import ConstraintError, DataError, MissingDependencyError
+from ..errors import Advice, ConstraintError, DataError, MissingDependencyError
 from ..table.item_ids import ItemIds
 from ..vocabulary.vocabulary import Vocabulary
 from .sequences import rectangle
 from .token_names import is_text, tokens_of_names
 
 _BATCH = 1 << 17  # rows read at once
+_ARROW = (".arrow", ".feather", ".ipc")
+_ARROW_MAGIC = (b"ARROW1", b"FEA1")  # of Arrow's format of files, of Feather's first version; its streams have none
 
 
 class Batch(NamedTuple):
@@ -138,16 +141,43 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def parquet_files(source: Path) -> list[Path]:
-    """Return the Parquet files of a source, in the order of their paths, but none whose name begins with . or _."""
+    """Return the Parquet files of a source, in the order of their paths, but none whose name begins with . or _.
+
+    Raises FileNotFoundError; DataError saying how to convert Arrow files.
+    """
     if not source.is_dir():
         if not source.exists():
             raise FileNotFoundError(f"there is no file and no folder {source}")
+        with reading(source), source.open("rb") as opened:
+            if source.suffix in _ARROW or opened.read(6).startswith(_ARROW_MAGIC):
+                raise _arrow_refused(source)
         return [source]
-    found = [
-        path
-        for path in sorted(source.rglob("*.parquet"))
-        if not any(part.startswith((".", "_")) for part in path.relative_to(source).parts)
-    ]
+    found = _files_in(source, ".parquet")
     if not found:
+        for path in (path for suffix in _ARROW for path in _files_in(source, suffix)):
+            raise _arrow_refused(path)
         raise FileNotFoundError(f"there is no file *.parquet in {source}")
     return found
+
+
+def _files_in(folder: Path, suffix: str) -> list[Path]:
+    return [
+        path
+        for path in sorted(folder.rglob(f"*{suffix}"))
+        if not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+    ]
+
+
+def _arrow_refused(path: Path) -> DataError:
+    """Return the error that says how to make Parquet of an Arrow file, whose rows keep their order."""
+    with reading(path), path.open("rb") as opened:
+        in_file = opened.read(6).startswith(_ARROW_MAGIC)
+    read = "feather.read_table(p)" if in_file else "ipc.open_stream(pyarrow.memory_map(p)).read_all()"
+    code = (
+        "import sys, pyarrow; from pyarrow import feather, ipc, parquet; "
+        f"[parquet.write_table({read}, p + '.parquet') for p in sys.argv[1:]]"
+    )
+    return DataError(
+        f"{path} is an Arrow file: catalogues and shards are built from Parquet",
+        remedies=[Advice(f'Convert such files: python -c "{code}" {shlex.quote(str(path))}')],
+    )

@@ -1,4 +1,4 @@
-"""A catalogue that changes while it is decoded with: a filter for each request, an item sold out, an item added."""
+"""A shop that changes while it is decoded with: a filter for each request, an item sold out, one added, and a crash."""
 
 import numpy as np
 import torch
@@ -9,10 +9,10 @@ from maskwright.runtime.decode import beam_search
 
 V, L = 256, 4
 rng = np.random.default_rng(0)
-sids = rng.integers(0, V, (50_000, L))  # one row an item
-matrix = mw.sort_sids(sids, vocab_size=V)
+codes = rng.integers(0, V, (50_000, L))
+catalogue = mw.Catalogue.of(codes, [f"item-{i}" for i in range(50_000)], vocab_size=V, kind="matrix")
+price = rng.integers(1, 1000, len(codes))  # a column over the items, in their order
 follows = torch.randn(L, V, V, generator=torch.Generator().manual_seed(0))  # a model: what comes after each token
-options = {"ops": torch_ops, "beams": 3, "max_length": L}
 
 
 def step(tokens, cache, t):
@@ -20,27 +20,36 @@ def step(tokens, cache, t):
     return follows[t, tokens], cache
 
 
-price = rng.integers(1, 1000, len(sids))
-cheap, few = mw.filter_sids(matrix, price < 50), mw.filter_sids(matrix, rng.random(len(sids)) < 0.01)
-filters = [cheap, cheap & few]
-dev = torch_ops.put(matrix)
-found = beam_search(step, None, torch_ops.filtered(dev, filters), batch=2, **options)
-for row, kept in enumerate(filters):
-    items = [rows.tolist() for rows in kept.input_rows(found.states[row])]
-    print(kept, "-> items", items, "prices", [price[rows].tolist() for rows in items])
+def search(dev, batch=1):
+    """Return the best beams of each row of a batch."""
+    return beam_search(step, None, dev, ops=torch_ops, batch=batch, beams=3, max_length=L)
 
-live = mw.LiveSids(matrix, capacity=1000)
-shown = torch_ops.put(live.publish())
-first = beam_search(step, None, shown, batch=1, **options)
-best = first.tokens[0, 0]
-print("best", best.tolist())
-live.delete([best.tolist()])  # sold out
-new = [*best[:3].tolist(), (int(best[3]) + 1) % V]
-live.insert([new])
-snapshot = live.publish()
-now = torch_ops.refreshed(shown, snapshot)
-again = beam_search(step, None, now, batch=1, **options)
-print("sold out, so the best is", again.tokens[0, 0].tolist())
-print("the new item is in the set:", bool(snapshot.contains([new])[0]))
-kept = beam_search(step, None, shown, batch=1, **options)
-print("a search that began before goes on as it was:", torch.equal(kept.tokens, first.tokens))
+
+live = mw.LiveCatalogue(catalogue, capacity=1000, log="updates.log")
+now = live.publish()
+dev = torch_ops.put(now.table)
+
+cheap, few = now.filter(price < 50), now.filter(rng.random(len(codes)) < 0.01)
+filters = [cheap, cheap & few]
+found = search(torch_ops.filtered(dev, filters), batch=2)
+print("cheap items, and a few of them:", now.items(found, filters=filters))
+
+first = search(dev)
+best = now.items(first)[0][0]
+print("best:", best)
+live.delete([best])  # sold out
+new = codes[int(best.removeprefix("item-"))].copy()
+new[-1] = (new[-1] + 1) % V
+live.insert([new], ["item-from-today"])  # the model was trained before it came
+price = np.append(price, 20)  # it has the next row of each column
+
+then = live.publish()
+dev_now = torch_ops.refreshed(dev, then.table)  # nothing is compiled again, and the base is not copied
+print("now:", then.items(search(dev_now))[0])
+cheap = then.filter(price < 50)
+print("cheap now:", then.items(search(torch_ops.filtered(dev_now, [cheap])), filters=[cheap])[0])
+print("a search that began before goes on as it was:", now.items(search(dev))[0][0] == best)
+
+live.close()  # or the process ends in the middle: each update was on the disk before the call returned
+after = mw.LiveCatalogue(catalogue, capacity=1000, log="updates.log").publish()
+print("after a crash:", after.items(search(torch_ops.put(after.table)))[0])

@@ -27,6 +27,8 @@ class GrowingArray:
 
     def append(self, more: NDArray[Any]) -> None:
         """Append rows, at a cost that does not depend on how many there are, mostly."""
+        if not len(more):  # the first array may be read-only
+            return
         size = self._size + len(more)
         if size > len(self._array):
             grown = np.empty((max(size, len(self._array) * 3 // 2), *self._array.shape[1:]), self._array.dtype)

@@ -6,6 +6,7 @@ The set is a sorted matrix, of which some rows are gone, and a *delta*: a few ro
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from .delta_rows import crowded, place_rows, splice
 from .live_base import BaseShape, LiveBase
 from .snapshot import Rows, Snapshot, keys_of
 from .sorted_matrix import SortedMatrix
-from .update_log import DELETE, INSERT, UpdateLog
+from .update_log import DELETE, INSERT, SIDS, UpdateLog, check_apart, header_of
 
 _DELTA_WIDTHS = (64, 16)  # most rows of a delta below a prefix, at the first depth without masks and at the others
 
@@ -119,7 +120,7 @@ class LiveSids:
         self._log: UpdateLog | None = None
         self._closed = False
         if log is not None:
-            self._recover(UpdateLog(Path(log), base, counts))
+            self._recover(UpdateLog(Path(log), _header(base, counts)))
         self._snapshot = self._made()
 
     @classmethod
@@ -137,24 +138,31 @@ class LiveSids:
         for a file that is no such base or was damaged, and as `LiveSids` does for the log.
         """
         if log is not None:
-            _check_apart(path, Path(log))
+            check_apart(path, Path(log))
         matrix, covered = read_base(path)
         made = cls(matrix, capacity, widths=widths)
         if log is not None:
-            made._recover(UpdateLog(Path(log), matrix, made._counts, covered))
+            made._recover(UpdateLog(Path(log), _header(matrix, made._counts), covered))
             made._snapshot = made._made()
         return made
 
     def _recover(self, log: UpdateLog) -> None:
         """Make the updates of a log again, and write to it from now on."""
-        for kind, recorded in log.recover():
-            rows = recorded.astype(self._base.matrix.columns.dtype)
+        matrix = self._base.matrix
+        self.repeat(
+            (kind, np.frombuffer(update, "<u4").astype(matrix.columns.dtype).reshape(-1, matrix.length))
+            for kind, update in log.recover()
+        )
+        self._log = log
+
+    def repeat(self, updates: Iterable[tuple[int, Rows]]) -> None:
+        """Make updates again, which are as of `update`, and were made of this base before."""
+        for kind, rows in updates:
             try:
                 self._update(kind, rows)
             except ConstraintError:  # full, where a compaction had made room before
                 self.compact()
                 self._update(kind, rows)
-        self._log = log
 
     def close(self) -> None:
         """Close the log, so that another live set may write to it. Updates of this one then raise ValueError."""
@@ -188,16 +196,20 @@ class LiveSids:
 
         Raises ConstraintError, and adds none, for what are no rows of this set's tokens, and where the delta is full.
         """
-        self._call(INSERT, sids)
+        self.update(INSERT, sids)
 
     def delete(self, sids: ArrayLike) -> None:
         """Remove an item for each row of sids (N, L): a sequence stays as long as another item has it.
 
         Raises ConstraintError, and removes none, where there are not as many.
         """
-        self._call(DELETE, sids)
+        self.update(DELETE, sids)
 
-    def _call(self, kind: int, sids: ArrayLike) -> None:
+    def update(self, kind: int, sids: ArrayLike, record: Callable[[], None] | None = None) -> None:
+        """Insert or delete sids (N, L), as the kind of a record in a log says.
+
+        record: called when it is sure that the update can be made, and before it is; if it raises, nothing changes.
+        """
         rows = self._checked(sids)
         if not len(rows):
             return
@@ -206,7 +218,9 @@ class LiveSids:
                 raise ValueError("this live set was closed: its updates would be in no log")
             prepared = self._prepared(kind, rows)
             if self._log is not None:
-                self._log.append(kind, rows)
+                self._log.append(kind, np.ascontiguousarray(rows, "<u4").tobytes())
+            if record is not None:
+                record()
             self._commit(kind, rows, *prepared)
             if self._since is not None:
                 self._since.append((kind, rows))
@@ -331,7 +345,7 @@ class LiveSids:
                 if self._closed and save is not None:
                     raise ValueError("this live set was closed: its log may be that of another one")
                 if save is not None and self._log is not None:
-                    _check_apart(save, self._log.path)
+                    check_apart(save, self._log.path)
                 base, counts, delta = self._base, self._counts.copy(), self._delta
                 covered = None if self._log is None else self._log.covered
                 self._since = []
@@ -365,16 +379,13 @@ class LiveSids:
                 write_base(save, made.matrix, saved, covered)
                 if self._log is not None and covered is not None:
                     with self._lock:
-                        self._log.restart(made.matrix, saved, covered)
+                        self._log.restart(_header(made.matrix, saved), covered)
 
 
-def _check_apart(base: str | Path, log: Path) -> None:
-    """Raise ConstraintError if the file of a base is that of a log."""
-    if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
-        raise ConstraintError(
-            f"{base} is the log of this live set: base and log are two files", argument="save",
-            remedies=[Advice("Give another path for the base.")],
-        )  # fmt: skip
+def _header(base: SortedMatrix, counts: NDArray[Any]) -> bytes:
+    """Return how a log of a base begins, whose sequences have so many items."""
+    arrays = [counts.astype(np.int64), *base.columns]
+    return header_of(SIDS, base.vocab_size, base.length, base.num_sequences, arrays)
 
 
 def _parts(base: LiveBase, counts: NDArray[np.int32]) -> tuple[Any, Any, Any]:

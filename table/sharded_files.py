@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError, TableFileError
+from .filter_bits import Runs, Words, put_in_order
 from .first_rows import keeping_depths
 from .sharded_matrix import HEAD, Columns, ShardLayout
-from .shards import AGAIN, Manifest
+from .shards import AGAIN, Manifest, Shard
 from .sorted_matrix import SortedMatrix, measure
 
 
@@ -65,6 +66,28 @@ def layout_of(vocab_size: int, summaries: Sequence[ShardSummary]) -> ShardLayout
     return ShardLayout(head, pair_starts, starts, widths, branched, firsts)
 
 
+@dataclass(frozen=True, eq=False)
+class ItemOrder:
+    """Which input row each item of one device is: n items, in the order of their sequences."""
+
+    rows: NDArray[np.uint32]  # (n,)
+    sequences: Runs | None  # the items of each sequence; None: each has one
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.rows.nbytes + (0 if self.sequences is None else self.sequences.nbytes)
+
+    def write_kept(self, items: Words, out: Words) -> None:
+        """Set the bits of sequences that have an item which is kept. items: bits of input rows; out is 0 before."""
+        if self.sequences is None:
+            put_in_order(items, self.rows, out)
+            return
+        own = np.zeros(self.rows.size // 32 + 1, np.uint32)
+        put_in_order(items, self.rows, own)
+        self.sequences.write_any(own, out)
+
+
 class ShardedFiles:
     """The shards of a build, to be put on N devices: each process reads the rows of its own devices.
 
@@ -108,29 +131,46 @@ class ShardedFiles:
 
     def columns(self, number: int) -> Columns:
         """Read the tokens of one device's rows (L, n). Raises TableFileError naming a file that is not sound."""
+        parts = [np.empty((self.manifest.length, 0), np.min_scalar_type(self.vocab_size - 1))]
+        parts += [shard.matrix.columns[:, low:high] for shard, low, high in self._pieces(number)]
+        return np.ascontiguousarray(np.concatenate(parts, axis=1))
+
+    def item_order(self, number: int) -> ItemOrder:
+        """Read which items one device's rows stand for, as filters ask. Raises TableFileError as `columns` does."""
+        rows, starts, count = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)], 0
+        for shard, low, high in self._pieces(number):
+            matrix = shard.matrix
+            start = matrix.item_start[low : high + 1] if matrix.item_start.size else np.arange(low, high + 1)
+            items = slice(int(start[0]), int(start[-1]))
+            rows.append(shard.rows[matrix.item_row[items] if matrix.item_row.size else items].astype(np.uint32))
+            starts.append(start[1:].astype(np.int64) - items.start + count)
+            count += rows[-1].size
+        start = np.concatenate(starts)
+        return ItemOrder(np.concatenate(rows), None if start.size - 1 == count else Runs.of(start))
+
+    def _pieces(self, number: int) -> Iterator[tuple[Shard, int, int]]:
+        """Read the files with one device's rows: each, and where those of the device begin and end in it."""
         records = self.manifest.shards
         begin, end = self._files[number : number + 2]
         pair = records[end - 1].last[:HEAD]
         before = records[begin - 1].last[:HEAD] if begin else None
-        parts = [np.empty((self.manifest.length, 0), np.min_scalar_type(self.vocab_size - 1))]
         if before == pair:  # all of the rows are of another device
-            return parts[0]
+            return
         for file in range(begin, end):
-            parts.append(self._read(file))
-            if before is not None:
-                parts[-1] = parts[-1][:, _leading(parts[-1], before) :]
+            shard = self._read(file)
+            yield shard, 0 if before is None else _leading(shard.matrix.columns, before), shard.matrix.num_sequences
         for file in range(end, len(records)):
             if records[file].first[:HEAD] != pair:
                 break
-            found = self._read(file)
-            parts.append(found[:, : _leading(found, pair)])
-        return np.ascontiguousarray(np.concatenate(parts, axis=1))
+            shard = self._read(file)
+            yield shard, 0, _leading(shard.matrix.columns, pair)
 
-    def _read(self, file: int) -> Columns:
-        record, matrix = self.manifest.shards[file], self.manifest.shard(file).matrix
-        if (matrix.num_items, matrix.num_sequences) != (record.rows, record.sequences):
+    def _read(self, file: int) -> Shard:
+        record, shard = self.manifest.shards[file], self.manifest.shard(file)
+        found, rows = (shard.matrix.num_items, shard.matrix.num_sequences), shard.rows
+        if found != (record.rows, record.sequences) or (rows.size and rows[-1] >= self.manifest.num_items):
             raise TableFileError(f"{record.file} has other rows than the manifest says: {AGAIN}")
-        return matrix.columns
+        return shard
 
     def locate(self, states: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return in which file, and which sequence of its matrix, each of some states (N,) is that decoders ended with.

@@ -51,6 +51,11 @@ class ShardLayout:
         """The rows of the largest shard, 1 at least."""
         return max(1, int(np.diff(self.starts).max()))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.head.nbytes + self.pair_starts.nbytes + self.starts.nbytes
+
     @cached_property
     def pairs(self) -> Runs:
         """The rows of each pair."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import Advice, ConstraintError
+from .files_filter import MOST_ITEMS, FilesFilter
 from .filter_bits import Runs, Words, booleans_of, put_in_order, words_of
 from .grouped import token_rows
 from .kept import Kept
 from .kept_edges import kept_edges
+from .sharded_files import ShardedFiles
 from .sorted_matrix import MOST_ROWS, IntArray, SortedMatrix
 from .transition_table import TransitionTable
 
@@ -170,11 +172,16 @@ class SidFilter:
         return out
 
 
-def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter:
-    """Return a filter that keeps some of the items of a sorted matrix, or of a table of sequences.
+@overload
+def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter: ...
+@overload
+def filter_sids(table: ShardedFiles, keep: Any) -> FilesFilter: ...
+def filter_sids(table: SortedMatrix | TransitionTable | ShardedFiles, keep: Any) -> SidFilter | FilesFilter:
+    """Return a filter that keeps some of the items of a sorted matrix, of a table of sequences, or of files.
 
     keep: (N,) booleans, one for each row that `sort_sids`, `compile_sids` or `compile_sequences` was given, in that
-    order: an array, or a column of Arrow, Polars, pandas or DuckDB. 10^7 items take some 10 ms.
+    order: an array, or a column of Arrow, Polars, pandas or DuckDB. 10^7 items take some 10 ms. Of `ShardedFiles`: one
+    for each row of the dataset of the build, whose files are in the order of `manifest.dataset["files"]`.
 
     Raises ConstraintError for anything but booleans, for null, and where there are not as many as items; TypeError for
     the table of a text, which has no items.
@@ -185,20 +192,27 @@ def filter_sids(table: SortedMatrix | TransitionTable, keep: Any) -> SidFilter:
     >>> (in_stock & new).contains([[3, 1, 2], [0, 2, 2], [3, 1, 0]])
     array([ True, False, False])
     """
-    if not isinstance(table, SortedMatrix) and not (isinstance(table, TransitionTable) and table.is_trie):
+    if isinstance(table, ShardedFiles):
+        count, most = table.manifest.num_items, MOST_ITEMS
+    elif isinstance(table, SortedMatrix) or (isinstance(table, TransitionTable) and table.is_trie):
+        count, most = _num_items(table), MOST_ROWS
+    else:
         raise TypeError(
-            "table must be a SortedMatrix, as sort_sids makes one, or a table of compile_sids or compile_sequences, "
-            "not " + ("the table of a text" if isinstance(table, TransitionTable) else f"a {type(table).__name__}")
+            "table must be a SortedMatrix, as sort_sids makes one, a table of compile_sids or compile_sequences, or "
+            "ShardedFiles, not "
+            + ("the table of a text" if isinstance(table, TransitionTable) else f"a {type(table).__name__}")
         )
-    column, count = booleans(keep), _num_items(table)
+    column = booleans(keep)
     if column.shape != (count,):
         raise ConstraintError(
             f"keep has shape {column.shape}, one boolean is needed for each of the {count:,} input rows",
             argument="keep",
         )
-    if count > MOST_ROWS:
-        raise ConstraintError(f"{count:,} rows are more than a filter may have, {MOST_ROWS:,}", argument="table")
+    if count > most:
+        raise ConstraintError(f"{count:,} rows are more than a filter may have, {most:,}", argument="table")
     words = words_of(column)
+    if isinstance(table, ShardedFiles):
+        return FilesFilter(table, words)
     _, row = _items_of(table)
     if not row.size:
         return SidFilter(table, words)

@@ -1,8 +1,8 @@
-"""`UpdateLog`: updates of a live set in a file, each of them whole or not there.
+"""`UpdateLog`: updates of a live set or a live catalogue in a file, each of them whole or not there.
 
-The file is a header and records: `<length u32> <CRC-32 u32> <kind u8> <tokens>`, numbers little-endian, tokens uint32.
-The CRC is of the kind and the tokens. A record that is cut off or damaged at the end was not acknowledged, and is cut
-away. A damaged one before a whole one is an error: what follows it was acknowledged.
+The file is a header and records: `<length u32> <CRC-32 u32> <kind u8> <update>`, numbers little-endian. The CRC is of
+the kind and the update. A record that is cut off or damaged at the end was not acknowledged, and is cut away. A damaged
+one before a whole one is an error: what follows it was acknowledged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,18 @@ try:
 except ImportError:  # Windows has no such locks: nothing keeps two live sets apart there
     fcntl = None  # type: ignore[assignment]
 
-from ..errors import Advice, TableFileError
+from ..errors import Advice, ConstraintError, TableFileError
 from .file import sync
-from .sorted_matrix import SortedMatrix
 
 INSERT, DELETE = 1, 2
 
-_MAGIC = b"MWLIVE1\n"
-_HEADER = struct.Struct("<8sIIQI")  # magic, V, L, Q, CRC of the base's items
+SIDS, ITEMS = b"MWLIVE1\n", b"MWITEM1\n"
+"""How logs begin, of live sets and of live catalogues."""
+
+_OWNERS = {SIDS: "live set", ITEMS: "live catalogue"}
+_HEADER = struct.Struct("<8sIIQI")  # magic, V, L, rows of the base, CRC of its arrays
 _RECORD = struct.Struct("<II")
+_MOST_BYTES = 2**32 - 1  # of a kind and an update
 
 
 @dataclass(frozen=True)
@@ -44,19 +47,18 @@ class Covered:
 
 
 class UpdateLog:
-    """Updates of a live set since one base, in a file that is made where there is none.
+    """Updates since one base, in a file that is made where there is none.
 
-    counts: the items of each sequence of the base, (Q,). covered: what the base has in it of the log before; a crash
-    may have kept `restart` from putting a new one in its place.
+    header: as `header_of` the base. covered: what the base has in it of the log before; a crash may have kept `restart`
+    from putting a new one in its place.
 
     One live set at a time writes to a file: the log holds an exclusive lock on it until `close`, on POSIX systems.
 
     Raises TableFileError for a file that is no log, one of another base, and one that another live set writes to.
     """
 
-    def __init__(self, path: Path, base: SortedMatrix, counts: NDArray[Any], covered: Covered | None = None) -> None:
-        self.path, self._length = path, base.length
-        self._header = header = _header(base, counts)
+    def __init__(self, path: Path, header: bytes, covered: Covered | None = None) -> None:
+        self.path, self._header = path, header
         self._file = _locked(path)
         try:
             found = os.pread(self._file, _HEADER.size, 0)
@@ -74,7 +76,8 @@ class UpdateLog:
                         remedies=[Advice("Restore the file from a copy.")],
                     )
             elif found != header:
-                kind = "a log of another base" if found.startswith(_MAGIC) else "no log of a live set"
+                magic = header[: len(SIDS)]
+                kind = "a log of another base" if found.startswith(magic) else f"no log of a {_OWNERS[magic]}"
                 raise TableFileError(
                     f"{path} is {kind}", remedies=[Advice("Give the base it was begun with, or another path.")]
                 )
@@ -96,13 +99,12 @@ class UpdateLog:
         """All that is in the log now."""
         return Covered(self._header, self._end)
 
-    def restart(self, base: SortedMatrix, counts: NDArray[Any], covered: Covered) -> None:
-        """Put a log in the place of this one that begins with a base, which has in it what was `covered`.
+    def restart(self, header: bytes, covered: Covered) -> None:
+        """Put a log in the place of this one that begins with another base, which has in it what was `covered`.
 
         The base must be on the disk before. Whenever a crash comes, either log is whole. Raises OSError, after which
         this log goes on.
         """
-        header = _header(base, counts)
         temporary = self.path.with_name(f"{self.path.name}.{uuid.uuid4().hex}.part")
         handle = -1
         try:
@@ -120,8 +122,8 @@ class UpdateLog:
         self._file, self._header, self._begin = handle, header, _HEADER.size
         sync(self.path.parent)
 
-    def recover(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        """Yield the kind and the rows (N, L) of each update, and cut away what comes after the last whole one."""
+    def recover(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the kind and the bytes of each update, and cut away what comes after the last whole one."""
         data = self.path.read_bytes()
         at = self._begin
         while at + _RECORD.size <= len(data):
@@ -134,15 +136,23 @@ class UpdateLog:
                         remedies=[Advice("Restore the file from a copy, or cut it there and lose those updates.")],
                     )
                 break
-            yield body[0], np.frombuffer(body, "<u4", offset=1).astype(np.uint32).reshape(-1, self._length)
+            yield body[0], body[1:]
             at += _RECORD.size + size
         os.ftruncate(self._file, at)
         os.fsync(self._file)
         self._end = at
 
-    def append(self, kind: int, rows: NDArray[Any]) -> None:
-        """Write an update; it is on the disk when this returns, or OSError is raised and it is not in the log."""
-        body = bytes([kind]) + np.ascontiguousarray(rows, "<u4").tobytes()
+    def append(self, kind: int, update: bytes) -> None:
+        """Write an update; it is on the disk when this returns, or OSError is raised and it is not in the log.
+
+        Raises ConstraintError for one that is too long for a record.
+        """
+        body = bytes([kind]) + update
+        if len(body) > _MOST_BYTES:
+            raise ConstraintError(
+                f"an update of {len(body):,} bytes is more than a log can hold in one record, {_MOST_BYTES:,}",
+                remedies=[Advice("Make it in several calls.")],
+            )
         record = _RECORD.pack(len(body), zlib.crc32(body)) + body
         try:
             _write(self._file, record, self._end)
@@ -151,6 +161,15 @@ class UpdateLog:
             os.ftruncate(self._file, self._end)
             raise
         self._end += len(record)
+
+
+def check_apart(base: str | Path, log: Path) -> None:
+    """Raise ConstraintError if the file of a base is that of a log."""
+    if Path(base).resolve() == log.resolve() or (Path(base).exists() and log.exists() and log.samefile(base)):
+        raise ConstraintError(
+            f"{base} is the log of this live set: base and log are two files", argument="save",
+            remedies=[Advice("Give another path for the base.")],
+        )  # fmt: skip
 
 
 def _is_whole(data: bytes, at: int) -> bool:
@@ -162,17 +181,12 @@ def _is_whole(data: bytes, at: int) -> bool:
     return bool(size) and len(body) == size and zlib.crc32(body) == checksum
 
 
-def _checksum(base: SortedMatrix, counts: NDArray[Any]) -> int:
-    """Return a checksum of a matrix's tokens and of how many items each of its sequences has."""
-    found = zlib.crc32(np.ascontiguousarray(counts, "<i8").data)
-    for column in base.columns:
-        found = zlib.crc32(np.ascontiguousarray(column, column.dtype.newbyteorder("<")).data, found)
-    return found
-
-
-def _header(base: SortedMatrix, counts: NDArray[Any]) -> bytes:
-    """Return how a log of a base begins."""
-    return _HEADER.pack(_MAGIC, base.vocab_size, base.length, base.num_sequences, _checksum(base, counts))
+def header_of(magic: bytes, vocab_size: int, length: int, rows: int, arrays: Iterable[NDArray[Any]]) -> bytes:
+    """Return how a log of a base begins, of which these are all arrays."""
+    found = 0
+    for array in arrays:
+        found = zlib.crc32(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data, found)
+    return _HEADER.pack(magic, vocab_size, length, rows, found)
 
 
 def _write(handle: int, data: bytes, at: int) -> None:

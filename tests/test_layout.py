@@ -229,6 +229,7 @@ def test_the_public_names_are_these():
         "Catalogue",
         "ConstraintError",
         "DataError",
+        "FilesFilter",
         "GrammarError",
         "KernelError",
         "LazyTable",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import Advice, ConstraintError
+from ...table.files_filter import FilesFilter
 from ...table.filter_bits import Runs, Words, count_before, spread_bits
 from ...table.kept import Kept
 from ...table.sid_filter import SidFilter
@@ -65,7 +66,7 @@ def _layout(matrix: SortedMatrix) -> FilterLayout:
 
 def filtered(
     dev: DeviceMatrix | DeviceLive | DeviceTable | DeviceFilteredTable,
-    filters: Sequence[SidFilter | LiveFilter],
+    filters: Sequence[SidFilter | LiveFilter | FilesFilter],
     of: ArrayLike | None,
     convert: Callable[[NDArray[Any]], Any],
 ) -> DeviceMatrix | DeviceLive | DeviceFilteredTable:

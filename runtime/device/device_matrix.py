@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...errors import TableError
 from ...table.first_rows import first_rows
+from ...table.sharded_files import ShardedFiles
 from ...table.sorted_matrix import SortedMatrix
 from ...table.transition_table import Level, TransitionTable
 from .backend import Array
@@ -47,16 +48,16 @@ class DeviceFilters:
 
 
 class Origin:
-    """The matrix or table that stands on a device; all are equal, so that JAX compiles for none of them anew.
+    """The matrix, table or files that stand on a device; all are equal, so that JAX compiles for none of them anew.
 
     It does not keep that alive, as filters of it do, and is of none once it was pickled.
     """
 
-    def __init__(self, table: SortedMatrix | TransitionTable | None) -> None:
+    def __init__(self, table: SortedMatrix | TransitionTable | ShardedFiles | None) -> None:
         self._table = None if table is None else weakref.ref(table)
 
-    def made(self, table: SortedMatrix | TransitionTable) -> bool:
-        """Return whether a matrix or table is this one."""
+    def made(self, table: SortedMatrix | TransitionTable | ShardedFiles) -> bool:
+        """Return whether a matrix, a table or files are these."""
         return self._table is not None and self._table() is table
 
     def __reduce__(self) -> tuple[type[Origin], tuple[None]]:

@@ -121,13 +121,17 @@ def check_mesh(table: object, mesh: object, axis: object, **others: object) -> b
 
 
 class FilesOrigin(Origin):
-    """Files, from which each device has its rows: there is no matrix of all of them."""
+    """Files, from which each device has its rows: there is no matrix of all of them.
 
-    def __init__(self) -> None:
-        super().__init__(None)
+    layout: what `put` learnt of the rows. All are equal, as `Origin`s are.
+    """
+
+    def __init__(self, files: ShardedFiles | None, layout: ShardLayout | None) -> None:
+        super().__init__(files)
+        self.layout = layout
 
     def __reduce__(self) -> Any:
-        return FilesOrigin, ()
+        return FilesOrigin, (None, None)
 
 
 class Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
@@ -352,6 +353,39 @@ def test_a_folder_of_parquet_files_is_read_batch_by_batch(folder, sids, items, m
         np.testing.assert_array_equal(read.table.arrays.by_name()[name], array)
     one = mw.Catalogue.from_parquet(folder / "day=2/part-0.parquet", 120, sids=sids, items=items, kind="matrix")
     assert list(one.ids) == list(made.ids)[2:]
+
+
+@pytest.mark.parametrize("kind", ["file", "stream", "feather"])
+def test_arrow_files_are_refused_with_the_line_that_converts_them(kind, tmp_path):
+    import pyarrow as pa
+    from pyarrow import feather
+
+    folder = tmp_path / "it's here"
+    folder.mkdir()
+    path = folder / ("items.feather" if kind == "feather" else "items.arrow")
+    columns = {"c0": [3, 1, 2], "c1": [1, 1, 0], "item": ["x", "y", "z"]}
+    table = pa.table(columns)
+    if kind == "feather":
+        feather.write_feather(table, path)
+    else:
+        with (pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file)(path, table.schema) as writer:
+            writer.write_table(table)
+    options = {"sids": ["c0", "c1"], "items": "item"}
+    for source in (folder, path):
+        with pytest.raises(mw.DataError, match=r"is an Arrow file: catalogues and shards are built from P") as caught:
+            mw.Catalogue.from_parquet(source, 5, **options)
+        with pytest.raises(mw.DataError, match=r"is an Arrow file: catalogues and shards are built from Parquet"):
+            mw.build_shards(source, tmp_path / "out", 5, shards=1, **options)
+    if kind != "stream":  # whatever its name is
+        other = path.rename(folder / "items.parquet")
+        with pytest.raises(mw.DataError, match="is an Arrow file"):
+            mw.Catalogue.from_parquet(other, 5, **options)
+        other.rename(path)
+    command = caught.value.remedies[0].text.removeprefix("Convert such files: ")
+    command = command.replace("python", shlex.quote(sys.executable), 1)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    found = mw.Catalogue.from_parquet(folder, 5, **options)
+    assert found.items(found.states([[1, 1], [2, 0], [3, 1]])) == ["y", "z", "x"]
 
 
 def test_named_codes_are_read_from_parquet(folder):

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.table import sid_filter
+from maskwright.table.filter_bits import booleans_of
 from maskwright.table.item_ids import ItemIds
 from maskwright.table.sharded_files import ShardSummary, layout_of
 from maskwright.table.shards import Manifest, Shard, ShardRecord, sha256
 
 
 def write_files(folder: Path, matrix: mw.SortedMatrix, cuts: list[int], build: str = "of a test") -> Manifest:
-    """Write the sequences of a matrix as shards that begin at these rows, as a build does, one item of each."""
+    """Write the sequences of a matrix as shards that begin at these rows, as a build does, with their items."""
     folder.mkdir(exist_ok=True)
     records = []
+    start = matrix.item_start if matrix.item_start.size else np.arange(matrix.num_sequences + 1)
+    order = matrix.item_row if matrix.item_row.size else np.arange(matrix.num_items)
+    sequence = np.empty(matrix.num_items, np.int64)
+    sequence[order] = np.repeat(np.arange(matrix.num_sequences), np.diff(start))
     for number, (low, high) in enumerate(zip([0, *cuts], [*cuts, matrix.num_sequences], strict=True)):
         rows = np.ascontiguousarray(matrix.columns[:, low:high])
         path = folder / f"shard-{number}.bin"
-        ids = ItemIds(np.arange(low, high), None, None)
-        Shard(mw.SortedMatrix(matrix.vocab_size, rows), np.arange(low, high), ids).save(path, build)
+        own = np.sort(order[start[low] : start[high]]).astype(np.int64)
+        own_matrix = mw.sort_sids(matrix.sids[sequence[own]], matrix.vocab_size)
+        assert np.array_equal(own_matrix.columns, rows)
+        Shard(own_matrix, own, ItemIds(own, None, None)).save(path, build)
         ends = (tuple(rows[:, at].tolist()) for at in (0, -1))
-        records.append(ShardRecord(path.name, sha256(path), path.stat().st_size, high - low, high - low, *ends))
+        records.append(ShardRecord(path.name, sha256(path), path.stat().st_size, own.size, high - low, *ends))
     manifest = Manifest(folder, build, matrix.vocab_size, (0,) * matrix.length, {}, (), tuple(records))
     manifest.save()
     return manifest
@@ -59,6 +68,73 @@ def test_devices_have_each_row_once_and_no_pair_twice(matrix, shards, at_random,
     for part in parts:
         for found, most in zip(layout.first_rows(part), layout.firsts, strict=True):
             assert found is None or found.size <= most
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+@pytest.mark.parametrize("several", [False, True])
+def test_devices_know_which_of_their_rows_a_filter_keeps(shards, several, tmp_path):
+    rng = np.random.default_rng(shards)
+    below = np.concatenate([np.full((600, 2), 5), rng.integers(0, 30, (600, 2))], 1)
+    sids = np.concatenate([below, rng.integers(0, 12, (600, 4))])
+    sids = np.concatenate([sids, sids[rng.integers(0, 1200, 500)]]) if several else np.unique(sids, axis=0)
+    rng.shuffle(sids)
+    matrix = mw.sort_sids(sids, 30)
+    cuts = sorted(rng.choice(np.arange(1, matrix.num_sequences), 6, replace=False).tolist())
+    write_files(tmp_path, matrix, cuts)
+    files = mw.ShardedFiles(tmp_path, shards)
+    keep = rng.random(len(sids)) < 0.3
+    kept, wanted = mw.filter_sids(files, keep), set(map(tuple, sids[keep].tolist()))
+    found = []
+    for number in range(shards):
+        columns = files.columns(number)
+        out = np.zeros(columns.shape[1] // 32 + 1, np.uint32)
+        files.item_order(number).write_kept(kept.items, out)
+        found += booleans_of(out, columns.shape[1]).tolist()
+    assert found == [tuple(row) in wanted for row in matrix.sids.tolist()]
+
+
+def test_more_items_than_a_filter_can_number_are_refused_by_name(matrix, tmp_path, monkeypatch):
+    write_files(tmp_path, matrix, [500])
+    files, count = mw.ShardedFiles(tmp_path, 2), matrix.num_items
+    keep = np.ones(count, np.bool_)
+    monkeypatch.setattr(sid_filter, "MOST_ITEMS", count)
+    assert mw.filter_sids(files, keep).num_items == count
+    monkeypatch.setattr(sid_filter, "MOST_ITEMS", count - 1)
+    with pytest.raises(mw.ConstraintError, match=f"{count:,} rows are more than a filter may have, {count - 1:,}"):
+        mw.filter_sids(files, keep)
+
+
+def test_filters_of_files_are_joined_item_by_item(matrix, tmp_path):
+    write_files(tmp_path, matrix, [500])
+    files, other = mw.ShardedFiles(tmp_path, 2), mw.ShardedFiles(tmp_path, 2)
+    count = matrix.num_items
+    a, b = np.random.default_rng(2).random((2, count)) < 0.5
+    of_a, of_b = mw.filter_sids(files, a), mw.filter_sids(files, b)
+    for found, keep in ((of_a & of_b, a & b), (of_a | of_b, a | b), (~of_a, ~a), (~(of_a & ~of_b), ~a | b)):
+        assert np.array_equal(found.keeps(np.arange(count)), keep)
+        assert found.num_items == keep.sum()
+    assert repr(of_a) == f"FilesFilter({a.sum():,} of {count:,} items)"
+    with pytest.raises(mw.ConstraintError, match="filters of different ShardedFiles cannot be joined"):
+        of_a & mw.filter_sids(other, a)
+    with pytest.raises(TypeError, match="a filter of files is joined with another one, not with a SidFilter"):
+        of_a & mw.filter_sids(matrix, a)
+    for row in (-1, count):
+        with pytest.raises(mw.ConstraintError, match=f"rows must be input rows of the build, 0 .. {count - 1:,}"):
+            of_a.keeps([0, row])
+    with pytest.raises(mw.ConstraintError, match=r"keep has shape \(3,\), one boolean is needed for each of the"):
+        mw.filter_sids(files, a[:3])
+    with pytest.raises(ValueError, match="read-only"):
+        of_a.items[0] = 0
+
+
+def test_rows_that_the_build_does_not_have_are_refused_by_name(matrix, tmp_path):
+    manifest = write_files(tmp_path, matrix, [500])
+    shard, path = manifest.shard(1), tmp_path / "shard-1.bin"
+    Shard(shard.matrix, shard.rows + 1, shard.ids).save(path, manifest.build)
+    record = replace(manifest.shards[1], sha256=sha256(path), bytes=path.stat().st_size)
+    replace(manifest, shards=(manifest.shards[0], record)).save()
+    with pytest.raises(mw.TableFileError, match=r"shard-1\.bin has other rows than the manifest says"):
+        mw.ShardedFiles(tmp_path, 2).item_order(1)
 
 
 def test_a_state_is_found_in_its_file(matrix, tmp_path):

@@ -118,6 +118,13 @@ class _Places:
         ]
         return jax.tree.unflatten(structure, arrays)
 
+    def joined(self, make: Callable[[int], NDArray[np.uint32]]) -> NDArray[np.uint32]:
+        """Return the bits that are set in one of the arrays made of the numbers of all shards."""
+        bits = make(0)
+        for number in range(1, self.collectives.size):
+            bits |= make(number)
+        return bits
+
 
 def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: Mesh, axis: str, wide: bool) -> DeviceShards:
     """Put each shard on one device along an axis of a mesh, and the head on all. Raises ValueError."""
@@ -127,7 +134,7 @@ def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: Mesh, axis: str, wid
     if isinstance(sharded, ShardedFiles):  # read once for what all devices know, and once more for the rows of each
         summaries = [ShardSummary.of(sharded.columns(number)) for number in range(sharded.shards)]
         layout = layout_of(sharded.vocab_size, summaries)
-        origin: Origin = FilesOrigin()
+        origin: Origin = FilesOrigin(sharded, layout)
     else:
         layout, origin = sharded.layout, Origin(sharded.matrix)
     head, pairs = place_head(layout, places.alike, wide)
@@ -156,7 +163,7 @@ def filtered_shards(dev: Any, filters: Sequence[Any], of: ArrayLike | None) -> A
     places = _places_of(dev)
     if isinstance(dev, DeviceLiveShards):
         return with_live_filters(dev, filters, of, places.alike, places.each, places.on_each)
-    return with_filters(dev, filters, of, places.alike, places.each)
+    return with_filters(dev, filters, of, places.alike, places.each, places.joined)
 
 
 def _places_of(dev: DeviceShards | DeviceLiveShards) -> _Places:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.files_filter import FilesFilter
 from ....table.sharded_files import ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
@@ -303,10 +304,12 @@ def filtered(
 
 
 @overload
-def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace: ...
+def filtered(
+    dev: InPlace, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
+) -> InPlace: ...
 
 
-def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
     Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, on one device or in shards, or of a
@@ -315,7 +318,8 @@ def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike 
     nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
     states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot or table.
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot, table or folder of shards;
+    TableFileError for a shard that cannot be read.
     """
     if isinstance(dev, (DeviceShards, DeviceLiveShards)):
         return filtered_shards(dev, filters, of)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +25,8 @@ from .arrays import signed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,15 @@ class _Places:
             for name, found in made.items()
         }
 
+    def joined(self, make: Callable[[int], NDArray[np.uint32]]) -> NDArray[np.uint32]:
+        """Return the bits that are set in one of the arrays made of the numbers of all shards, where no two have one.
+
+        Raises TableFileError in every process if one of them cannot make its own.
+        """
+        made = _made_in_all(self.collectives, lambda: make(dist.get_rank(self.collectives.group)))
+        total = self.collectives.sum(torch.tensor(made.view(np.int32), device=self.device))
+        return total.cpu().numpy().view(np.uint32)
+
 
 def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: DeviceMesh, axis: str) -> DeviceShards:
     """Put the shard of this process on its device, and the head. Raises ValueError."""
@@ -101,7 +113,7 @@ def put_shards(sharded: ShardedMatrix | ShardedFiles, mesh: DeviceMesh, axis: st
     read = sharded.columns
     if isinstance(sharded, ShardedFiles):
         columns, layout = _read(sharded, places.collectives)
-        origin: Origin = FilesOrigin()
+        origin: Origin = FilesOrigin(sharded, layout)
         read = lambda number: columns  # noqa: E731 - those of this process
     else:
         layout, origin = sharded.layout, Origin(sharded.matrix)
@@ -117,25 +129,38 @@ def _read(files: ShardedFiles, collectives: GroupCollectives) -> tuple[Columns, 
 
     Raises TableFileError in every process if one of them cannot read its files, or has those of another build.
     """
-    columns, failed = None, None
-    told: list[tuple[str, ShardSummary | str]] = [("", "")] * collectives.size
-    try:
+
+    def read() -> tuple[Columns, ShardSummary]:
         columns = files.columns(dist.get_rank(collectives.group))
-        summary: ShardSummary | str = ShardSummary.of(columns)
-    except (MaskwrightError, OSError) as error:  # or the others would wait for this process
-        failed, summary = error, str(error)
+        return columns, ShardSummary.of(columns)
+
+    columns, summary = _made_in_all(collectives, read)
+    told = [(files.manifest.build, summary)] * collectives.size
     dist.all_gather_object(told, (files.manifest.build, summary), group=collectives.group)
-    if failed is not None:
-        raise failed
-    summaries = []
-    for number, (build, one) in enumerate(told):
-        if isinstance(one, str):
-            raise TableFileError(f"process {number} of the mesh could not read its shards: {one}")
+    for number, (build, _) in enumerate(told):
         if build != files.manifest.build:
             raise TableFileError(f"process {number} of the mesh has shards of another build than this one")
-        summaries.append(one)
-    assert columns is not None
-    return columns, layout_of(files.vocab_size, summaries)
+    return columns, layout_of(files.vocab_size, [one for _, one in told])
+
+
+def _made_in_all(collectives: GroupCollectives, make: Callable[[], Made]) -> Made:
+    """Return what a function makes of files in this process.
+
+    Raises TableFileError in every process if it fails in one of them, or the others would wait for that one.
+    """
+    made, failed = None, None
+    try:
+        made = make()
+    except (MaskwrightError, OSError) as error:
+        failed = error
+    told: list[str | None] = [None] * collectives.size
+    dist.all_gather_object(told, None if failed is None else str(failed), group=collectives.group)
+    if failed is not None:
+        raise failed
+    for number, error_text in enumerate(told):
+        if error_text is not None:
+            raise TableFileError(f"process {number} of the mesh could not read its shards: {error_text}")
+    return cast(Made, made)
 
 
 def put_live_shards(snapshot: Snapshot, mesh: DeviceMesh, axis: str) -> DeviceLiveShards:
@@ -160,7 +185,7 @@ def filtered_shards(dev: Any, filters: Sequence[Any], of: ArrayLike | None) -> A
     places = _places_of(dev)
     if isinstance(dev, DeviceLiveShards):
         return with_live_filters(dev, filters, of, places.alike, places.each, places.alike)
-    return with_filters(dev, filters, of, places.alike, places.each)
+    return with_filters(dev, filters, of, places.alike, places.each, places.joined)
 
 
 def _places_of(dev: DeviceShards | DeviceLiveShards) -> _Places:

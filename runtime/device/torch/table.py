@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ....lazy.lazy_table import Compiled
 from ....table.constraint import Constraint
+from ....table.files_filter import FilesFilter
 from ....table.sharded_files import ShardedFiles
 from ....table.sharded_matrix import ShardedMatrix
 from ....table.sid_filter import SidFilter
@@ -216,10 +217,12 @@ def filtered(
 
 
 @overload
-def filtered(dev: InPlace, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> InPlace: ...
+def filtered(
+    dev: InPlace, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None
+) -> InPlace: ...
 
 
-def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike | None = None) -> Any:
+def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter | FilesFilter], of: ArrayLike | None = None) -> Any:
     """Return a matrix, live set or table with filters of it, one for each row of a batch.
 
     Whatever is allowed leads to a kept item. dev: from `put` of a sorted matrix, on one device or in shards, or of a
@@ -228,7 +231,8 @@ def filtered(dev: Any, filters: Sequence[SidFilter | LiveFilter], of: ArrayLike 
     nothing a row is dead from the start: its beams and samples are not valid. What a search began with it keeps, as its
     states are of these filters.
 
-    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot or table.
+    Raises TypeError, ValueError; ConstraintError for a filter of another matrix, snapshot, table or folder of shards;
+    TableFileError for a shard that cannot be read.
     """
     if isinstance(dev, (DeviceShards, DeviceLiveShards)):
         from .shards import filtered_shards

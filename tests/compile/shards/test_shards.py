@@ -20,6 +20,7 @@ from maskwright.compile.shards import duckdb_engine, local_tasks
 from maskwright.compile.shards.plan import shard_expression, splitters_of
 from maskwright.compile.shards.shard_task import build_shard
 from maskwright.table import shards as files
+from maskwright.table.filter_bits import booleans_of
 from tests.strategies.datasets import same_catalogues, skewed_ids, write_dataset
 
 pytest.importorskip("pyarrow")
@@ -87,6 +88,30 @@ def test_devices_have_the_merged_rows_and_find_their_items(tmp_path, dataset, in
         shard = manifest.shard(file)
         ids = shard.ids.at(shard.matrix.input_rows(place)[0])
         assert sorted(ids) == sorted(merged.ids.at(merged.table.input_rows(state)[0]))
+
+
+@pytest.mark.parametrize("devices", [1, 3, 5])
+def test_a_filter_of_files_is_a_column_of_the_dataset(tmp_path, dataset, in_process, devices):
+    """Columns are in the order of the manifest's files, as they are for the merged catalogue."""
+    import pyarrow.parquet as pq
+
+    manifest = build(dataset, tmp_path / "out", 5)
+    sharded, merged = mw.ShardedFiles(tmp_path / "out", devices), mw.merge_shards(tmp_path / "out", kind="matrix")
+    names = [name for file in manifest.dataset["files"] for name in pq.read_table(file["path"])["item"].to_pylist()]
+    keep = np.array([hash(name) % 3 == 0 for name in names])
+    kept, wanted = mw.filter_sids(sharded, keep), mw.filter_sids(merged.table, keep).sequences
+    found = np.zeros(0, np.bool_)
+    for number in range(devices):
+        out = np.zeros(sharded.columns(number).shape[1] // 32 + 1, np.uint32)
+        sharded.item_order(number).write_kept(kept.items, out)
+        found = np.append(found, booleans_of(out, sharded.columns(number).shape[1]))
+    assert np.array_equal(found, wanted)
+    state = int(np.flatnonzero(wanted)[0])  # the items behind a beam, those that are kept alone
+    file, place = (int(one[0]) for one in sharded.locate([state]))
+    shard = manifest.shard(file)
+    rows = shard.matrix.input_rows(place)[0]
+    ids = shard.ids.at(rows[kept.keeps(shard.rows[rows])])
+    assert sorted(ids) == sorted(merged.ids.at(mw.filter_sids(merged.table, keep).input_rows(state)[0]))
 
 
 @pytest.mark.parametrize(

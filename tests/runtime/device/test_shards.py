@@ -14,6 +14,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.runtime import decode
+from tests.table.test_sharded_files import write_files
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,9 +64,11 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
     sharded = mw.ShardedMatrix(matrix, 8)
     devs = [ops.put(matrix), ops.put(sharded, mesh=mesh, axis="shards")]
     others = []
-    if kind == "heavy":  # from files, which begin within a pair
-        write_files(Path(sys.argv[2]), matrix, [matrix.num_sequences * at // 9 for at in range(1, 9)])
-        others = [ops.put(mw.ShardedFiles(sys.argv[2], 8), mesh=mesh, axis="shards")]
+    if kind != "spread":  # from files, which begin within a pair
+        folder = Path(sys.argv[2]) / kind
+        write_files(folder, matrix, [matrix.num_sequences * at // 9 for at in range(1, 9)])
+        files = mw.ShardedFiles(folder, 8)
+        others = [ops.put(files, mesh=mesh, axis="shards")]
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(97, size)).round(1), jnp.float32)  # with many ties
 
     def step(tokens, cache, t):
@@ -87,8 +90,6 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         assert np.array_equal(rows, all_of_them.states[one.valid])
 
     # under filters: as one device does, what they keep and nothing else, and nothing is compiled again for others
-    if kind == "skewed":
-        continue
     traced = []
 
     def filtered_search(dev):
@@ -96,14 +97,20 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         return beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
 
     search, keeps = jax.jit(filtered_search), keeps_of(sids)
-    filters = [mw.filter_sids(matrix, keep) for keep in keeps]
     for of in ([0, 1, 2], [1, 2, 0]):
-        one, several = (jax.tree.map(np.asarray, search(ops.filtered(dev, filters, of))) for dev in devs)
-        for name in one._fields:
-            a, b = getattr(one, name), getattr(several, name)
+        filters = [[mw.filter_sids(matrix, keep) for keep in keeps]] * 2
+        if others:
+            filters.append([mw.filter_sids(files, keep) for keep in keeps])
+        one, *several = (
+            jax.tree.map(np.asarray, search(ops.filtered(dev, each, of)))
+            for dev, each in zip([*devs, *others], filters, strict=True)
+        )
+        for name, other in itertools.product(one._fields, several):
+            a, b = getattr(one, name), getattr(other, name)
             assert np.array_equal(a[one.valid], b[one.valid]), (kind, of, name)
-        check_kept(several.tokens, several.valid, sids, keeps, of, beams)
-    assert len(traced) == 2  # once for one device, once for eight
+        for other in several:
+            check_kept(other.tokens, other.valid, sids, keeps, of, beams)
+    assert len(traced) == 2 + len(others)  # once for one device, once for eight
 
 # bytes that a step of 32 x 512 beams hands from device to device, out of what is compiled
 sids = np.minimum(np.random.default_rng(0).zipf(1.3, (50_000, 4)) - 1, 2047)
@@ -180,30 +187,40 @@ for kind, beams in (("skewed", 60), ("heavy", 9), ("spread", 20)):
         if rank == 0:
             write_files(folder, matrix, [matrix.num_sequences * at // 7 for at in range(1, 7)])
         dist.barrier()
-        dev = ops.put(mw.ShardedFiles(folder, count), mesh=mesh, axis="shards")
+        files = mw.ShardedFiles(folder, count)
+        dev = ops.put(files, mesh=mesh, axis="shards")
         one, both = (
             beam_search(step, None, dev, ops=ops, batch=3, beams=beams, max_length=matrix.length)
             for dev in (devs[0], dev)
         )
         for a, b in zip(one, both):
             assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
-        try:
-            ops.filtered(dev, filters)
-        except mw.ConstraintError as error:
-            assert "no device has all rows of a ShardedFiles" in str(error)
-        else:
-            raise AssertionError("a filter of files was taken")
-        files = mw.ShardedFiles(folder, count)
+        of_files = [mw.filter_sids(files, keep) for keep in keeps]
+        for of_matrix, of_files in ((filters, of_files), ([filters[0] & ~filters[1]], [of_files[0] & ~of_files[1]])):
+            of = [2, 0, 1] if len(of_files) == 3 else [0, 0, 0]
+            one, both = (
+                beam_search(step, None, ops.filtered(at, kept, of), ops=ops, batch=3, beams=beams,
+                            max_length=matrix.length)
+                for at, kept in ((devs[0], of_matrix), (dev, of_files))
+            )
+            assert one.valid.any()
+            for a, b in zip(one, both):
+                assert torch.equal(a[one.valid], b[one.valid]) and a.shape == b.shape
+        again = mw.ShardedFiles(folder, count)
+        unread = ops.put(again, mesh=mesh, axis="shards")
         dist.barrier()
         if rank == 0:
             (folder / "shard-0.bin").unlink()
         dist.barrier()
-        try:
-            ops.put(files, mesh=mesh, axis="shards")
-        except mw.TableFileError as error:  # in all processes, none of which waits for another
-            assert "shard-0.bin is missing" in str(error), error
-        else:
-            raise AssertionError("a file that is missing was taken")
+        for call in (lambda: ops.put(files, mesh=mesh, axis="shards"),
+                     lambda: ops.filtered(unread, [mw.filter_sids(again, keeps[0])])):
+            try:
+                call()
+            except mw.TableFileError as error:  # in all processes, none of which waits for another
+                assert "shard-0.bin is missing" in str(error), error
+            else:
+                raise AssertionError("a file that is missing was taken")
+        ops.filtered(dev, of_files)  # what was read once stays
 dist.destroy_process_group()
 """
 )
@@ -351,6 +368,25 @@ def test_filters_that_are_of_something_else_are_refused_by_name(library, tmp_pat
         x, scores = array(np.zeros((1, 9), np.float32)), array(np.zeros((1, 1), np.float32))
         with pytest.raises(ValueError, match="the state is of the matrix with other filters or none"):
             ops.select(ops.filtered(dev, [kept]), x, ops.start(dev, 1), scores, 2, 0)
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_filters_that_are_not_of_these_files_are_refused_by_name(library, tmp_path):
+    matrix = mw.sort_sids(np.random.default_rng(0).integers(0, 9, (50, 3)), 9)
+    write_files(tmp_path / "files", matrix, [20])
+    files, other = (mw.ShardedFiles(tmp_path / "files", 1) for _ in range(2))
+    keep = np.ones(50, bool)
+    with on_one_device(library, tmp_path, files) as (ops, dev, _, _):
+        with pytest.raises(TypeError, match="must be FilesFilters, as filter_sids makes them of ShardedFiles, not Si"):
+            ops.filtered(dev, [mw.filter_sids(matrix, keep)])
+        with pytest.raises(mw.ConstraintError, match="a filter is of other files than those on these devices"):
+            ops.filtered(dev, [mw.filter_sids(other, keep)])
+        with pytest.raises(ValueError, match="filters is empty"):
+            ops.filtered(dev, [])
+        with pytest.raises(ValueError, match="of must be numbers of the 1 filters"):
+            ops.filtered(dev, [mw.filter_sids(files, keep)], of=[1])
+        with pytest.raises(TypeError, match="filters must be SidFilters, as filter_sids makes them, not FilesFilter"):
+            ops.filtered(ops.put(matrix), [mw.filter_sids(files, keep)])
 
 
 @pytest.mark.parametrize("wide", [False, True])

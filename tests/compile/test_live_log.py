@@ -1,0 +1,328 @@
+"""Logs of live catalogues: ids and semantic IDs of acknowledged updates are there, whenever a crash comes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import maskwright as mw
+from maskwright.compile.live_file import read_live
+from maskwright.runtime import numpy_ops
+from maskwright.runtime.decode import beam_search
+from maskwright.table import file, live_sids, update_log
+from tests.table.test_sorted_matrix import some_logits
+
+V, L, CODES = 24, 3, 6
+OFFSETS = [0, 6, 12]
+OPTIONS: dict[str, Any] = {"capacity": 200, "widths": (200,) * L}
+Rows = list[Any]  # (id, codes) of each row, None of those that are gone
+
+
+class Shop:
+    """A live catalogue with a log, beside a list of rows."""
+
+    def __init__(self, folder: Path, seed: int, strings: bool, count: int = 20) -> None:
+        self.rng, self.strings, self.made = np.random.default_rng(seed), strings, 0
+        folder.mkdir()
+        codes, ids = self.draw(count)
+        self.catalogue = mw.Catalogue.of(
+            codes, ids, vocab_size=V, offsets=OFFSETS, kind="matrix", metadata={"of": "a shop"}
+        )
+        self.log = folder / "log"
+        self.live = mw.LiveCatalogue(self.catalogue, log=self.log, **OPTIONS)
+        self.rows: Rows = list(zip(ids, map(tuple, codes.tolist()), strict=True))
+
+    def draw(self, count: int) -> tuple[np.ndarray, list[Any]]:
+        numbers = range(self.made, self.made + count)
+        self.made += count
+        ids = [f"ü{i}" * (i % 3) or f"i{i}" for i in numbers] if self.strings else [7 * i - 9 for i in numbers]
+        return self.rng.integers(0, CODES, (count, L)), ids
+
+    def insert(self, most: int = 4) -> None:
+        codes, ids = self.draw(int(self.rng.integers(1, most)))
+        self.live.insert(codes, ids)
+        self.rows += list(zip(ids, map(tuple, codes.tolist()), strict=True))
+
+    def delete(self, most: int = 4) -> None:
+        there = [row for row, item in enumerate(self.rows) if item is not None]
+        gone = self.rng.choice(there, min(len(there) - 1, int(self.rng.integers(1, most))), replace=False).tolist()
+        self.live.delete([self.rows[row][0] for row in gone])
+        for row in gone:
+            self.rows[row] = None
+
+
+def opened(folder: Path, catalogue: mw.Catalogue) -> mw.LiveCatalogue:
+    """What is there after a crash that left a folder."""
+    if (folder / "base").exists():
+        return mw.LiveCatalogue.load(folder / "base", log=folder / "log", **OPTIONS)
+    return mw.LiveCatalogue(catalogue, log=folder / "log", **OPTIONS)
+
+
+def check(live: mw.LiveCatalogue, rows: Rows) -> None:
+    """Hold a live catalogue against rows: by number, by sequence, by id and in what a search finds."""
+    now = live.publish()
+    assert now.table.items.live.tolist() == [item is not None for item in rows]
+    there = [row for row, item in enumerate(rows) if item is not None]
+    assert now.ids.at(np.array(there)) == [rows[row][0] for row in there]
+    codes = {rows[row][1] for row in there}
+    assert now.table.num_sequences == len(codes)
+    for each in codes:
+        wanted = [rows[row][0] for row in there if rows[row][1] == each]
+        assert now.items(now.states([np.add(each, OFFSETS).tolist()])) == wanted
+    assert live.num_items == len(there)
+    saved = live.catalogue()
+    assert list(saved.ids) == [rows[row][0] for row in there]
+    assert (saved.metadata, saved.code_tokens.offsets) == ({"of": "a shop"}, tuple(OFFSETS))
+
+
+@pytest.mark.parametrize("strings", [False, True])
+def test_every_byte_of_a_log_may_be_the_last(strings, tmp_path):
+    shop = Shop(tmp_path / "live", 1, strings)
+    states = [(shop.log.stat().st_size, [*shop.rows])]
+    for _ in range(2):
+        for change in (shop.insert, shop.delete):
+            change()
+            states.append((shop.log.stat().st_size, [*shop.rows]))
+    data, copy = shop.log.read_bytes(), tmp_path / "copy"
+    for size in range(len(data) + 1):
+        copy.write_bytes(data[:size])
+        again = mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS)
+        wanted = [rows for end, rows in states if end <= size] or [states[0][1]]
+        check(again, wanted[-1])
+        again.close()
+    copy.write_bytes(data[:-1])
+    again = mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS)
+    new = ["new", "new"] if strings else [5000, 5000]
+    again.insert([[1, 2, 3], [0, 0, 0]], new)  # written behind the last whole update
+    again.close()
+    rows = states[-2][1] + list(zip(new, [(1, 2, 3), (0, 0, 0)], strict=True))
+    again = mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS)
+    check(again, rows)
+    again.delete(new[:1])  # an id of before the crash
+    again.close()
+    check(mw.LiveCatalogue(shop.catalogue, log=copy, **OPTIONS), [*rows[:-2], None, None])
+
+
+def test_a_search_finds_what_was_inserted_before_a_crash(tmp_path):
+    shop = Shop(tmp_path / "live", 2, strings=True)
+    for _ in range(4):
+        shop.insert()
+        shop.delete()
+    shutil.copy(shop.log, tmp_path / "log")
+    now = mw.LiveCatalogue(shop.catalogue, log=tmp_path / "log", **OPTIONS).publish()
+    keep = shop.rng.random(len(shop.rows)) < 0.5
+    weights = some_logits(L, V, 3)
+
+    def step(tokens: Any, cache: Any, t: int) -> Any:
+        return weights[np.full(len(tokens), t)], cache
+
+    filters = [now.filter(keep), now.filter(~keep)]
+    dev = numpy_ops.filtered(numpy_ops.put(now.table), filters)
+    found = now.items(beam_search(step, None, dev, ops=numpy_ops, batch=2, beams=200, max_length=L), filters=filters)
+    for items, kept in zip(found, (keep, ~keep), strict=True):
+        assert sorted(items) == sorted(item[0] for item, one in zip(shop.rows, kept, strict=True) if item and one)
+
+
+def test_a_log_that_does_not_fit_is_refused_by_name(tmp_path):
+    shop = Shop(tmp_path / "live", 3, strings=True)
+    first_rows = [*shop.rows]
+    shop.insert()
+    first = shop.log.stat().st_size
+    shop.insert()
+    shop.delete()
+    with pytest.raises(mw.TableFileError, match="another live set writes to"):
+        mw.LiveCatalogue(shop.catalogue, log=shop.log)
+    shop.live.close()
+    data = bytearray(shop.log.read_bytes())
+    data[first + 12] ^= 1
+    (tmp_path / "damaged").write_bytes(data)
+    with pytest.raises(mw.TableFileError, match=f"is damaged at byte {first}, and updates after it are whole"):
+        mw.LiveCatalogue(shop.catalogue, log=tmp_path / "damaged")
+    assert (tmp_path / "damaged").read_bytes() == data
+    matrix, ids = shop.catalogue.table, [f"{each}!" for each in shop.catalogue.ids]
+    assert isinstance(matrix, mw.SortedMatrix)
+    codes = [item[1] for item in first_rows[:20]]
+    kinds = {"vocab_size": V, "offsets": OFFSETS, "kind": "matrix"}
+    others = (codes, ids), (codes[::-1], list(shop.catalogue.ids))
+    for other in (mw.Catalogue.of(*each, **kinds) for each in others):
+        with pytest.raises(mw.TableFileError, match="is a log of another base"):
+            mw.LiveCatalogue(other, log=shop.log)
+    mw.LiveSids(matrix, log=tmp_path / "sids").close()
+    with pytest.raises(mw.TableFileError, match="is no log of a live catalogue"):
+        mw.LiveCatalogue(shop.catalogue, log=tmp_path / "sids")
+    with pytest.raises(mw.TableFileError, match="is no log of a live set"):
+        mw.LiveSids(matrix, log=shop.log)
+    check(mw.LiveCatalogue(shop.catalogue, log=shop.log, **OPTIONS), shop.rows)
+
+
+def test_an_update_that_is_refused_or_cannot_be_written_is_not_made(tmp_path, monkeypatch):
+    shop = Shop(tmp_path / "live", 4, strings=False)
+    shop.insert()
+    size = shop.log.stat().st_size
+    for call in (
+        lambda: shop.live.insert([[99, 0, 0]], [1]),
+        lambda: shop.live.insert([[0, 0, 0]], ["a string"]),
+        lambda: shop.live.delete([123_456]),
+    ):
+        with pytest.raises(mw.ConstraintError):
+            call()
+    write = update_log.os.pwrite
+
+    def full(handle: int, data: bytes, at: int) -> int:
+        write(handle, data[:5], at)
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(update_log.os, "pwrite", full)
+        for call in (lambda: shop.live.insert([[1, 2, 3]], [1]), lambda: shop.live.delete([shop.rows[0][0]])):
+            with pytest.raises(OSError, match="no space left"):
+                call()
+    with monkeypatch.context() as patched:
+        patched.setattr(update_log, "_MOST_BYTES", 10)
+        with pytest.raises(mw.ConstraintError, match="more than a log can hold in one record") as caught:
+            shop.live.insert([[1, 2, 3]], [1])
+        assert "several calls" in str(caught.value.remedies[0])
+    assert shop.log.stat().st_size == size
+    check(shop.live, shop.rows)
+    shop.live.close()
+    for call in (
+        lambda: shop.live.insert([[1, 2, 3]], [1]),
+        lambda: shop.live.delete([shop.rows[0][0]]),
+        lambda: shop.live.compact(save=tmp_path / "base"),
+    ):
+        with pytest.raises(ValueError, match="this live catalogue was closed"):
+            call()
+
+
+def test_a_log_goes_on_over_compactions(tmp_path):
+    catalogue = mw.Catalogue.of([[0, 0]], ["first"], vocab_size=32, kind="matrix")
+    live = mw.LiveCatalogue(catalogue, 4, widths=(4, 4), log=tmp_path / "log")
+    for first in (1, 5, 9):
+        live.insert([[first + i, 0] for i in range(4)], [f"{first + i}" for i in range(4)])
+        live.compact()
+    live.delete(["first", "6"])
+    live.close()
+    again = mw.LiveCatalogue(catalogue, 4, widths=(4, 4), log=tmp_path / "log")  # the delta has not room for all
+    assert sorted(again.catalogue().ids) == sorted(str(i) for i in range(1, 13) if i != 6)
+    now = again.publish()
+    assert now.items(now.states([[i, 0] for i in range(1, 13) if i != 6])) == [str(i) for i in range(1, 13) if i != 6]
+
+
+@pytest.mark.parametrize("strings", [False, True])
+def test_a_crash_while_items_are_saved_and_a_log_begins_anew_loses_nothing(strings, tmp_path, monkeypatch):
+    folder = tmp_path / "live"
+    shop = Shop(folder, 5, strings)
+    crashes: list[tuple[Path, Rows]] = []
+
+    def crash() -> None:
+        """What a crash at this point leaves, and what it must not lose."""
+        copy = tmp_path / f"crash {len(crashes)}"
+        shutil.copytree(folder, copy)
+        crashes.append((copy, [*shop.rows]))
+
+    def around(function: Any) -> Any:
+        def wrapped(*given: Any, **options: Any) -> Any:
+            crash()
+            found = function(*given, **options)
+            crash()
+            return found
+
+        return wrapped
+
+    def torn(handle: int, data: bytes, at: int) -> None:
+        """Write a log that begins anew a few bytes at a time, each of which a crash may follow."""
+        for begin in range(0, len(data) if at == 0 else 0, 37):
+            write(handle, data[: begin + 37], at)
+            crash()
+        write(handle, data, at)
+
+    write, save, joined = update_log._write, file.save_file, live_sids._joined
+
+    def meanwhile(*given: Any) -> Any:
+        found = joined(*given)
+        shop.insert()  # while base and delta are joined
+        return found
+
+    def saved(*given: Any) -> Any:
+        shop.delete()  # while the rows are written
+        shop.insert()
+        return save(*given)
+
+    for step in range(3):
+        for change in (shop.insert, shop.delete):
+            change()
+        with monkeypatch.context() as patched:
+            patched.setattr(live_sids, "_joined", meanwhile)
+            patched.setattr(file, "save_file", around(saved))
+            for module in (file.os, update_log.os):
+                patched.setattr(module, "replace", around(module.replace))
+            if step % 2 == 0:
+                patched.setattr(update_log, "_write", torn)
+            before = len(crashes)
+            shop.live.compact(save=folder / "base")
+            assert len(crashes) >= before + 6
+        assert shop.log.stat().st_size < 400  # the updates that came meanwhile, and no others
+        check(shop.live, shop.rows)
+        shop.insert()
+        crash()
+    for copy, rows in crashes:
+        again = opened(copy, shop.catalogue)
+        check(again, rows)
+        if (copy / "base").exists():  # what was recovered can be written to, saved and opened again
+            again.insert([[0, 0, 0]], ["x" if strings else 9999])
+            again.compact(save=copy / "base")
+            again.close()
+            check(opened(copy, shop.catalogue), [*rows, ("x" if strings else 9999, (0, 0, 0))])
+
+
+def test_an_empty_string_is_an_id(tmp_path):
+    catalogue = mw.Catalogue.of([[0, 0]], ["first"], vocab_size=4, kind="matrix")
+    live = mw.LiveCatalogue(catalogue, log=tmp_path / "log")
+    live.insert([[1, 1], [1, 2]], ["", ""])
+    live.close()
+    live = mw.LiveCatalogue(catalogue, log=tmp_path / "log")
+    assert list(live.catalogue().ids) == ["first", "", ""]
+    live.compact(save=tmp_path / "base")
+    live.delete([""])
+    live.close()
+    assert list(mw.LiveCatalogue.load(tmp_path / "base", log=tmp_path / "log").catalogue().ids) == ["first"]
+
+
+def test_files_that_are_no_live_catalogue_are_refused_by_name(tmp_path):
+    shop = Shop(tmp_path / "live", 6, strings=True)
+    shop.insert()
+    base = tmp_path / "base"
+    shop.live.compact(save=base)
+    check(mw.LiveCatalogue.load(base, **OPTIONS), shop.rows)
+    catalogue, rows, _ = read_live(base)
+    assert list(catalogue.ids) == [item[0] for item in shop.rows]
+    assert rows.live.all()
+    for path in (shop.log, tmp_path / "live" / ".." / "live" / "log"):
+        with pytest.raises(mw.ConstraintError, match="base and log are two files"):
+            shop.live.compact(save=path)
+    with pytest.raises(mw.ConstraintError, match="base and log are two files"):
+        mw.LiveCatalogue.load(base, log=base)
+    shop.catalogue.save(tmp_path / "plain")
+    with pytest.raises(mw.TableFileError, match="not one that maskwright wrote for a live catalogue"):
+        mw.LiveCatalogue.load(tmp_path / "plain")
+    data = bytearray(base.read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "damaged").write_bytes(data)
+    with pytest.raises(mw.TableFileError):
+        mw.LiveCatalogue.load(tmp_path / "damaged")
+    with pytest.raises(FileNotFoundError):
+        mw.LiveCatalogue.load(tmp_path / "missing")
+    shop.live.delete([item[0] for item in shop.rows])
+    with pytest.raises(mw.ConstraintError, match="there is no item left"):
+        shop.live.compact(save=base)
+    shop.live.close()
+    again = mw.LiveCatalogue.load(base, log=shop.log, **OPTIONS)
+    assert again.num_items == 0
+    again.insert([[1, 1, 1]], ["new"])
+    again.compact(save=base)
+    again.close()
+    check(mw.LiveCatalogue.load(base, log=shop.log, **OPTIONS), [None] * len(shop.rows) + [("new", (1, 1, 1))])
