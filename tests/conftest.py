@@ -28,8 +28,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes:
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # what is compiled here is run once or twice: a quarter less time. Examples and benchmarks run what users run
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# XLA's newer way to write code for fusions takes two thirds of the time to compile a step. An XLA that has only that way
-# ends the process, and names this flag: take it out then
+# XLA's newer way to write code for fusions takes two thirds of the time to compile a step. Examples run with it, as for
+# users. An XLA that has only that way ends the process, and names this flag: take it out then
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 if "MASKWRIGHT_CACHE" not in os.environ:  # nothing a user has kept may decide a test, and nothing of tests is kept
