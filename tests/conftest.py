@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -27,6 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes:
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # what is compiled here is run once or twice: a quarter less time. Examples and benchmarks run what users run
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# XLA's newer way to write code for fusions takes two thirds of the time to compile a step. Examples run with it, as for
+# users. An XLA that has only that way ends the process, and names this flag: take it out then
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 
 if "MASKWRIGHT_CACHE" not in os.environ:  # nothing a user has kept may decide a test, and nothing of tests is kept
     kept = kernel_folder()  # but machine code, which has a folder of its own for each state of the sources
@@ -48,6 +52,13 @@ def _forget_compiled() -> Iterator[None]:
         resident = int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         if resident > _MOST_MEMORY:
             sys.modules["jax"].clear_caches()
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave out all modules, and look less often: that was a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 # Two processes begin each with a half of the tests, and compile the kernels that they come upon. The first half is JSON

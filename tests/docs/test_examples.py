@@ -16,8 +16,11 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 pytestmark = pytest.mark.long
 
 
+SETTINGS = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS")  # of the tests, which users do not have
+
+
 def run(path: Path, folder: Path) -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_DISABLE")}
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     command = [sys.executable, "-W", "error", path]
     out = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr

@@ -1025,9 +1025,14 @@ def test_garbage_is_still_collected_where_a_process_does_nothing_but_compile():
             self.me = self
 
     vocab, made = vocabulary(1000), weakref.WeakSet()
-    for i in range(500):
-        made.add(Cycle())
-        mw.compile_json_schema({"properties": {f"key {i}": {"type": "integer"}}}, vocab)
+    of_tests = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # Python's own
+    try:
+        for i in range(500):
+            made.add(Cycle())
+            mw.compile_json_schema({"properties": {f"key {i}": {"type": "integer"}}}, vocab)
+    finally:
+        gc.set_threshold(*of_tests)
     assert len(made) < 300
     assert gc.isenabled()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from tests.runtime.device.test_shards import errors_of, run
+from tests.runtime.device.test_shards import EIGHT_DEVICES, errors_of, run
 
 SETS = """
 import itertools, json, re, sys
@@ -155,7 +155,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("given", ["filters", pytest.param("both", marks=pytest.mark.slow)])
 def test_eight_devices_search_a_live_set_as_one_does_and_hand_over_little(given):
     pytest.importorskip("jax")
-    process = run(JAX, given, XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
+    process = run(JAX, given, **EIGHT_DEVICES)
     with process:
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors

@@ -17,6 +17,10 @@ from maskwright.runtime import decode
 from tests.table.test_sharded_files import write_files
 
 ROOT = Path(__file__).parents[3]
+EIGHT_DEVICES = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
+}
 
 SETS = """
 import json, os, sys
@@ -243,7 +247,7 @@ def errors_of(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize("bits", ["narrow", pytest.param("wide", marks=pytest.mark.slow)])
 def test_eight_devices_search_as_one_does_and_hand_over_little(bits, tmp_path):
     pytest.importorskip("jax")
-    process = run(JAX, bits, str(tmp_path), XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLATFORMS="cpu")
+    process = run(JAX, bits, str(tmp_path), **EIGHT_DEVICES)
     with process:
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
