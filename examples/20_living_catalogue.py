@@ -1,5 +1,8 @@
 """A shop that changes while it is decoded with: a filter for each request, an item sold out, one added, and a crash."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -25,7 +28,8 @@ def search(dev, batch=1):
     return beam_search(step, None, dev, ops=torch_ops, batch=batch, beams=3, max_length=L)
 
 
-live = mw.LiveCatalogue(catalogue, capacity=1000, log="updates.log")
+log = Path(tempfile.mkdtemp()) / "updates.log"  # for as long as the catalogue lives, in earnest
+live = mw.LiveCatalogue(catalogue, capacity=1000, log=log)
 now = live.publish()
 dev = torch_ops.put(now.table)
 
@@ -51,5 +55,5 @@ print("cheap now:", then.items(search(torch_ops.filtered(dev_now, [cheap])), fil
 print("a search that began before goes on as it was:", now.items(search(dev))[0][0] == best)
 
 live.close()  # or the process ends in the middle: each update was on the disk before the call returned
-after = mw.LiveCatalogue(catalogue, capacity=1000, log="updates.log").publish()
+after = mw.LiveCatalogue(catalogue, capacity=1000, log=log).publish()
 print("after a crash:", after.items(search(torch_ops.put(after.table)))[0])
