@@ -207,6 +207,7 @@ class _Process:
         finally:
             theirs.close()
         self._is_ready = False
+        self._in_use = threading.Lock()  # the connection: it is not closed while a job waits for an answer
 
     @property
     def pid(self) -> int:
@@ -218,6 +219,10 @@ class _Process:
 
     def ask(self, job: Job, budget: Budget) -> _Answer:
         """Return what becomes of a job. Raises BudgetError or ProcessError if the process ends over it."""
+        with self._in_use:
+            return self._answer(job, budget)
+
+    def _answer(self, job: Job, budget: Budget) -> _Answer:
         try:
             if not self._is_ready:
                 if not self._connection.poll(_STARTING):
@@ -234,10 +239,11 @@ class _Process:
             raise self._why(budget) from None
 
     def end(self) -> None:
-        """Kill the process."""
+        """Kill the process. A job that waits for it ends then, and lets go of the connection."""
         self._process.kill()
         self._process.join()
-        self._connection.close()
+        with self._in_use:
+            self._connection.close()
 
     def _why(self, budget: Budget) -> BudgetError | ProcessError:
         """Return the error of a job whose process has ended."""

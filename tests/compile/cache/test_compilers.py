@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -206,8 +208,10 @@ def test_a_view_that_does_not_compile_has_what_is_in_memory(vocab, made):
     assert isinstance(lazy, mw.LazyTable)
 
 
-def test_whoever_waits_when_the_processes_are_closed_is_told(made):
+def test_whoever_waits_when_the_processes_are_closed_is_told(made, request):
     found = []
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)  # so that a connection which is closed under a job is likely to be noticed
 
     def ask():
         try:
