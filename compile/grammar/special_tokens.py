@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ...errors import ConstraintError
 from ...vocabulary.vocabulary import MARKS, Vocabulary
@@ -13,27 +13,32 @@ VALUE = "\0value "  # the name of a JSON value among special tokens, before the 
 TOKEN = "\0token "  # that of a token that is given by its id
 
 
-def spelt(grammar: Grammar, vocabulary: Vocabulary) -> tuple[Grammar, Vocabulary]:
+def spelt(grammar: Grammar, vocabulary: Vocabulary, first: Iterable[int] = ()) -> tuple[Grammar, Vocabulary]:
     """Return a grammar in which special tokens are texts of a byte, and the vocabulary that spells them so.
 
-    JSON values stay special tokens. Raises ConstraintError for a name that the vocabulary does not know, and for EOS.
+    first: tokens that are such texts already, by the first of `MARKS`. JSON values stay special tokens. Raises
+    ConstraintError for a name that the vocabulary does not know, and for EOS.
     """
     ids: dict[str, int] = {}
     for body in grammar.rules.values():
         for name in _named(body):
             if name not in ids:
                 ids[name] = checked_token(name, vocabulary)
-    if not ids:
+    known = tuple(first)
+    order = (*known, *sorted(set(ids.values()).difference(known)))
+    if not order:
         return grammar, vocabulary
-    order = tuple(sorted(set(ids.values())))
     marked = vocabulary.marked(order)
     marks: dict[str, Node] = {name: Text(MARKS[order.index(i) : order.index(i) + 1]) for name, i in ids.items()}
     rules = {name: replaced(body, marks) for name, body in grammar.rules.items()}
     return Grammar(rules, grammar.start, grammar.ignored, grammar.source, grammar.where), marked
 
 
-def checked_token(name: str, vocabulary: Vocabulary) -> int:
-    """Return the id of a special token. Raises ConstraintError for what is none, and for EOS and single bytes."""
+def checked_token(name: str, vocabulary: Vocabulary, *, ends: bool = False) -> int:
+    """Return the id of a special token.
+
+    ends: whether it may be one that ends a text. Raises ConstraintError for what is none, and for single bytes.
+    """
     if name.startswith(TOKEN):
         token = int(name.removeprefix(TOKEN))
         if not 0 <= token < vocabulary.size:
@@ -41,6 +46,8 @@ def checked_token(name: str, vocabulary: Vocabulary) -> int:
     else:
         token = vocabulary.id_of(name)
     if token in vocabulary.ends:
+        if ends:
+            return token
         which = "the token that ends" if len(vocabulary.ends) == 1 else "one of the tokens that end"
         raise ConstraintError(
             f"{name.removeprefix(TOKEN)!r} is {which} a text, and is allowed wherever one may end: leave it out"

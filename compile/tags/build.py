@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ...automata.budget import Budget
-from ...errors import ConstraintError
 from ...lazy.lazy_table import Compiled
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
-from ..grammar.special_tokens import checked_token, spelt
+from ..grammar.special_tokens import spelt
 from ..json_schema.layout import Whitespace
 from ..json_schema.request import Request, request, warn_of
 from ..json_schema.schema_hash import hash_of
@@ -60,18 +59,13 @@ def compile_structural_tag(
         True, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
     )
     meter = begin_budget(budget)
-    reading = read_tags(source, meter)
+    reading = read_tags(source, meter, vocabulary)
     hashed = source_of_tags(source, asked, vocabulary)
-    for name, where in reading.tokens.items():
-        try:
-            checked_token(name, vocabulary)
-        except ConstraintError as error:
-            raise error.at(where) from None
+    grammar, marked = spelt(reading.grammar, vocabulary, reading.tokens)
     if not reading.schemas:
-        return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
+        return compile_form(grammar, marked, source=hashed, depth=asked.depth, meter=meter)
     from .values import compile_values  # as for schemas: not for those who have none
 
-    grammar, marked = spelt(reading.grammar, vocabulary)
     made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
     warn_of(allow, made)
     return made

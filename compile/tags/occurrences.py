@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ class Occurrences:
         meter.check(states=most, bytes=_BYTES_PER_STATE * most, doing=_LOOKING)
         children: list[dict[int, int]] = [{}]
         ends: list[bytes | None] = [None]  # the longest pattern that a text ends with
-        self.patterns = patterns
         for pattern in patterns:
             at = 0
             for byte in pattern:
@@ -48,6 +48,8 @@ class Occurrences:
                 todo.append(child)
         self.rows: NDArray[np.int32] = rows
         self.ends = ends
+        self.ended: NDArray[np.bool_] = np.array([end is not None for end in ends])
+        self._length: NDArray[np.int64] = np.array([len(end or b"") for end in ends])
 
     def first(self, text: bytes) -> bytes:
         """Return the pattern that occurs first in a text: the one that ends first, of these the longest."""
@@ -59,10 +61,34 @@ class Occurrences:
                 return found
         raise ValueError(f"no pattern occurs in {text!r}")
 
-    def dfa(self, which: Ends | None, meter: Meter) -> Dfa:
-        """Return the texts in which one of some patterns occurs, and only at the end; None: in which none does."""
-        ended = np.array([end is not None for end in self.ends], np.bool_)
+    def begun(self, text: bytes, which: Collection[bytes]) -> NDArray[np.bool_]:
+        """Return of each state whether the first pattern that a following text completes begins with it, one of some.
+
+        Other patterns may complete first, or at the same byte and be longer: they begin before the text or within it.
+        """
+        chosen = np.array([end is not None and end in which for end in self.ends])
+        return self._complete(text, lambda at, size: chosen[at] & (self._length[at] == size))
+
+    def closed(self, text: bytes) -> NDArray[np.bool_]:
+        """Return of each state whether a following text completes one pattern, itself, and only at its last byte."""
+        return self._complete(text, lambda at, size: (self._length[at] == size) & np.bool_(size == len(text)))
+
+    def _complete(self, text: bytes, fits: Callable[[NDArray[Any], int], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        at = np.arange(len(self.rows))
+        open_, out = ~self.ended, np.zeros(len(self.rows), np.bool_)
+        for size, byte in enumerate(text, 1):
+            at = self.rows[at, byte]
+            now = open_ & self.ended[at]
+            out |= now & fits(at, size)
+            open_ &= ~now
+        return out
+
+    def quiet(self, meter: Meter, accepting: NDArray[np.bool_] | None = None, start: int = 0) -> Dfa:
+        """Return the texts in which no pattern occurs.
+
+        accepting: the states that they may end in, all if None. start: the state of what stands before them.
+        """
         meter.check(states=len(self.rows), bytes=2 * self.rows.nbytes, doing=_LOOKING)
-        rows = np.where(ended[:, None], np.int32(-1), self.rows)
-        accepting = ~ended if which is None else np.array([end is not None and end in which for end in self.ends])
-        return canonical(np.arange(BYTES, dtype=np.uint16), rows, accepting, meter=meter)
+        rows = np.where(self.ended[:, None] | self.ended[self.rows], np.int32(-1), self.rows)
+        kept = ~self.ended if accepting is None else accepting & ~self.ended
+        return canonical(np.arange(BYTES, dtype=np.uint16), rows, kept, start, meter)

@@ -4,11 +4,12 @@ The forms are those that serving engines take as structural tags: `{"structures"
 one of formats in each other. What a format derives becomes part of a `form.Grammar`. A JSON value stands in it as a
 special token of its own, `VALUE` and the number of its schema, since only `tags/values.py` knows what it derives.
 
-Text has one reading. Free text ends with the first trigger that occurs in it, or with the end of the tag that it stands
-in, whichever comes first; of two that end at the same byte the longer one counts. A content of plain text ends where
-the end of its tag first occurs. JSON, and what a grammar derives, end where they end; where these leave a text several
-readings, as beside a grammar that is not regular, it is allowed if one of them is. With `at_least_one` a
-text begins with a tag, as in XGrammar; with `at_least`, which is ours, there may be free text before.
+Free text has one end, see `docs/reference/tags.md`: it holds none of the texts that end it. These are the triggers, the
+ends of the tag that it stands in, and the texts with one of which what stands next begins. What stands next is known
+before it is read (`openings.py`), so free text is an automaton of its own. `stretches.py` keeps the end of a tag out of
+its other text. JSON, and what a grammar derives, end where they end; where these leave a text several readings, as
+beside a grammar that is not regular, it is allowed if one of them is. With `at_least_one` a text begins with a tag, as
+in XGrammar; with `at_least`, which is ours, there may be free text before.
 """
 
 from __future__ import annotations
@@ -16,24 +17,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
-from ...errors import ConstraintError, GrammarError, RegexError
+from ...errors import Advice, ConstraintError, GrammarError, RegexError
+from ...vocabulary.vocabulary import Vocabulary
 from ..grammar import form
 from ..grammar.analysis import check_productive
 from ..grammar.form import EMPTY, Choice, Grammar, Node, Repeat, Rule, Special, Terminal, Text
 from ..grammar.notations import STARTS, Syntax, reader_of
-from ..grammar.regular import dfa_of
-from ..grammar.special_tokens import TOKEN, VALUE
+from ..grammar.special_tokens import VALUE
 from ..json_schema.schema_hash import hash_of
 from ..json_schema.source import read, shown
 from ..regex.lower import engine_flags, to_dfa
 from .checks import count_at, fields_of, flag_at, list_at, refuse, text_at, texts_at
+from .control_tokens import ControlTokens, token_name
+from .ending import ended
 from .occurrences import Ends, Occurrences
-from .tagged_text import parts_of
+from .openings import Openings
+from .stretches import NeverError, Sealed, Stretches
 
 _START = "\0text"
 
@@ -42,30 +46,39 @@ _START = "\0text"
 class Reading:
     """What text with tags derives, and the schemas of the JSON values in it.
 
-    schemas: each with its JSON Pointer, and whether members may come in any order.
+    schemas: each with its JSON Pointer, and whether members may come in any order. tokens: those that are a byte of
+    `MARKS` in texts of the grammar, in that order.
     """
 
     grammar: Grammar
     schemas: tuple[tuple[Any, str, bool], ...] = ()
-    tokens: Mapping[str, str] = field(default_factory=dict)  # the JSON Pointer of each special token, by its name
+    tokens: tuple[int, ...] = ()
 
 
-def read_tags(source: Mapping[str, Any], meter: Meter) -> Reading:
+def read_tags(source: Mapping[str, Any], meter: Meter, vocabulary: Vocabulary | None = None) -> Reading:
     """Return what a structural tag derives.
+
+    vocabulary: whose control tokens texts name; None to check the form of a tag.
 
     Raises ConstraintError, which begins with the JSON Pointer of what is at fault; RegexError, GrammarError for what
     stands in it; BudgetError.
     """
-    reader = _Reader(meter)
+    tokens = ControlTokens(vocabulary)
+    reader = _Reader(meter, tokens, Openings(tokens, meter))
     kind = source.get("type")
     if kind == "structural_tag" and "structures" in source:
         node = reader.older(source)
     elif kind == "structural_tag":
         fields_of(source, "", {"type", "format"})
-        node = reader.format(source["format"], "/format")
+        node = reader.format(source["format"], "/format", _NOTHING)
     else:
-        node = reader.format(source, "")
-    return Reading(Grammar({_START: node, **reader.rules}, _START), tuple(reader.schemas), reader.tokens)
+        node = reader.format(source, "", _NOTHING)
+    if tokens.ends:
+        up_to_end = ended(node)
+        if up_to_end is None:
+            refuse("", "a token that ends a text stands where more must follow: nothing can follow it")
+        node = up_to_end
+    return Reading(Grammar({_START: node, **reader.rules}, _START), tuple(reader.schemas), tuple(tokens.order))
 
 
 # ------------------------------------------------------------------------------------------------------ reading
@@ -75,7 +88,6 @@ _KINDS = (
     "star", "repeat", "tag", "triggered_tags", "token_triggered_tags", "tags_with_separator",
 )  # fmt: skip
 _MOST_CHARS = 10**9
-_PLAIN = ("const_string", "regex", "any_text", "sequence", "or", "optional", "plus", "star", "repeat")
 _REFUSED = {
     "qwen_xml_parameter": "parameters written as XML are not supported: take json_schema, or a regex of the parameters",
     "dispatch": "write it as triggered_tags, each pattern the begin of a tag",
@@ -85,19 +97,36 @@ _REFUSED = {
 }
 
 
+class _Around(NamedTuple):
+    """What ends free text at the end of a format."""
+
+    ends: Ends  # of the tag that it stands in
+    nexts: Ends | None  # with one of these texts what follows begins; None where no text must follow
+
+
+_NOTHING = _Around((), None)
+
+
+class _UnequalError(ConstraintError):
+    """Of two texts that may end free text, each allows other texts before it."""
+
+    nexts: Ends = ()
+
+
 @dataclass
 class _Reader:
-    """Reads formats, each into what it derives; with `ends`, into that and the end of the tag that it stands in."""
+    """Reads formats, each into what it derives."""
 
     meter: Meter
+    tokens: ControlTokens
+    openings: Openings
     rules: dict[str, Node] = field(default_factory=dict)
     schemas: list[tuple[Any, str, bool]] = field(default_factory=list)
     known: dict[str, int] = field(default_factory=dict)  # numbers of schemas by what they say
-    tokens: dict[str, str] = field(default_factory=dict)
     grammars: int = 0
 
-    def format(self, value: Any, where: str, ends: Ends = ()) -> Node:
-        """Return what a format derives, before one of `ends` if there are any."""
+    def format(self, value: Any, where: str, around: _Around) -> Node:
+        """Return what a format derives."""
         self.meter.check(doing="reading a structural tag")
         if not isinstance(value, Mapping):
             refuse(where, f"a format is an object, not {shown(value)}")
@@ -106,8 +135,8 @@ class _Reader:
             refuse(where, f"the format {kind!r} is not supported: {_REFUSED[kind]}")
         if kind not in _KINDS:
             refuse(where, f"the format {shown(kind)} is not known: it is one of {', '.join(_KINDS)}")
-        read_one: Callable[[Mapping[str, Any], str, Ends], Node] = getattr(self, f"_{kind}")
-        return read_one(value, where, ends)
+        read_one: Callable[[Mapping[str, Any], str, _Around], Node] = getattr(self, f"_{kind}")
+        return read_one(value, where, around)
 
     def older(self, source: Mapping[str, Any]) -> Node:
         """Return what the older form derives, in which all tags have schemas."""
@@ -116,22 +145,23 @@ class _Reader:
         for i, each in enumerate(list_at(source["structures"], "/structures", empty=False)):
             where = f"/structures/{i}"
             fields_of(each, where, {"begin", "schema", "end"})
-            begin = text_at(each["begin"], f"{where}/begin", empty=False)
-            value = self._value(each["schema"], f"{where}/schema")
-            tags.append((begin, _followed(value, (text_at(each["end"], f"{where}/end"),)), f"{where}/begin"))
-        return self._free(tags, texts_at(source["triggers"], "/triggers"), 0, None, False, [], "/triggers", ())
+            begin = self._text(each["begin"], f"{where}/begin", empty=False)
+            value, end = self._value(each["schema"], f"{where}/schema"), self._text(each["end"], f"{where}/end")
+            tags.append((begin, form.Sequence((value, Text(end))), f"{where}/begin"))
+        return self._free(tags, self._texts(source["triggers"], "/triggers"), _Counts(), [], "/triggers", _NOTHING)
 
     # -------------------------------------------------------------------------------------------- plain contents
 
-    def _const_string(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _const_string(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "value"})
-        return self._ended(Text(text_at(value["value"], f"{where}/value")), where, ends)
+        return Text(self._text(value["value"], f"{where}/value"))
 
-    def _regex(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _regex(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "pattern"}, ("flags",))
         pattern = value["pattern"]
         if not isinstance(pattern, str):
             refuse(f"{where}/pattern", f"a text is needed, not {shown(pattern)}")
+        self.tokens.check_pattern(pattern, f"{where}/pattern")
         flags = value.get("flags", engine_flags(pattern))
         if not isinstance(flags, str):
             refuse(f"{where}/flags", f"a text is needed, not {shown(flags)}")
@@ -143,27 +173,29 @@ class _Reader:
             raise error.at(f"{where}/flags") from None
         if dfa.is_empty:
             refuse(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
-        return self._ended(Terminal(f"the pattern at {where}", dfa), where, ends)
+        return Terminal(f"the pattern at {where}", dfa)
 
-    def _any_text(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _any_text(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type"}, ("excludes", "max_tokens", "max_chars"))
         if value.get("max_tokens") is not None:
             refuse(
                 f"{where}/max_tokens", "tokens within a text are not counted: take max_chars, or Matcher(max_tokens=)"
             )
-        dfa = self._without(texts_at(value.get("excludes", []), f"{where}/excludes"))
+        excluded = self._texts(value.get("excludes", []), f"{where}/excludes")
+        dfa = ops.intersection(Occurrences(excluded, self.meter).quiet(self.meter), _any_text(), self.meter)
         most = value.get("max_chars")
         if most is not None:
             if count_at(most, f"{where}/max_chars") > _MOST_CHARS:
                 refuse(f"{where}/max_chars", f"the most is {_MOST_CHARS:,}: leave it out for text of any length")
             bound = to_dfa(f"(?s:.{{0,{most}}})", meter=self.meter)
             dfa = ops.intersection(dfa, bound, self.meter)
-        return self._ended(Terminal(f"the text at {where}", dfa), where, ends)
+        found = Occurrences([*around.ends, *(around.nexts or ())], self.meter)
+        return Terminal(f"the text at {where}", self._before(found, dfa, around, where))
 
-    def _token(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return _followed(self._special(value, where), ends)
+    def _token(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
+        return Text(self._special(value, where))
 
-    def _json_schema(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _json_schema(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "json_schema"}, ("style", "any_order", "max_whitespace_cnt", "excludes"))
         if value.get("style", "json") != "json":
             refuse(f"{where}/style", f"values are written as JSON, not as {shown(value['style'])}")
@@ -172,7 +204,7 @@ class _Reader:
             refuse(f"{where}/max_whitespace_cnt", "where white space may stand is said for all: whitespace='compact'")
         if value.get("excludes") is not None and texts_at(value["excludes"], f"{where}/excludes"):
             refuse(f"{where}/excludes", "texts are excluded from strings by the schema: give them a pattern")
-        return _followed(self._value(value["json_schema"], f"{where}/json_schema", any_order), ends)
+        return self._value(value["json_schema"], f"{where}/json_schema", any_order)
 
     def _value(self, schema: Any, where: str, any_order: bool = False) -> Node:
         if not isinstance(schema, (Mapping, bool, str, bytes, bytearray, type)):
@@ -186,7 +218,7 @@ class _Reader:
             self.schemas.append((contents, where, any_order))
         return Special(f"{VALUE}{number}")
 
-    def _grammar(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _grammar(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "grammar"}, ("syntax", "start"))
         text, syntax = value["grammar"], value.get("syntax", "ebnf")
         if not isinstance(text, str):
@@ -208,75 +240,96 @@ class _Reader:
         )
         for name, body in read_one.rules.items():
             self.rules[prefix + name] = _renamed(body, prefix, spaces)
-        return _followed(form.Sequence((spaces, Rule(prefix + read_one.start))), ends)
+        return Sealed((spaces, Rule(prefix + read_one.start)))
 
     # ------------------------------------------------------------------------------------------- put together
 
-    def _sequence(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        fields_of(value, where, {"type", "elements"})
-        elements = list(enumerate(list_at(value["elements"], f"{where}/elements", empty=False)))
-        apart = len(elements) - (bool(ends) and not _is_plain(value))  # otherwise the last ends where the tag does
-        nodes = [self.format(each, f"{where}/elements/{i}", () if i < apart else ends) for i, each in elements]
-        whole = form.Sequence(tuple(nodes))
-        return whole if apart < len(elements) else self._ended(whole, where, ends)
-
-    def _or(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _sequence(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "elements"})
         elements = list_at(value["elements"], f"{where}/elements", empty=False)
-        return Choice(tuple(self.format(each, f"{where}/elements/{i}", ends) for i, each in enumerate(elements)))
+        nexts = [around.nexts]  # of each element, the last first
+        for each in reversed(elements[1:]):
+            nexts.append(nexts[-1] if self.openings.is_empty(each) else self.openings.of(each))
+        nodes = [
+            self.format(each, f"{where}/elements/{i}", around._replace(nexts=nexts[-1 - i]))
+            for i, each in enumerate(elements)
+        ]
+        return form.Sequence(tuple(nodes))
 
-    def _repeated(self, value: Mapping[str, Any], where: str, ends: Ends, low: int, high: int | None) -> Node:
-        node = Repeat(self.format(value["content"], f"{where}/content"), low, high)
-        return self._ended(node, where, ends) if _is_plain(value) else _followed(node, ends)
+    def _or(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
+        fields_of(value, where, {"type", "elements"})
+        elements = list_at(value["elements"], f"{where}/elements", empty=False)
+        return Choice(tuple(self.format(each, f"{where}/elements/{i}", around) for i, each in enumerate(elements)))
 
-    def _optional(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return self._repeated(fields_of(value, where, {"type", "content"}), where, ends, 0, 1)
+    def _repeated(self, value: Mapping[str, Any], where: str, around: _Around, low: int, high: int | None) -> Node:
+        nexts = around.nexts
+        if nexts is not None and high != 1:
+            again = self.openings.of(value["content"])
+            nexts = None if again is None else tuple(dict.fromkeys((*again, *nexts)))
+        return Repeat(self.format(value["content"], f"{where}/content", around._replace(nexts=nexts)), low, high)
 
-    def _plus(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return self._repeated(fields_of(value, where, {"type", "content"}), where, ends, 1, None)
+    def _optional(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
+        return self._repeated(fields_of(value, where, {"type", "content"}), where, around, 0, 1)
 
-    def _star(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
-        return self._repeated(fields_of(value, where, {"type", "content"}), where, ends, 0, None)
+    def _plus(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
+        return self._repeated(fields_of(value, where, {"type", "content"}), where, around, 1, None)
 
-    def _repeat(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _star(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
+        return self._repeated(fields_of(value, where, {"type", "content"}), where, around, 0, None)
+
+    def _repeat(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         fields_of(value, where, {"type", "content", "min", "max"})
         low = count_at(value["min"], f"{where}/min")
         high = None if type(value["max"]) is int and value["max"] == -1 else count_at(value["max"], f"{where}/max")
         if high is not None and high < low:
             refuse(f"{where}/max", f"at most {high} times is less than at least {low}")
-        return self._repeated(value, where, ends, low, high)
+        return self._repeated(value, where, around, low, high)
 
     # --------------------------------------------------------------------------------------------------- tags
 
-    def _tag(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _tag(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         begin, inside = self._parts(value, where)
-        return _followed(form.Sequence((_spelt(begin), inside)), ends)
+        return Sealed((Text(begin), inside))
 
-    def _parts(self, value: Mapping[str, Any], where: str) -> tuple[bytes | Special, Node]:
+    def _parts(self, value: Mapping[str, Any], where: str) -> tuple[bytes, Node]:
         """Return the begin of a tag, and what it derives after that."""
         fields_of(value, where, {"begin", "content", "end"}, ("type",))
         if value.get("type", "tag") != "tag":
             refuse(f"{where}/type", f"a tag is needed here, not {shown(value['type'])}")
         begin, end = value["begin"], value["end"]
-        first: bytes | Special = (
-            self._special(begin, f"{where}/begin") if isinstance(begin, Mapping) else text_at(begin, f"{where}/begin")
-        )
+        first = self._text_or_token(begin, f"{where}/begin")
+        if isinstance(end, (str, Mapping)):
+            ends: Ends = (self._text_or_token(end, f"{where}/end"),)
+        else:
+            ends = tuple(self._text(each, f"{where}/end") for each in list_at(end, f"{where}/end", empty=False))
         content, inside = value["content"], f"{where}/content"
-        if isinstance(end, Mapping):
-            return first, form.Sequence((self.format(content, inside), self._special(end, f"{where}/end")))
-        several = [end] if isinstance(end, str) else list_at(end, f"{where}/end", empty=False)
-        ends = tuple(text_at(each, f"{where}/end") for each in several)
         if b"" in ends:  # nothing says where it ends but the content itself
-            return first, _followed(self.format(content, inside), ends)
-        return first, self.format(content, inside, ends)
+            behind = Choice(tuple(map(Text, ends)))
+            return first, form.Sequence((self.format(content, inside, _NOTHING), behind))
+        stretches = Stretches(ends, inside, self.tokens.shown, self.meter)
+        try:
+            return first, stretches.closed(self.format(content, inside, _Around(ends, ends)), ends)
+        except _UnequalError as error:
+            if error.nexts != ends or len(ends) == 1:
+                raise
+        ways, lost = [], None
+        for each in ends:  # what may stand before one of them is another thing than before the others
+            try:
+                ways.append(stretches.closed(self.format(content, inside, _Around(ends, (each,))), (each,)))
+            except NeverError as error:
+                lost = error
+        if not ways and lost is not None:
+            raise lost
+        return first, Choice(tuple(ways))
 
-    def _triggered_tags(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _triggered_tags(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         more = ("at_least_one", "stop_after_first", "excludes", "at_least", "at_most")
         fields_of(value, where, {"type", "triggers", "tags"}, more)
-        triggers = texts_at(value["triggers"], f"{where}/triggers")
-        return self._triggered(value, where, ends, triggers, texts_at(value.get("excludes", []), f"{where}/excludes"))
+        triggers = self._texts(value["triggers"], f"{where}/triggers")
+        excludes = self._texts(value.get("excludes", []), f"{where}/excludes")
+        return self._triggered(value, where, around, triggers, excludes)
 
-    def _token_triggered_tags(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _token_triggered_tags(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         more = ("at_least_one", "stop_after_first", "exclude_tokens", "at_least", "at_most")
         fields_of(value, where, {"type", "trigger_tokens", "tags"}, more)
         if value.get("exclude_tokens"):
@@ -285,7 +338,7 @@ class _Reader:
             )
         given = value["trigger_tokens"]
         triggers = {
-            self._special({"token": each}, f"{where}/trigger_tokens/{i}").name
+            self._special({"token": each}, f"{where}/trigger_tokens/{i}")
             for i, each in enumerate(list_at(given, f"{where}/trigger_tokens"))
         }
         begins = set()
@@ -293,165 +346,154 @@ class _Reader:
             begin = tag.get("begin") if isinstance(tag, Mapping) else None
             if not isinstance(begin, Mapping):
                 refuse(f"{where}/tags/{i}", 'its begin must be a token, {"type": "token", "token": ..}')
-            begins.add(self._special(begin, f"{where}/tags/{i}/begin").name)
-        for name in sorted(begins ^ triggers):
+            begins.add(self._special(begin, f"{where}/tags/{i}/begin"))
+        for mark in sorted(begins ^ triggers):
             refuse(
-                f"{where}/trigger_tokens", f"{_called(name)} must be a trigger and the begin of a tag: it is only one"
+                f"{where}/trigger_tokens",
+                f"{self.tokens.shown(mark)} must be a trigger and the begin of a tag: it is only one",
             )
-        return self._triggered(value, where, ends, [], [])
+        return self._triggered(value, where, around, [], [])
 
     def _triggered(
-        self, value: Mapping[str, Any], where: str, ends: Ends, triggers: list[bytes], excludes: list[bytes]
+        self, value: Mapping[str, Any], where: str, around: _Around, triggers: list[bytes], excludes: list[bytes]
     ) -> Node:
         tags = []
         for i, tag in enumerate(list_at(value["tags"], f"{where}/tags", empty=False)):
             at = f"{where}/tags/{i}"
-            tags.append((*self._parts(tag, at), f"{at}/begin"))
-        low, high, stop = self._counts(value, where)
-        begun = flag_at(value, "at_least_one", where)
-        return self._free(tags, triggers, low, high, stop, excludes, f"{where}/triggers", ends, begun)
+            begin, inside = self._parts(tag, at)
+            tags.append((begin, inside, f"{at}/begin"))
+            if isinstance(tag["begin"], Mapping) and not any(map(begin.startswith, triggers)):
+                triggers.append(begin)  # a token is its own trigger
+        counts = self._counts(value, where, flag_at(value, "at_least_one", where))
+        return self._free(tags, triggers, counts, excludes, f"{where}/triggers", around)
 
-    def _counts(self, value: Mapping[str, Any], where: str) -> tuple[int, int | None, bool]:
+    def _counts(self, value: Mapping[str, Any], where: str, begun: bool) -> _Counts:
         """Return how many tags there are at least and at most, and whether the first is the last."""
-        low = count_at(value.get("at_least", 0), f"{where}/at_least")
-        low = max(low, int(flag_at(value, "at_least_one", where)))
+        low = max(count_at(value.get("at_least", 0), f"{where}/at_least"), int(begun))
         high = value.get("at_most")
         if high is not None and count_at(high, f"{where}/at_most") < low:
             refuse(f"{where}/at_most", f"at most {high} tags are fewer than at least {low}")
         stop = flag_at(value, "stop_after_first", where)
         if stop and low > 1:
             refuse(f"{where}/stop_after_first", f"the first tag cannot be the last of at least {low}")
-        return low, high, stop
+        return _Counts(low, high, stop, begun)
 
     def _free(
-        self, tags: Sequence[tuple[bytes | Special, Node, str]], triggers: list[bytes], low: int, high: int | None,
-        stop: bool, excludes: list[bytes], where: str, ends: Ends, begun: bool = False,
+        self, tags: Sequence[tuple[bytes, Node, str]], triggers: list[bytes], counts: _Counts, excludes: list[bytes],
+        where: str, around: _Around,
     ) -> Node:  # fmt: skip
-        """Return free text with tags in it; tags: the begin of each, what comes after it, and where that stands.
-
-        begun: the first tag comes before any free text.
-        """
-        found = Occurrences([*triggers, *ends, *excludes], self.meter)
+        """Return free text with tags in it; tags: the begin of each, what comes after it, and where that stands."""
+        ends, nexts = around.ends, around.nexts or ()
+        found = Occurrences([*triggers, *ends, *nexts, *excludes], self.meter)
         wins = [found.first(text) == text for text in triggers]
         live = list(dict.fromkeys(text for text, wins_it in zip(triggers, wins, strict=True) if wins_it))
         for text in live:
-            if text in ends or text in excludes:
-                refuse(
-                    where, f"{_shown(text)} cannot be a trigger and {'an end' if text in ends else 'excluded'} as well"
-                )
+            other = "an end" if text in ends else "what follows" if text in nexts else "excluded"
+            if text in ends or text in nexts or text in excludes:
+                refuse(where, f"{self.tokens.shown(text)} cannot be a trigger and {other} as well")
         behind: dict[bytes, list[Node]] = {text: [] for text in live}
-        quiet = Terminal(f"free text ({where})", self._occurring(found, None))
-        rounds: list[Node] = []
-        tagged = [form.Sequence((_spelt(begin), inside)) for begin, inside, _ in tags]
-        for begin, inside, at in tags:
-            if isinstance(begin, Special):
-                rounds.append(form.Sequence((quiet, begin, inside)))
-                continue
+        said = self.tokens.shown
+        tagged = [Sealed((Text(begin), inside)) for begin, inside, _ in tags]
+        for (begin, _, at), tag in zip(tags, tagged, strict=True):
             trigger = next((text for text in live if begin.startswith(text)), None)
             if trigger is None:
                 lost = next((text for text in triggers if begin.startswith(text)), None)
                 if lost is None:
-                    refuse(at, f"no trigger is the beginning of {_shown(begin)}, so that this tag could never begin")
-                refuse(
-                    at, f"its trigger {_shown(lost)} never occurs: {_shown(found.first(lost))} occurs within it first"
-                )
-            behind[trigger].append(form.Sequence((Text(begin[len(trigger) :]), inside)))
+                    refuse(at, f"no trigger is the beginning of {said(begin)}, so that this tag could never begin")
+                refuse(at, f"its trigger {said(lost)} never occurs: {said(found.first(lost))} occurs within it first")
+            behind[trigger].append(tag)
+        rounds: list[Node] = []
         for text, nodes in behind.items():
             if not nodes:
-                refuse(where, f"no tag begins with the trigger {_shown(text)}, so that it could never be written")
-            up_to = Terminal(f"free text up to {_shown(text)}", self._occurring(found, (text,)))
-            rounds.append(form.Sequence((up_to, Choice(tuple(nodes)))))
-        last: Node = quiet
-        if ends:
-            last = Terminal(f"free text up to an end ({where})", self._occurring(found, ends))
-            if last.dfa.is_empty:
                 refuse(
                     where,
-                    f"the end of the tag around, {_shown(ends[0])}, never occurs: a trigger, or a text that is "
-                    "excluded, occurs within it first",
+                    f"no tag begins with the trigger {self.tokens.shown(text)}, so that it could never be written",
                 )
+            up_to = Terminal(
+                f"free text up to {self.tokens.shown(text)}", self._up_to(found, _any_text(), text, (text,))
+            )
+            rounds.append(form.Sequence((up_to, Choice(tuple(nodes)))))
+        low, high, stop, begun = counts
         if begun and stop:
-            return _followed(Choice(tuple(tagged)), ends)
+            return Choice(tuple(tagged))
+        last = Terminal(f"free text ({where})", self._before(found, _any_text(), around, where))
         if begun:
             others = Repeat(Choice(tuple(rounds)), max(low - 1, 0), None if high is None else high - 1)
             return form.Sequence((Choice(tuple(tagged)), others, last))
         if not stop or high == 0:
             return form.Sequence((Repeat(Choice(tuple(rounds)), low, high), last))
-        once = _followed(Choice(tuple(rounds)), ends)
+        once = Choice(tuple(rounds))
         return once if low else Choice((once, last))
 
-    def _tags_with_separator(self, value: Mapping[str, Any], where: str, ends: Ends) -> Node:
+    def _tags_with_separator(self, value: Mapping[str, Any], where: str, around: _Around) -> Node:
         more = ("at_least_one", "stop_after_first", "at_least", "at_most")
         fields_of(value, where, {"type", "tags", "separator"}, more)
         tags: list[Node] = []
         for i, tag in enumerate(list_at(value["tags"], f"{where}/tags", empty=False)):
             begin, inside = self._parts(tag, f"{where}/tags/{i}")
-            tags.append(form.Sequence((_spelt(begin), inside)))
-        separator, one = Text(text_at(value["separator"], f"{where}/separator")), Choice(tuple(tags))
-        low, high, stop = self._counts(value, where)
+            tags.append(Sealed((Text(begin), inside)))
+        separator, one = Text(self._text(value["separator"], f"{where}/separator")), Choice(tuple(tags))
+        low, high, stop, _ = self._counts(value, where, flag_at(value, "at_least_one", where))
         high = 1 if stop and high != 0 else high
         if high == 0:
-            return _followed(Repeat(one, 0, 0), ends)
+            return Repeat(one, 0, 0)
         others = Repeat(form.Sequence((separator, one)), max(low - 1, 0), None if high is None else high - 1)
         node: Node = form.Sequence((one, others))
-        return _followed(node if low else Choice((EMPTY, node)), ends)
+        return node if low else Choice((EMPTY, node))
 
-    # --------------------------------------------------------------------------------------------- automata
+    # ---------------------------------------------------------------------------------------- texts and free text
 
-    def _ended(self, node: Node, where: str, ends: Ends) -> Node:
-        """Return the node of a plain format and one of the ends after it, the first that occurs."""
-        if not ends:
-            return node
-        found = Occurrences(ends, self.meter)
-        each = []
-        for end in ends:  # whichever occurs first says what the content is
-            both = dfa_of(_followed(node, (end,)), self.meter)
-            each.append(ops.intersection(both, found.dfa((end,), self.meter), self.meter))
-        dfa = ops.unions(each, self.meter)
-        if dfa.is_empty:
-            refuse(
-                where,
-                f"whatever this is, an end of its tag, {_shown(ends[0])}, occurs within it first: take another end",
+    def _before(self, found: Occurrences, own: Dfa, around: _Around, where: str) -> Dfa:
+        """Return the texts of a DFA in which nothing occurs that ends them, before a text that must follow."""
+        if around.nexts is None:
+            return ops.intersection(own, found.quiet(self.meter), self.meter)
+        made = [self._up_to(found, own, each, around.nexts) for each in around.nexts]
+        if not all(ops.equivalent(made[0], each) for each in made[1:]):
+            several = " and ".join(map(self.tokens.shown, around.nexts))
+            error = _UnequalError(
+                f"free text ends here with one of {several}, which share letters, so that what stands before depends "
+                "on which of them it is",
+                pointer=where, remedies=[Advice("Write a sequence of the free text and what follows for each of them")],
+            )  # fmt: skip
+            error.nexts = around.nexts
+            raise error
+        if made[0].is_empty:
+            what = "the end of the tag around" if around.nexts == around.ends else "what follows this free text"
+            raise NeverError(
+                f"{what}, {self.tokens.shown(around.nexts[0])}, never occurs: a trigger, or a text that is excluded, "
+                "occurs within it first",
+                pointer=where,
             )
-        return Terminal(f"what {where} says, and its end", dfa)
+        return made[0]
 
-    def _occurring(self, found: Occurrences, which: Ends | None) -> Dfa:
-        return ops.intersection(found.dfa(which, self.meter), _any_text(), self.meter)
+    def _up_to(self, found: Occurrences, own: Dfa, text: bytes, nexts: Ends) -> Dfa:
+        """Return the texts of a DFA before a text, with which the first occurrence of anything begins: one of nexts."""
+        return ops.intersection(own, found.quiet(self.meter, found.begun(text, nexts)), self.meter)
 
-    def _without(self, texts: list[bytes]) -> Dfa:
-        return self._occurring(Occurrences(texts, self.meter), None) if texts else _any_text()
+    def _text(self, value: Any, where: str, empty: bool = True) -> bytes:
+        return self.tokens.spelled(text_at(value, where, empty), where)
 
-    def _special(self, value: Mapping[str, Any], where: str) -> Special:
-        """Return the token that a format names, by text or id."""
+    def _texts(self, value: Any, where: str) -> list[bytes]:
+        return [self.tokens.spelled(each, f"{where}/{i}") for i, each in enumerate(texts_at(value, where))]
+
+    def _text_or_token(self, value: Any, where: str) -> bytes:
+        return self._special(value, where) if isinstance(value, Mapping) else self._text(value, where)
+
+    def _special(self, value: Mapping[str, Any], where: str) -> bytes:
+        """Return the byte of the token that a format names, by text or id."""
         fields_of(value, where, {"token"}, ("type",))
         if value.get("type", "token") != "token":
             refuse(where, f'a token is needed, {{"type": "token", "token": ..}}, not {shown(value["type"])}')
-        token = value["token"]
-        if isinstance(token, str) and token and "\0" not in token:
-            name = token
-        elif isinstance(token, int) and not isinstance(token, bool):
-            name = f"{TOKEN}{token}"
-        else:
-            refuse(f"{where}/token", f"a token is given by its name or its id, not by {shown(token)}")
-        self.tokens.setdefault(name, f"{where}/token")
-        return Special(name)
+        return self.tokens.mark(token_name(value["token"], f"{where}/token"), f"{where}/token")
 
 
-def _spelt(begin: bytes | Special) -> Node:
-    return Text(begin) if isinstance(begin, bytes) else begin
+class _Counts(NamedTuple):
+    """How many tags there are in free text."""
 
-
-def _called(name: str) -> str:
-    return f"token {name.removeprefix(TOKEN)}" if name.startswith(TOKEN) else repr(name)
-
-
-def _shown(text: bytes) -> str:
-    return repr(text.decode(errors="backslashreplace"))
-
-
-def _followed(node: Node, ends: Ends) -> Node:
-    """Return a node and one of the ends after it, wherever it ends."""
-    return form.Sequence((node, Choice(tuple(map(Text, ends))))) if ends else node
+    low: int = 0
+    high: int | None = None
+    stop: bool = False  # the first tag is the last
+    begun: bool = False  # the first tag comes before any free text
 
 
 def _renamed(node: Node, prefix: str, spaces: Node) -> Node:
@@ -463,11 +505,6 @@ def _renamed(node: Node, prefix: str, spaces: Node) -> Node:
     if isinstance(node, Repeat):
         return Repeat(_renamed(node.item, prefix, spaces), node.low, node.high)
     return node if spaces is EMPTY else form.Sequence((node, spaces))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a format is put together from texts and patterns alone, without tags."""
-    return isinstance(value, Mapping) and value.get("type") in _PLAIN and all(map(_is_plain, parts_of(value)))
 
 
 @lru_cache(1)

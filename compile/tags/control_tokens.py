@@ -1,0 +1,124 @@
+"""Control tokens in the texts of structural tags: where a text has the name of one, it means that token.
+
+Each stands in a text as one byte that UTF-8 does not have, so that whatever looks for triggers and ends reads it too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ...errors import Advice, ConstraintError
+from ...vocabulary.vocabulary import MARKS, Vocabulary
+from ..grammar.special_tokens import TOKEN, checked_token
+from ..json_schema.source import shown
+from .checks import refuse
+
+END = MARKS[-1:]
+"""The byte of all tokens that end a text."""
+_LOOKS_LIKE_ONE = re.compile(r"<[|\uff5c][^\s<>]*[|\uff5c]>")
+
+
+class ControlTokens:
+    """The control tokens of a vocabulary by name, and the bytes of those that a structural tag names.
+
+    vocabulary: None where only the form of a tag is checked; tokens then have names as the tag says, and texts none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self.vocabulary = vocabulary
+        self.order: list[int] = []  # the tokens that have bytes, in the order of `MARKS`
+        self._names: dict[bytes, str] = {}
+        self._unchecked: dict[str, int] = {}
+        names: list[str] = []
+        self._unnamed = False  # whether there are control tokens that the vocabulary knows no name of
+        if vocabulary is not None:
+            names = [name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i]]
+            known = set(vocabulary.special_ids.values())
+            self._unnamed = bool(vocabulary.special - known - set(vocabulary.ends))
+        self._known = frozenset(names)
+        longest_first = sorted(names, key=len, reverse=True)
+        self._found = re.compile("|".join(map(re.escape, longest_first))) if names else None
+        self._escaped = re.compile("|".join(re.escape(re.escape(each)) for each in longest_first)) if names else None
+
+    @property
+    def ends(self) -> bool:
+        """Whether a token that ends a text was named."""
+        return END in self._names
+
+    def spelled(self, text: str, where: str) -> bytes:
+        """Return the bytes of a text, in which control tokens are one byte each.
+
+        Raises ConstraintError for a lone surrogate, and for what looks like a control token that has no name.
+        """
+        if self._found is None:
+            return self._encoded(text, where)
+        out, at = b"", 0
+        for found in self._found.finditer(text):
+            out += self._encoded(text[at : found.start()], where) + self.mark(found.group(), where)
+            at = found.end()
+        return out + self._encoded(text[at:], where)
+
+    def mark(self, name: str, where: str) -> bytes:
+        """Return the byte of a token by its name, or by `TOKEN` and its id."""
+        if self.vocabulary is None:
+            token = self._unchecked.setdefault(name, len(self._unchecked))
+        else:
+            try:
+                token = checked_token(name, self.vocabulary, ends=True)
+            except ConstraintError as error:
+                raise error.at(where) from None
+            if token in self.vocabulary.ends:
+                self._names.setdefault(END, name)
+                return END
+        if token not in self.order:
+            if len(self.order) == len(MARKS) - 1:
+                refuse(where, f"more than {len(MARKS) - 1} control tokens in one structural tag: the most is that many")
+            self.order.append(token)
+        mark = MARKS[self.order.index(token) :][:1]
+        self._names.setdefault(mark, name)
+        return mark
+
+    def check_pattern(self, pattern: str, where: str) -> None:
+        """Raise ConstraintError for a pattern that has the name of a control token, which no pattern matches."""
+        if self._escaped is not None and (found := self._escaped.search(pattern)):
+            name = next(each for each in self._known if re.escape(each) == found.group())
+            raise _no_text(
+                f"the pattern has the name of the control token {name!r}, and a pattern matches characters alone",
+                "Put the token between two formats of a sequence, as {} (or write one character of the name as a "
+                "class, such as [<], if the characters are meant)",
+                name, where,
+            )  # fmt: skip
+
+    def shown(self, text: bytes) -> str:
+        """Return a text as a user writes it, in quotes."""
+        parts = [self._names.get(text[i : i + 1], text[i : i + 1]) for i in range(len(text))]
+        raw = b"".join(part.encode() if isinstance(part, str) else part for part in parts)
+        return repr(raw.replace(TOKEN.encode(), b"token ").decode(errors="backslashreplace"))
+
+    def _encoded(self, text: str, where: str) -> bytes:
+        if self._unnamed and (found := _LOOKS_LIKE_ONE.search(text)):
+            raise _no_text(
+                f"{found.group()!r} looks like a control token, and the vocabulary does not know all names of its own",
+                "Make the vocabulary with special={name: id}, or name the token by its id, as {}",
+                0, where,
+            )  # fmt: skip
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            refuse(where, f"the text has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it")
+
+
+def token_name(token: object, where: str) -> str:
+    """Return the name that grammars have for a token that is given by its name or its id."""
+    if isinstance(token, int) and not isinstance(token, bool):
+        return f"{TOKEN}{token}"
+    if not isinstance(token, str) or not token or "\0" in token:
+        refuse(where, f"a token is given by its name or its id, not by {shown(token)}")
+    return token
+
+
+def _no_text(message: str, advice: str, token: str | int, where: str) -> ConstraintError:
+    """Return the error for a control token that cannot be meant by its name; advice: with {} for its format."""
+    written = json.dumps({"type": "token", "token": token}, ensure_ascii=False)
+    return ConstraintError(message, pointer=where, remedies=[Advice(advice.replace("{}", written))])

@@ -1,0 +1,218 @@
+"""Keep the end of a tag out of its text.
+
+A *stretch* is text of a tag with neither JSON, nor what a grammar derives, nor another tag in it: what `const_string`,
+`regex`, `any_text`, tokens, separators, and free text around other tags say, one behind the other. The end of the tag
+does not occur in a stretch, and first occurs behind the last one.
+
+What is put together of texts and patterns alone is one automaton here. Where stretches go on from one part of a format
+to the next, the text before decides what may follow: `before` has the states of `Occurrences` that it may end in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import NoReturn
+
+import numpy as np
+
+from ...automata import ops
+from ...automata.budget import Meter
+from ...automata.dfa import BYTES, Dfa
+from ...errors import Advice, ConstraintError
+from ..grammar import form
+from ..grammar.form import EMPTY, Choice, Node, Repeat, Terminal, Text
+from ..grammar.regular import dfa_of
+from .control_tokens import END
+from .occurrences import Ends, Occurrences
+
+Before = Callable[[], frozenset[int]]
+_DOING = "keeping the end of a tag out of its text"
+
+
+class Sealed(form.Sequence):
+    """What is no text of the tag around it: another tag, or what a grammar derives."""
+
+    __slots__ = ()
+
+
+class NeverError(ConstraintError):
+    """A format that derives nothing, as what ends it occurs within it first."""
+
+
+class Stretches:
+    """Puts the end of one tag behind its content. shown: what writes a text for messages."""
+
+    def __init__(self, ends: Ends, where: str, shown: Callable[[bytes], str], meter: Meter) -> None:
+        self.ends, self.where, self.shown, self.meter = ends, where, shown, meter
+        self.found = Occurrences(ends, meter)
+        self._dfas: dict[int, tuple[Node, Dfa]] = {}
+
+    def closed(self, content: Node, live: Ends) -> Node:
+        """Return a content and its end, one of `live`. Raises ConstraintError, `NeverError` where nothing is left."""
+        self._live = live
+        made = self._last(content, _fresh)
+        if made is None:
+            raise NeverError(
+                f"whatever this is, an end of its tag, {self.shown(live[0])}, occurs within it first",
+                pointer=self.where, remedies=[Advice("Take another end")],
+            )  # fmt: skip
+        return made
+
+    def _last(self, node: Node, before: Before) -> Node | None:
+        """Return what ends a content, with the end of the tag behind it."""
+        if _is_run(node):
+            return _terminal(self._run(node, before, last=True), self.where)
+        if isinstance(node, form.Sequence) and not isinstance(node, Sealed):
+            *others, last = _runs_of(node)
+            parts = []
+            for each in others:
+                part, before = self._part(each, before)
+                if part is None:
+                    return None
+                parts.append(part)
+            closed = self._last(last, before)
+            return None if closed is None else form.Sequence((*parts, closed))
+        if isinstance(node, Repeat) and (node.low, node.high) == (0, 1):
+            node = Choice((EMPTY, node.item))
+        if isinstance(node, Choice):
+            return _any([self._last(item, before) for item in node.items])
+        part, after = self._part(node, before)
+        end = None if part is None else self._last(EMPTY, after)
+        return None if part is None or end is None else form.Sequence((part, end))
+
+    def _part(self, node: Node, before: Before) -> tuple[Node | None, Before]:
+        """Return what a node derives in which no end occurs, None for nothing, and what it may leave before others."""
+        self.meter.check(doing=_DOING)
+        if _is_run(node):
+            made = self._run(node, before, last=False)
+            return _terminal(made, self.where), cache(lambda: self._after(made, before()))
+        if isinstance(node, Sealed) or not isinstance(node, (form.Sequence, Choice, Repeat)):
+            return node, _fresh
+        if isinstance(node, form.Sequence):
+            parts = []
+            for each in _runs_of(node):
+                part, before = self._part(each, before)
+                if part is None:
+                    return None, before
+                parts.append(part)
+            return form.Sequence(tuple(parts)), before
+        if isinstance(node, Choice):
+            ways = [self._part(item, before) for item in node.items]
+            kept = [after for part, after in ways if part is not None]
+            return _any([part for part, _ in ways]), cache(lambda: frozenset().union(*(after() for after in kept)))
+        if node.high == 0:
+            return EMPTY, before
+        once = node.item
+        part, after = self._part(once, before)
+        if node.high != 1:
+            states = before()
+            while part is not None and not after() <= states:
+                states |= after()
+                part, after = self._part(once, partial(_same, states))
+        if part is None:
+            return (EMPTY, before) if node.low == 0 else (None, before)
+        made = Repeat(part, node.low, node.high)
+        return made, cache(lambda: before() | after()) if node.low == 0 else after
+
+    # ---------------------------------------------------------------------------------------------------- runs
+
+    def _run(self, node: Node, before: Before, last: bool) -> Dfa:
+        """Return the texts of a node without an end in them, or if it is the last with one behind them."""
+        kept = id(node)
+        if kept not in self._dfas:
+            self._dfas[kept] = node, dfa_of(node, self.meter)  # the node stays, so that no other has its identity
+        dfa = self._dfas[kept][1]
+        made = {state: self._cut(dfa, state, last) for state in before()}
+        first = next(iter(made.values()))
+        if not all(ops.equivalent(first, each) for each in made.values()):
+            self._refuse()
+        return first
+
+    def _cut(self, dfa: Dfa, start: int, last: bool) -> Dfa:
+        found, meter = self.found, self.meter
+        if not last:
+            return ops.intersection(dfa, found.quiet(meter, start=start), meter)
+        ways = []
+        for end in self._live:
+            quiet = found.quiet(meter, found.closed(end), start)
+            up_to = Terminal("", ops.intersection(dfa, quiet, meter))
+            ways.append(dfa_of(form.Sequence((up_to, Text(end))), meter))
+        return ops.unions(ways, meter)
+
+    def _after(self, dfa: Dfa, before: frozenset[int]) -> frozenset[int]:
+        """Return the states that a text of a DFA may end in. All texts of the DFA are without an end."""
+        if dfa.is_empty:
+            return frozenset()
+        seen = {(0, state) for state in before}
+        todo = list(seen)
+        rows = dfa.transition[:, dfa.class_of[:BYTES]].astype(np.int64)
+        while todo:
+            state, at = todo.pop()
+            both = rows[state] * len(self.found.rows) + self.found.rows[at]
+            for pair in np.unique(both[rows[state] >= 0]).tolist():
+                following = divmod(pair, len(self.found.rows))
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+            self.meter.check(states=len(seen), bytes=200 * len(seen), doing=_DOING)
+        return frozenset(at for state, at in seen if dfa.accepting[state])
+
+    def _refuse(self) -> NoReturn:
+        raise ConstraintError(
+            f"the end of this tag, {self.shown(self._live[0])}, may begin in one part of the content and go on in "
+            "the next, where what may stand before depends on how the text is read",
+            pointer=self.where,
+            remedies=[Advice("Take an end that no part ends with the beginning of, or write the parts as one regex")],
+        )
+
+
+def _same(states: frozenset[int]) -> frozenset[int]:
+    return states
+
+
+def _fresh() -> frozenset[int]:
+    return frozenset((0,))
+
+
+def _terminal(dfa: Dfa, where: str) -> Node | None:
+    return None if dfa.is_empty else Terminal(f"text at {where}", dfa)
+
+
+def _any(ways: list[Node | None]) -> Node | None:
+    kept = tuple(way for way in ways if way is not None)
+    return kept[0] if len(kept) == 1 else Choice(kept) if kept else None
+
+
+def _runs_of(node: form.Sequence) -> list[Node]:
+    """Return the items of a sequence, those of sequences in it among them, neighbours that are text as one."""
+    out: list[Node] = []
+    run: list[Node] = []
+    for item in _flat(node):
+        if _is_run(item):
+            run.append(item)
+            continue
+        if run:
+            out.append(form.Sequence(tuple(run)))
+            run = []
+        out.append(item)
+    return [*out, form.Sequence(tuple(run))] if run or not out else out
+
+
+def _flat(node: form.Sequence) -> Iterator[Node]:
+    for item in node.items:
+        if isinstance(item, form.Sequence) and not isinstance(item, Sealed):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def _is_run(node: Node) -> bool:
+    """Whether a node is put together of texts and patterns alone."""
+    if isinstance(node, Text):
+        return END not in node.data
+    if isinstance(node, Sealed):
+        return False
+    if isinstance(node, (form.Sequence, Choice)):
+        return all(map(_is_run, node.items))
+    return isinstance(node, Terminal) or (isinstance(node, Repeat) and _is_run(node.item))
