@@ -6,12 +6,12 @@ import codecs
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..vocabulary.vocabulary import Vocabulary
-from .constraints import CLOSE, OPEN
+from .call_marks import CallMarks
 
 _CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')
 
@@ -19,8 +19,9 @@ _CALL = re.compile(r'\{"name": "([a-zA-Z0-9_-]+)", "arguments": ')
 class DecodedText:
     """The text of one sequence. It holds back characters and possible stop texts until they are complete."""
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
-        self._vocabulary, self._stops = vocabulary, stops
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], marks: Mapping[int, str] | None = None) -> None:
+        """Make the text of no tokens. marks: characters for control tokens, which have no text otherwise."""
+        self._vocabulary, self._stops, self._marks = vocabulary, stops, marks or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.stopped = False
@@ -29,7 +30,12 @@ class DecodedText:
         """Return the text that is certain after more tokens. At a stop text, `stopped` becomes true and text ends."""
         if self.stopped:
             return ""
-        self._held += self._decoder.decode(self._vocabulary.decode(tokens), last)
+        begin = 0
+        for at, token in enumerate(tokens):
+            if token in self._marks:
+                self._held += self._decoder.decode(self._vocabulary.decode(tokens[begin:at]), True) + self._marks[token]
+                begin = at + 1
+        self._held += self._decoder.decode(self._vocabulary.decode(tokens[begin:]), last)
         if (cut := first_stop(self._held, self._stops)) is not None:
             self.stopped = True
             return self._held[:cut]
@@ -86,11 +92,10 @@ Part = tuple[Call | None, str]
 
 
 class OneCall:
-    """A text that is one tool call; name: the function's, if it is known."""
+    """A text that is the arguments of one tool call; name: the function's."""
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str) -> None:
         self.found = [Call(name)]
-        self._end = "tool_calls" if name is None else "stop"  # OpenAI's API says "stop" for a named function
 
     def feed(self, text: str, last: bool) -> list[Part]:
         """Return the parts of the call that are certain after more text."""
@@ -98,33 +103,36 @@ class OneCall:
 
     def ended(self, full: bool) -> str:
         """Return the reason why the complete text has ended."""
-        return self._end
+        return "stop"  # as OpenAI's API says for a named function
 
 
 class Calls:
-    """Free text with tool calls in it, each between `OPEN` and `CLOSE`."""
+    """Tool calls between marks, in free text or alone; only: what stands between them is no text of the answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: CallMarks, *, only: bool = False) -> None:
         self.found: list[Call] = []
+        self.marks, self._only = marks, only
         self._held = ""
         self._place: Literal["text", "before", "call", "behind"] = "text"
         self._depth = 0  # open brackets of the current call
         self._quoted = self._escaped = False  # whether the call is in a string, and behind a backslash there
 
     def feed(self, text: str, last: bool) -> list[Part]:
-        """Return the parts that are certain after more text, in order. A possible part of `OPEN` is held back."""
+        """Return the parts that are certain after more text, in order. A possible part of a mark is held back."""
         out: list[Part] = []
         self._held += text
         while self._held:
             if self._place == "text":
-                at = self._held.find(OPEN)
+                at = self._held.find(self.marks.open)
                 begun = at >= 0
-                said = self._cut(at if begun else len(self._held) - (0 if last else _overlap(self._held, OPEN)))
-                if said:
+                said = self._cut(
+                    at if begun else len(self._held) - (0 if last else _overlap(self._held, self.marks.open))
+                )
+                if said and not self._only:
                     out.append((None, said))
                 if not begun:
                     break
-                self._cut(len(OPEN))
+                self._cut(len(self.marks.open))
                 self._place = "before"
                 self.found.append(Call(None, len(self.found)))
             elif self._place == "before":
@@ -135,10 +143,10 @@ class Calls:
                 out.append((call, call.feed(self._cut(self._end_of_call()))))
                 self._place = "call" if self._depth else "behind"
             else:
-                at = self._held.find(CLOSE)
+                at = self._held.find(self.marks.close)
                 if at < 0:
                     break
-                self._cut(at + len(CLOSE))
+                self._cut(at + len(self.marks.close))
                 self._place = "text"
         return out
 

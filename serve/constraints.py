@@ -27,9 +27,12 @@ from .requests import (
     Tool,
 )
 
-Kind = Literal["schema", "regex", "choices", "grammar", "tags", "call", "calls"]
+Kind = Literal["schema", "regex", "choices", "grammar", "tags", "calls"]
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-"""The marks around a call in free text. Hermes and Qwen use them; the convention of another model is unknown."""
+"""The marks around a call. Hermes and Qwen use them; the convention of another model is unknown.
+
+A mark that is a control token of the vocabulary is that token.
+"""
 
 _DOCUMENT = "urn:maskwright:tool:"
 
@@ -60,7 +63,9 @@ class Constraint:
     any_order: bool = False  # whether members of objects may come in any order
     syntax: Syntax | None = None  # of a grammar; None: its text decides
     start: str | None = None  # the first rule of a grammar, if not the usual one
-    most: int | None = None  # most calls in free text; None: any number
+    tool: str | None = None  # the function whose arguments these are
+    only: bool = False  # calls alone, at least one, and no free text
+    parallel: bool = True  # there may be several calls; otherwise the answer ends behind the first
 
     def size(self) -> int:
         """Return its size in bytes, as a client writes it."""
@@ -97,15 +102,12 @@ class Constraint:
             }
             for each in self.source
         ]
-        call = {"anyOf": calls}
         options |= {"whitespace": "spaced", "documents": documents}
-        if self.kind == "calls":
-            return cache.compile_structural_tag(_with_calls(call, self.most), **options)
-        return cache.compile_json_schema(call, lazy=False, **options)
+        return cache.compile_structural_tag(_with_calls({"anyOf": calls}, self.only, self.parallel), **options)
 
     def named(self, unenforced: Sequence[Unenforced]) -> list[Unenforced]:
         """Return what is not enforced, each by the field of the request that it stands in."""
-        functions = self.source if self.kind in ("call", "calls") else ()
+        functions = self.source if self.kind == "calls" else ()
         params = {"": self.param, **{f"{_DOCUMENT}{each.name}": each.param for each in functions}}
         found = []
         for each in unenforced:
@@ -116,7 +118,7 @@ class Constraint:
     def faults(self, cache: Cache, budget: Budget) -> list[tuple[Function, ConstraintError]]:
         """Return the functions whose parameters cannot be compiled, and why; of a constraint of another kind, none."""
         found: list[tuple[Function, ConstraintError]] = []
-        for each in self.source if self.kind in ("call", "calls") else ():
+        for each in self.source if self.kind == "calls" else ():
             options: dict[str, Any] = {"whitespace": "spaced", "allow": self.allow, "any_order": self.any_order}
             try:
                 cache.compile_json_schema(each.parameters, budget=budget, **options)
@@ -127,15 +129,21 @@ class Constraint:
         return found
 
 
-def _with_calls(call: dict[str, Any], most: int | None) -> dict[str, Any]:
-    """Return a structural tag of free text with calls, with or without line breaks; call: the schema of one call."""
+def _with_calls(call: dict[str, Any], only: bool, parallel: bool) -> dict[str, Any]:
+    """Return a structural tag of calls, with or without line breaks, alone or in free text.
+
+    call: the schema of one call. parallel: whether there may be several, or the text ends with the first.
+    """
     line = {"type": "regex", "pattern": "\n?"}
     value = {"type": "json_schema", "json_schema": call}
-    tag = {"begin": OPEN, "content": {"type": "sequence", "elements": [line, value, line]}, "end": CLOSE}
-    return {
-        "type": "structural_tag",
-        "format": {"type": "triggered_tags", "triggers": [OPEN], "tags": [tag], "at_most": most},
-    }
+    tag = {"type": "tag", "begin": OPEN, "content": {"type": "sequence", "elements": [line, value, line]}, "end": CLOSE}
+    text: dict[str, Any] = tag
+    if not only:
+        text = {"type": "triggered_tags", "triggers": [OPEN], "tags": [tag], "stop_after_first": not parallel}
+    elif parallel:
+        more = {"type": "star", "content": {"type": "sequence", "elements": [line, tag]}}
+        text = {"type": "sequence", "elements": [tag, more]}
+    return {"type": "structural_tag", "format": text}
 
 
 def constraint_of(asked: ChatRequest | CompletionRequest) -> Constraint | None:
@@ -198,7 +206,7 @@ def _structured(told: StructuredOutputs) -> list[Constraint]:
 
 
 def _call_of(asked: ChatRequest) -> Constraint | None:
-    """Return the constraint of one tool call, or of text with calls; None if the request wants no calls."""
+    """Return the constraint of tool calls, of text with calls, or of arguments; None if the request wants no calls."""
     tools, choice = asked.tools or [], asked.tool_choice
     names = [tool.function.name for tool in tools]
     for at, name in enumerate(names):
@@ -215,14 +223,14 @@ def _call_of(asked: ChatRequest) -> Constraint | None:
                 param="tool_choice.function.name",
             )
         at = names.index(choice.function.name)
-        return Constraint("schema", _parameters(tools[at], at), f"tools[{at}].function.parameters")
+        param = f"tools[{at}].function.parameters"
+        return Constraint("schema", _parameters(tools[at], at), param, tool=choice.function.name)
     functions = [
         Function(tool.function.name, _parameters(tool, at), at, bool(tool.function.strict))
         for at, tool in enumerate(tools)
     ]
-    if choice == "required":
-        return Constraint("call", functions, "tools")
-    return Constraint("calls", functions, "tools", most=1 if asked.parallel_tool_calls is False else None)
+    parallel = asked.parallel_tool_calls is not False
+    return Constraint("calls", functions, "tools", only=choice == "required", parallel=parallel)
 
 
 def _parameters(tool: Tool, at: int) -> dict[str, Any]:
@@ -232,7 +240,8 @@ def _parameters(tool: Tool, at: int) -> dict[str, Any]:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if given.get("type", "object") != "object":
         raise Refused(
-            f'arguments are an object, not {json.dumps(given["type"])[:40]}: parameters must have the type "object"',
+            f"the arguments of {tool.function.name!r} are an object, not {json.dumps(given['type'])[:40]}: its "
+            'parameters must have the type "object"',
             param=f"tools[{at}].function.parameters",
         )
     return {"type": "object", **given}

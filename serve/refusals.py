@@ -92,16 +92,20 @@ def said(error: Exception) -> str:
     return error.worded(WORDING) if isinstance(error, MaskwrightError) else str(error)
 
 
-def of_constraint(error: Exception, param: str, code: str = "invalid_constraint") -> Refused:
+def of_constraint(
+    error: Exception, param: str, code: str = "invalid_constraint", function: str | None = None
+) -> Refused:
     """Return the answer to a constraint that cannot be compiled, or has no room in the arena.
 
-    code: for an error that has no code of its own.
+    code: for an error that has no code of its own. function: the name of the tool whose parameters are at fault.
     """
+    named = "" if function is None else f"function {function!r}: "
     if isinstance(error, RecursionError):
-        return Refused("it is nested too deeply to be read: make it flatter", param=param, code="invalid_schema")
+        said_of_it = f"{named}it is nested too deeply to be read: make it flatter"
+        return Refused(said_of_it, param=param, code="invalid_schema")
     code = next((own for kind, own in _CODES if isinstance(error, kind)), code)
     more = fields_of(error) if isinstance(error, MaskwrightError) else {}
-    return Refused(said(error), param=param, code=code, **more)
+    return Refused(named + said(error), param=param, code=code, **more)
 
 
 def fields_of(error: MaskwrightError) -> dict[str, Any]:

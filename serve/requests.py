@@ -268,7 +268,7 @@ class ChatRequest(_Request):
     top_logprobs: Annotated[int, _LOG_PROBS] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None  # whether "auto" may write several; others write one call in any case
+    parallel_tool_calls: bool | None = None  # false: an answer ends behind its first call
     store: Annotated[bool, AfterValidator(_nothing)] | None = None
     modalities: list[Literal["text"]] | None = None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..compile.cache.cache import Cache, NotCompiledError
 from ..compile.cache.compilers import Compilers, allowance
-from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
+from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, RegexError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled
 from ..runtime.arena.arena import Arena
@@ -24,6 +24,7 @@ from ..runtime.arena.capacity import Capacity
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
 from .answers import Calls, ChatForm, Choice, CompletionForm, DecodedText, Form, OneCall, Part
+from .call_marks import call_marks
 from .constraints import Constraint, Function, constraint_of
 from .loading import Loaded
 from .metrics import Metrics, Now
@@ -225,8 +226,8 @@ class Service:
                 max_tokens, limit_param = asked.max_completion_tokens, "max_completion_tokens"
             if isinstance(asked.tool_choice, NamedTool):
                 calls = partial(OneCall, asked.tool_choice.function.name)
-            elif constraint is not None and constraint.kind in ("call", "calls"):
-                calls = Calls if constraint.kind == "calls" else partial(OneCall, None)
+            elif constraint is not None and constraint.kind == "calls":
+                calls = partial(Calls, call_marks(self.loaded.vocabulary), only=constraint.only)
             form = ChatForm(self.loaded.name, bool(asked.logprobs))
             prompts = [await asyncio.to_thread(self._read_chat, asked)]
         else:
@@ -386,7 +387,7 @@ class Service:
             if not left or not all(map(_may_be_left_out, faults)):
                 raise
             table = self.table(replace(constraint, source=left), cache)
-            return table, [of_constraint(error, function.param) for function, error in faults]
+            return table, [of_constraint(error, function.param, function=function.name) for function, error in faults]
 
     def table(self, constraint: Constraint, cache: Cache | None = None) -> Compiled:
         """Return a constraint's whole table, from the cache or compiled by a process. Raises Refused.
@@ -402,17 +403,17 @@ class Service:
                     param=constraint.param, code="constraint_too_large",
                 )  # fmt: skip
             return self._with_allowed(constraint).compile(cache, self.limits.budget, self.limits.whitespace)
-        except SchemaError as error:
+        except (SchemaError, RegexError) as error:
             for function, own in sorted(self._faults(constraint, cache), key=_may_be_left_out):
-                raise of_constraint(own, function.param) from None
-            raise of_constraint(error, constraint.param) from None
+                raise of_constraint(own, function.param, function=function.name) from None
+            raise of_constraint(error, constraint.param, function=constraint.tool) from None
         except ProcessError as error:
             _log.exception("a constraint ended the process that compiled it")
             raise Refused(said(error), status=500, param=constraint.param, code="compiler_fault") from None
         except NoTableError as error:
             raise of_constraint(error, constraint.param, "constraint_without_table") from None
         except (ConstraintError, RecursionError, ValueError) as error:
-            raise of_constraint(error, constraint.param) from None
+            raise of_constraint(error, constraint.param, function=constraint.tool) from None
 
     def table_or_reader(self, constraint: Constraint, client: str) -> Compiled:
         """Return a constraint's table, or if it has none what reads its texts state by state. Raises Refused.
@@ -526,7 +527,10 @@ class Answer:
         self.choices: list[Choice] = []
         if plan is not None:
             vocabulary = service.loaded.vocabulary
-            self.choices = [Choice(job.index, DecodedText(vocabulary, plan.stops), plan.calls()) for job in jobs]
+            for job in jobs:
+                calls = plan.calls()
+                text = DecodedText(vocabulary, plan.stops, calls.marks.tokens if isinstance(calls, Calls) else None)
+                self.choices.append(Choice(job.index, text, calls))
         for job in jobs:
             job.listener = self._events
         if not service.worker.submit(jobs):

@@ -70,14 +70,19 @@ class ControlTokens:
                 raise error.at(where) from None
             if token in self.vocabulary.ends:
                 self._names.setdefault(END, name)
+                self._check_count(where)
                 return END
         if token not in self.order:
-            if len(self.order) == len(MARKS) - 1:
-                refuse(where, f"more than {len(MARKS) - 1} control tokens in one structural tag: the most is that many")
             self.order.append(token)
+            self._check_count(where)
         mark = MARKS[self.order.index(token) :][:1]
         self._names.setdefault(mark, name)
         return mark
+
+    def _check_count(self, where: str) -> None:
+        most = len(MARKS) - self.ends
+        if len(self.order) > most:
+            refuse(where, f"{len(self.order)} special tokens in one constraint: the most is {most}")
 
     def check_pattern(self, pattern: str, where: str) -> None:
         """Raise ConstraintError for a pattern that has the name of a control token, which no pattern matches."""

@@ -102,6 +102,7 @@ class _Around(NamedTuple):
 
     ends: Ends  # of the tag that it stands in
     nexts: Ends | None  # with one of these texts what follows begins; None where no text must follow
+    alone: bool = False  # the tag has other ends, for which its content is read again
 
 
 _NOTHING = _Around((), None)
@@ -315,7 +316,7 @@ class _Reader:
         ways, lost = [], None
         for each in ends:  # what may stand before one of them is another thing than before the others
             try:
-                ways.append(stretches.closed(self.format(content, inside, _Around(ends, (each,))), (each,)))
+                ways.append(stretches.closed(self.format(content, inside, _Around(ends, (each,), True)), (each,)))
             except NeverError as error:
                 lost = error
         if not ways and lost is not None:
@@ -457,7 +458,7 @@ class _Reader:
             )  # fmt: skip
             error.nexts = around.nexts
             raise error
-        if made[0].is_empty:
+        if made[0].is_empty and not around.alone:
             what = "the end of the tag around" if around.nexts == around.ends else "what follows this free text"
             raise NeverError(
                 f"{what}, {self.tokens.shown(around.nexts[0])}, never occurs: a trigger, or a text that is excluded, "

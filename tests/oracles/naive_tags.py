@@ -1,8 +1,8 @@
 """What structural tags mean, by trying every reading of a string: the oracle for `compile_structural_tag`.
 
-Special tokens are single characters of the private use area. A reading is a place up to which a format was read, and the
-place where the current stretch of text began: JSON, what a grammar derives, and tags end a stretch. Everything that may
-follow is tried, so this is slow.
+Special tokens are single characters of the private use area. A reading is a place up to which a format was read, and
+the place where the current stretch of text began: JSON, what a grammar derives, and tags end a stretch. Everything that
+may follow is tried, so this is slow.
 """
 
 from __future__ import annotations

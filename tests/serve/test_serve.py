@@ -40,6 +40,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 from maskwright.compile.grammar.notations import syntax_of  # noqa: E402
 from maskwright.serve import constraints, loading  # noqa: E402
 from maskwright.serve.answers import Call, Calls, DecodedText  # noqa: E402
+from maskwright.serve.call_marks import CallMarks, call_marks  # noqa: E402
 from maskwright.serve.server import Server  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Access, Limits  # noqa: E402
@@ -345,7 +346,7 @@ def check_call(name, arguments):
 def test_a_required_call_names_a_function_and_fits_its_schema(client):
     named = set()
     for seed in range(8):
-        out = chat(client, tools=TOOLS, tool_choice="required", seed=seed, max_tokens=60, parallel_tool_calls=True)
+        out = chat(client, tools=TOOLS, tool_choice="required", seed=seed, max_tokens=90, parallel_tool_calls=False)
         choice = out.choices[0]
         [call] = choice.message.tool_calls
         assert (choice.finish_reason, choice.message.content, call.type) == ("tool_calls", None, "function")
@@ -435,6 +436,73 @@ def test_auto_writes_one_call_at_most_where_calls_are_not_to_be_parallel(talkati
     assert {len(choice.message.tool_calls or []) for choice in out.choices} == {0, 1}
 
 
+def test_an_answer_ends_behind_its_first_call_where_calls_are_not_to_be_parallel(talkative):
+    options = {"tools": TOOLS, "max_tokens": 150, "n": 12, "seed": 0, "logprobs": True, "parallel_tool_calls": False}
+    for choice in ("auto", "required"):
+        called = 0
+        for each in chat(talkative, tool_choice=choice, **options).choices:
+            whole = b"".join(bytes(token.bytes) for token in each.logprobs.content).decode()
+            count = len(each.message.tool_calls or [])
+            called += count
+            assert count == whole.count("<tool_call>")
+            assert count == 0 or (whole.endswith("</tool_call>") and each.finish_reason == "tool_calls")
+            assert (count == 1 and whole.startswith("<tool_call>")) or choice == "auto"
+        assert called
+
+
+def test_several_calls_may_be_required(talkative):
+    counts = set()
+    out = chat(talkative, tools=TOOLS, tool_choice="required", max_tokens=150, n=16, seed=0)
+    for choice in out.choices:
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        for call in choice.message.tool_calls:
+            check_call(call.function.name, call.function.arguments)
+        counts.add(len(choice.message.tool_calls))
+    assert min(counts) >= 1
+    assert max(counts) > 1
+
+
+def test_marks_of_calls_that_are_control_tokens_are_these_tokens():
+    """A tokenizer that marks <tool_call> special, and a model that only knows its id."""
+    loaded = loading.tiny()
+    words = (*loaded.vocabulary.tokens, b"", b"")
+    first = len(words) - 2
+    special = {"<tool_call>": first, "</tool_call>": first + 1}
+    loaded.vocabulary = mw.Vocabulary.from_bytes(words, eos=0, special=special)
+    loaded.encode, loaded.chat = loaded.vocabulary.encode, lambda messages, tools: [1, 2, 3]
+    loaded.model.resize_token_embeddings(len(words), mean_resizing=False)
+    liked = torch.zeros(len(words))
+    liked[first] = 3.0
+    loaded.model.lm_head.register_forward_hook(lambda module, given, out: out + liked)
+    with running(loaded) as one:
+        client = client_of(one)
+        for choice in ("auto", "required"):
+            called = 0
+            for each in chat(client, tools=TOOLS, tool_choice=choice, max_tokens=120, n=6, seed=1).choices:
+                for call in each.message.tool_calls or []:
+                    check_call(call.function.name, call.function.arguments)
+                    called += 1
+                assert each.message.tool_calls or choice == "auto"
+            assert called
+        said = chat(client, max_tokens=40, n=6, seed=1).choices  # without tools the token is no text
+        assert not any("\udc00" in choice.message.content for choice in said)
+
+
+def test_letters_that_spell_a_control_token_are_no_mark():
+    vocabulary = mw.Vocabulary.from_bytes(
+        [b"", *(bytes([b]) for b in range(256)), b"", b""], eos=0, special={"<tool_call>": 257, "</tool_call>": 258}
+    )
+    marks = call_marks(vocabulary)
+    call = '{"name": "f", "arguments": {"a": 1}}'
+    tokens = [*vocabulary.encode("<tool_call>é"), 257, *vocabulary.encode(call), 258, *vocabulary.encode("é")]
+    text, calls = DecodedText(vocabulary, [], marks.tokens), Calls(marks)
+    for i, token in enumerate(tokens):
+        for found, more in calls.feed(text.feed([token], i + 1 == len(tokens)), i + 1 == len(tokens)):
+            if found is not None:
+                found.arguments += more
+    assert [(found.name, found.arguments) for found in calls.found] == [("f", '{"a": 1}')]
+
+
 def test_text_that_is_cut_at_its_longest_says_so_under_auto(client):
     choice = chat(client, tools=TOOLS, max_tokens=3, temperature=0).choices[0]
     assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
@@ -482,7 +550,7 @@ def test_text_with_calls_comes_apart_wherever_it_is_cut(parts, rng):
         calls.append(("f-1", json.dumps({"a": [{value: value}]}, ensure_ascii=False)))
         call = f'{{"name": "f-1", "arguments": {calls[-1][1]}}}'
         text += "<tool_call>" + "\n" * before + call + "\n" * behind + "</tool_call>"
-    made, heard, read, at = Calls(), "", {}, 0
+    made, heard, read, at = Calls(CallMarks()), "", {}, 0
     while at < len(text):
         count = rng.randint(1, 20)
         for call, more in made.feed(text[at : at + count], at + count >= len(text)):
@@ -528,7 +596,7 @@ def test_the_responses_api_is_refused_with_what_to_send_instead(service):
 
 BAD_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}
 REFUSED = [
-    ({"tools": [*TOOLS, BAD_TOOL]}, 400, f"tools[{len(TOOLS)}].function.parameters", "^/properties/x"),
+    ({"tools": [*TOOLS, BAD_TOOL]}, 400, f"tools[{len(TOOLS)}].function.parameters", "^function 'f': /properties/x"),
     ({"model": "other"}, 404, "model", "there is no model 'other'"),
     ({"messages": None}, 400, "messages", "valid list"),
     ({"messages": []}, 400, "messages", "at least 1"),
@@ -595,7 +663,7 @@ REFUSED = [
     ({"tools": TOOLS, "stop": "x"}, 400, "stop", "complete"),
     ({"tools": TOOLS, "response_format": {"type": "json_object"}}, 400, "tools", "at the same time"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}]}, 400,
-     "tools[0].function.parameters", "^/properties/x"),
+     "tools[0].function.parameters", "^function 'f': /properties/x"),
     ({"response_format": {"type": "structural_tag"}}, 400, "response_format", "^/: 'format' is missing"),
     ({"response_format": {**TAGS, "x": 1}}, 400, "response_format", "^/: 'x' is not known here"),
     ({"response_format": {**OLDER, "triggers": ["f"]}}, 400, "response_format", "^/structures/0/begin: no trigger"),
@@ -612,9 +680,14 @@ REFUSED = [
     ({"tools": [*TOOLS, TOOLS[0]], "tool_choice": "required"}, 400, "tools[2].function.name", "two functions"),
     ({"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"}, 400, "tools", "at the same time"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}],
-      "tool_choice": "required"}, 400, "tools[0].function.parameters", "object"),
+      "tool_choice": "required"}, 400, "tools[0].function.parameters", "arguments of 'f' are an object"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}],
-      "tool_choice": "required"}, 400, "tools[0].function.parameters", "^/properties/x"),
+      "tool_choice": "required"}, 400, "tools[0].function.parameters", "^function 'f': /properties/x"),
+    ({"tools": [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": {"pattern": "(a"}}}]}, 400,
+     f"tools[{len(TOOLS)}].function.parameters", "^function 'f': /pattern"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}],
+      "tool_choice": {"type": "function", "function": {"name": "f"}}}, 400,
+     "tools[0].function.parameters", "^function 'f': /properties/x"),
 ]  # fmt: skip
 
 
@@ -658,7 +731,9 @@ def test_one_tool_that_cannot_be_enforced_does_not_fail_the_others(client, servi
         out = post(service, "/v1/chat/completions", **body)
         assert out.status_code == 200
         (warning,) = out.headers.get_list("x-maskwright-warning")
-        assert warning.startswith("tools[0].function.parameters cannot be called: /properties/numbers/uniqueItems: ")
+        assert warning.startswith(
+            "tools[0].function.parameters cannot be called: function 'pick': /properties/numbers/uniqueItems: "
+        )
         streamed = post(service, "/v1/chat/completions", stream=True, **body)
         assert streamed.headers["x-maskwright-warning"] == warning
         calls = out.json()["choices"][0]["message"].get("tool_calls") or []

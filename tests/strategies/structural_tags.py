@@ -13,7 +13,13 @@ _BEGINS: list[Any] = ["<a>", "<b>", "<a", "<ab>", "b", "/a>", "<|x|>", "<|x|>a",
 _ENDS: list[Any] = ["</a>", "</a>", "</", "<", "aa", ["</a>", "b"], ["ab", "b"], ["", "b"], "", "\n</a>", "<|y|>"]
 _ENDS += ["b<|y|>", {"type": "token", "token": "<|y|>"}]
 _PATTERNS = ["[ab<]*", "(ab|</?)*", "a?", "[ab]", "[</a>]{1,5}", "x|<"]
-_SCHEMAS: list[Any] = [{"enum": ["a", "ab"]}, {"type": "boolean"}, {"const": "</a>"}, {"type": "null"}, {"enum": [1, 2]}]
+_SCHEMAS: list[Any] = [
+    {"enum": ["a", "ab"]},
+    {"type": "boolean"},
+    {"const": "</a>"},
+    {"type": "null"},
+    {"enum": [1, 2]},
+]
 _VALUES = ['"a"', '"ab"', "true", "false", '"</a>"', "null", "1", "2"]
 _GRAMMARS = {'root ::= "a" root | "b"': ["b", "ab", "aab"], 'root ::= "(" root ")" | "a"': ["a", "(a)"]}
 
@@ -121,7 +127,9 @@ def _text(rng: random.Random, form: dict[str, Any]) -> str:
     out = ""
     for i in range(rng.choice([0, 1, 1, 1, 2])):
         between = _spelled(form["separator"]) if kind == "tags_with_separator" else rng.choice(["", "", "b", "<", "a<"])
-        out += (between if i or kind == "triggered_tags" else "") + _text(rng, {**rng.choice(form["tags"]), "type": "tag"})
+        out += (between if i or kind == "triggered_tags" else "") + _text(
+            rng, {**rng.choice(form["tags"]), "type": "tag"}
+        )
     return out + (rng.choice(["", "b", "<", "<a", "</"]) if kind == "triggered_tags" else "")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -39,9 +38,8 @@ def compare(seeds: range, vocab: mw.Vocabulary) -> Counter[str]:
         tag = random_tag(rng)
         try:
             table = compile_structural_tag(tag, vocab, whitespace="compact")
-        except mw.ConstraintError as error:
+        except mw.ConstraintError:
             counts["refused"] += 1
-            assert error.pointer is not None or "two readings" in str(error) or "number" in str(error), error
             continue
         counts["tags"] += 1
         for text in random_texts(rng, tag, TEXTS):
