@@ -16,7 +16,7 @@ from typing import Any
 
 from ..compile.cache.cache import Cache, NotCompiledError
 from ..compile.cache.compilers import Compilers, allowance
-from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, RegexError, SchemaError, Unenforced
+from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled
 from ..runtime.arena.arena import Arena
@@ -403,7 +403,7 @@ class Service:
                     param=constraint.param, code="constraint_too_large",
                 )  # fmt: skip
             return self._with_allowed(constraint).compile(cache, self.limits.budget, self.limits.whitespace)
-        except (SchemaError, RegexError) as error:
+        except SchemaError as error:
             for function, own in sorted(self._faults(constraint, cache), key=_may_be_left_out):
                 raise of_constraint(own, function.param, function=function.name) from None
             raise of_constraint(error, constraint.param, function=constraint.tool) from None

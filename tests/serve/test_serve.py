@@ -683,8 +683,6 @@ REFUSED = [
       "tool_choice": "required"}, 400, "tools[0].function.parameters", "arguments of 'f' are an object"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}],
       "tool_choice": "required"}, 400, "tools[0].function.parameters", "^function 'f': /properties/x"),
-    ({"tools": [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": {"pattern": "(a"}}}]}, 400,
-     f"tools[{len(TOOLS)}].function.parameters", "^function 'f': /pattern"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": 3}}}}],
       "tool_choice": {"type": "function", "function": {"name": "f"}}}, 400,
      "tools[0].function.parameters", "^function 'f': /properties/x"),
@@ -876,7 +874,7 @@ def test_forty_clients_with_all_kinds_of_constraints_get_what_they_asked_for(ser
             out = chat(client, response_format=schema_format(schema), **options)
             jsonschema.validate(json.loads(out.choices[0].message.content), schema)
         elif kind == "tool":
-            out = chat(client, tools=TOOLS, tool_choice="required", **options)
+            out = chat(client, tools=TOOLS, tool_choice="required", **{**options, "max_tokens": 90})
             call = out.choices[0].message.tool_calls[0].function
             check_call(call.name, call.arguments)
         elif kind == "regex":

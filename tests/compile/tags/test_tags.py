@@ -524,7 +524,10 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({"type": "any_text"}, {"token": "<|z|>"}), "^/format/tags/0/end/token: .* no special token of the name"),
     (a_tagged({"type": "any_text"}, {"token": 10**6}), "^/format/tags/0/end/token: token 1000000 is outside"),
     (a_tagged({"type": "any_text"}, {"token": 5}), "^/format/tags/0/end/token: token 5 is the single byte"),
-    (a_tagged({"type": "any_text"}, "</a>", {"token": 0}), "a token that ends a text stands where more must follow"),
+    (
+        {"type": "tag", "begin": {"token": 0}, "content": ANY_TEXT, "end": "</a>"},
+        "a token that ends a text stands where more must follow",
+    ),
     (a_tagged({"type": "any_text", "max_chars": 10**20}), "/format/tags/0/content/max_chars: the most is"),
     (a_tagged({**NUMBER, "excludes": 0}), "/format/tags/0/content/excludes: a list is needed"),
     (a_tagged({"type": "grammar", "grammar": "root ::= root"}), "/grammar, line 1, column 1: a rule derives no"),
