@@ -74,6 +74,6 @@ def compile_structural_tag(
 def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:
     """Return a hash of all that the table of text with tags follows from; asked: how its JSON is written."""
     return hash_of(
-        dict(source), asked.documents, "structural tag", asked.layout, sorted(asked.allowed), asked.any_order,
+        dict(source), asked.documents, "structural tag 2", asked.layout, sorted(asked.allowed), asked.any_order,
         asked.depth, vocabulary.names,
     )  # fmt: skip

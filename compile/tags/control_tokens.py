@@ -28,23 +28,18 @@ class ControlTokens:
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self.vocabulary = vocabulary
         self.order: list[int] = []  # the tokens that have bytes, in the order of `MARKS`
+        self.ends = False  # whether a token that ends a text was named
         self._names: dict[bytes, str] = {}
         self._unchecked: dict[str, int] = {}
         names: list[str] = []
-        self._unnamed = False  # whether there are control tokens that the vocabulary knows no name of
+        self._unnamed = False  # whether there are control tokens, and the vocabulary knows none of their names
         if vocabulary is not None:
             names = [name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i]]
-            known = set(vocabulary.special_ids.values())
-            self._unnamed = bool(vocabulary.special - known - set(vocabulary.ends))
+            self._unnamed = not vocabulary.special_ids and bool(vocabulary.special.difference(vocabulary.ends))
         self._known = frozenset(names)
         longest_first = sorted(names, key=len, reverse=True)
         self._found = re.compile("|".join(map(re.escape, longest_first))) if names else None
         self._escaped = re.compile("|".join(re.escape(re.escape(each)) for each in longest_first)) if names else None
-
-    @property
-    def ends(self) -> bool:
-        """Whether a token that ends a text was named."""
-        return END in self._names
 
     def spelled(self, text: str, where: str) -> bytes:
         """Return the bytes of a text, in which control tokens are one byte each.
@@ -69,6 +64,7 @@ class ControlTokens:
             except ConstraintError as error:
                 raise error.at(where) from None
             if token in self.vocabulary.ends:
+                self.ends = True
                 self._names.setdefault(END, name)
                 self._check_count(where)
                 return END
@@ -104,7 +100,7 @@ class ControlTokens:
     def _encoded(self, text: str, where: str) -> bytes:
         if self._unnamed and (found := _LOOKS_LIKE_ONE.search(text)):
             raise _no_text(
-                f"{found.group()!r} looks like a control token, and the vocabulary does not know all names of its own",
+                f"{found.group()!r} looks like a control token, and the vocabulary knows no names of its own",
                 "Make the vocabulary with special={name: id}, or name the token by its id, as {}",
                 0, where,
             )  # fmt: skip

@@ -62,7 +62,8 @@ class Stretches:
     def _last(self, node: Node, before: Before) -> Node | None:
         """Return what ends a content, with the end of the tag behind it."""
         if _is_run(node):
-            return _terminal(self._run(node, before, last=True), self.where)
+            ways = [(_terminal(self._run(node, before, end), self.where), end) for end in self._live]
+            return _any([None if text is None else form.Sequence((text, Text(end))) for text, end in ways])
         if isinstance(node, form.Sequence) and not isinstance(node, Sealed):
             *others, last = _runs_of(node)
             parts = []
@@ -85,7 +86,7 @@ class Stretches:
         """Return what a node derives in which no end occurs, None for nothing, and what it may leave before others."""
         self.meter.check(doing=_DOING)
         if _is_run(node):
-            made = self._run(node, before, last=False)
+            made = self._run(node, before, None)
             return _terminal(made, self.where), cache(lambda: self._after(made, before()))
         if isinstance(node, Sealed) or not isinstance(node, (form.Sequence, Choice, Repeat)):
             return node, _fresh
@@ -117,28 +118,21 @@ class Stretches:
 
     # ---------------------------------------------------------------------------------------------------- runs
 
-    def _run(self, node: Node, before: Before, last: bool) -> Dfa:
-        """Return the texts of a node without an end in them, or if it is the last with one behind them."""
+    def _run(self, node: Node, before: Before, end: bytes | None) -> Dfa:
+        """Return the texts of a node in which no end occurs, nor earlier than behind them if an end follows."""
         kept = id(node)
         if kept not in self._dfas:
             self._dfas[kept] = node, dfa_of(node, self.meter)  # the node stays, so that no other has its identity
         dfa = self._dfas[kept][1]
-        made = {state: self._cut(dfa, state, last) for state in before()}
+        made = {state: self._cut(dfa, state, end) for state in before()}
         first = next(iter(made.values()))
         if not all(ops.equivalent(first, each) for each in made.values()):
             self._refuse()
         return first
 
-    def _cut(self, dfa: Dfa, start: int, last: bool) -> Dfa:
-        found, meter = self.found, self.meter
-        if not last:
-            return ops.intersection(dfa, found.quiet(meter, start=start), meter)
-        ways = []
-        for end in self._live:
-            quiet = found.quiet(meter, found.closed(end), start)
-            up_to = Terminal("", ops.intersection(dfa, quiet, meter))
-            ways.append(dfa_of(form.Sequence((up_to, Text(end))), meter))
-        return ops.unions(ways, meter)
+    def _cut(self, dfa: Dfa, start: int, end: bytes | None) -> Dfa:
+        may_end = None if end is None else self.found.closed(end)
+        return ops.intersection(dfa, self.found.quiet(self.meter, may_end, start), self.meter)
 
     def _after(self, dfa: Dfa, before: frozenset[int]) -> frozenset[int]:
         """Return the states that a text of a DFA may end in. All texts of the DFA are without an end."""
