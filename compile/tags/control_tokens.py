@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 from ...errors import Advice, ConstraintError
 from ...vocabulary.vocabulary import MARKS, Vocabulary
@@ -31,15 +32,14 @@ class ControlTokens:
         self.ends = False  # whether a token that ends a text was named
         self._names: dict[bytes, str] = {}
         self._unchecked: dict[str, int] = {}
-        names: list[str] = []
+        names: tuple[str, ...] = ()
         self._unnamed = False  # whether there are control tokens, and the vocabulary knows none of their names
         if vocabulary is not None:
-            names = [name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i]]
+            names = tuple(name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i])
             self._unnamed = not vocabulary.special_ids and bool(vocabulary.special.difference(vocabulary.ends))
         self._known = frozenset(names)
-        longest_first = sorted(names, key=len, reverse=True)
-        self._found = re.compile("|".join(map(re.escape, longest_first))) if names else None
-        self._escaped = re.compile("|".join(re.escape(re.escape(each)) for each in longest_first)) if names else None
+        self._found = _any_of(names) if names else None
+        self._escaped = _any_of(tuple(map(re.escape, names))) if names else None
 
     def spelled(self, text: str, where: str) -> bytes:
         """Return the bytes of a text, in which control tokens are one byte each.
@@ -108,6 +108,12 @@ class ControlTokens:
             return text.encode()
         except UnicodeEncodeError as error:
             refuse(where, f"the text has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it")
+
+
+@lru_cache(16)
+def _any_of(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern of any of some texts, the longest first: some tokenizers have a thousand control tokens."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
 
 def token_name(token: object, where: str) -> str:

@@ -157,7 +157,12 @@ class Stretches:
             f"the end of this tag, {self.shown(self._live[0])}, may begin in one part of the content and go on in "
             "the next, where what may stand before depends on how the text is read",
             pointer=self.where,
-            remedies=[Advice("Take an end that no part ends with the beginning of, or write the parts as one regex")],
+            remedies=[
+                Advice(
+                    "Take an end whose beginning no part ends with, write the parts as one regex, or leave out the "
+                    "repetition of triggered_tags, which have any number of tags"
+                )
+            ],
         )
 
 

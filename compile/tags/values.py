@@ -18,7 +18,7 @@ from ...automata.codes import DEAD, KEEP
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import Labelled
 from ...automata.network import Network
-from ...errors import ConstraintError, RegexError, SchemaError, Unenforced
+from ...errors import Advice, ConstraintError, RegexError, SchemaError, Unenforced
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import MARKS, Vocabulary
@@ -135,6 +135,12 @@ def _behind(dfa: Dfa, values: int) -> bytes:
 _BEGINS = b'"[{-0123456789tfn'  # with which values begin
 
 
+_OWN_TAG = Advice(
+    "Put it into a tag that begins with a text of its own: free text ends where a tag must follow, and "
+    '"excludes" keeps the begin of one that may follow out of it'
+)
+
+
 class _Place(NamedTuple):
     """A JSON value in a text: from one state of its automaton to another."""
 
@@ -203,15 +209,16 @@ class _Emitter(Emitter):
             for byte in self._first_bytes(value):
                 if rows[place.before, byte] >= 0:
                     raise ConstraintError(
-                        f"{where}: where this JSON value begins, other text may go on with {chr(byte)!r} as well, so "
-                        "that a text would have two readings: let a tag begin with a text that nothing else begins with"
-                    )
+                        f"where this JSON value begins, other text may go on with {chr(byte)!r} as well, so that a "
+                        "text would have two readings",
+                        pointer=where, remedies=[_OWN_TAG],
+                    )  # fmt: skip
                 if known.setdefault(byte, place.value) != place.value:
                     raise ConstraintError(
-                        f"{where} and {self.where[known[byte]]}: both values may begin in one place with "
-                        f"{chr(byte)!r}, so that a text would have two readings: join the schemas by anyOf, or give "
-                        "their tags other begins"
-                    )
+                        f"this JSON value and that of {self.where[known[byte]]} may begin in one place with "
+                        f"{chr(byte)!r}, so that a text would have two readings",
+                        pointer=where, remedies=[Advice("Join the schemas by anyOf, or give their tags other begins")],
+                    )  # fmt: skip
         for place in self.places:
             value = self.values[place.value]
             if value.number is None:
@@ -223,8 +230,9 @@ class _Emitter(Emitter):
             if both.any() or beside:
                 byte = int(np.flatnonzero(both.any(axis=0))[0]) if both.any() else min(beside or ())
                 raise ConstraintError(
-                    f"{self.where[place.value]}: the schema allows a number, and nothing says where it ends if "
-                    f"{chr(byte)!r} may follow it: let the tag end with a text, or the schema exclude numbers"
+                    f"the schema allows a number, and nothing says where it ends if {chr(byte)!r} may follow it",
+                    pointer=self.where[place.value],
+                    remedies=[Advice("Let the tag end with a text, or the schema exclude numbers")],
                 )
 
     def _first_bytes(self, value: Value) -> set[int]:

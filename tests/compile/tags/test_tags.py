@@ -539,7 +539,7 @@ ERRORS: list[tuple[Any, str]] = [
     (a_tagged({"type": "sequence", "elements": [{"type": "any_text"}, NUMBER]}), "where this JSON value begins, other"),
     (
         {"type": "or", "elements": [{"type": "json_schema", "json_schema": {"const": v}} for v in ("a", "b")]},
-        "/elements/1/json_schema and /elements/0/json_schema: both values may begin",
+        "/elements/1/json_schema: this JSON value and that of /elements/0/json_schema may begin",
     ),
     (
         {**BY_TOKEN, "trigger_tokens": ["<|x|>", "<|y|>"]},
