@@ -17,8 +17,8 @@ def ended(node: Node) -> Node | None:
 def _split(node: Node) -> tuple[Node | None, Node | None]:
     """Return what a node derives without `END`, and what it derives that ends there."""
     if isinstance(node, Text) and END in node.data:
-        before, _, after = node.data.partition(END)
-        return None, None if after else Text(before)
+        data, _, behind = node.data.partition(END)
+        return None, None if behind else Text(data)
     if isinstance(node, form.Sequence):
         open_: Node | None = EMPTY
         ways: list[Node] = []

@@ -141,7 +141,8 @@ class _Reader:
 
     def older(self, source: Mapping[str, Any]) -> Node:
         """Return what the older form derives, in which all tags have schemas."""
-        fields_of(source, "", {"type", "structures", "triggers"})
+        fields_of(source, "", {"type", "structures", "triggers"}, ("at_least_one", "stop_after_first"))
+        begun, stop = flag_at(source, "at_least_one", ""), flag_at(source, "stop_after_first", "")
         tags = []
         for i, each in enumerate(list_at(source["structures"], "/structures", empty=False)):
             where = f"/structures/{i}"
@@ -149,7 +150,8 @@ class _Reader:
             begin = self._text(each["begin"], f"{where}/begin", empty=False)
             value, end = self._value(each["schema"], f"{where}/schema"), self._text(each["end"], f"{where}/end")
             tags.append((begin, form.Sequence((value, Text(end))), f"{where}/begin"))
-        return self._free(tags, self._texts(source["triggers"], "/triggers"), _Counts(), [], "/triggers", _NOTHING)
+        counts = _Counts(int(begun), None, stop, begun)
+        return self._free(tags, self._texts(source["triggers"], "/triggers"), counts, [], "/triggers", _NOTHING)
 
     # -------------------------------------------------------------------------------------------- plain contents
 

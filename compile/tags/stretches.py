@@ -113,8 +113,8 @@ class Stretches:
                 part, after = self._part(once, partial(_same, states))
         if part is None:
             return (EMPTY, before) if node.low == 0 else (None, before)
-        made = Repeat(part, node.low, node.high)
-        return made, cache(lambda: before() | after()) if node.low == 0 else after
+        again = Repeat(part, node.low, node.high)
+        return again, cache(lambda: before() | after()) if node.low == 0 else after
 
     # ---------------------------------------------------------------------------------------------------- runs
 
