@@ -37,9 +37,10 @@ def compile_structural_tag(
     the latter two. whitespace, ascii, allow, documents, any_order, depth: of all JSON in it, as for
     `compile_json_schema`; a format of JSON may ask for "any_order" itself.
 
-    Wherever a trigger occurs in free text, one of the tags that begin with it follows, up to its end. A content by a
-    pattern, and free text in a tag, end where the end of the tag first occurs. Begins and ends may be special tokens;
-    such a token is then itself alone, even if it has bytes, and those bytes by other tokens are text.
+    Wherever a trigger occurs in free text, one of the tags that begin with it follows, up to its end. Free text holds
+    neither the end of the tag around it nor the text that must follow. The name of a control token in a text means that
+    token. Begins and ends may be special tokens; such a token is then itself alone, even if it has bytes, and those
+    bytes by other tokens are text.
 
     Returns a `LazyTable`: a `Matcher` reads what it is made from, and arrays are worked out when they are asked for.
 

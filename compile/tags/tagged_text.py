@@ -28,6 +28,7 @@ class SpecialToken:
 class Tag:
     """A region of text from `begin` to `end`, by what stands in between: one of the other fields.
 
+    begin, end: the name of a control token in them means that token.
     schema: a JSON Schema, as `compile_json_schema` takes it. regex: a pattern, as `compile_regex` does. grammar: in
     Lark's notation. content: another `TaggedText`, or a format as in a structural tag, such as {"type": "any_text"}.
     """
