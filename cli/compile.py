@@ -17,7 +17,6 @@ from ..compile.json_schema.request import compile_json_schema, wrong_pattern
 from ..compile.json_schema.source import read as read_schema
 from ..compile.regex.parse import parse
 from ..compile.tags.build import compile_structural_tag
-from ..compile.tags.reading import read_tags
 from ..compile.tags.tagged_text import plain
 from ..compile.text import compile_choices, compile_regex
 from ..errors import BudgetError, ConstraintError, GrammarError, RegexError
@@ -132,9 +131,8 @@ def tags(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget: Budge
 
 
 def tagged_text(file: Path, form: options.JsonForm, budget: Budget) -> Callable[[Vocabulary], Compiled]:
-    """Return a function that compiles the tags in a file, which are read and checked at once."""
+    """Return a function that compiles the tags in a file, which is read at once."""
     contents, documents = plain(read_bytes(file)), form.read_documents()
-    read_tags(contents, budget.begin())
     return lambda vocabulary: compile_structural_tag(
         contents, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
         any_order=form.any_order, depth=form.depth, budget=budget,

@@ -21,22 +21,16 @@ _LOOKS_LIKE_ONE = re.compile(r"<[|\uff5c][^\s<>]*[|\uff5c]>")
 
 
 class ControlTokens:
-    """The control tokens of a vocabulary by name, and the bytes of those that a structural tag names.
+    """The control tokens of a vocabulary by name, and the bytes of those that a structural tag names."""
 
-    vocabulary: None where only the form of a tag is checked; tokens then have names as the tag says, and texts none.
-    """
-
-    def __init__(self, vocabulary: Vocabulary | None) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.order: list[int] = []  # the tokens that have bytes, in the order of `MARKS`
         self.ends = False  # whether a token that ends a text was named
         self._names: dict[bytes, str] = {}
-        self._unchecked: dict[str, int] = {}
-        names: tuple[str, ...] = ()
-        self._unnamed = False  # whether there are control tokens, and the vocabulary knows none of their names
-        if vocabulary is not None:
-            names = tuple(name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i])
-            self._unnamed = not vocabulary.special_ids and bool(vocabulary.special.difference(vocabulary.ends))
+        names = tuple(name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i])
+        # whether there are control tokens, and the vocabulary knows none of their names
+        self._unnamed = not vocabulary.special_ids and bool(vocabulary.special.difference(vocabulary.ends))
         self._known = frozenset(names)
         self._found = _any_of(names) if names else None
         self._escaped = _any_of(tuple(map(re.escape, names))) if names else None
@@ -56,18 +50,15 @@ class ControlTokens:
 
     def mark(self, name: str, where: str) -> bytes:
         """Return the byte of a token by its name, or by `TOKEN` and its id."""
-        if self.vocabulary is None:
-            token = self._unchecked.setdefault(name, len(self._unchecked))
-        else:
-            try:
-                token = checked_token(name, self.vocabulary, ends=True)
-            except ConstraintError as error:
-                raise error.at(where) from None
-            if token in self.vocabulary.ends:
-                self.ends = True
-                self._names.setdefault(END, name)
-                self._check_count(where)
-                return END
+        try:
+            token = checked_token(name, self.vocabulary, ends=True)
+        except ConstraintError as error:
+            raise error.at(where) from None
+        if token in self.vocabulary.ends:
+            self.ends = True
+            self._names.setdefault(END, name)
+            self._check_count(where)
+            return END
         if token not in self.order:
             self.order.append(token)
             self._check_count(where)

@@ -55,10 +55,10 @@ class Reading:
     tokens: tuple[int, ...] = ()
 
 
-def read_tags(source: Mapping[str, Any], meter: Meter, vocabulary: Vocabulary | None = None) -> Reading:
+def read_tags(source: Mapping[str, Any], meter: Meter, vocabulary: Vocabulary) -> Reading:
     """Return what a structural tag derives.
 
-    vocabulary: whose control tokens texts name; None to check the form of a tag.
+    vocabulary: whose control tokens texts name.
 
     Raises ConstraintError, which begins with the JSON Pointer of what is at fault; RegexError, GrammarError for what
     stands in it; BudgetError.

@@ -144,3 +144,16 @@ def test_rows_of_a_batch_are_taken_back_and_masked_by_their_numbers(compiler):
         xgr.GrammarMatcher(compiled, override_stop_tokens=5)
     with pytest.raises(mw.ConstraintError, match=r"override_stop_tokens must be \[0\]"):
         xgr.GrammarMatcher(compiled, override_stop_tokens=[])
+
+
+def test_names_of_control_tokens_in_tags_are_these_tokens(compiler):
+    """<|end|> ends texts here, <tool> is a token with the text of its name."""
+    vocabulary = compiler.tokenizer_info.vocabulary
+    content = {"type": "json_schema", "json_schema": {"const": 1}}
+    tag = {"type": "tag", "begin": "<tool>", "content": content, "end": "<|end|>"}
+    matcher = xgr.GrammarMatcher(compiler.compile_structural_tag({"type": "structural_tag", "format": tag}))
+    for token in vocabulary.encode("<tool>1"):
+        assert matcher.accept_token(token)
+    assert not any(map(matcher.fork().accept_token, vocabulary.encode("<|end|>")))
+    assert matcher.accept_token(vocabulary.special_ids["<|end|>"])
+    assert matcher.is_terminated()
