@@ -203,6 +203,12 @@ class Choice:
         return parts
 
 
+def choice_of(index: int, vocabulary: Vocabulary, stops: Sequence[str], calls: OneCall | Calls | None) -> Choice:
+    """Return an empty sequence of an answer, whose text has the marks of its calls."""
+    marks = calls.marks.tokens if isinstance(calls, Calls) else None
+    return Choice(index, DecodedText(vocabulary, stops, marks), calls)
+
+
 class Form:
     """The objects of one endpoint's answers."""
 

@@ -23,7 +23,7 @@ from ..runtime.arena.arena import Arena
 from ..runtime.arena.capacity import Capacity
 from ..runtime.host.matcher import Matcher
 from ..runtime.integrations.engine import Engine
-from .answers import Calls, ChatForm, Choice, CompletionForm, DecodedText, Form, OneCall, Part
+from .answers import Calls, ChatForm, Choice, CompletionForm, Form, OneCall, Part, choice_of
 from .call_marks import call_marks
 from .constraints import Constraint, Function, constraint_of
 from .loading import Loaded
@@ -527,10 +527,7 @@ class Answer:
         self.choices: list[Choice] = []
         if plan is not None:
             vocabulary = service.loaded.vocabulary
-            for job in jobs:
-                calls = plan.calls()
-                text = DecodedText(vocabulary, plan.stops, calls.marks.tokens if isinstance(calls, Calls) else None)
-                self.choices.append(Choice(job.index, text, calls))
+            self.choices = [choice_of(job.index, vocabulary, plan.stops, plan.calls()) for job in jobs]
         for job in jobs:
             job.listener = self._events
         if not service.worker.submit(jobs):
