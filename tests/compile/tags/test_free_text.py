@@ -124,7 +124,17 @@ def test_an_end_that_goes_on_from_one_part_into_the_next_is_seen_or_refused_by_n
     assert table.accepts(written("<t><j>true</j></t</t>"))
     assert not table.accepts(written("<t><j>true</j></t>a</t>"))
     either = {"type": "or", "elements": [TRUE, less]}
-    for content in (in_order(either, CALLS), in_order(less, CALLS), {"type": "plus", "content": CALLS}):
+    twice = {"type": "repeat", "content": either, "min": 2, "max": 2}
+    for content, right, wrong in (
+        (in_order(less, CALLS), ["<", "</t", "<<j>true</j>/t>a"], ["</t>", "</t>a", "</t><j>true</j>", "a"]),
+        (in_order(either, CALLS), ["true/t>", "</t", "true<j>true</j>/t>"], ["</t>", "</t>a", "true</t>a"]),
+        (in_order(twice, CALLS), ["<<", "<true/t>", "<<true<j>true</j>"], ["true</t>a", "<", "<</t>"]),
+    ):
+        table = compile_structural_tag({**tag, "content": content}, vocab)
+        for each in (table, table.to_table()):
+            assert all(each.accepts(written(f"<t>{text}</t>")) for text in right), content
+            assert not any(each.accepts(written(f"<t>{text}</t>")) for text in wrong), content
+    for content in ({"type": "plus", "content": CALLS}, {"type": "repeat", "content": CALLS, "min": 0, "max": 10**6}):
         with pytest.raises(mw.ConstraintError, match="may begin in one part of the content") as found:
             compile_structural_tag({**tag, "content": content}, vocab)
         assert (found.value.pointer, len(found.value.remedies)) == ("/content", 1)
