@@ -16,7 +16,6 @@ from functools import cache, partial
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...automata import ops
 from ...automata.budget import Meter
