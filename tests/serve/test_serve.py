@@ -474,8 +474,7 @@ def test_marks_of_calls_that_are_control_tokens_are_these_tokens():
     liked = torch.zeros(len(words))
     liked[first] = 3.0
     loaded.model.lm_head.register_forward_hook(lambda module, given, out: out + liked)
-    with running(loaded) as one:
-        client = client_of(one)
+    with running(loaded) as one, client_of(one) as client:
         for choice in ("auto", "required"):
             called = 0
             for each in chat(client, tools=TOOLS, tool_choice=choice, max_tokens=120, n=6, seed=1).choices:
