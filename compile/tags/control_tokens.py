@@ -11,6 +11,8 @@ from functools import lru_cache
 
 from ...errors import Advice, ConstraintError
 from ...vocabulary.vocabulary import MARKS, Vocabulary
+from ..grammar.analysis import items
+from ..grammar.form import Node, Text
 from ..grammar.special_tokens import TOKEN, checked_token
 from ..json_schema.source import shown
 from .checks import refuse
@@ -81,6 +83,24 @@ class ControlTokens:
                 "class, such as [<], if the characters are meant)",
                 name, where,
             )  # fmt: skip
+
+    def check_grammar(self, body: Node, where: str) -> None:
+        """Raise ConstraintError for a rule with the name of a control token in quotes, which mean characters."""
+        if self._found is None:
+            return
+        todo = [body]
+        while todo:
+            node = todo.pop()
+            todo += items(node)
+            text = node.data.decode(errors="replace") if isinstance(node, Text) else ""
+            if found := self._found.search(text):
+                raise _no_text(
+                    f"the grammar has the name of the control token {found.group()!r} in quotes, which mean its "
+                    "characters alone",
+                    "Write the token without quotes in GBNF or in Lark's notation, or put it between two formats of a "
+                    "sequence, as {} (or write one character of the name as a class, if the characters are meant)",
+                    found.group(), where,
+                )  # fmt: skip
 
     def shown(self, text: bytes) -> str:
         """Return a text as a user writes it, in quotes."""

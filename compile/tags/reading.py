@@ -242,6 +242,7 @@ class _Reader:
             EMPTY if read_one.ignored is None else Repeat(Terminal(f"what {where} ignores", read_one.ignored), 0, None)
         )
         for name, body in read_one.rules.items():
+            self.tokens.check_grammar(body, f"{where}/grammar")
             self.rules[prefix + name] = _renamed(body, prefix, spaces)
         return Sealed((spaces, Rule(prefix + read_one.start)))
 

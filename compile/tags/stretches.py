@@ -11,7 +11,7 @@ Where these states allow different texts, each part is read once for each of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import NoReturn
 
@@ -22,6 +22,7 @@ from ...automata.budget import Meter
 from ...automata.dfa import BYTES, Dfa
 from ...errors import Advice, ConstraintError
 from ..grammar import form
+from ..grammar.analysis import items
 from ..grammar.form import EMPTY, Choice, Node, Repeat, Terminal, Text
 from ..grammar.regular import dfa_of
 from .control_tokens import END
@@ -279,12 +280,11 @@ def _is_large(node: Node) -> bool:
         count += 1
         if count > _MOST_NODES or deep > _MOST_DEEP:
             return True
-        items = (each.item,) if isinstance(each, Repeat) else getattr(each, "items", ())
-        todo += [(item, deep + 1) for item in items]
+        todo += [(item, deep + 1) for item in items(each)]
     return False
 
 
-def _joined(*several: Ways) -> Ways:
+def _joined(*several: Mapping[int, Node]) -> Ways:
     """Return several ways as one, by the states that they end in."""
     found: dict[int, list[Node | None]] = {}
     for ways in several:

@@ -143,6 +143,25 @@ def test_a_pattern_with_the_name_of_a_control_token_points_to_the_token(pattern,
     assert letters.accepts(written("<|start|>a", tokens=False)) or letters.accepts(written("a"))
 
 
+@pytest.mark.parametrize(
+    ("syntax", "grammar"),
+    [
+        ("ebnf", 'root ::= "<|start|>" "a"'),
+        ("gbnf", 'root ::= "x" | "b<|start|>a"'),
+        ("lark", 'start: "<|start|>" "a"'),
+    ],
+)
+def test_a_grammar_with_a_name_in_quotes_points_to_the_token(syntax, grammar, plain):
+    form = {"type": "grammar", "grammar": grammar, "syntax": syntax}
+    with pytest.raises(mw.ConstraintError, match="in quotes") as found:
+        compile_structural_tag(tag_of("<", form, ">"), plain)
+    assert found.value.pointer == "/content/grammar"
+    assert '{"type": "token", "token": "<|start|>"}' in str(found.value)
+    bare = {**form, "grammar": grammar.replace('"<|start|>"', "<|start|>")}
+    if syntax == "lark":
+        assert compile_structural_tag(tag_of("<", bare, ">"), plain).accepts(written("<<|start|>a>"))
+
+
 def test_names_that_a_vocabulary_does_not_know_are_refused_and_the_token_goes_by_its_id():
     vocab = mw.Vocabulary.from_bytes([*LETTERS, b""], eos=0, special=[257])
     with pytest.raises(mw.ConstraintError, match="looks like a control token") as found:
