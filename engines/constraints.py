@@ -86,7 +86,8 @@ class EngineConstraints:
     def check_stops(self, tokens: Iterable[int]) -> None:
         """Raise ConstraintError if one of these tokens, with which an engine ends an answer, spells text.
 
-        An answer that comes to it would be cut in the middle. Control tokens spell none, and no constraint has them.
+        An answer that comes to it would be cut in the middle. Control tokens spell none: of constraints only tags and
+        grammars that name them have them.
         """
         check_stops(self.vocabulary, tokens)
 
