@@ -40,7 +40,7 @@ class TooDeep(NamedTuple):
 
 
 def too_many_levels(levels: int = MOST_LEVELS) -> str:
-    return f"objects and arrays are nested more than {levels} deep: give parts names in $defs and refer to them"
+    return f"objects and arrays are nested more than {levels} deep: make it flatter, a schema by $defs and $ref"
 
 
 _TOO_MANY_PARTS = f"it has more than {MOST_PARTS:,} objects and arrays: make it smaller"
@@ -134,19 +134,6 @@ def _exactly(value: Any, most: int) -> TooDeep | None:
                 keys.pop()
                 tallest[-1] = max(tallest[-1], 1 + tall)
     return None
-
-
-# ----------------------------------------------------------------------------------------------------------- others
-
-
-def deep_nesting(children: Callable[[Any], Iterable[Any]], root: Any, most: int) -> bool:
-    """Return whether values stand within each other more than `most` deep, or one within itself, level by level."""
-    level = [root]
-    for _ in range(most):
-        level = list({id(part): part for each in level for part in children(each)}.values())
-        if not level:
-            return False
-    return True
 
 
 # ------------------------------------------------------------------------------------------------------------- stack

@@ -92,13 +92,11 @@ def said(error: Exception) -> str:
     return error.worded(WORDING) if isinstance(error, MaskwrightError) else str(error)
 
 
-def of_constraint(error: Exception, param: str, code: str = "invalid_constraint") -> Refused:
+def of_constraint(error: Exception, param: str | None, code: str = "invalid_constraint") -> Refused:
     """Return the answer to a constraint that cannot be compiled, or has no room in the arena.
 
     code: for an error that has no code of its own.
     """
-    if isinstance(error, RecursionError):
-        return Refused("it is nested too deeply to be read: make it flatter", param=param, code="invalid_schema")
     code = next((own for kind, own in _CODES if isinstance(error, kind)), code)
     more = fields_of(error) if isinstance(error, MaskwrightError) else {}
     return Refused(said(error), param=param, code=code, **more)

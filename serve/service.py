@@ -344,10 +344,7 @@ class Service:
 
         A request that is cancelled leaves the queue. What it has begun ends within its limits, and keeps its place.
         """
-        try:
-            name = pickle.dumps(constraint)
-        except RecursionError as error:
-            raise of_constraint(error, constraint.param) from None
+        name = pickle.dumps(constraint)
         running = self._running.get(name)
         if running is None:
             await self.turns.take(client, sequences)
@@ -411,7 +408,7 @@ class Service:
             raise Refused(said(error), status=500, param=constraint.param, code="compiler_fault") from None
         except NoTableError as error:
             raise of_constraint(error, constraint.param, "constraint_without_table") from None
-        except (ConstraintError, RecursionError, ValueError) as error:
+        except (ConstraintError, ValueError) as error:
             raise of_constraint(error, constraint.param) from None
 
     def table_or_reader(self, constraint: Constraint, client: str) -> Compiled:

@@ -378,17 +378,21 @@ _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef", *_LISTS, *_SINGL
 
 
 def _refers(schema: Json) -> bool:
-    """Whether a reference applies in place somewhere in a schema, or may."""
-    if not isinstance(schema, dict) or _REFERRING.isdisjoint(schema):
-        return False
-    if "$ref" in schema or "$dynamicRef" in schema or "$recursiveRef" in schema:
-        return True
-    for keyword in _LISTS:
-        parts = schema.get(keyword)
-        if isinstance(parts, (list, tuple)) and any(map(_refers, parts)):
+    """Return whether a reference applies in place somewhere in a schema, or may."""
+    todo: list[Any] = [schema]
+    while todo:
+        here = todo.pop()
+        if not isinstance(here, dict) or _REFERRING.isdisjoint(here):
+            continue
+        if "$ref" in here or "$dynamicRef" in here or "$recursiveRef" in here:
             return True
-    for keyword in _BY_KEY:
-        parts = schema.get(keyword)
-        if isinstance(parts, dict) and any(map(_refers, parts.values())):
-            return True
-    return any(_refers(schema.get(keyword)) for keyword in _SINGLES)
+        for keyword in _LISTS:
+            parts = here.get(keyword)
+            if isinstance(parts, (list, tuple)):
+                todo.extend(parts)
+        for keyword in _BY_KEY:
+            parts = here.get(keyword)
+            if isinstance(parts, dict):
+                todo.extend(parts.values())
+        todo.extend(map(here.get, _SINGLES))
+    return False

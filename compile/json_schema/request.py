@@ -94,6 +94,7 @@ class Request(NamedTuple):
     source: str
 
 
+@enough_stack(partial(SchemaError, pointer=""))
 def request(
     schema: SchemaSource,
     *,

@@ -78,6 +78,19 @@ def check_depth(value: object, path: Path = "") -> None:
         raise _too_deep(deep, pointer((path, *deep.path)))
 
 
+def check_text_depth(text: str, path: Path = "") -> None:
+    """Raise SchemaError for JSON text that is nested too deeply; path: where it stands."""
+    deep = deep_text(text)
+    if deep is not None:
+        raise _too_deep(deep, pointer(path), _excerpt(text, deep.position or 0))
+
+
+def text_of(value: object) -> str:
+    """Return a value as JSON text. Raises SchemaError if it is nested too deeply, TypeError if it is no JSON value."""
+    check_depth(value)
+    return json.dumps(value)
+
+
 def _too_deep(deep: TooDeep, where: str, excerpt: str = "") -> SchemaError:
     error = SchemaError(deep.message, where, position=deep.position, excerpt=excerpt)
     return error.reaching(LIMIT, deep.allowed)
@@ -127,9 +140,7 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Json:
 
     try:
         text = source if isinstance(source, str) else bytes(source).decode("utf-8-sig")
-        deep = deep_text(text)
-        if deep is not None:
-            raise _too_deep(deep, pointer(path), _excerpt(text, deep.position or 0))
+        check_text_depth(text, path)
         value: Json = json.loads(
             text, parse_float=Decimal, parse_int=_integer, parse_constant=refuse, object_pairs_hook=distinct
         )
