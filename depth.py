@@ -17,7 +17,7 @@ from .errors import ConstraintError
 
 MOST_LEVELS = 640  # of objects and arrays in JSON: a schema, a structural tag, a list of choices
 MOST_PARTS = 200_000  # objects and arrays in one
-MOST_IN_PLACE = 100  # subschemas that apply to the same value, through keywords such as anyOf, and through references
+MOST_IN_PLACE = 128  # subschemas that apply to the same value, through keywords such as anyOf, and through references
 MOST_FORMATS = 64  # formats of structural tags in formats
 MOST_GROUPS = 250  # groups of a pattern in groups
 MOST_LOOKS = 40  # lookarounds of a pattern in lookarounds: each is an automaton inside another
