@@ -30,6 +30,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _POINT = re.compile(r"#x([0-9A-Fa-f]+)(?![0-9A-Za-z_])")
 _POINTS = re.compile(r"\[\^?(?:#x[0-9A-Fa-f]+(?:-#x[0-9A-Fa-f]+)?)+\]")
 _TIMES = re.compile(r"\{\s*([0-9]+)\s*(,\s*([0-9]*)\s*)?\}")
+_SEVERAL = re.compile(r"[*+?]+")
 _PLAIN = re.compile(r'[^"\\\r\n]+')
 _TOKEN = re.compile(r"<[^<>\s]+>")
 _HEX = {letter: re.compile(f"[0-9A-Fa-f]{{{digits}}}") for letter, digits in (("x", 2), ("u", 4), ("U", 8))}
@@ -234,8 +235,10 @@ class Reader:
     def _times(self, c: str) -> tuple[int, int | None]:
         begin = self.at
         if c != "{":
-            self.at += 1
-            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[c]
+            several = None if self.ebnf else _SEVERAL.match(self.text, begin)  # ?* and the like say what * does
+            self.at = begin + 1 if several is None else several.end()
+            signs = {c} if several is None else set(several[0])
+            return int(signs == {"+"}), 1 if signs == {"?"} else None
         found = _TIMES.match(self.text, begin)
         if not found:
             self.fail("a number of times is written {2}, {2,} or {2,5}", begin)

@@ -30,7 +30,7 @@ from lark.utils import get_regexp_width
 from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
-from ...depth import LIMIT, MOST_PARENTHESES, MOST_RULES, MOST_TERMINALS
+from ...depth import LIMIT, MOST_LITERAL, MOST_PARENTHESES, MOST_RULES, MOST_TERMINALS
 from ...errors import ConstraintError, GrammarError, RegexError
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .lark_definitions import Definition, FaultError, Literals, Module
@@ -42,7 +42,7 @@ _MOST_TEMPLATES = 10_000  # uses of templates with different arguments
 _LONGEST_TEMPLATE = 2_000  # characters in the name of one
 
 _OUTSIDE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:\\/|\\\\|[^/])*?/|(<[^<>\s"]+>)')
-_BRACKETS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:\\/|\\\\|[^/])*?/|([][(){}])')
+_BRACKETS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/|([][(){}])')
 _DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_]\w*(?:\{[^}\n]*\})?(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
 _RULE_SAYS = r"\[\s*(?:capture|lazy|max_tokens|stop|stop_capture|suffix|temperature)\s*"
 _ADDITIONS = (  # of llguidance's to the notation: what stands before, and from where nothing is known, and what to do
@@ -76,6 +76,9 @@ def _check_depth(text: str) -> None:
     if sum(map(text.count, "([{")) > MOST_PARENTHESES:
         depth = 0
         for found in _BRACKETS.finditer(text):
+            if found.end() - found.start() > MOST_LITERAL:
+                said = f"this text or pattern has more than {MOST_LITERAL:,} characters: make several of it"
+                raise GrammarError(said, text, found.start()).reaching(LIMIT, MOST_LITERAL)
             if found[1]:
                 depth = max(depth + (1 if found[1] in "([{" else -1), 0)
             if depth > MOST_PARENTHESES:
@@ -325,7 +328,10 @@ class _Reader:
         try:
             return words(pattern, self.meter)
         except RegexError as error:
-            self.fail(error.message, self._blamed(pattern, error.position, trees, token))
+            at = self._blamed(pattern, error.position, trees, token)
+            position = at if isinstance(at, int) else 0 if at is None else at.start_pos or 0
+            wrong = GrammarError(error.message, self.text, min(position, len(self.text)))
+            raise (wrong if error.limit is None else wrong.reaching(error.limit, error.allowed)) from None
 
     def _blamed(self, pattern: str, position: int, trees: list[Any], token: Token | None) -> Token | int | None:
         """Return where in the text a place in a terminal's pattern comes from, or the terminal's name."""

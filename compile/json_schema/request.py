@@ -215,7 +215,8 @@ def wrong_pattern(error: RegexError, contents: Json) -> SchemaError:
     """Return the error for a wrong pattern of a schema, with the place where it stands."""
     where = _find_pattern(contents, error.pattern)
     message = f"the pattern cannot be compiled: {error.message}"
-    return SchemaError(message, where, "pattern", position=error.position, excerpt=error.excerpt)
+    wrong = SchemaError(message, where, "pattern", position=error.position, excerpt=error.excerpt)
+    return wrong if error.limit is None else wrong.reaching(error.limit, error.allowed)
 
 
 def _find_pattern(contents: Json, pattern: str) -> str:

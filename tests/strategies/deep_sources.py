@@ -79,10 +79,9 @@ PATTERNS: dict[str, Source] = {
     "counts": within("(?:", "a", "){1,2}"),
     "anchors": within("(?:^c|", "a", "$)"),
     "boundaries": within(r"(?:\bc|", "a", r"\b)?"),
-    "lookaheads": within("(?=", "a", ")"),
-    "lookbehinds": within("(?<=", "a", ")"),
-    "not ahead": within("(?!", "a", ")"),
-    "classes": within("[", "a", "]"),
+    "lookaheads": lambda levels: f"{'(?=' * levels}a{')' * levels}a",
+    "lookbehinds": lambda levels: f"a{'(?<=' * levels}a{')' * levels}",
+    "not ahead": lambda levels: f"{'(?!' * levels}a{')' * levels}[a-z]",
     "never closed": lambda levels: "(" * levels,
     "stars": lambda levels: "a" + "*" * levels,
 }  # fmt: skip

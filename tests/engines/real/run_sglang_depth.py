@@ -8,7 +8,7 @@ from pathlib import Path
 import sglang
 
 sys.path.append(str(Path(__file__).parents[2] / "strategies"))
-import deep_sources as deep  # noqa: E402
+import deep_sources as deep
 
 SENT = {
     "json_schema": ("properties", "items", "anyOf", "not", "$ref", "enum"),
