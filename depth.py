@@ -137,6 +137,53 @@ def _exactly(value: Any, most: int) -> TooDeep | None:
     return None
 
 
+# --------------------------------------------------------------------------------------------------------- pickling
+
+
+class _Part(NamedTuple):
+    """What stands in place of a part: its place among all parts."""
+
+    at: int
+
+
+class Flat:
+    """A JSON value whose pickle is a list of its parts, as pickle recurses twice a level; unpickled it is the value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> Any:
+        if type(self.value) not in (dict, list, tuple):
+            return _same, (self.value,)
+        wholes, places = [self.value], {id(self.value): _Part(0)}
+        for whole in wholes:  # which grows
+            for inner in whole.values() if type(whole) is dict else whole:
+                if type(inner) in (dict, list, tuple) and id(inner) not in places:
+                    places[id(inner)] = _Part(len(wholes))
+                    wholes.append(inner)
+        return _made_of, ([_shallow(whole, places) for whole in wholes],)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _shallow(whole: Any, places: dict[int, _Part]) -> Any:
+    if type(whole) is dict:
+        return {key: places.get(id(inner), inner) for key, inner in whole.items()}
+    return type(whole)(places.get(id(inner), inner) for inner in whole)
+
+
+def _made_of(parts: list[Any]) -> Any:
+    """Return the value of the parts that `Flat` lists; what is a tuple is made a list, which schemas tell as little."""
+    wholes = [dict(part) if type(part) is dict else list(part) for part in parts]
+    for whole in wholes:
+        for key, inner in whole.items() if type(whole) is dict else enumerate(whole):
+            if type(inner) is _Part:
+                whole[key] = wholes[inner.at]  # type: ignore[index]
+    return wholes[0]
+
+
 # ------------------------------------------------------------------------------------------------------------- stack
 
 _NO_STACK = (

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..compile.cache.cache import Cache, NotCompiledError
 from ..compile.cache.compilers import Compilers, allowance
+from ..compile.json_schema.source import text_of
 from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled
@@ -344,7 +345,7 @@ class Service:
 
         A request that is cancelled leaves the queue. What it has begun ends within its limits, and keeps its place.
         """
-        name = pickle.dumps(constraint)
+        name = pickle.dumps(replace(constraint, source=text_of(constraint.source)))
         running = self._running.get(name)
         if running is None:
             await self.turns.take(client, sequences)

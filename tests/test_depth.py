@@ -30,6 +30,7 @@ from maskwright.depth import (
     MOST_PARTS,
     MOST_RULES,
     MOST_TERMINALS,
+    Flat,
     deep_text,
     deep_value,
 )
@@ -368,3 +369,15 @@ def test_a_repeat_of_a_repeat_in_gbnf_is_the_one_that_says_the_same(chain: str, 
     for text in (b"", b"ab", b"abab", b"aba"):
         tokens = VOCAB.encode(text)
         assert found.accepts([*tokens, 0]) == plain.accepts([*tokens, 0])
+
+
+@pytest.mark.parametrize("name", ["properties", "items", "enum", "anyOf"])
+def test_a_value_at_the_limit_goes_to_another_process(name: str) -> None:
+    value = deep.value_of(deep.SCHEMAS[name](300))
+    same = pickle.loads(pickle.dumps(Flat(value)))
+    assert json.dumps(same) == json.dumps(value)
+    shared: Any = {"a": [1, "x", None, {}]}
+    both = pickle.loads(pickle.dumps(Flat({"p": shared, "q": (shared, 2)})))
+    assert both == {"p": shared, "q": [shared, 2]}
+    assert both["p"] is both["q"][0]
+    assert pickle.loads(pickle.dumps(Flat(True))) is True
