@@ -180,7 +180,7 @@ def _made_of(parts: list[Any]) -> Any:
     for whole in wholes:
         for key, inner in whole.items() if type(whole) is dict else enumerate(whole):
             if type(inner) is _Part:
-                whole[key] = wholes[inner.at]  # type: ignore[index]
+                whole[key] = wholes[inner.at]
     return wholes[0]
 
 

@@ -133,8 +133,8 @@ class _Route(APIRoute):
             try:
                 check_text_depth((await request.body()).decode("utf-8", "replace"))
             except SchemaError as error:
-                refused = of_constraint(error, None, "invalid_request")
-                raise Refused(f"the body: {refused}", code="invalid_request", **refused.more) from None
+                refused = of_constraint(error, None)
+                raise Refused(f"the body: {refused}", code=refused.code, **refused.more) from None
             return await read(request)
 
         return handle
