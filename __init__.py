@@ -1,55 +1,62 @@
-"""Constrained decoding: compile what a model may write into one flat table, apply it to logits."""
+"""Constrained decoding: compile what a model may write into one flat table, apply it to logits.
+
+Names are imported when they are first asked for: plugins of engines are loaded by engines that do not use them.
+"""
 
 from __future__ import annotations
 
-from .automata.budget import Budget
-from .compile.cache.cache import Cache
-from .compile.catalogue import Catalogue
-from .compile.grammar.build import compile_grammar
-from .compile.json_schema.request import compile_json_schema
-from .compile.live_catalogue import LiveCatalogue
-from .compile.sequences import compile_sequences, compile_sids, sort_sids
-from .compile.shards.build import build_shards
-from .compile.shards.merge import merge_shards
-from .compile.tags.build import compile_structural_tag
-from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
-from .compile.text import compile_choices, compile_regex
-from .errors import (
-    ArenaError,
-    BudgetError,
-    ConstraintError,
-    DataError,
-    GrammarError,
-    KernelError,
-    MaskwrightError,
-    MissingDependencyError,
-    NoTableError,
-    ProcessError,
-    RegexError,
-    SchemaError,
-    TableError,
-    TableFileError,
-    Unenforced,
-    UnenforcedWarning,
-    VocabularyMismatchError,
-)
-from .first_use import warm
-from .lazy.lazy_table import LazyTable
-from .runtime.arena.arena import Arena
-from .runtime.arena.capacity import Capacity
-from .runtime.host.matcher import Matcher
-from .table.files_filter import FilesFilter
-from .table.live_sids import LiveSids
-from .table.members import sample_members
-from .table.sharded_files import ShardedFiles
-from .table.sharded_matrix import ShardedMatrix
-from .table.shards import Manifest
-from .table.sid_filter import SidFilter, filter_sids
-from .table.snapshot import LiveFilter, Snapshot
-from .table.sorted_matrix import SortedMatrix
-from .table.transition_table import TransitionTable
-from .texts import generate, logits_processor
-from .vocabulary.vocabulary import Vocabulary
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .automata.budget import Budget
+    from .compile.cache.cache import Cache
+    from .compile.catalogue import Catalogue
+    from .compile.grammar.build import compile_grammar
+    from .compile.json_schema.request import compile_json_schema
+    from .compile.live_catalogue import LiveCatalogue
+    from .compile.sequences import compile_sequences, compile_sids, sort_sids
+    from .compile.shards.build import build_shards
+    from .compile.shards.merge import merge_shards
+    from .compile.tags.build import compile_structural_tag
+    from .compile.tags.tagged_text import SpecialToken, Tag, TaggedText
+    from .compile.text import compile_choices, compile_regex
+    from .errors import (
+        ArenaError,
+        BudgetError,
+        ConstraintError,
+        DataError,
+        GrammarError,
+        KernelError,
+        MaskwrightError,
+        MissingDependencyError,
+        NoTableError,
+        ProcessError,
+        RegexError,
+        SchemaError,
+        TableError,
+        TableFileError,
+        Unenforced,
+        UnenforcedWarning,
+        VocabularyMismatchError,
+    )
+    from .first_use import warm
+    from .lazy.lazy_table import LazyTable
+    from .runtime.arena.arena import Arena
+    from .runtime.arena.capacity import Capacity
+    from .runtime.host.matcher import Matcher
+    from .table.files_filter import FilesFilter
+    from .table.live_sids import LiveSids
+    from .table.members import sample_members
+    from .table.sharded_files import ShardedFiles
+    from .table.sharded_matrix import ShardedMatrix
+    from .table.shards import Manifest
+    from .table.sid_filter import SidFilter, filter_sids
+    from .table.snapshot import LiveFilter, Snapshot
+    from .table.sorted_matrix import SortedMatrix
+    from .table.transition_table import TransitionTable
+    from .texts import generate, logits_processor
+    from .vocabulary.vocabulary import Vocabulary
 
 __version__ = "0.1.0"
 
@@ -109,3 +116,71 @@ __all__ = [
     "sort_sids",
     "warm",
 ]
+
+_NAMES = {
+    "automata.budget": ("Budget",),
+    "compile.cache.cache": ("Cache",),
+    "compile.catalogue": ("Catalogue",),
+    "compile.grammar.build": ("compile_grammar",),
+    "compile.json_schema.request": ("compile_json_schema",),
+    "compile.live_catalogue": ("LiveCatalogue",),
+    "compile.sequences": ("compile_sequences", "compile_sids", "sort_sids"),
+    "compile.shards.build": ("build_shards",),
+    "compile.shards.merge": ("merge_shards",),
+    "compile.tags.build": ("compile_structural_tag",),
+    "compile.tags.tagged_text": ("SpecialToken", "Tag", "TaggedText"),
+    "compile.text": ("compile_choices", "compile_regex"),
+    "errors": (
+        "ArenaError",
+        "BudgetError",
+        "ConstraintError",
+        "DataError",
+        "GrammarError",
+        "KernelError",
+        "MaskwrightError",
+        "MissingDependencyError",
+        "NoTableError",
+        "ProcessError",
+        "RegexError",
+        "SchemaError",
+        "TableError",
+        "TableFileError",
+        "Unenforced",
+        "UnenforcedWarning",
+        "VocabularyMismatchError",
+    ),
+    "first_use": ("warm",),
+    "lazy.lazy_table": ("LazyTable",),
+    "runtime.arena.arena": ("Arena",),
+    "runtime.arena.capacity": ("Capacity",),
+    "runtime.host.matcher": ("Matcher",),
+    "table.files_filter": ("FilesFilter",),
+    "table.live_sids": ("LiveSids",),
+    "table.members": ("sample_members",),
+    "table.sharded_files": ("ShardedFiles",),
+    "table.sharded_matrix": ("ShardedMatrix",),
+    "table.shards": ("Manifest",),
+    "table.sid_filter": ("SidFilter", "filter_sids"),
+    "table.snapshot": ("LiveFilter", "Snapshot"),
+    "table.sorted_matrix": ("SortedMatrix",),
+    "table.transition_table": ("TransitionTable",),
+    "texts": ("generate", "logits_processor"),
+    "vocabulary.vocabulary": ("Vocabulary",),
+}
+"""Public names, by the file that each is imported from."""
+_FILES = {name: file for file, names in _NAMES.items() for name in names}
+_PACKAGES = frozenset(file.partition(".")[0] for file in _NAMES) | {"kernels"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a package of this one, when it is first asked for."""
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -217,6 +217,12 @@ class MaskwrightError(Exception):
         moved.pointer = pointer
         return moved
 
+    def reaching(self, limit: str, allowed: float | None = None) -> Self:
+        """Return this error with the limit that was reached, and its value."""
+        more = copy.copy(self)
+        more.limit, more.allowed = limit, allowed
+        return more
+
     def also(self, remedy: Remedy) -> Self:
         """Return this error with one more remedy."""
         more = copy.copy(self)

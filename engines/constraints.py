@@ -10,7 +10,9 @@ from weakref import WeakSet
 
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import syntax_of
+from ..compile.json_schema.source import check_text_depth
 from ..compile.regex.lower import engine_flags
+from ..depth import enough_stack
 from ..errors import ConstraintError
 from ..lazy.lazy_table import Compiled
 from ..runtime.host.matcher import Matcher
@@ -50,11 +52,12 @@ class EngineConstraints:
         self.cache = Cache(vocabulary, directory=options.cache_directory)
         self._logged: WeakSet[Compiled] = WeakSet()
 
+    @enough_stack()
     def compile(self, kind: Kind, source: str) -> Compiled:
         """Return the table of a constraint's text; of JSON Schemas, grammars and tags it may be lazy.
 
         What of a schema is not enforced, as the options allow it, is logged once a constraint.
-        Raises ConstraintError of any kind, RecursionError for JSON that is nested too deeply.
+        Raises ConstraintError of any kind.
         """
         table = self._compiled(kind, source)
         if table.unenforced and table not in self._logged:
@@ -105,6 +108,7 @@ def check_stops(vocabulary: Vocabulary, tokens: Iterable[int], where: str = "sto
 
 def _with_type(tag: str) -> str:
     """Return a structural tag with its type, which engines let the older form leave out."""
+    check_text_depth(tag)
     try:
         found = json.loads(tag)
     except ValueError:
@@ -115,6 +119,7 @@ def _with_type(tag: str) -> str:
 
 
 def _texts(source: str) -> list[Any]:
+    check_text_depth(source)
     try:
         found = json.loads(source)
     except ValueError:

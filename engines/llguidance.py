@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..compile.json_schema.source import check_text_depth, text_of
+from ..depth import enough_stack
 from ..errors import ConstraintError, MaskwrightError, MissingDependencyError
 from ..runtime.host.bitmask_rows import fill_bitmasks, words_of_rows, write_row
 from ..runtime.host.matcher import Matcher
@@ -214,7 +216,7 @@ def grammar_from(format: str, text: str) -> str:
     names = {"regex": "regex", "choice": "choice", "gbnf": "gbnf", "ebnf": "ebnf", "cfg": "ebnf", "grammar": "ebnf"}
     if format not in names:
         raise ValueError(f"Unknown grammar type: {format}")
-    return _one(names[format], text if isinstance(text, str) else json.dumps(text))
+    return _one(names[format], text if isinstance(text, str) else text_of(text))
 
 
 def _one(name: str, source: str, **options: Any) -> str:
@@ -225,6 +227,7 @@ def _asked(grammar: str) -> _Asked:
     """Return the constraint of a grammar's text. Raises ConstraintError."""
     if not grammar.lstrip().startswith("{"):
         return _Asked("grammar", grammar, False)
+    check_text_depth(grammar)
     try:
         found = json.loads(grammar, parse_float=_exact)
     except ValueError as error:
@@ -265,6 +268,7 @@ def _options(given: Any, name: str) -> dict[str, Any]:
 def _own_options(schema: Any) -> dict[str, Any]:
     """Return the options that a schema, or the text of one, has itself. Raises ConstraintError."""
     if isinstance(schema, str):
+        check_text_depth(schema)
         try:
             schema = json.loads(schema)
         except ValueError:
@@ -339,13 +343,12 @@ class LLMatcher(_Refusing):
         self._tokenizer, self._error = tokenizer, ""
         self._matcher: Matcher | None = None
         try:
-            asked = _asked(grammar)
+            with enough_stack():
+                asked = _asked(grammar)
             chosen = tokenizer.compact if asked.compact else tokenizer.flexible
             self._matcher = chosen.matcher(asked.kind, asked.source)
         except MaskwrightError as error:
             self._error = str(error)
-        except RecursionError:
-            self._error = "it is nested too deeply to be read: make it flatter"
 
     # ----------------------------------------------------------------------------------------------- grammars
 
@@ -361,11 +364,9 @@ class LLMatcher(_Refusing):
         "whitespace_flexible" may be False, for JSON without spaces and line breaks; others only have their usual
         values. Raises ValueError for a text that is no JSON, and for options that are no object.
         """
-        source = schema if isinstance(schema, str) else json.dumps(schema)
-        try:
-            found = json.loads(source)
-        except RecursionError:
-            raise ValueError("the schema is nested too deeply to be read: make it flatter") from None
+        source = schema if isinstance(schema, str) else text_of(schema)
+        check_text_depth(source)
+        found = json.loads(source)
         options = {
             **_options(defaults, "defaults"),
             **_own_options(found if isinstance(found, dict) else None),

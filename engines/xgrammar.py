@@ -5,7 +5,6 @@ What XGrammar does otherwise is refused by name: schemas mean what they say (no 
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..compile.json_schema.source import text_of
 from ..errors import ConstraintError
 from ..lazy.lazy_table import Compiled
 from ..runtime.host.bitmask_rows import fill_bitmasks
@@ -101,7 +101,7 @@ class GrammarCompiler:
             raise ConstraintError(
                 'strict_mode is not supported: write "additionalProperties" and "unevaluatedItems" into the schema'
             )
-        source = schema if isinstance(schema, str) else json.dumps(schema)
+        source = schema if isinstance(schema, str) else text_of(schema)
         chosen = self._flexible if any_whitespace else self._compact
         return CompiledGrammar(chosen.compile("json", source), self.tokenizer_info)
 
@@ -122,7 +122,7 @@ class GrammarCompiler:
 
     def compile_structural_tag(self, structural_tag: str | dict[str, Any]) -> CompiledGrammar:
         """Return the constraint of text with tags, in either form."""
-        source = structural_tag if isinstance(structural_tag, str) else json.dumps(structural_tag)
+        source = structural_tag if isinstance(structural_tag, str) else text_of(structural_tag)
         return CompiledGrammar(self._flexible.compile("structural_tag", source), self.tokenizer_info)
 
 

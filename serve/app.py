@@ -6,20 +6,23 @@ import asyncio
 import json
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
+from ..compile.json_schema.source import check_text_depth
+from ..errors import SchemaError
 from .play import Playground, routes
-from .refusals import Refused
+from .refusals import Refused, of_constraint
 from .requests import WHY, ChatRequest, CompletionRequest
 from .service import Answer, Plan, Service
 from .watch import JSON, Watch, body_of, error_of
@@ -54,6 +57,7 @@ def create_app(
             await held.stop()
 
     app = FastAPI(title="maskwright", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.router.route_class = _Route
     app.add_middleware(Watch, service=service, api_keys=api_keys, log=log_requests)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -117,6 +121,23 @@ def create_app(
     if play is not None:
         app.include_router(routes(play))
     return app
+
+
+class _Route(APIRoute):
+    """A route that looks how deep the JSON of a body is nested before anything reads it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        read = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                check_text_depth((await request.body()).decode("utf-8", "replace"))
+            except SchemaError as error:
+                refused = of_constraint(error, None)
+                raise Refused(f"the body: {refused}", code=refused.code, **refused.more) from None
+            return await read(request)
+
+        return handle
 
 
 # ------------------------------------------------------------------------------------------------------- answering

@@ -11,6 +11,7 @@ from ..automata.budget import Budget
 from ..compile.cache.cache import Cache
 from ..compile.grammar.notations import Syntax, syntax_of
 from ..compile.json_schema.layout import Whitespace
+from ..compile.json_schema.source import text_of
 from ..compile.regex.lower import engine_flags
 from ..errors import ConstraintError, Unenforced
 from ..lazy.lazy_table import Compiled
@@ -71,7 +72,7 @@ class Constraint:
         """Return its size in bytes, as a client writes it."""
         if isinstance(self.source, str):
             return len(self.source.encode())
-        return len(json.dumps(self.source))
+        return len(text_of(self.source))
 
     def compile(self, cache: Cache, budget: Budget, whitespace: str | tuple[str, str]) -> Compiled:
         """Return its table from the cache. Of grammars and tags it may be lazy. Raises the errors of `Cache`."""

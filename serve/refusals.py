@@ -93,16 +93,13 @@ def said(error: Exception) -> str:
 
 
 def of_constraint(
-    error: Exception, param: str, code: str = "invalid_constraint", function: str | None = None
+    error: Exception, param: str | None, code: str = "invalid_constraint", function: str | None = None
 ) -> Refused:
     """Return the answer to a constraint that cannot be compiled, or has no room in the arena.
 
     code: for an error that has no code of its own. function: the name of the tool whose parameters are at fault.
     """
     named = "" if function is None else f"function {function!r}: "
-    if isinstance(error, RecursionError):
-        said_of_it = f"{named}it is nested too deeply to be read: make it flatter"
-        return Refused(said_of_it, param=param, code="invalid_schema")
     code = next((own for kind, own in _CODES if isinstance(error, kind)), code)
     more = fields_of(error) if isinstance(error, MaskwrightError) else {}
     return Refused(named + said(error), param=param, code=code, **more)

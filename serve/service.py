@@ -16,6 +16,7 @@ from typing import Any
 
 from ..compile.cache.cache import Cache, NotCompiledError
 from ..compile.cache.compilers import Compilers, allowance
+from ..compile.json_schema.source import text_of
 from ..errors import ArenaError, ConstraintError, NoTableError, ProcessError, SchemaError, Unenforced
 from ..first_use import use
 from ..lazy.lazy_table import Compiled
@@ -345,10 +346,7 @@ class Service:
 
         A request that is cancelled leaves the queue. What it has begun ends within its limits, and keeps its place.
         """
-        try:
-            name = pickle.dumps(constraint)
-        except RecursionError as error:
-            raise of_constraint(error, constraint.param) from None
+        name = pickle.dumps(replace(constraint, source=text_of(constraint.source)))
         running = self._running.get(name)
         if running is None:
             await self.turns.take(client, sequences)
@@ -412,7 +410,7 @@ class Service:
             raise Refused(said(error), status=500, param=constraint.param, code="compiler_fault") from None
         except NoTableError as error:
             raise of_constraint(error, constraint.param, "constraint_without_table") from None
-        except (ConstraintError, RecursionError, ValueError) as error:
+        except (ConstraintError, ValueError) as error:
             raise of_constraint(error, constraint.param, function=constraint.tool) from None
 
     def table_or_reader(self, constraint: Constraint, client: str) -> Compiled:

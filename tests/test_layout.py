@@ -19,6 +19,7 @@ ROOT = Path(mw.__file__).parent
 
 LAYERS = (
     "errors",
+    "depth",
     "kernels",
     "automata",
     "vocabulary",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast, get_args
 from weakref import WeakKeyDictionary
 
 from ...automata.budget import Budget
+from ...depth import deep_value
 from ...errors import BudgetError, ConstraintError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.kept import memory_of
@@ -142,7 +143,7 @@ class Cache:
 
         A pickle says all there is to plain objects, and takes a part that occurs in several places once.
         """
-        if options.get("documents") is not None:
+        if options.get("documents") is not None or (type(source) is not str and deep_value(source) is not None):
             return None
         try:
             said = source if type(source) is str else pickle.dumps(source, 5)
@@ -243,11 +244,14 @@ class Cache:
 
         A class says nothing by itself, and is another once it is rebuilt.
         """
-        if isinstance(part, (list, tuple)):
-            return [self._format(each) for each in part]
         if not isinstance(part, Mapping):
             return part
-        read = {key: self._format(part[key]) for key in (*PARTS, "structures") if key in part}
+        read = {}
+        for key in (*PARTS, "structures"):
+            if key in part:
+                inner = part[key]
+                listed = isinstance(inner, (list, tuple))
+                read[key] = list(map(self._format, inner)) if listed else self._format(inner)
         classes = {key: self._contents(part[key]) for key in SCHEMAS if isinstance(part.get(key), type)}
         return {**part, **read, **classes}
 

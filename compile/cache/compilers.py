@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...automata.budget import Budget
+from ...depth import Flat
 from ...errors import BudgetError, ConstraintError, ProcessError, RaiseBudget
 from ...kernels import compiled
 from ...table.transition_table import TransitionTable
@@ -229,7 +230,7 @@ class _Process:
                     raise ProcessError(f"a process that compiles was not ready within {_STARTING:.0f} s")
                 self._connection.recv_bytes()
                 self._is_ready = True
-            self._connection.send_bytes(pickle.dumps(job, 5))
+            self._connection.send_bytes(_sent(job))
             seconds = _seconds(budget)
             if not self._connection.poll(None if seconds is None else seconds * _ON_THE_CLOCK):
                 raise _over("seconds", budget)
@@ -366,6 +367,13 @@ def whole(job: Job, vocabulary: Vocabulary) -> TransitionTable:
             return grammars.compile_grammar(source, vocabulary, budget=budget, **options).to_table()
         case "structural tag":
             return tags.compile_structural_tag(source, vocabulary, budget=budget, **options).to_table()
+
+
+def _sent(job: Job) -> bytes:
+    """Return a job as it is sent, whatever the depth of its JSON."""
+    options = {name: Flat(value) if name == "documents" else value for name, value in job.options.items()}
+    source = job.source if job.kind == "choices" else Flat(job.source)
+    return pickle.dumps(job._replace(source=source, options=options), 5)
 
 
 def _written(answer: _Answer) -> bytes:

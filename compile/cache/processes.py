@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ...depth import Flat
 from ...errors import ConstraintError
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
@@ -32,7 +33,7 @@ def compile_in_processes(
     with ProcessPoolExecutor(
         count, mp_context=get_context("spawn"), initializer=_begin, initargs=(plain, given)
     ) as pool:
-        waiting = {pool.submit(_compile_whole, schema): key for key, schema in jobs}
+        waiting = {pool.submit(_compile_whole, Flat(schema)): key for key, schema in jobs}
         try:
             for done in as_completed(waiting):
                 yield waiting.pop(done), done.result()

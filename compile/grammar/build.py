@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +13,8 @@ from ...automata.budget import Budget, Meter
 from ...automata.dfa import BYTES, Dfa
 from ...automata.minimize import canonical
 from ...automata.network import Network
-from ...errors import ConstraintError, NoTableError, Unenforced
+from ...depth import enough_stack
+from ...errors import ConstraintError, GrammarError, NoTableError, Unenforced
 from ...lazy.grammar.lazy_grammar import NO_TOKENS, LazyGrammar
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...table.transition_table import TransitionTable
@@ -74,8 +76,9 @@ def compile_grammar(
     depth = checked_depth(depth)
     meter = begin_budget(budget)
     start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
-    form = reader_of(syntax)(grammar, start=start, meter=meter)
-    return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
+    with enough_stack(partial(GrammarError, grammar=grammar, position=0)):
+        form = reader_of(syntax)(grammar, start=start, meter=meter)
+        return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
 
 
 def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: Syntax, depth: int) -> tuple[str, str]:
@@ -92,12 +95,9 @@ def compile_form(
 
     unenforced: returns what is not enforced of schemas in it.
     """
-    try:
-        form, vocabulary = spelt(form, vocabulary)
-        form = with_lists(form)
-        network = build(form, meter)
-    except RecursionError:
-        raise form.error("this grammar is nested too deep: name parts of it as rules", form.start) from None
+    form, vocabulary = spelt(form, vocabulary)
+    form = with_lists(form)
+    network = build(form, meter)
     missing = _missing(network, vocabulary)
     if missing:
         if not network.embeds:
@@ -110,7 +110,8 @@ def compile_form(
     reader = LazyGrammar(network, vocabulary, meter)
 
     def make() -> TransitionTable:
-        return _whole(form, network, vocabulary, source, depth, replace(meter.budget).begin())
+        with enough_stack():
+            return _whole(form, network, vocabulary, source, depth, replace(meter.budget).begin())
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,

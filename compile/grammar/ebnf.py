@@ -12,14 +12,14 @@ stands. A grammar of 60 lines takes some 0.5 ms.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import NoReturn
 
 from ...automata.budget import Budget, Meter
 from ...automata.utf8 import ANY, Ranges, char_class, complement_ranges, normalize_ranges
+from ...depth import LIMIT, MOST_PARENTHESES, MOST_RULES, MOST_TIMES_OVER
 from ...errors import ConstraintError, GrammarError
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
-
-_MOST_NESTING = 100  # parentheses in parentheses
 
 _NAME = {True: re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), False: re.compile(r"[A-Za-z0-9_-]+")}  # by whether EBNF
 _HEAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\[[^\]\n]*\][ \t]*(?=::=)|\s*(?=::=))")
@@ -30,6 +30,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _POINT = re.compile(r"#x([0-9A-Fa-f]+)(?![0-9A-Za-z_])")
 _POINTS = re.compile(r"\[\^?(?:#x[0-9A-Fa-f]+(?:-#x[0-9A-Fa-f]+)?)+\]")
 _TIMES = re.compile(r"\{\s*([0-9]+)\s*(,\s*([0-9]*)\s*)?\}")
+_SEVERAL = re.compile(r"[*+?]+")
 _PLAIN = re.compile(r'[^"\\\r\n]+')
 _TOKEN = re.compile(r"<[^<>\s]+>")
 _HEX = {letter: re.compile(f"[0-9A-Fa-f]{{{digits}}}") for letter, digits in (("x", 2), ("u", 4), ("U", 8))}
@@ -72,14 +73,18 @@ class Reader:
     def fail(self, message: str, position: int) -> NoReturn:
         raise GrammarError(message, self.text, min(position, len(self.text)))
 
+    def refuse(self, message: str, position: int, most: int) -> NoReturn:
+        """Raise the error for what is beyond a limit of depth."""
+        raise GrammarError(message, self.text, position).reaching(LIMIT, most)
+
     def grammar(self, start: str) -> Grammar:
         """Return the grammar with this rule to start with."""
+        if self.text.count("::=") > MOST_RULES:
+            at = next(islice(re.finditer("::=", self.text), MOST_RULES, None)).start()
+            self.refuse(f"there are more than {MOST_RULES:,} rules: leave some out", at, MOST_RULES)
         self._skip(True)
         while self.at < len(self.text):
-            try:
-                self._rule()
-            except RecursionError:
-                self.fail("parentheses are nested too deep for the interpreter's stack: flatten them", self.at)
+            self._rule()
             self._skip(True)
         for name, position in self.used.items():
             if name not in self.rules:
@@ -205,7 +210,7 @@ class Reader:
 
     def _item(self, depth: int) -> Node:
         """Read one item and what says how often it stands."""
-        node, often = self._one(depth), False
+        node, often, over = self._one(depth), False, 0
         while True:
             begin = self.at
             self._skip(bool(self.ebnf or depth))
@@ -217,13 +222,23 @@ class Reader:
                 self.fail("what is repeated is repeated already: put it in parentheses", self.at)
             often = True
             low, high = self._times(c)
+            if isinstance(node, Repeat) and _is_plain(node) and _is_plain(Repeat(EMPTY, low, high)):
+                low, high = min(node.low, low), 1 if node.high == high == 1 else None  # as ("a"?)* is "a"*
+                node = node.item
+            elif isinstance(node, Repeat) and over == MOST_TIMES_OVER:
+                said = f"this is repeated more than {MOST_TIMES_OVER} times over: multiply the numbers"
+                self.refuse(said, begin, MOST_TIMES_OVER)
+            else:
+                over += 1
             node = EMPTY if high == 0 else node if low == high == 1 else Repeat(node, low, high)
 
     def _times(self, c: str) -> tuple[int, int | None]:
         begin = self.at
         if c != "{":
-            self.at += 1
-            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[c]
+            several = None if self.ebnf else _SEVERAL.match(self.text, begin)  # ?* and the like say what * does
+            self.at = begin + 1 if several is None else several.end()
+            signs = {c} if several is None else set(several[0])
+            return int(signs == {"+"}), 1 if signs == {"?"} else None
         found = _TIMES.match(self.text, begin)
         if not found:
             self.fail("a number of times is written {2}, {2,} or {2,5}", begin)
@@ -249,8 +264,9 @@ class Reader:
                     "a lookahead assertion, (= ...), is not supported: leave it out if it says what follows anyway",
                     begin,
                 )
-            if depth >= _MOST_NESTING:
-                self.fail(f"parentheses are nested more than {_MOST_NESTING} deep: flatten them", begin)
+            if depth >= MOST_PARENTHESES:
+                said = f"parentheses are nested more than {MOST_PARENTHESES} deep: flatten them"
+                self.refuse(said, begin, MOST_PARENTHESES)
             self.at += 1
             self._skip(True)
             node = self._choice(depth + 1)
@@ -396,6 +412,11 @@ class Reader:
                 "half a surrogate pair is no character, and UTF-8 cannot hold it: write \\U and eight digits", position
             )
         return chr(value)
+
+
+def _is_plain(node: Repeat) -> bool:
+    """Return whether a repeat is one that *, + or ? writes."""
+    return node.low <= 1 and node.high in (1, None) and (node.low, node.high) != (1, 1)
 
 
 def _spelt(pairs: list[tuple[int, int]], negated: bool) -> Ranges:

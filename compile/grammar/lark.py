@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import count
+from itertools import count, islice, repeat
 from typing import Any, NoReturn
 
 from lark import Token
@@ -30,6 +30,7 @@ from lark.utils import get_regexp_width
 from ...automata import ops
 from ...automata.budget import Budget, Meter
 from ...automata.dfa import Dfa
+from ...depth import LIMIT, MOST_LITERAL, MOST_PARENTHESES, MOST_RULES, MOST_TERMINALS
 from ...errors import ConstraintError, GrammarError, RegexError
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .lark_definitions import Definition, FaultError, Literals, Module
@@ -41,6 +42,8 @@ _MOST_TEMPLATES = 10_000  # uses of templates with different arguments
 _LONGEST_TEMPLATE = 2_000  # characters in the name of one
 
 _OUTSIDE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:\\/|\\\\|[^/])*?/|(<[^<>\s"]+>)')
+_BRACKETS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?!/)(?:[^/\\]++|\\[/\\]?)*+/|([][(){}])')
+_DEFINITION = re.compile(r"^[ \t]*[?!]*[A-Za-z_]\w*(?:\{[^}\n]*\})?(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
 _RULE_SAYS = r"\[\s*(?:capture|lazy|max_tokens|stop|stop_capture|suffix|temperature)\s*"
 _ADDITIONS = (  # of llguidance's to the notation: what stands before, and from where nothing is known, and what to do
     (r"", r"%json\b", "%json", "put the schema beside the grammar with compile_structural_tag"),
@@ -64,15 +67,28 @@ def read_lark(text: str, start: str = "start", meter: Meter | None = None) -> Gr
     """
     if not isinstance(text, str):
         raise ConstraintError(f"a grammar must be a str, not {type(text).__name__}: decode it")
-    try:
-        return _Reader(text, Budget().begin() if meter is None else meter).grammar(start)
-    except RecursionError:
-        raise GrammarError(
-            "parentheses, or terminals within each other, are nested too deep for the interpreter's stack: flatten "
-            "them, or make them rules",
-            text,
-            0,
-        ) from None
+    _check_depth(text)
+    return _Reader(text, Budget().begin() if meter is None else meter).grammar(start)
+
+
+def _check_depth(text: str) -> None:
+    """Raise GrammarError if brackets are nested too deeply, or there are too many definitions."""
+    if sum(map(text.count, "([{")) > MOST_PARENTHESES:
+        depth = 0
+        for found in _BRACKETS.finditer(text):
+            if found.end() - found.start() > MOST_LITERAL:
+                said = f"this text or pattern has more than {MOST_LITERAL:,} characters: make several of it"
+                raise GrammarError(said, text, found.start()).reaching(LIMIT, MOST_LITERAL)
+            if found[1]:
+                depth = max(depth + (1 if found[1] in "([{" else -1), 0)
+            if depth > MOST_PARENTHESES:
+                said = f"brackets are nested more than {MOST_PARENTHESES} deep: flatten them, or make them rules"
+                raise GrammarError(said, text, found.start()).reaching(LIMIT, MOST_PARENTHESES)
+    if text.count(":") > MOST_RULES:
+        one_more = next(islice(_DEFINITION.finditer(text), MOST_RULES, None), None)
+        if one_more is not None:
+            said = f"there are more than {MOST_RULES:,} rules and terminals: leave some out"
+            raise GrammarError(said, text, one_more.start()).reaching(LIMIT, MOST_RULES)
 
 
 class _Reader:
@@ -188,9 +204,9 @@ class _Reader:
         if kind == "literal" or kind == "range":
             return self._literal(tree)
         if kind == "expansion":
-            return self._sequence([self._node(child, given, renamed) for child in children])
+            return self._sequence(list(map(self._node, children, repeat(given), repeat(renamed))))
         if kind == "expansions":
-            return _choice([self._node(child, given, renamed) for child in children])
+            return _choice(list(map(self._node, children, repeat(given), repeat(renamed))))
         if kind == "maybe":
             return Repeat(self._node(children[0], given, renamed), 0, 1)
         if kind == "template_usage":
@@ -312,7 +328,10 @@ class _Reader:
         try:
             return words(pattern, self.meter)
         except RegexError as error:
-            self.fail(error.message, self._blamed(pattern, error.position, trees, token))
+            at = self._blamed(pattern, error.position, trees, token)
+            position = at if isinstance(at, int) else 0 if at is None else at.start_pos or 0
+            wrong = GrammarError(error.message, self.text, min(position, len(self.text)))
+            raise (wrong if error.limit is None else wrong.reaching(error.limit, error.allowed)) from None
 
     def _blamed(self, pattern: str, position: int, trees: list[Any], token: Token | None) -> Token | int | None:
         """Return where in the text a place in a terminal's pattern comes from, or the terminal's name."""
@@ -332,8 +351,12 @@ class _Reader:
         if d.made is None:
             if d in within:
                 raise FaultError(f"the terminal {d.name} is made of itself: only rules can be", d.name)
-            alternatives = [self._pattern(tree, home, (*within, d)) for tree, home in d.more]
-            alternatives += [self._pattern(child, d.home, (*within, d)) for child in d.tree.children]
+            if len(within) >= MOST_TERMINALS:
+                said = f"terminals are made of others more than {MOST_TERMINALS} deep: make rules of some"
+                raise GrammarError(said, self.text, d.name.start_pos or 0).reaching(LIMIT, MOST_TERMINALS)
+            within, alternatives = (*within, d), []
+            for tree, home in [*d.more, *((child, d.home) for child in d.tree.children)]:
+                alternatives.append(self._pattern(tree, home, within))
             d.made = _alternatives(alternatives)
             size = len(d.made[0].value)
             self.meter.check(states=size, bytes=64 * size, doing=f"putting the terminal {d.name} together")
@@ -374,12 +397,12 @@ class _Reader:
                 )
             return self._made(d, within)
         if kind == "expansion":
-            parts = [self._pattern(child, home, within) for child in children]
+            parts = list(map(self._pattern, children, repeat(home), repeat(within)))
             if len(parts) == 1:
                 return parts[0]
             return (PatternRE("".join([p.to_regexp() for p, _ in parts])) if parts else PatternStr("")), None
         if kind == "expansions":
-            return _alternatives([self._pattern(child, home, within) for child in children])
+            return _alternatives(list(map(self._pattern, children, repeat(home), repeat(within))))
         if kind == "maybe" or kind == "expr":
             pattern, _ = self._pattern(children[0], home, within)
             if kind == "maybe":

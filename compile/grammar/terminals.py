@@ -142,30 +142,25 @@ def _remembered(pattern: str, dfa: Dfa) -> Dfa:
 
 
 def _words(pattern: str, meter: Meter) -> Dfa:
-    try:
-        node = parse(pattern)
-        lowering = _Lowering(meter)
-        asked = _assertions(node)
-        if asked:
-            _check(pattern, node, lowering)
-        if _first(node, ()) is not None:
-            return lowering.language(_settled(node))
-        if len(asked) > _MOST_ASSERTIONS:
-            raise RegexError(
-                f"a terminal with {len(asked)} different assertions, of which {_MOST_ASSERTIONS} are supported where "
-                "parts are lazy or begin alike: write some of them out",
-                pattern,
-                _place_of(asked[_MOST_ASSERTIONS], pattern),
-            )
-        dfa = PreferredWords(node, asked, meter).dfa()
-        for i, assertion in enumerate(asked):
-            dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, True, lowering), meter)
-            dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, False, lowering), meter)
-        return lowering._erased(dfa, BYTES) if asked else dfa
-    except RecursionError:
+    node = parse(pattern)
+    lowering = _Lowering(meter)
+    asked = _assertions(node)
+    if asked:
+        _check(pattern, node, lowering)
+    if _first(node, ()) is not None:
+        return lowering.language(_settled(node))
+    if len(asked) > _MOST_ASSERTIONS:
         raise RegexError(
-            "groups are nested too deep for what is left of the interpreter's stack: flatten them", pattern, 0
-        ) from None
+            f"a terminal with {len(asked)} different assertions, of which {_MOST_ASSERTIONS} are supported where "
+            "parts are lazy or begin alike: write some of them out",
+            pattern,
+            _place_of(asked[_MOST_ASSERTIONS], pattern),
+        )
+    dfa = PreferredWords(node, asked, meter).dfa()
+    for i, assertion in enumerate(asked):
+        dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, True, lowering), meter)
+        dfa = ops.intersection(dfa, _truth(assertion, i, dfa.alphabet, False, lowering), meter)
+    return lowering._erased(dfa, BYTES) if asked else dfa
 
 
 # ------------------------------------------------------------------------------------- where one character decides

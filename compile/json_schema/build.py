@@ -32,17 +32,10 @@ def build(node: Node, meter: Meter, any_order: bool = False) -> Value:
     any_order: whether members may come in any order. Raises SchemaError if no value is in the formula, and BudgetError.
     """
     builder = new_builder(meter, any_order)
-    try:
-        root = builder.value((node,))
+    root = builder.value((node,))
+    alive = builder.trimmed()
+    if not alive[root] & 1:
+        raise SchemaError(f"the schema matches no value: {explain(builder, node)}", "")
+    while builder.narrow(root, alive):
         alive = builder.trimmed()
-        if not alive[root] & 1:
-            raise SchemaError(f"the schema matches no value: {explain(builder, node)}", "")
-        while builder.narrow(root, alive):
-            alive = builder.trimmed()
-    except RecursionError:
-        raise SchemaError(
-            "allOf, anyOf, oneOf, not, if or $ref stand inside one another too deeply, without a member or item "
-            "between: flatten them",
-            "",
-        ) from None
     return root

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ...automata.budget import Meter
+from ...depth import LIMIT, MOST_IN_PLACE
 from ...errors import SchemaError
 from .algebra import (
     ANY,
@@ -33,7 +34,6 @@ from .source import Json, Key, Path, pointer, shown
 
 HUGEST = 10**18  # the largest count with a meaning
 _DEEPEST = 24  # levels of members and items; deeper ones become a `Reference`
-_DEEPEST_IN_PLACE = 100  # levels of subschemas in one formula
 _MOST_STEPS = 16  # references in a row that are followed to see what an item is
 
 
@@ -93,8 +93,6 @@ class Compiler:
         try:
             self.meter.check(doing="reading the schema")
             return make()
-        except RecursionError:
-            raise SchemaError("nested too deeply: give definitions names and refer to them", "") from None
         finally:
             self.active, self._depth, self._in_place = before
 
@@ -111,7 +109,7 @@ class Compiler:
             if type(reference) is str and _is_reference(schema, scope):
                 return self._reference_later(reference, scope, path)
             return self._place_later(schema, scope, path)
-        if self._depth >= _DEEPEST:
+        if self._depth + self._in_place + len(self.active) >= _DEEPEST:
             return self._place_later(schema, scope, path)
         self._depth += 1
         in_place, self._in_place = self._in_place, 0
@@ -204,11 +202,11 @@ class Compiler:
                 return NEVER
             if not isinstance(schema, dict):
                 raise SchemaError(f"a schema is an object, true or false, not {shown(schema)}", pointer(path))
-        if self._in_place > _DEEPEST_IN_PLACE or len(self.active) > _DEEPEST_IN_PLACE:
+        if self._in_place + len(self.active) > MOST_IN_PLACE:
             raise SchemaError(
-                f"more than {_DEEPEST_IN_PLACE} subschemas that apply in place lie in each other: flatten them",
+                f"more than {MOST_IN_PLACE} subschemas that apply in place lie in each other: flatten them",
                 pointer(path),
-            )
+            ).reaching(LIMIT, MOST_IN_PLACE)
         if scope.id in schema:
             scope = scope.enter(schema, path)
         handlers = self.handlers(scope.dialect)
@@ -293,7 +291,10 @@ class KeywordContext:
 
     def branches(self, keyword: str) -> list[Node]:
         """Return the nodes of a keyword's list of schemas, which apply to the same value."""
-        return [self.in_place(schema, keyword, i) for i, schema in enumerate(self.schemas(keyword))]
+        nodes, in_place = [], self.compiler.in_place  # fewer calls inside one another
+        for i, schema in enumerate(self.schemas(keyword)):
+            nodes.append(in_place(schema, self.scope, (self.path, keyword, i)))
+        return nodes
 
     def schemas(self, keyword: str) -> list[Json]:
         """Return a keyword's list of schemas."""
@@ -377,17 +378,21 @@ _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef", *_LISTS, *_SINGL
 
 
 def _refers(schema: Json) -> bool:
-    """Whether a reference applies in place somewhere in a schema, or may."""
-    if not isinstance(schema, dict) or _REFERRING.isdisjoint(schema):
-        return False
-    if "$ref" in schema or "$dynamicRef" in schema or "$recursiveRef" in schema:
-        return True
-    for keyword in _LISTS:
-        parts = schema.get(keyword)
-        if isinstance(parts, (list, tuple)) and any(map(_refers, parts)):
+    """Return whether a reference applies in place somewhere in a schema, or may."""
+    todo: list[Any] = [schema]
+    while todo:
+        here = todo.pop()
+        if not isinstance(here, dict) or _REFERRING.isdisjoint(here):
+            continue
+        if "$ref" in here or "$dynamicRef" in here or "$recursiveRef" in here:
             return True
-    for keyword in _BY_KEY:
-        parts = schema.get(keyword)
-        if isinstance(parts, dict) and any(map(_refers, parts.values())):
-            return True
-    return any(_refers(schema.get(keyword)) for keyword in _SINGLES)
+        for keyword in _LISTS:
+            parts = here.get(keyword)
+            if isinstance(parts, (list, tuple)):
+                todo.extend(parts)
+        for keyword in _BY_KEY:
+            parts = here.get(keyword)
+            if isinstance(parts, dict):
+                todo.extend(parts.values())
+        todo.extend(map(here.get, _SINGLES))
+    return False

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from math import isfinite
 
+from ...depth import inside
 from .algebra import (
     ARRAY,
     FALSE,
@@ -73,7 +74,7 @@ def one_of(values: Iterable[object], known: dict[int, Node] | None = None) -> No
         else:
             node = known.get(id(value))
             if node is None:
-                node = known[id(value)] = _compound(value, known)
+                node = _compound(value, known)
             others.append(node)
     parts: list[Node] = []
     if words:
@@ -100,7 +101,30 @@ def check_text(text: str) -> None:
 
 
 def _compound(value: object, known: dict[int, Node]) -> Node:
-    """Return the node of one object, array or other value."""
+    """Return the node of one object, array or other value, made from the inside out; `known` has it and its parts then.
+
+    Raises ValueError if a part is no JSON value, or contains itself.
+    """
+    todo, begun = [value], set()
+    while todo:
+        part = todo[-1]
+        if id(part) in known:
+            todo.pop()
+        elif id(part) in begun:
+            known[id(part)] = _made(todo.pop(), known)
+        else:
+            begun.add(id(part))
+            for inner in inside([part]) if isinstance(part, (dict, list, tuple)) else ():
+                if id(inner) in known:
+                    continue
+                if id(inner) in begun:
+                    raise ValueError("it contains itself, which no JSON text can")
+                todo.append(inner)
+    return known[id(value)]
+
+
+def _made(value: object, known: dict[int, Node]) -> Node:
+    """Return the node of one object, array or other value; the objects and arrays in it are known."""
     if isinstance(value, dict):
         members = []
         for key, member in value.items():

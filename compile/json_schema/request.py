@@ -6,9 +6,11 @@ import gc
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...automata.budget import Budget, Meter
+from ...depth import enough_stack
 from ...errors import BudgetError, KeepOrder, RegexError, SchemaError, UnenforcedWarning
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
@@ -92,6 +94,7 @@ class Request(NamedTuple):
     source: str
 
 
+@enough_stack(partial(SchemaError, pointer=""))
 def request(
     schema: SchemaSource,
     *,
@@ -115,8 +118,10 @@ def request(
     ):
         raise TypeError('documents must be a dict of schemas by URI, such as {"https://example.org/a": {...}}')
     contents = read(schema)
-    if documents is not None:  # the hash needs what a class describes
-        documents = {uri: read(each) if isinstance(each, type) else each for uri, each in documents.items()}
+    if documents is not None:  # the hash needs what a class describes, and goes into all parts
+        documents = {
+            uri: read(each, f"{uri}#") if isinstance(each, (type, dict)) else each for uri, each in documents.items()
+        }
     source = hash_of(contents, documents, layout, sorted(allowed), any_order, depth)
     return Request(contents, documents, layout, allowed, any_order, depth, source)
 
@@ -137,6 +142,7 @@ def compile_request(
     if not isinstance(lazy, bool):
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
     meter, approximations = begin_budget(budget), Approximations(allowed)
+    too_deep = partial(SchemaError, pointer="")
     library = Library.of(vocabulary, layout)
 
     def whole(meter: Meter) -> TransitionTable:
@@ -144,11 +150,11 @@ def compile_request(
         return link(library, machine, source, frames(machine, depth), meter)
 
     def make() -> TransitionTable:
-        with uncollected(), blaming_order(any_order):
+        with uncollected(), blaming_order(any_order), enough_stack(too_deep):
             return whole(begin_budget(budget))
 
     try:
-        with uncollected(), blaming_order(any_order):
+        with uncollected(), blaming_order(any_order), enough_stack(too_deep):
             root = build(
                 formula(contents, approximations=approximations, documents=documents, meter=meter), meter, any_order
             )
@@ -209,7 +215,8 @@ def wrong_pattern(error: RegexError, contents: Json) -> SchemaError:
     """Return the error for a wrong pattern of a schema, with the place where it stands."""
     where = _find_pattern(contents, error.pattern)
     message = f"the pattern cannot be compiled: {error.message}"
-    return SchemaError(message, where, "pattern", position=error.position, excerpt=error.excerpt)
+    wrong = SchemaError(message, where, "pattern", position=error.position, excerpt=error.excerpt)
+    return wrong if error.limit is None else wrong.reaching(error.limit, error.allowed)
 
 
 def _find_pattern(contents: Json, pattern: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...depth import inside
 
 if TYPE_CHECKING:
     from .source import Json, SchemaSource
@@ -21,20 +23,20 @@ def hash_of(contents: Json, documents: Mapping[str, SchemaSource] | None, *optio
     return hashlib.sha256(f"json schema\0{options!r}\0{others}\0{_text(contents)}".encode()).hexdigest()
 
 
-_MOST_LEVELS, _MOST_PARTS = 200, 1_000_000  # of a schema that is hashed by its JSON text
+_MOST_PARTS = 1_000_000  # of a schema that is hashed by its JSON text
 _BEGUN = "begun"  # in place of the hash of a part that is not done
 
 
 def _text(contents: Any) -> str:
-    """Return the JSON text of a schema; a hash if it is too deep, too large written out, or has more than JSON."""
-    level, levels, parts = _inside([[contents]]), 0, 0
+    """Return the JSON text of a schema; a hash if it is too large written out, or has more than JSON."""
+    level, parts = inside([[contents]]), 0
     while level:
-        levels, parts = levels + 1, parts + len(level)
-        if levels > _MOST_LEVELS or parts > _MOST_PARTS:
+        parts += len(level)
+        if parts > _MOST_PARTS:
             return _digest(contents)
         if not all(_has_names(whole) for whole in level if isinstance(whole, dict)):
             return _digest(contents)  # JSON would write 1 as "1"
-        level = _inside(level)
+        level = inside(level)
     try:
         return json.dumps(contents)
     except (
@@ -49,19 +51,6 @@ def _has_names(whole: Mapping[object, object]) -> bool:
     return {str}.issuperset(map(type, whole)) or all(isinstance(key, str) for key in whole)
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-
-def _inside(wholes: Iterable[Whole]) -> list[Whole]:
-    """Return the objects and arrays directly inside some others."""
-    return [
-        part
-        for whole in wholes
-        for part in (whole.values() if isinstance(whole, dict) else whole)
-        if type(part) not in _SCALARS and isinstance(part, (dict, list, tuple))
-    ]
-
-
 def _digest(contents: Whole) -> str:
     """Return a hash made from the inside out: the hash of each part is made once, however often the part is used.
 
@@ -73,7 +62,7 @@ def _digest(contents: Whole) -> str:
         whole = todo[-1]
         if id(whole) not in known:
             known[id(whole)] = _BEGUN
-            todo.extend(part for part in _inside([whole]) if id(part) not in known)
+            todo.extend(part for part in inside([whole]) if id(part) not in known)
             continue
         todo.pop()
         if known[id(whole)] == _BEGUN:

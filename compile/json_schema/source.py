@@ -7,6 +7,7 @@ from collections import Counter
 from decimal import Decimal, DecimalException
 from typing import Any, TypeAlias
 
+from ...depth import LIMIT, TooDeep, deep_text, deep_value
 from ...errors import SchemaError
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | tuple[Json, ...] | str | int | float | Decimal | bool | None"
@@ -47,9 +48,13 @@ def placed(where: str, pointer: str) -> str:
 def read(source: SchemaSource, path: Path = "") -> Schema:
     """Return the schema of a dict, a bool, JSON text or a pydantic model class.
 
-    path: where the source stands, for messages. Raises SchemaError for malformed text, TypeError for any other type.
+    path: where the source stands, for messages. Raises SchemaError for malformed text and for a schema that is nested
+    too deeply, TypeError for any other type.
     """
-    if isinstance(source, (dict, bool)):
+    if isinstance(source, bool):
+        return source
+    if isinstance(source, dict):
+        check_depth(source, path)
         return source
     if isinstance(source, (str, bytes, bytearray)):
         schema = parsed(source, path)
@@ -59,10 +64,36 @@ def read(source: SchemaSource, path: Path = "") -> Schema:
     make = getattr(source, "model_json_schema", None)
     if callable(make):
         made: Schema = make()
+        check_depth(made, path)
         return made
     raise TypeError(
         f"a JSON Schema must be a dict, a bool, JSON text or a pydantic model class, not {type(source).__name__}"
     )
+
+
+def check_depth(value: object, path: Path = "") -> None:
+    """Raise SchemaError for a value that is nested too deeply; path: where it stands."""
+    deep = deep_value(value)
+    if deep is not None:
+        raise _too_deep(deep, pointer((path, *deep.path)))
+
+
+def check_text_depth(text: str, path: Path = "") -> None:
+    """Raise SchemaError for JSON text that is nested too deeply; path: where it stands."""
+    deep = deep_text(text)
+    if deep is not None:
+        raise _too_deep(deep, pointer(path), _excerpt(text, deep.position or 0))
+
+
+def text_of(value: object) -> str:
+    """Return a value as JSON text. Raises SchemaError if it is nested too deeply, TypeError if it is no JSON value."""
+    check_depth(value)
+    return json.dumps(value)
+
+
+def _too_deep(deep: TooDeep, where: str, excerpt: str = "") -> SchemaError:
+    error = SchemaError(deep.message, where, position=deep.position, excerpt=excerpt)
+    return error.reaching(LIMIT, deep.allowed)
 
 
 def shown(value: object) -> str:
@@ -90,12 +121,12 @@ def _text_of(value: object) -> str:
         return f"of {len(value):,} entries"
     try:
         return json.dumps(value, default=str, ensure_ascii=False) if not isinstance(value, Decimal) else str(value)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         return "..."
 
 
 def parsed(source: str | bytes | bytearray, path: Path) -> Json:
-    """Return the JSON value of a text. Raises SchemaError where it is malformed."""
+    """Return the JSON value of a text. Raises SchemaError where it is malformed or nested too deeply."""
 
     def refuse(name: str) -> None:
         raise SchemaError(f"{name} is no JSON: write a number, or leave it out", pointer(path))
@@ -109,6 +140,7 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Json:
 
     try:
         text = source if isinstance(source, str) else bytes(source).decode("utf-8-sig")
+        check_text_depth(text, path)
         value: Json = json.loads(
             text, parse_float=Decimal, parse_int=_integer, parse_constant=refuse, object_pairs_hook=distinct
         )
@@ -116,19 +148,22 @@ def parsed(source: str | bytes | bytearray, path: Path) -> Json:
     except UnicodeDecodeError as error:
         raise SchemaError(f"the text is not UTF-8: byte {error.start} is not", pointer(path)) from None
     except json.JSONDecodeError as error:
-        line = "".join(error.doc.splitlines()[error.lineno - 1 : error.lineno])
-        low = max(0, error.colno - 41)
-        excerpt = "".join(c if c.isprintable() else " " for c in line[low : error.colno + 39])
         raise SchemaError(
             f"malformed JSON in line {error.lineno}, column {error.colno}: {error.msg}",
             pointer(path),
             position=error.pos,
-            excerpt=f"    {excerpt}\n    {' ' * (error.colno - 1 - low)}^",
+            excerpt=_excerpt(error.doc, error.pos),
         ) from None
     except DecimalException:
         raise SchemaError("a number's exponent is beyond any use: write a smaller one", pointer(path)) from None
-    except RecursionError:
-        raise SchemaError("the text is nested too deeply: give definitions names and refer to them", "") from None
+
+
+def _excerpt(text: str, position: int) -> str:
+    """Return the part of a text around a position, of its line, and a caret under it."""
+    begin = max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
+    low = max(begin, position - 40)
+    line = "".join(text[low : position + 40].splitlines()[:1])
+    return f"    {''.join(c if c.isprintable() else ' ' for c in line)}\n    {' ' * (position - low)}^"
 
 
 def _integer(digits: str) -> int | Decimal:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import repeat
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from ...automata.minimize import canonical
 from ...automata.nfa import Fragment, Nfa
 from ...automata.subsets import determinize
 from ...automata.utf8 import ANY, Ranges, char_class
+from ...depth import enough_stack
 from ...errors import RegexError
 from .characters import Dialect
 from .parse import parse
@@ -59,18 +61,11 @@ def to_dfa(
     >>> to_dfa(r"\d{2}:\d{2}").accepts(b"23:59")
     True
     """
-    try:
+    with enough_stack(partial(RegexError, pattern=pattern, position=0)):
         node = _settled(parse(pattern, flags, dialect))
         if search:
             node = _at_edge(_at_edge(node, True, _ANY_TEXT), False, _ANY_TEXT)
         return _Lowering(Budget().begin() if meter is None else meter).language(node)
-    except RecursionError:
-        raise RegexError(
-            "groups are nested too deep for what is left of the interpreter's stack: flatten them, or compile the "
-            "pattern further up the call stack",
-            pattern,
-            0,
-        ) from None
 
 
 def engine_flags(pattern: str) -> str:
@@ -345,7 +340,7 @@ def _at_edge(node: Node, left: bool, beyond: Node | None) -> Node:
     if beyond is not None and not _anchored(node, left):
         return _concat((beyond, node) if left else (node, beyond))
     if isinstance(node, Union):
-        return Union(tuple(_at_edge(item, left, beyond) for item in node.items))
+        return Union(tuple(map(_at_edge, node.items, repeat(left), repeat(beyond))))
     if isinstance(node, Repeat):
         return Repeat(_at_edge(node.item, left, None), node.low, 1) if node.high == 1 else node
     items: list[Node | None] = list(_items(node))
@@ -375,7 +370,7 @@ def _at_edge(node: Node, left: bool, beyond: Node | None) -> Node:
 def _anchored(node: Node, left: bool) -> bool:
     """Whether an anchor that can be resolved there stands at the node's edge, in one of its branches at least."""
     if isinstance(node, Union):
-        return any(_anchored(item, left) for item in node.items)
+        return any(map(_anchored, node.items, repeat(left)))
     if isinstance(node, Concat):
         return bool(node.items) and _anchored(node.items[0 if left else -1], left)
     return isinstance(node, Anchor) and node.kind in _LOOKS[left]
@@ -405,10 +400,10 @@ def _settled(node: Node) -> Node:
     if isinstance(node, Repeat):
         return Repeat(_settled(node.item), node.low, node.high)
     if isinstance(node, Union):
-        return Union(tuple([_settled(item) for item in node.items]))
+        return Union(tuple(map(_settled, node.items)))
     if not isinstance(node, Concat):
         return node
-    items = [_settled(item) for item in node.items]
+    items = list(map(_settled, node.items))
     for i, item in enumerate(items):
         if isinstance(item, Boundary):
             for behind in (True, False):
@@ -447,7 +442,7 @@ def _outermost(node: Node, first: bool) -> Ranges | None:
     if isinstance(node, Concat) and node.items:
         return _outermost(node.items[0 if first else -1], first)
     if isinstance(node, Union):
-        branches = [_outermost(item, first) for item in node.items]
+        branches = list(map(_outermost, node.items, repeat(first)))
         known = [branch for branch in branches if branch is not None]
         return union(*known) if len(known) == len(branches) else None
     return None

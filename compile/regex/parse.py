@@ -14,6 +14,7 @@ import re
 from typing import Any, Final
 
 from ...automata.utf8 import ANY, Ranges
+from ...depth import LIMIT, MOST_GROUPS, MOST_LOOKS
 from ...errors import ConstraintError
 from .characters import (
     ASCII,
@@ -34,8 +35,6 @@ from .unicode import (
     complement,
 )
 
-MOST_NESTING = 250  # groups in groups
-MOST_LOOKS = 40  # lookarounds in lookarounds: each is an automaton inside another
 _MOST_REPEATS = 2**32 - 1  # as `re` has it
 
 _FLAGS = {
@@ -129,8 +128,9 @@ class _Parser(CharacterReader):
             elif c == "(":
                 opened = self._open(group, first=len(stack) == 1 and not group.branches and group.last == _NOTHING)
                 if opened:
-                    if len(stack) > MOST_NESTING:
-                        raise self.error(f"groups are nested more than {MOST_NESTING} deep: flatten them", start)
+                    if len(stack) > MOST_GROUPS:
+                        said = f"groups are nested more than {MOST_GROUPS} deep: flatten them"
+                        raise self.error(said, start).reaching(LIMIT, MOST_GROUPS)
                     stack.append(opened)
                     group = opened
             elif c == ")":
@@ -259,7 +259,8 @@ class _Parser(CharacterReader):
     def _look(self, group: _Group, start: int, behind: bool) -> _Group:
         self.looks += 1
         if self.looks > MOST_LOOKS:
-            raise self.error(f"lookarounds are nested more than {MOST_LOOKS} deep: flatten them", start)
+            said = f"lookarounds are nested more than {MOST_LOOKS} deep: flatten them"
+            raise self.error(said, start).reaching(LIMIT, MOST_LOOKS)
         return _Group(start, group.flags, (behind, self.pattern[self.at - 1] == "!"))
 
     def _python_group(self, group: _Group, start: int) -> _Group:

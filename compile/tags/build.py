@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ...automata.budget import Budget
+from ...depth import enough_stack
 from ...lazy.lazy_table import Compiled
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
@@ -18,6 +19,7 @@ from .reading import read_tags
 from .tagged_text import TaggedText, plain
 
 
+@enough_stack()
 def compile_structural_tag(
     tag: TaggedText | Mapping[str, Any] | str,
     vocabulary: Vocabulary,
@@ -72,6 +74,7 @@ def compile_structural_tag(
     return made
 
 
+@enough_stack()
 def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:
     """Return a hash of all that the table of text with tags follows from; asked: how its JSON is written."""
     return hash_of(

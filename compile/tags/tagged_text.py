@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...depth import LIMIT, MOST_FORMATS, enough_stack
 from ...errors import ConstraintError
-from ..json_schema.source import parsed, shown
+from ..json_schema.source import check_depth, parsed, shown
 from .checks import refuse
 
 PARTS = ("format", "content", "elements", "tags")
 """Where formats stand in a format, one or a list of them."""
 SCHEMAS = ("schema", "json_schema")
 """Where a JSON Schema stands."""
-_MOST_LEVELS = 64
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,42 @@ class TaggedText:
     excludes: Sequence[str] = ()
 
 
+@enough_stack()
 def plain(source: Any) -> Mapping[str, Any]:
     """Return text with tags, in whatever way it is given, as the dict of a structural tag.
 
-    Raises TypeError, and ConstraintError for JSON text that is malformed.
+    Raises TypeError, and ConstraintError for JSON text that is malformed and for what is nested too deeply.
     """
     if isinstance(source, TaggedText):
-        return {"type": "structural_tag", "format": _format_of(source)}
+        _check_levels([source], _contents_of)
+        source = {"type": "structural_tag", "format": _format_of(source)}
     if isinstance(source, (str, bytes, bytearray)):
         source = parsed(source, "")
         if not isinstance(source, Mapping):
             refuse("", f"a structural tag is an object, not {shown(source)}")
     if not isinstance(source, Mapping):
         raise TypeError(f"a structural tag is a TaggedText, a dict or JSON text, not {type(source).__name__}")
-    level: list[Any] = [source]
+    _check_levels([source], parts_of)
+    check_depth(source)
+    return source
+
+
+def _check_levels(level: list[Any], inner: Callable[[Any], Iterable[Any]]) -> None:
+    """Raise ConstraintError if formats stand within each other too deep, or one within itself."""
     deep = 0
     while level:
         deep += 1
-        if deep > _MOST_LEVELS:
-            refuse("", f"formats stand within each other more than {_MOST_LEVELS} deep, or one within itself")
-        level = list({id(part): part for each in level for part in parts_of(each)}.values())
-    return source
+        if deep > MOST_FORMATS:
+            said = f"formats stand within each other more than {MOST_FORMATS} deep, or one within itself"
+            raise ConstraintError(said, pointer="").reaching(LIMIT, MOST_FORMATS)
+        level = list({id(part): part for each in level for part in inner(each)}.values())
+
+
+def _contents_of(text: Any) -> list[Any]:
+    """Return the texts with tags that stand in the tags of one."""
+    if not isinstance(text, TaggedText) or not isinstance(text.tags, Sequence):
+        return []
+    return [tag.content for tag in text.tags if isinstance(tag, Tag) and tag.content is not None]
 
 
 def parts_of(value: Any) -> list[Any]:

@@ -135,7 +135,5 @@ class MaskwrightBackend(BaseGrammarBackend):  # type: ignore[misc]  # SGLang is 
             return MaskwrightGrammar(self.constraints.matcher(kind, source), GrammarStats(dispatch_type=kind))
         except MaskwrightError as error:
             why = said(error)
-        except RecursionError:
-            why = "it is nested too deeply to be read: make it flatter"
         _log.warning("a constraint (%s) cannot be compiled: %s", kind, why)
         return InvalidGrammarObject(why)

@@ -1,16 +1,19 @@
-"""The entry point of SGLang's plugins: `--grammar-backend maskwright`, and catalogues under beam search."""
+"""The entry point of SGLang's plugins: `--grammar-backend maskwright`, and catalogues under beam search.
+
+SGLang loads this file in every process, whether it names the backend or not: it imports nothing until it is used.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from typing import Any
 
-from ...errors import ConstraintError, MissingDependencyError
-from ..versions import check_version
-
 NAME = "maskwright"
 _VARIABLE = "MASKWRIGHT_ENGINE_OPTIONS"  # that of engines/options.py, which is only imported where it is set
+_PREFIX = "maskwright_"  # of engines/catalogues.py
+_VERIFY = "sglang.srt.sampling.sampling_params.SamplingParams.verify"
 _log = logging.getLogger(__name__)
 
 
@@ -27,12 +30,16 @@ def register() -> None:
     if NAME not in GRAMMAR_BACKEND_CHOICES:
         add_grammar_backend_choices([NAME])
     register_grammar_backend(NAME, make_backend)
+    if not os.environ.get(_VARIABLE, "").strip():
+        _hook_names()
+        return
+    from ...errors import ConstraintError, MissingDependencyError
+
     named = False
     try:
-        if os.environ.get(_VARIABLE, "").strip():
-            from ..options import options_of
+        from ..options import options_of
 
-            named = bool(options_of().catalogues)
+        named = bool(options_of().catalogues)
         _hook_beam_search()
     except ConstraintError as error:
         raise SystemExit(f"maskwright: {error}") from error
@@ -42,9 +49,31 @@ def register() -> None:
         _log.warning("requests cannot name catalogues: %s", error)
 
 
+def _hook_names() -> None:
+    """Have requests that name a catalogue refused, as there are none, if this release checks requests as the tested."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    verify = getattr(SamplingParams, "verify", None)
+    if callable(verify) and tuple(inspect.signature(verify).parameters) == ("self", "vocab_size"):
+        HookRegistry.register(_VERIFY, _check_names, HookType.AFTER)
+
+
+def _check_names(result: None, params: Any, vocab_size: int) -> None:
+    """Raise ValueError for a request that names a catalogue."""
+    given = params.custom_params
+    if isinstance(given, dict) and any(isinstance(key, str) and key.startswith(_PREFIX) for key in given):
+        from ..catalogues import catalogues_here
+        from .beam_search import CatalogueBeams
+
+        CatalogueBeams([], catalogues_here).check(result, params, vocab_size)
+
+
 def _hook_beam_search() -> None:
     """Raise MissingDependencyError for a release that was not tested, ConstraintError for options that are wrong."""
     import sglang
+
+    from ..versions import check_version
 
     check_version("SGLang", sglang.__version__, f"unset {_VARIABLE}")
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -66,6 +95,9 @@ def make_backend(server_args: Any, tokenizer: Any, vocab_size: int, eos_token_id
     until the server wants the backend, and then stops it.
     """
     import sglang
+
+    from ...errors import ConstraintError
+    from ..versions import check_version
 
     check_version("SGLang", sglang.__version__, "name another --grammar-backend")
     from sglang.srt.runtime_context import get_serving

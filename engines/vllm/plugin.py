@@ -2,16 +2,16 @@
 
 vLLM 0.32 has no registry of backends. Three functions of its own name them: what makes the manager of structured
 outputs, what checks a request, and what prepares beam search in-process. Over HTTP its beam search leaves constraints
-out without a word: two more functions refuse that. This replaces all five, or none.
+out without a word: two more functions refuse that. What checks a request still runs, without the two functions by which
+it asks whether a backend of vLLM's takes the constraint. This replaces all seven, or none.
+
+vLLM loads this file in every process, whether it names the plugin or not: it imports nothing until it is named.
 """
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
-
-from ...errors import MissingDependencyError
-from ..versions import check_version
 
 NAME = "maskwright"
 _INSTEAD = f"take {NAME} out of VLLM_PLUGINS"
@@ -29,17 +29,19 @@ def register() -> None:
 
     if NAME not in (envs.VLLM_PLUGINS or ()):
         return
+    from ..versions import check_version
+
     check_version("vLLM", vllm.__version__, _INSTEAD)
     from vllm.entrypoints.generate.beam_search.offline import BeamSearchOfflineMixin
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.sampling_params import SamplingParams
-    from vllm.v1.structured_output import StructuredOutputManager
+    from vllm.v1.structured_output import StructuredOutputManager, backend_guidance, backend_xgrammar
 
     from .replacements import Replacements
 
     made = Replacements()
-    replaced = [
+    replaced: list[tuple[Any, str, tuple[str, ...], Any]] = [
         (StructuredOutputManager, "__init__", ("self", "vllm_config"), made.manager),
         (
             SamplingParams, "_validate_structured_outputs",
@@ -49,6 +51,8 @@ def register() -> None:
             BeamSearchOfflineMixin, "_init_beam_search_structured_output", ("self", "structured_outputs", "tokenizer"),
             made.beam_search,
         ),
+        (backend_xgrammar, "validate_xgrammar_grammar", ("sampling_params",), made.any_backend),
+        (backend_guidance, "validate_guidance_grammar", ("sampling_params", "tokenizer"), made.any_backend),
         *(
             (request, "to_beam_search_params", ("self", "max_tokens", "default_sampling_params"), made.beam_params)
             for request in (CompletionRequest, ChatCompletionRequest)
@@ -66,11 +70,14 @@ def register() -> None:
     init_logger(f"vllm.plugins.{NAME}").info("maskwright is the backend of structured outputs")
 
 
-def _check(owner: type, name: str, asked: tuple[str, ...], original: Any) -> None:
+def _check(owner: Any, name: str, asked: tuple[str, ...], original: Any) -> None:
     """Raise MissingDependencyError unless a function is there with these parameters."""
+    from ...errors import MissingDependencyError
+
+    where = f"{owner.__module__}.{owner.__name__}" if isinstance(owner, type) else owner.__name__
     found = tuple(inspect.signature(original).parameters) if callable(original) else None
     if found != asked:
         raise MissingDependencyError(
-            f"{owner.__module__}.{owner.__name__}.{name} takes {found} and not {asked} in this vLLM, so maskwright "
+            f"{where}.{name} takes {found} and not {asked} in this vLLM, so maskwright "
             f"cannot replace it: install a release that was tested, or {_INSTEAD}"
         )

@@ -1,4 +1,4 @@
-"""What stands in place of five functions of vLLM, and the constraints that they share in a process."""
+"""What stands in place of seven functions of vLLM, and the constraints that they share in a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.structured_output.request import get_structured_output_key
 
@@ -58,23 +57,26 @@ class Replacements:
         return __init__
 
     def validator(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Return what checks a request: what is wrong with it is vLLM's own answer to the client."""
+        """Return what checks a request: vLLM's own checks, then the constraint; a fault is vLLM's own answer."""
 
         def _validate_structured_outputs(
             params: SamplingParams, model_config: Any, structured_outputs_config: Any, tokenizer: Any
         ) -> None:
             check_processor(params, model_config.logits_processors)
+            original(params, model_config, structured_outputs_config, tokenizer)
             if structured_outputs_config is None or params.structured_outputs is None:
                 return
-            if tokenizer is None:
-                raise VLLMValidationError("structured outputs need a tokenizer: leave skip_tokenizer_init out")
-            if model_config.is_diffusion:
-                raise VLLMValidationError(
-                    "structured outputs need a model that writes from left to right, and this one is for diffusion"
-                )
             check_request(params, lambda: self.constraints_of(tokenizer, model_config))
 
         return _validate_structured_outputs
+
+    def any_backend(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return what asks whether a backend of vLLM's takes a constraint: none of them is asked to compile it."""
+
+        def validate_grammar(sampling_params: SamplingParams, tokenizer: Any = None) -> None:
+            pass
+
+        return validate_grammar
 
     def beam_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what prepares beam search in-process: a backend, the constraint's key, and a bitmask of one row."""
@@ -82,7 +84,7 @@ class Replacements:
         def _init_beam_search_structured_output(llm: Any, structured_outputs: Any, tokenizer: Any) -> Any:
             config = llm.llm_engine.vllm_config
             params = SamplingParams(structured_outputs=structured_outputs)
-            check_request(params, lambda: self.constraints_of(tokenizer, config.model_config))
+            params._validate_structured_outputs(config.model_config, config.structured_outputs_config, tokenizer)
             backend = self._backend(config, tokenizer)
             return backend, get_structured_output_key(structured_outputs), backend.allocate_token_bitmask(1)
 

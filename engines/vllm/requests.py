@@ -51,8 +51,6 @@ def check_request(params: SamplingParams, constraints: Callable[[], EngineConstr
         known.compile(KINDS[kind.name], source)
     except MaskwrightError as error:
         raise VLLMValidationError(said(error), parameter=field) from error
-    except RecursionError:
-        raise VLLMValidationError("it is nested too deeply to be read: make it flatter", parameter=field) from None
     # vLLM refuses a request that names another backend than the engine's: this one says who checked it
     asked._backend, asked._backend_was_auto = BACKEND, True
 

@@ -71,6 +71,8 @@ class Asked:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+    _backend: str | None = None
+    _backend_was_auto: bool = False
 
     def __post_init__(self) -> None:
         pass
@@ -94,7 +96,31 @@ class Params:
         self.structured_outputs, self.all_stop_token_ids = structured_outputs, set(stops)
 
     def _validate_structured_outputs(self, model_config: Any, structured_outputs_config: Any, tokenizer: Any) -> None:
-        raise AssertionError("this is vLLM's own")
+        """Check what vLLM's own does, in its order, and choose a backend."""
+        asked = self.structured_outputs
+        if structured_outputs_config is None or asked is None:
+            return
+        if model_config.is_diffusion:
+            raise ValidationError("Structured outputs are not yet supported for diffusion language models.")
+        if tokenizer is None:
+            raise ValidationError("Structured outputs requires a tokenizer")
+        if asked._backend and not (structured_outputs_config.backend == "auto" and asked._backend_was_auto):
+            raise ValidationError("Request-level structured output backend selection is not supported.")
+        if isinstance(asked.json, str) and not asked.json.strip():
+            raise ValidationError("structured_outputs.json cannot be an empty string")
+        deep = asked.json if isinstance(asked.json, str) else ""
+        if deep.count("{") + deep.count("[") > 64:
+            raise ValidationError("The JSON schema is nested too deeply")
+        sys.modules["vllm.v1.structured_output.backend_xgrammar"].validate_xgrammar_grammar(self)
+        asked._backend, asked._backend_was_auto = "xgrammar", True
+
+
+def chosen_by_vllm(sampling_params: Any) -> None:
+    raise AssertionError("no backend of vLLM's is asked")
+
+
+def chosen_by_vllm_too(sampling_params: Any, tokenizer: Any = None) -> None:
+    raise AssertionError("no backend of vLLM's is asked")
 
 
 class Manager:
@@ -171,6 +197,8 @@ def vllm(
     put(monkeypatch, "vllm.config", VllmConfig=object)
     put(monkeypatch, "vllm.exceptions", VLLMValidationError=ValidationError)
     put(monkeypatch, "vllm.sampling_params", SamplingParams=made.Params)
+    put(monkeypatch, "vllm.v1.structured_output.backend_xgrammar", validate_xgrammar_grammar=chosen_by_vllm)
+    put(monkeypatch, "vllm.v1.structured_output.backend_guidance", validate_guidance_grammar=chosen_by_vllm_too)
     put(monkeypatch, "vllm.v1.structured_output", StructuredOutputManager=made.Manager)
     put(monkeypatch, "vllm.v1.structured_output.request", get_structured_output_key=key_of)
     put(
@@ -231,6 +259,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch, version: str = "0.5.23", **serving: 
         register_grammar_backend=made.registry.__setitem__, register_vocab_mask_buffer=buffer,
     )  # fmt: skip
     put(monkeypatch, "sglang.srt.runtime_context", get_serving=lambda: types.SimpleNamespace(**settings))
+    verify = lambda self, vocab_size: None  # noqa: E731
+    params = type("SamplingParams", (), {"verify": verify})
+    put(monkeypatch, "sglang.srt.sampling.sampling_params", SamplingParams=params)
     registry = types.SimpleNamespace(register=lambda path, hook, kind: made.hooks.__setitem__(path, (kind.name, hook)))
     kinds = enum.Enum("HookType", "BEFORE AFTER AROUND REPLACE")
     put(monkeypatch, "sglang.srt.plugins.hook_registry", HookRegistry=registry, HookType=kinds)

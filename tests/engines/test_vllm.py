@@ -162,12 +162,16 @@ def test_requests_are_checked_and_the_manager_has_its_backend(monkeypatch):
         ({"json": "{}", "disable_any_whitespace": True}, "disable_any_whitespace", "is not enforced"),
         ({"json": "{}", "json_object": False}, "json_object", "must be true"),
         ({"regex": "a+", "stops": (50,)}, "regex", "token 50, "),
-        ({"json": "[" * 100_000}, "json", ""),
     ):
         with pytest.raises(fakes.ValidationError) as error:
             ask(**asked)
         assert error.value.parameter == f"structured_outputs.{field}"
         assert said in str(error.value)
+    for asked, said in (({"json": "[" * 100_000}, "nested too deeply"), ({"json": " "}, "cannot be an empty string")):
+        with pytest.raises(fakes.ValidationError, match=said):  # vLLM's own checks come first
+            ask(**asked)
+    params = ask(json="{}")
+    params._validate_structured_outputs(whole.model_config, whole.structured_outputs_config, tokenizer)  # once more
     whole.model_config.is_diffusion = True
     with pytest.raises(fakes.ValidationError, match="diffusion"):
         ask(json="{}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -23,6 +24,7 @@ from maskwright.serve.refusals import Refused  # noqa: E402
 from maskwright.serve.service import Service  # noqa: E402
 from maskwright.serve.settings import Limits  # noqa: E402
 from tests.serve.test_serve import loading, running, wait  # noqa: E402
+from tests.strategies import deep_sources as deep  # noqa: E402
 
 
 def bomb(number):
@@ -252,3 +254,38 @@ def test_clients_take_turns_for_rows():
             thread.join()
         assert ended.index("127.0.0.2") <= 3
         assert (service.open, service.worker.waiting, service.worker._queues) == (0, 0, {})
+
+
+PLACE = '"x": 1'
+
+
+@pytest.mark.long
+def test_requests_of_any_depth_are_answered_and_so_is_the_next() -> None:
+    limits = Limits(compile_processes=1)
+    with running(limits=limits) as service, httpx.Client(base_url=service.url, timeout=60) as client:
+
+        def ask(given: str, path: str = "/v1/completions") -> httpx.Response:
+            start = '{"messages": [{"role": "user", "content": "x"}]' if "chat" in path else '{"prompt": "x"'
+            body = f'{start}, "model": "{loading.TINY}", "max_tokens": 12, {given}}}'
+            return client.post(path, content=body, headers={"Content-Type": "application/json"})
+
+        for levels in deep.LEVELS[:3]:
+            for given in (
+                f'"guided_json": {deep.SCHEMAS["properties"](levels)}',
+                f'"guided_json": {json.dumps(deep.SCHEMAS["properties"](levels))}',
+                f'"guided_json": {deep.SCHEMAS["not"](levels)}',
+                f'"guided_choice": {deep.CHOICES["lists"](levels)}',
+                f'"guided_regex": {json.dumps(deep.PATTERNS["groups"](levels))}',
+                f'"guided_grammar": {json.dumps(deep.GRAMMARS["ebnf"]["groups"](levels))}',
+                f'"structured_outputs": {{"structural_tag": {json.dumps(deep.TAGS["tag"](levels))}}}',
+            ):
+                answer = ask(given)
+                assert answer.status_code in (200, 400), answer.text
+                error = answer.json().get("error", {})
+                if levels == 10_000 and "choice" not in given:
+                    assert error.get("limit") == "depth" or error["code"] == "constraint_too_large", error
+            tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": 1}}}
+            schema = deep.SCHEMAS["properties"](levels)
+            given = f'"tools": [{json.dumps(tool).replace(PLACE, schema[1:-1])}], "tool_choice": "required"'
+            assert ask(given, "/v1/chat/completions").status_code in (200, 400)
+            assert ask('"guided_regex": "[ab]{3}"').status_code == 200

