@@ -72,10 +72,10 @@ def json_schema(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget
     """Compile the JSON Schema in FILE (- for standard input) into a table of the JSON texts that fit it."""
     text, documents = read_bytes(file), form.read_documents()
     with naming(name_of(file)):
-        meter = budget.begin()
         try:
-            node = formula(text, approximations=Approximations(form.allowed), documents=documents, meter=meter)
-            build_skeleton(node, meter, form.any_order)
+            with budget.begin() as meter:
+                node = formula(text, approximations=Approximations(form.allowed), documents=documents, meter=meter)
+                build_skeleton(node, meter, form.any_order)
         except RegexError as error:
             raise wrong_pattern(error, read_schema(text)) from None
         _write(
@@ -134,7 +134,8 @@ def tags(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget: Budge
 def tagged_text(file: Path, form: options.JsonForm, budget: Budget) -> Callable[[Vocabulary], Compiled]:
     """Return a function that compiles the tags in a file, which are read and checked at once."""
     contents, documents = plain(read_bytes(file)), form.read_documents()
-    read_tags(contents, budget.begin())
+    with budget.begin() as meter:
+        read_tags(contents, meter)
     return lambda vocabulary: compile_structural_tag(
         contents, vocabulary, whitespace=form.spacing, ascii=form.ascii, allow=form.allowed, documents=documents,
         any_order=form.any_order, depth=form.depth, budget=budget,

@@ -95,12 +95,10 @@ def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
     return _jit().entry_of(loop, arguments)
 
 
-def compiling_seconds() -> float:
-    """Return the processor seconds that this thread has spent on compiling kernels."""
-    if LIBRARY is not None:
-        return 0.0
-    seconds: float = _jit().compiling_seconds()
-    return seconds
+def share(name: str, address: int) -> bool:
+    """Give what lies at an address a name in the machine code of kernels; return False if they run as plain Python."""
+    shared: bool = _jit().share(name, address)
+    return shared
 
 
 def kernel_folder() -> Path | None:

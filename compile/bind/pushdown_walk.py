@@ -15,6 +15,7 @@ from ...automata.budget import Meter
 from ...automata.codes import CALL, DEAD, KEEP, RETURN
 from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary
 from .arrays import KILL, MachineArrays, TokenText, TrieArrays
 from .link_counters import ACTIONS, EDGES, EXITS
@@ -99,7 +100,7 @@ def _walk_unsorted(
     beside, free = np.full(levels, -1, np.int32), np.zeros(levels, np.bool_)
     for number in range(first, order.size):
         s = order[number]
-        full = counters[EDGES] + most > edge_token.size or counters[EXITS] + most > exit_token.size
+        full = is_late() or counters[EDGES] + most > edge_token.size or counters[EXITS] + most > exit_token.size
         if full or _may_overflow(counters, action_slots, push_start, push, levels):
             return number
         edges, exits = counters[EDGES], counters[EXITS]

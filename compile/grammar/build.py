@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -72,10 +71,10 @@ def compile_grammar(
     if start is not None and not isinstance(start, str):
         raise TypeError(f"start must be the name of a rule, not {type(start).__name__}")
     depth = checked_depth(depth)
-    meter = begin_budget(budget)
-    start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
-    form = reader_of(syntax)(grammar, start=start, meter=meter)
-    return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
+    with begin_budget(budget) as meter:
+        start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
+        form = reader_of(syntax)(grammar, start=start, meter=meter)
+        return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
 
 
 def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: Syntax, depth: int) -> tuple[str, str]:
@@ -110,7 +109,8 @@ def compile_form(
     reader = LazyGrammar(network, vocabulary, meter)
 
     def make() -> TransitionTable:
-        return _whole(form, network, vocabulary, source, depth, replace(meter.budget).begin())
+        with meter.budget.begin() as again:
+            return _whole(form, network, vocabulary, source, depth, again)
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,

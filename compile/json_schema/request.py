@@ -136,7 +136,7 @@ def compile_request(
     contents, documents, layout, allowed, any_order, depth, source = asked
     if not isinstance(lazy, bool):
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
-    meter, approximations = begin_budget(budget), Approximations(allowed)
+    approximations = Approximations(allowed)
     library = Library.of(vocabulary, layout)
 
     def whole(meter: Meter) -> TransitionTable:
@@ -144,11 +144,11 @@ def compile_request(
         return link(library, machine, source, frames(machine, depth), meter)
 
     def make() -> TransitionTable:
-        with uncollected(), blaming_order(any_order):
-            return whole(begin_budget(budget))
+        with uncollected(), blaming_order(any_order), begin_budget(budget) as meter:
+            return whole(meter)
 
     try:
-        with uncollected(), blaming_order(any_order):
+        with uncollected(), blaming_order(any_order), begin_budget(budget) as meter:
             root = build(
                 formula(contents, approximations=approximations, documents=documents, meter=meter), meter, any_order
             )

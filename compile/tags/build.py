@@ -59,22 +59,22 @@ def compile_structural_tag(
     asked = request(
         True, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
     )
-    meter = begin_budget(budget)
-    reading = read_tags(source, meter)
-    hashed = source_of_tags(source, asked, vocabulary)
-    for name, where in reading.tokens.items():
-        try:
-            checked_token(name, vocabulary)
-        except ConstraintError as error:
-            raise error.at(where) from None
-    if not reading.schemas:
-        return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
-    from .values import compile_values  # as for schemas: not for those who have none
+    with begin_budget(budget) as meter:
+        reading = read_tags(source, meter)
+        hashed = source_of_tags(source, asked, vocabulary)
+        for name, where in reading.tokens.items():
+            try:
+                checked_token(name, vocabulary)
+            except ConstraintError as error:
+                raise error.at(where) from None
+        if not reading.schemas:
+            return compile_form(reading.grammar, vocabulary, source=hashed, depth=asked.depth, meter=meter)
+        from .values import compile_values  # as for schemas: not for those who have none
 
-    grammar, marked = spelt(reading.grammar, vocabulary)
-    made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
-    warn_of(allow, made)
-    return made
+        grammar, marked = spelt(reading.grammar, vocabulary)
+        made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
+        warn_of(allow, made)
+        return made
 
 
 def source_of_tags(source: Mapping[str, Any], asked: Request, vocabulary: Vocabulary) -> str:
