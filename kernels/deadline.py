@@ -105,7 +105,7 @@ else:
 
 
 def mark(thread: int) -> int | None:
-    """Note that a thread is late, and return its place, None if none is left. Only the timer's lock lets one call it."""
+    """Note that a thread is late, and return its place, None if none is left. The timer calls it under its lock."""
     for k in range(MOST):
         if not _words[_THREAD + k]:
             _words[_TOLD + k] = 0
