@@ -148,3 +148,6 @@ def stop() -> None:
         if entry is not None and entry.place is not None:
             entry.meter.stop()
     raise SystemError("a kernel stopped, though its thread is not late")
+
+
+deadline.raise_by(stop)

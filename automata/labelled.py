@@ -47,10 +47,13 @@ class Labelled(NamedTuple):
                 return -1
         return int(self.label[state])
 
-    def words(self, label: int, most: int) -> list[bytes] | None:
-        """Return all words with a label, the shortest first; None if they are more than `most`."""
+    def words(self, label: int, most: int, meter: Meter) -> list[bytes] | None:
+        """Return all words with a label, the shortest first; None if they are more than `most`. Raises BudgetError."""
         live = leading_to(states_before(self.transition), self.label == label)
-        count, data, stop = _spelt(self.class_of, self.transition, self.label, live, label, most)
+        room = meter.budget.bytes // _BYTES_PER_PREFIX
+        count, data, stop = _spelt(self.class_of, self.transition, self.label, live, label, most, room)
+        if count == _NO_ROOM:
+            meter.check(bytes=_BYTES_PER_PREFIX * 2 * room, doing="spelling words")
         if count < 0:
             return None
         spelled = data.tobytes()
@@ -127,11 +130,16 @@ def overlaid(base: Labelled, words: Mapping[bytes, int], meter: Meter) -> Labell
 _NOTHING = Labelled(np.zeros(BYTES, np.uint16), np.empty((0, 1), np.int32), np.empty(0, np.int32))
 
 
-@kernel
-def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, most: int) -> Any:
-    """Return how many words have a label, -1 if more than `most`; their bytes, one after another; and where each stops.
+_MORE, _NO_ROOM = -1, -2  # in place of a number of words
+_BYTES_PER_PREFIX = 32  # parent, byte and state, while they move to larger arrays
 
-    live: (N,) whether such a word goes on from a state. The shortest words come first.
+
+@kernel
+def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, most: int, room: int) -> Any:
+    """Return how many words have a label, `_MORE` if more than `most`; all their bytes; and where each stops in these.
+
+    live: (N,) whether such a word goes on from a state. The shortest words come first. room: prefixes of words that
+    there may be; `_NO_ROOM` if there are more.
     """
     parent, byte, state = np.full(64, -1, np.int64), np.zeros(64, np.uint8), np.zeros(64, np.int32)  # of prefixes
     ends, length = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
@@ -142,7 +150,7 @@ def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, m
         for node in range(first, last):
             if label[state[node]] == wanted:
                 if found == most:
-                    return -1, byte[:0].copy(), stop
+                    return _MORE, byte[:0].copy(), stop
                 ends[found], length[found] = node, depth
                 found += 1
         for node in range(first, last):
@@ -151,9 +159,11 @@ def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, m
                 if t < 0 or not live[t]:
                     continue
                 if found + nodes - last >= most:  # each prefix begins a word at least
-                    return -1, byte[:0].copy(), stop
+                    return _MORE, byte[:0].copy(), stop
                 if nodes == parent.size:
                     size = 2 * nodes
+                    if size > room:
+                        return _NO_ROOM, byte[:0].copy(), stop
                     parents, bytes_read = np.empty(size, np.int64), np.empty(size, np.uint8)
                     states = np.empty(size, np.int32)
                     parents[:nodes], bytes_read[:nodes], states[:nodes] = parent, byte, state

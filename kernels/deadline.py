@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .compiled import LIBRARY, intrinsic, kernel, share
@@ -134,3 +135,16 @@ def is_any_late() -> bool:
 def was_told(thread: int) -> bool:
     """Return whether a kernel was told that this thread is late."""
     return any(_words[_THREAD + k] == thread and _words[_TOLD + k] for k in range(MOST))
+
+
+_raising: list[Callable[[], None]] = []
+
+
+def raise_by(function: Callable[[], None]) -> None:
+    """Have a function raise the error where a kernel was told to stop."""
+    _raising[:] = [function]
+
+
+def stop() -> None:
+    """Raise BudgetError: called in place of returning what a kernel has that was told to stop."""
+    _raising[0]()

@@ -140,9 +140,7 @@ class _Stoppable(CPUDispatcher):  # type: ignore[misc]
         returned = super().__call__(*arguments)
         deadline = sys.modules.get(_DEADLINE)
         if deadline is not None and deadline.is_any_late() and deadline.was_told(threading.get_ident()):
-            from ..automata.deadline import stop
-
-            stop()
+            deadline.stop()
         return returned
 
 

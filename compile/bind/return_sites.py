@@ -38,7 +38,7 @@ def resolve(
             triples = out[:, :count]
             order = np.lexsort((triples[1], triples[0]))
             return pools, symbols, triples[:, order]
-        meter.check(bytes=out.nbytes, doing=BINDING)
+        meter.check(bytes=5 * out.nbytes, doing=BINDING)
         longer = np.empty((3, 4 * out.shape[1]), np.int32)
         longer[:, : progress[4]] = out[:, : progress[4]]
         out = longer

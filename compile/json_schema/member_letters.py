@@ -33,6 +33,7 @@ class Letters:
     def __init__(
         self, builder: ValueBuilder, keys: tuple[str, ...], members: Sequence[Members], names: Iterable[Node]
     ) -> None:
+        self._meter = builder.meter
         flat = builder.cases.flat
         languages: dict[Node, int] = {}
         self.keys = keys
@@ -63,7 +64,7 @@ class Letters:
         for letter in range(len(self.keys), self.num if self.language is not None else 0):
             look(FINDING)
             assert self.language is not None
-            words.update(word.decode() for word in self.language.words(letter, _FEW) or ())
+            words.update(word.decode() for word in self.language.words(letter, _FEW, self._meter) or ())
         listed = [word for atom in atoms(*self._names) if type(atom) is Words for word in atom.args[0] if word in words]
         return [*dict.fromkeys(listed + sorted(words))]
 

@@ -384,7 +384,7 @@ static PyObject *unless_told(PyObject *returned) {
     if (!was_told()) return returned;
     Py_XDECREF(returned);
     PyErr_Clear();
-    PyObject *stop = attribute("maskwright.automata.deadline", "stop");
+    PyObject *stop = attribute("maskwright.kernels.deadline", "stop");
     PyObject *none = stop ? PyObject_CallNoArgs(stop) : NULL;
     Py_XDECREF(stop);
     return none;
