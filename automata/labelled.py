@@ -144,7 +144,7 @@ def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, m
     parent, byte, state = np.full(64, -1, np.int64), np.zeros(64, np.uint8), np.zeros(64, np.int32)  # of prefixes
     ends, length = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
     stop = np.zeros(most + 1, np.int64)
-    first, nodes, found, depth = 0, np.int64(live[0]), 0, 0
+    first, nodes, found, depth = np.int64(0), np.int64(live[0]), 0, 0
     while first < nodes and not is_late():
         last = nodes  # prefixes of one length are first .. last
         for node in range(first, last):
@@ -178,11 +178,11 @@ def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, m
         stop[word] = total
     data = np.empty(total, np.uint8)
     for word in range(found):
-        node, at = ends[word], stop[word]
+        prefix, at = ends[word], stop[word]
         for _ in range(length[word]):
             at -= 1
-            data[at] = byte[node]
-            node = parent[node]
+            data[at] = byte[prefix]
+            prefix = parent[prefix]
     return found, data, stop
 
 

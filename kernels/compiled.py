@@ -88,7 +88,8 @@ def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
     """Return a kernel as it is called where the types of its arguments are those of `arguments`.
 
     Numba looks at all arguments of each call for what was compiled for their types, which takes longer than many a loop
-    runs. Here nobody looks: integers must be integers, and arrays such as these.
+    runs. Here nobody looks: integers must be integers, and arrays such as these. Nor does anybody see that a kernel was
+    told to stop, so it must not ask `is_late`.
     """
     if LIBRARY is not None:
         return loop  # which looks quickly

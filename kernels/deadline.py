@@ -91,7 +91,7 @@ def _is_marked() -> bool:
 @kernel
 def is_late() -> bool:
     """Return whether this thread has spent the seconds of its budget: the kernel at hand must return at once."""
-    return read(_COUNT) != 0 and _is_marked()
+    return bool(read(_COUNT) != 0 and _is_marked())
 
 
 if LIBRARY is None:

@@ -26,7 +26,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import config, event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
@@ -43,6 +43,8 @@ from .progress import CompilingProgress
 from .sources import source_digest
 
 _UNUSED = 14 * 24 * 3600.0  # seconds after which machine code that nobody has read is removed
+
+_settings: Any = config
 
 ahead = False
 """Whether code is made for other processors too: see `build.py`."""
@@ -127,13 +129,13 @@ event.register("numba:compile", _Compiling())  # type: ignore[no-untyped-call]
 
 def share(name: str, address: int) -> bool:
     """Give what lies at an address a name in machine code; return False if kernels run as plain Python."""
-    if numba.config.DISABLE_JIT:
+    if _settings.DISABLE_JIT:
         return False
     llvm.add_symbol(name, address)
     return True
 
 
-class _Stoppable(CPUDispatcher):  # type: ignore[misc]
+class _Stoppable(CPUDispatcher):
     """A kernel whose call raises BudgetError if it stopped because its thread is late: see `deadline.py`."""
 
     def __call__(self, *arguments: Any) -> Any:
