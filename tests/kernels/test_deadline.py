@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import math
 import os
+import signal
 import sys
 import threading
 import time
@@ -344,3 +346,34 @@ def test_a_thread_reads_the_processor_clock_of_another():
         spin(seconds)
     assert 0.09 < seen[1] - seen[0] < 1
     assert abs(seen[1] - time.thread_time()) < 0.2
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer")
+def test_compilations_that_signals_end_anywhere_leave_nothing_behind():
+    class DisturbedError(BaseException):
+        pass
+
+    def disturb(number: int, frame: object) -> None:
+        raise DisturbedError
+
+    def begin_and_end() -> None:
+        while True:
+            with mw.Budget(seconds=0.0002).begin(), mw.Budget(seconds=30).begin():
+                pass
+
+    before = signal.signal(signal.SIGALRM, disturb)
+    try:
+        for tries in range(300):
+            with contextlib.suppress(DisturbedError):
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + tries * 1e-6)
+                begin_and_end()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    time.sleep(0.2)
+    assert not deadline.is_any_late()
+    canonical(*chain(1_000))
+    with mw.Budget(seconds=30).begin():
+        canonical(*chain(1_000))
+    with pytest.raises(mw.BudgetError), mw.Budget(seconds=0.05).begin():
+        minimise_for_long()
