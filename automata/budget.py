@@ -10,7 +10,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..errors import BudgetError, RaiseBudget
-from ..kernels import compiled
+from ..kernels.preparing import preparing
+from . import deadline
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,18 @@ class Budget:
 
 
 def _clock() -> float:
-    """Return the processor seconds of this thread, without those in which kernels were compiled."""
-    return time.thread_time() - compiled.compiling_seconds()
+    """Return the processor seconds of this thread, without those that serve all later compilations."""
+    clock = time.thread_time()
+    return clock - preparing().seconds_at(clock)
 
 
 @dataclass
 class Meter:
-    """What a compilation has spent so far: processor time, and the most states and bytes that a step asked for."""
+    """What a compilation has spent so far: processor time, and the most states and bytes that a step asked for.
+
+    Within `with meter:` kernels, and loops in Python that ask `deadline.look`, end with BudgetError by themselves once
+    the seconds are spent. Others, and what needs states or bytes, ask `check`.
+    """
 
     budget: Budget
     states: int = 0
@@ -58,10 +64,18 @@ class Meter:
     _thread: int = field(default_factory=threading.get_ident)
     _spent: float = 0.0  # when a thread was last seen, and by all threads before it
     _before: float = 0.0
+    _doing: str = "reading the source"  # named where a kernel stops
+
+    def __enter__(self) -> Meter:
+        deadline.begin(self, self.budget.seconds - self.seconds)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        deadline.end()
 
     @property
     def seconds(self) -> float:
-        """Processor seconds of the compiling thread, without those in which kernels were compiled.
+        """Processor seconds of the compiling thread, without those that serve all later compilations.
 
         A machine that is busy with something else costs none. If another thread goes on, its seconds are added.
         """
@@ -75,7 +89,7 @@ class Meter:
 
         ahead: seconds that what is left takes at the pace so far. Twice as many as there are end it at once.
         """
-        budget = self.budget
+        budget, self._doing = self.budget, doing
         if states > budget.states:
             self._stop("states", states, f"more than {budget.states:,} states", f"states={budget.states:,}", doing)
         if bytes > budget.bytes:
@@ -84,10 +98,16 @@ class Meter:
         self.bytes = max(self.bytes, bytes)
         seconds = self.seconds
         if seconds > budget.seconds:
-            self._stop("seconds", seconds, f"more than {budget.seconds:g} s", f"seconds={budget.seconds:g}", doing)
+            self.stop(doing)
         if seconds + ahead / 2 > budget.seconds:
             whole = seconds + ahead
             self._stop("seconds", whole, f"about {whole:.0f} s", f"seconds={budget.seconds:g}", doing)
+
+    def stop(self, doing: str = "") -> None:
+        """Raise BudgetError, as the seconds are spent. doing: what was last checked if it is not said."""
+        allowed = self.budget.seconds
+        reached = max(self.seconds, allowed)
+        self._stop("seconds", reached, f"more than {allowed:g} s", f"seconds={allowed:g}", doing or self._doing)
 
     def _stop(self, limit: str, reached: float, need: str, shown: str, doing: str) -> None:
         raise BudgetError(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from ..kernels.lists import begun, note
 from ..kernels.queue import lower, queue_of, take
 from .codes import CALL, DEAD, KEEP, KEYS, RETURN, STRINGS, TEXTS
@@ -87,6 +88,8 @@ def _lower_frames(
     waits = np.zeros(sites, np.int64)  # for so many of what a site leads to its worst label waits
     for filling in range(2):
         for s in range(states):
+            if is_late():
+                return
             last = np.int32(DEAD)
             for b in range(256 if out[s] else 0):
                 code = rows[s, b]
@@ -119,7 +122,7 @@ def _lower_frames(
         readers = begun(start, readers, filling)
     while True:
         entry = take(queue)
-        if entry < 0:
+        if entry < 0 or is_late():
             break
         for x in range(start[entry], start[entry + 1]):
             reader, required = readers[x], np.int64(queue.value[entry])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from .budget import Meter
 from .dfa import BYTES, Dfa
 from .minimize import canonical_labels
@@ -45,25 +47,17 @@ class Labelled(NamedTuple):
                 return -1
         return int(self.label[state])
 
-    def words(self, label: int, most: int) -> list[bytes] | None:
-        """Return all words with a label, the shortest first; None if they are more than `most`."""
-        live = self.label == label
-        before = -1
-        while before != (before := int(live.sum())):
-            live |= ((self.transition >= 0) & live[self.transition]).any(axis=1)
-        found: list[bytes] = []
-        here = [(b"", 0)] if live[0] else []
-        while here:
-            found += [word for word, state in here if self.label[state] == label]
-            following: list[tuple[bytes, int]] = []
-            for word, state in here:
-                targets = self.transition[state, self.class_of]
-                ways = np.flatnonzero((targets >= 0) & live[targets]).tolist()
-                following += [(word + bytes([byte]), int(targets[byte])) for byte in ways]
-                if len(found) + len(following) > most:  # each begins a word at least
-                    return None
-            here = following
-        return found
+    def words(self, label: int, most: int, meter: Meter) -> list[bytes] | None:
+        """Return all words with a label, the shortest first; None if they are more than `most`. Raises BudgetError."""
+        live = leading_to(states_before(self.transition), self.label == label)
+        room = meter.budget.bytes // _BYTES_PER_PREFIX
+        count, data, stop = _spelt(self.class_of, self.transition, self.label, live, label, most, room)
+        if count == _NO_ROOM:
+            meter.check(bytes=_BYTES_PER_PREFIX * 2 * room, doing="spelling words")
+        if count < 0:
+            return None
+        spelled = data.tobytes()
+        return [spelled[begin:end] for begin, end in pairwise([0, *stop[:count].tolist()])]
 
 
 def relabelled(dfa: Dfa, label: int) -> Labelled:
@@ -136,6 +130,62 @@ def overlaid(base: Labelled, words: Mapping[bytes, int], meter: Meter) -> Labell
 _NOTHING = Labelled(np.zeros(BYTES, np.uint16), np.empty((0, 1), np.int32), np.empty(0, np.int32))
 
 
+_MORE, _NO_ROOM = -1, -2  # in place of a number of words
+_BYTES_PER_PREFIX = 32  # parent, byte and state, while they move to larger arrays
+
+
+@kernel
+def _spelt(class_of: Any, transition: Any, label: Any, live: Any, wanted: int, most: int, room: int) -> Any:
+    """Return how many words have a label, `_MORE` if more than `most`; all their bytes; and where each stops in these.
+
+    live: (N,) whether such a word goes on from a state. The shortest words come first. room: prefixes of words that
+    there may be; `_NO_ROOM` if there are more.
+    """
+    parent, byte, state = np.full(64, -1, np.int64), np.zeros(64, np.uint8), np.zeros(64, np.int32)  # of prefixes
+    ends, length = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
+    stop = np.zeros(most + 1, np.int64)
+    first, nodes, found, depth = np.int64(0), np.int64(live[0]), 0, 0
+    while first < nodes and not is_late():
+        last = nodes  # prefixes of one length are first .. last
+        for node in range(first, last):
+            if label[state[node]] == wanted:
+                if found == most:
+                    return _MORE, byte[:0].copy(), stop
+                ends[found], length[found] = node, depth
+                found += 1
+        for node in range(first, last):
+            for b in range(class_of.size):
+                t = transition[state[node], class_of[b]]
+                if t < 0 or not live[t]:
+                    continue
+                if found + nodes - last >= most:  # each prefix begins a word at least
+                    return _MORE, byte[:0].copy(), stop
+                if nodes == parent.size:
+                    size = 2 * nodes
+                    if size > room:
+                        return _NO_ROOM, byte[:0].copy(), stop
+                    parents, bytes_read = np.empty(size, np.int64), np.empty(size, np.uint8)
+                    states = np.empty(size, np.int32)
+                    parents[:nodes], bytes_read[:nodes], states[:nodes] = parent, byte, state
+                    parent, byte, state = parents, bytes_read, states
+                parent[nodes], byte[nodes], state[nodes] = node, b, t
+                nodes += 1
+        first = last
+        depth += 1
+    total = 0
+    for word in range(found):
+        total += length[word]
+        stop[word] = total
+    data = np.empty(total, np.uint8)
+    for word in range(found):
+        prefix, at = ends[word], stop[word]
+        for _ in range(length[word]):
+            at -= 1
+            data[at] = byte[prefix]
+            prefix = parent[prefix]
+    return found, data, stop
+
+
 @kernel
 def _trie(data: Any, stop: Any) -> Any:
     """Return the trie of words, which are data up to each stop: each node's parent and byte (N,), and each word's node.
@@ -149,6 +199,8 @@ def _trie(data: Any, stop: Any) -> Any:
     last = np.empty(stop.size, np.int32)
     nodes, i = 1, 0
     for word in range(stop.size):
+        if is_late():
+            break
         node = 0
         while i < stop[word]:
             found, before = child[node], -1
@@ -205,7 +257,7 @@ def _overlaid(class_of: Any, transition: Any, label: Any, parent: Any, byte: Any
     for node in range(1, nodes):
         rows[parent[node], wide[byte[node]]] = node
     i = 0
-    while i < nodes + found:
+    while i < nodes + found and not is_late():
         if i and i < nodes and reads[parent[i]] >= 0:
             reads[i] = transition[reads[parent[i]], class_of[byte[i]]]
         state = reads[i] if i < nodes else order[i - nodes]
@@ -242,6 +294,8 @@ def states_before(transition: Any) -> Any:
     before = np.empty(0, np.int32)
     for fill in range(2):
         for s in range(states):
+            if is_late():
+                break
             for c in range(classes):
                 t = transition[s, c]
                 if t >= 0 and last[t] != s:
@@ -266,7 +320,7 @@ def leading_to(known: Any, ends: Any) -> Any:
         if ends[s]:
             todo[count] = s
             count += 1
-    while count:
+    while count and not is_late():
         count -= 1
         s = todo[count]
         for x in range(start[s], start[s + 1]):
@@ -275,6 +329,11 @@ def leading_to(known: Any, ends: Any) -> Any:
                 todo[count] = before[x]
                 count += 1
     return found
+
+
+def bytes_ahead(label: NDArray[np.int32]) -> int:
+    """Return the size of what `labels_ahead` returns."""
+    return 8 * label.size * ((int(label.max()) >> 6) + 1)
 
 
 @kernel
@@ -290,7 +349,7 @@ def labels_ahead(transition: Any, label: Any) -> Any:
             todo[count], waits[s] = s, True
             count += 1
     first = 0
-    while count:
+    while count and not is_late():  # nothing is read of `before` if it is not all there
         s = todo[first]
         first, count, waits[s] = (first + 1) % states, count - 1, False
         for x in range(start[s], start[s + 1]):

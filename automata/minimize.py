@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from .budget import Meter
 from .dfa import Accepting, ClassOf, Dfa, Transition
 from .refinement import refine, rounds
@@ -85,6 +86,8 @@ def _canonical(class_of: Any, transition: Any, label: Any, start: int) -> Any:
     else:
         source, by, into = _incoming(to)
         block, member, blocks = refine(source, by, into, ends >= 0, K, block, blocks)
+    if is_late():  # blocks may not be right yet, so that not all are found below
+        return True, no_language[0], no_language[1], no_language[2]
 
     # one row per block, numbered breadth first
     rows = np.full((blocks, K), -1, np.int32)

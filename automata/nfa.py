@@ -87,7 +87,7 @@ class Nfa:
     def embed_edges(self, edges: IntArray, num_states: int, starts: Sequence[int], ends: Sequence[int]) -> Fragment:
         """Return a fragment for an automaton: edges (E, 4) as (state, low, high, next state), its starts and ends."""
         start, edge_from, epsilon_from = self.num_states, len(self._edges), len(self._epsilons)
-        self.meter.check(states=start + num_states + 2, bytes=self._bytes(edges.size), doing="building the NFA")
+        self.meter.check(states=start + num_states + 2, bytes=self.nbytes + 4 * edges.size, doing="building the NFA")
         shifted = edges.astype(np.int32)
         shifted[:, 0] += start + 1
         shifted[:, 3] += start + 1
@@ -164,7 +164,7 @@ class Nfa:
         edges = part.edge_to - part.edge_from
         epsilons = part.epsilon_to - part.epsilon_from
         self.meter.check(
-            bytes=self._bytes(more * (edges + epsilons + 2 * size)),  # with what determinising keeps of each state
+            bytes=self.nbytes + 4 * more * (edges + epsilons + 2 * size),  # with what determinising keeps of each state
             doing=f"repeating a part of {size:,} states {count:,} times",
         )
         shift = self.num_states - part.state_from, size, more
@@ -218,8 +218,10 @@ class Nfa:
             epsilons = min(epsilons, part.epsilon_from)
         return Fragment(start, end, states, self.num_states, edges, len(self._edges), epsilons, len(self._epsilons))
 
-    def _bytes(self, more: int) -> int:
-        return 4 * (len(self._edges) + len(self._epsilons) + more)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all edges and epsilons."""
+        return 4 * (len(self._edges) + len(self._epsilons))
 
     def arrays(self) -> tuple[IntArray, IntArray]:
         """Return edges (E, 4) as (state, low, high, next state) and epsilons (P, 2) as (state, next state)."""

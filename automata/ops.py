@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from .arrays import resized
 from .budget import Budget, Meter
 from .dfa import BYTES, Dfa
@@ -25,8 +26,7 @@ from .subsets import determinize
 # truth tables: bit 2 * a + b says whether a word is in, given whether it is in the first and in the second language
 _AND, _MINUS, _XOR, _OR = 0b1000, 0b0100, 0b0110, 0b1110
 
-_DONE, _PAUSE, _STATES, _FOUND = range(4)  # why the kernel came back
-_WORK = 5_000_000  # transitions made between two looks at the clock, some 20 ms
+_DONE, _STATES, _FOUND = range(3)  # why the kernel came back
 
 
 # ------------------------------------------------------------------------------------------------------- boolean
@@ -186,21 +186,20 @@ def _product(
     class_a, class_b = pairs_of // width, pairs_of % width
     C = pairs_of.size
 
+    meter.check(doing=doing)
     capacity = 256
     operands = _Operand(a.transition, a.accepting, class_a), _Operand(b.transition, b.accepting, class_b)
     found = _Pairs(np.empty((capacity, C), np.int32), np.empty(capacity, np.bool_), np.empty((capacity, 2), np.int32))
     progress = np.zeros(2, np.int64)
     while True:
-        why = _pairs(*operands, truth, search, found, progress, _WORK)
+        why = _pairs(*operands, truth, search, found, progress)
         count = int(progress[1])
         if why in (_DONE, _FOUND):
             break
-        if why == _STATES:
-            meter.check(states=capacity + 1, doing=doing)
-            capacity = min(4 * capacity, max(meter.budget.states, capacity + 1))
+        meter.check(states=capacity + 1, doing=doing)
+        capacity = min(4 * capacity, max(meter.budget.states, capacity + 1))
         meter.check(states=count, bytes=capacity * (4 * C + 25), doing=doing)
-        if why == _STATES:
-            found = _Pairs(*(resized(array, capacity, count) for array in found))
+        found = _Pairs(*(resized(array, capacity, count) for array in found))
     if search and why == _DONE:
         return None
     return class_of.astype(np.uint16), found.transition[:count], found.accepting[:count]
@@ -223,8 +222,8 @@ class _Pairs(NamedTuple):
 
 
 @kernel
-def _pairs(a: _Operand, b: _Operand, truth: int, search: bool, found: _Pairs, progress: Any, work: int) -> int:
-    """Go on with the product until it is done, short of room, or `work` is spent; return which.
+def _pairs(a: _Operand, b: _Operand, truth: int, search: bool, found: _Pairs, progress: Any) -> int:
+    """Go on with the product until it is done or short of room; return which.
 
     A search stops at a first member. The state after an operand's last stands for being outside its language for good.
     Pairs that can lead to no member are left out. progress: states done, states found.
@@ -247,11 +246,7 @@ def _pairs(a: _Operand, b: _Operand, truth: int, search: bool, found: _Pairs, pr
     why = _DONE
     if count == 0:
         done = -1  # the row before the first: its only target is the start
-    while done < count:
-        if work <= 0:
-            why = _PAUSE
-            break
-        work -= C
+    while done < count and not is_late():
         for c in range(C if done >= 0 else 1):
             p, q = 0, 0
             if done >= 0:

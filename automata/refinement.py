@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 
 _SLOW = 2  # rounds that raise the number of blocks to less than 5/4, after which `refine` is worth more
 
@@ -52,7 +53,7 @@ def rounds(to: Any, label: Any) -> Any:
     member = np.empty(N, np.int32)  # a state of each new block
     digest = np.empty(N, np.uint64)  # of the blocks that it leads to
     slow = 0
-    while blocks < N:
+    while blocks < N and not is_late():
         slots[:] = -1
         found = 0
         for s in range(N):
@@ -115,7 +116,7 @@ def refine(source: Any, label: Any, into: Any, accepting: Any, K: int, block: An
 
     count = N
     splitter = 0 if blocks == 1 else -1  # what all states lead to was looked at, so one block need not be
-    while True:
+    while not is_late():
         num_touched = 0
         for i in range(count):
             s = touched[i]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from .codes import PHASES, TEXTS
 
 
@@ -46,6 +47,8 @@ def labels_in_escapes(class_of: Any, transition: Any, ahead: Any) -> Any:
         (4, 0, 0x1F), (4, 0x22, 0x22), (4, 0x5C, 0x5C), (5, 0, 0x0F), (6, 0x10, 0x1F), (7, 0x22, 0x22), (8, 0x5C, 0x5C)
     ):  # fmt: skip
         for s in range(states):
+            if is_late():
+                return out
             for byte in range(low, high + 1):
                 target = transition[s, class_of[byte]]
                 if target >= 0:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from .arrays import resized
 from .budget import Meter
 from .dfa import Dfa
@@ -21,8 +22,7 @@ from .nfa import Fragment, Nfa
 Int32Array = NDArray[np.int32]
 Int64Array = NDArray[np.int64]
 
-_DONE, _PAUSE, _STATES, _POOL = range(4)  # why the kernel came back
-_WORK = 5_000_000  # set members and transitions looked at between two looks at the clock, some 20 ms
+_DONE, _STATES, _POOL = range(3)  # why the kernel came back
 
 
 class _ByState(NamedTuple):
@@ -66,8 +66,9 @@ class _Progress(NamedTuple):
 def determinize(nfa: Nfa, fragment: Fragment, meter: Meter | None = None) -> Dfa:
     """Return the canonical DFA of a fragment's language. Raises BudgetError."""
     meter = nfa.meter if meter is None else meter
-    edges, epsilons = nfa.arrays()
     n = nfa.num_states
+    meter.check(bytes=3 * nfa.nbytes + 16 * n, doing="determinising")
+    edges, epsilons = nfa.arrays()
     class_of, highest = _classes(edges, nfa.alphabet)
     C = int(class_of.max()) + 1
     rows, edge_start, epsilon_start, epsilon_to = _sorted(edges, epsilons, n, class_of, highest)
@@ -79,19 +80,19 @@ def determinize(nfa: Nfa, fragment: Fragment, meter: Meter | None = None) -> Dfa
     )  # fmt: skip
     progress = _Progress(np.zeros(4, np.int64), np.full(n, -1, np.int32), np.zeros(n, np.int64))
     while True:
-        why = _subsets(by_state, sets, progress, _WORK)
+        why = _subsets(by_state, sets, progress)
         count = int(progress.counts[1])
         if why == _DONE:
             break
         if why == _STATES:
             meter.check(states=capacity + 1, doing="determinising")
             capacity = min(4 * capacity, max(meter.budget.states, capacity + 1))
-        elif why == _POOL:
+        else:
             room = 2 * room + n
         meter.check(states=count, bytes=capacity * (4 * C + 25) + 4 * room, doing="determinising")
         if why == _STATES:
             sets = sets.with_states(capacity, count)
-        elif why == _POOL:
+        else:
             sets = sets._replace(pool=resized(sets.pool, room, int(progress.counts[2])))
     return canonical(class_of, sets.transition[:count], sets.accepting[:count], meter=meter)
 
@@ -111,6 +112,8 @@ def _classes(edges: Any, alphabet: int) -> Any:
     size[0] = alphabet
     count = 1
     for e in range(edges.shape[0]):
+        if is_late():
+            break
         low, high = edges[e, 1], edges[e, 2]
         if seen[low * alphabet + high]:
             continue
@@ -171,8 +174,8 @@ def _sorted(edges: Any, epsilons: Any, n: int, class_of: Any, highest: Any) -> A
 
 
 @kernel
-def _subsets(nfa: _ByState, sets: _Sets, progress: _Progress, work: int) -> int:
-    """Go on with the construction until it is done, short of room, or `work` is spent; return which.
+def _subsets(nfa: _ByState, sets: _Sets, progress: _Progress) -> int:
+    """Go on with the construction until it is done or short of room; return which.
 
     A call that stops early loses only the row at hand.
     """
@@ -195,10 +198,7 @@ def _subsets(nfa: _ByState, sets: _Sets, progress: _Progress, work: int) -> int:
     if count == 0:
         set_start[0] = 0
         done = -1  # the row before the first: its only target is the start
-    while done < count:
-        if work <= 0:
-            why = _PAUSE
-            break
+    while done < count and not is_late():
         intervals = 1
         if done < 0:
             stop[0] = 1
@@ -235,7 +235,6 @@ def _subsets(nfa: _ByState, sets: _Sets, progress: _Progress, work: int) -> int:
                     for k in range(interval[edges[e, 0]], interval[edges[e, 1]] + 1):
                         targets[stop[k]] = edges[e, 2]
                         stop[k] += 1
-            work -= C + total + hi - lo
         lo = 0
         for k in range(intervals):
             hi = stop[k]
@@ -270,7 +269,6 @@ def _subsets(nfa: _ByState, sets: _Sets, progress: _Progress, work: int) -> int:
                             first = earliest[chain[s]]
                             if first < 0 or place[s] < place[first]:
                                 earliest[chain[s]] = s
-                    work -= 1
                     for e in range(epsilon_start[s], epsilon_start[s + 1]):
                         t = epsilon_to[e]
                         if stamp[t] != mark:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from .dfa import BYTES, Dfa
 from .minimize import canonical
 
@@ -87,7 +88,7 @@ def characters_left(class_of: Any, transition: Any, accepting: Any, longest: boo
             begins[class_of[byte]] = 1
     out = np.full(states, -1, np.int32)
     changed = True
-    while changed:
+    while changed and not is_late():
         changed = False
         for s in range(states - 1, -1, -1):  # most lead to later ones
             best = np.int32(0) if accepting[s] else np.int32(-1)

@@ -71,10 +71,10 @@ def json_schema(file: Path, form: options.JsonForm, tokenizer: Tokenizer, budget
     """Compile the JSON Schema in FILE (- for standard input) into a table of the JSON texts that fit it."""
     text, documents = read_bytes(file), form.read_documents()
     with naming(name_of(file)):
-        meter = budget.begin()
         try:
-            node = formula(text, approximations=Approximations(form.allowed), documents=documents, meter=meter)
-            build_skeleton(node, meter, form.any_order)
+            with budget.begin() as meter:
+                node = formula(text, approximations=Approximations(form.allowed), documents=documents, meter=meter)
+                build_skeleton(node, meter, form.any_order)
         except RegexError as error:
             raise wrong_pattern(error, read_schema(text)) from None
         _write(

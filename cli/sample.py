@@ -79,15 +79,15 @@ def group() -> None:
 @options.budget
 def regex(regex: options.Pattern, draw: Draw, budget: Budget) -> None:
     """Show random texts that match PATTERN as a whole."""
-    meter = budget.begin()
-    dfa = to_dfa(regex.pattern, flags=regex.flags, meter=meter)
-    shortest = dfa.shortest()
-    if shortest is None:
-        raise ConstraintError(f"the pattern matches nothing: {regex.pattern!r}")
-    draw.check_room(len(shortest))
-    rng = np.random.default_rng(draw.seed)
-    for _ in range(draw.number):
-        _print_member(dfa.sample(rng, draw.max_bytes, meter=meter).decode())
+    with budget.begin() as meter:
+        dfa = to_dfa(regex.pattern, flags=regex.flags, meter=meter)
+        shortest = dfa.shortest()
+        if shortest is None:
+            raise ConstraintError(f"the pattern matches nothing: {regex.pattern!r}")
+        draw.check_room(len(shortest))
+        rng = np.random.default_rng(draw.seed)
+        for _ in range(draw.number):
+            _print_member(dfa.sample(rng, draw.max_bytes, meter=meter).decode())
 
 
 @group.command("choices")
@@ -147,20 +147,20 @@ def tags(file: Path, form: options.JsonForm, draw: Draw, budget: Budget) -> None
 
 def _print_drawn(constraint: Compiled, draw: Draw, budget: Budget) -> None:
     """Print random members, within one budget. Raises ConstraintError if none is as short, or none is found."""
-    meter = budget.begin()
-    promised = has_lengths(constraint)
-    if promised and (shortest := constraint.to_table().min_length) < UNREACHABLE:
-        draw.check_room(shortest)
-    rng = np.random.default_rng(draw.seed)
-    for _ in range(draw.number):
-        tries = (_drawn(constraint, draw.max_bytes, rng, promised, meter) for _ in range(_TRIES))
-        member = next((text for text in tries if text is not None), None)
-        if member is None:
-            raise ConstraintError(
-                f"no member of at most {draw.max_bytes} bytes was found in {_TRIES:,} tries: raise --max-bytes"
-            )
-        _print_member(member.decode())
-    warn_unenforced(constraint)
+    with budget.begin() as meter:
+        promised = has_lengths(constraint)
+        if promised and (shortest := constraint.to_table().min_length) < UNREACHABLE:
+            draw.check_room(shortest)
+        rng = np.random.default_rng(draw.seed)
+        for _ in range(draw.number):
+            tries = (_drawn(constraint, draw.max_bytes, rng, promised, meter) for _ in range(_TRIES))
+            member = next((text for text in tries if text is not None), None)
+            if member is None:
+                raise ConstraintError(
+                    f"no member of at most {draw.max_bytes} bytes was found in {_TRIES:,} tries: raise --max-bytes"
+                )
+            _print_member(member.decode())
+        warn_unenforced(constraint)
 
 
 def _drawn(

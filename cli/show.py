@@ -32,7 +32,8 @@ def group() -> None:
 @options.drawing_output
 def regex(regex: options.Pattern, tokenizer: Tokenizer | None, budget: Budget, max_states: int, output: Path) -> None:
     """Draw the smallest DFA over bytes of what PATTERN matches; with a tokenizer, how many tokens each state allows."""
-    dfa = to_dfa(regex.pattern, flags=regex.flags, meter=budget.begin())
+    with budget.begin() as meter:
+        dfa = to_dfa(regex.pattern, flags=regex.flags, meter=meter)
     _check_few(dfa.num_states, max_states)
     allowed = None
     if tokenizer is not None:

@@ -40,11 +40,11 @@ def compile_regex(
     check_vocabulary(vocabulary)
     if not isinstance(flags, str):
         raise TypeError(f'flags must be a str of letters, such as "im", not {type(flags).__name__}')
-    meter = begin_budget(budget)
-    dfa = to_dfa(pattern, flags=flags, meter=meter)
-    if dfa.is_empty:
-        raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
-    return bind(dfa, vocabulary, source=source_of("regex", flags, pattern), meter=meter)
+    with begin_budget(budget) as meter:
+        dfa = to_dfa(pattern, flags=flags, meter=meter)
+        if dfa.is_empty:
+            raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
+        return bind(dfa, vocabulary, source=source_of("regex", flags, pattern), meter=meter)
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: Budget | None = None) -> TransitionTable:
@@ -63,19 +63,19 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
         raise ConstraintError("choices is one text: pass a list of them")
     if not isinstance(choices, Iterable):
         raise TypeError(f"choices must be a list of texts, or another iterable, not {type(choices).__name__}")
-    meter = begin_budget(budget)
-    nfa = Nfa(meter=meter)
-    texts = []
-    for i, choice in enumerate(choices):
-        if not isinstance(choice, str):
-            raise ConstraintError(f"choice {i} is {type(choice).__name__}, not text")
-        try:
-            texts.append(choice.encode())
-        except UnicodeEncodeError as error:
-            raise ConstraintError(
-                f"choice {i} has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it"
-            ) from None
-    if not texts:
-        raise ConstraintError("there are no choices: nothing could be written")
-    dfa = determinize(nfa, nfa.union([nfa.literal(text) for text in texts]), meter)
-    return bind(dfa, vocabulary, source=source_of("choices", *(repr(text) for text in texts)), meter=meter)
+    with begin_budget(budget) as meter:
+        nfa = Nfa(meter=meter)
+        texts = []
+        for i, choice in enumerate(choices):
+            if not isinstance(choice, str):
+                raise ConstraintError(f"choice {i} is {type(choice).__name__}, not text")
+            try:
+                texts.append(choice.encode())
+            except UnicodeEncodeError as error:
+                raise ConstraintError(
+                    f"choice {i} has a lone surrogate at position {error.start}, which no UTF-8 spells: remove it"
+                ) from None
+        if not texts:
+            raise ConstraintError("there are no choices: nothing could be written")
+        dfa = determinize(nfa, nfa.union([nfa.literal(text) for text in texts]), meter)
+        return bind(dfa, vocabulary, source=source_of("choices", *(repr(text) for text in texts)), meter=meter)

@@ -88,19 +88,18 @@ def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
     """Return a kernel as it is called where the types of its arguments are those of `arguments`.
 
     Numba looks at all arguments of each call for what was compiled for their types, which takes longer than many a loop
-    runs. Here nobody looks: integers must be integers, and arrays such as these.
+    runs. Here nobody looks: integers must be integers, and arrays such as these. Nor does anybody see that a kernel was
+    told to stop, so it must not ask `is_late`.
     """
     if LIBRARY is not None:
         return loop  # which looks quickly
     return _jit().entry_of(loop, arguments)
 
 
-def compiling_seconds() -> float:
-    """Return the processor seconds that this thread has spent on compiling kernels."""
-    if LIBRARY is not None:
-        return 0.0
-    seconds: float = _jit().compiling_seconds()
-    return seconds
+def share(name: str, address: int) -> bool:
+    """Give what lies at an address a name in the machine code of kernels; return False if they run as plain Python."""
+    shared: bool = _jit().share(name, address)
+    return shared
 
 
 def kernel_folder() -> Path | None:

@@ -23,11 +23,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import config, event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.ccallback import CFunc
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic as _numba_intrinsic
 
 try:
@@ -36,10 +38,13 @@ except ImportError:  # Windows has no such locks: processes that start together 
     fcntl = None  # type: ignore[assignment]
 
 from .cache_folder import cache_folder
+from .preparing import preparing
 from .progress import CompilingProgress
 from .sources import source_digest
 
 _UNUSED = 14 * 24 * 3600.0  # seconds after which machine code that nobody has read is removed
+
+_settings: Any = config
 
 ahead = False
 """Whether code is made for other processors too: see `build.py`."""
@@ -56,6 +61,7 @@ def kernel(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..
     compiled: Callable[..., Any] = numba.njit(nogil=True, **options)(function)
     if compiled is not function:  # which it is if NUMBA_DISABLE_JIT is set
         _keep(compiled, function)
+        compiled.__class__ = _Stoppable
     every.append(compiled)
     kernels.setdefault((function.__module__, function.__qualname__), compiled)
     return compiled
@@ -109,38 +115,38 @@ def entry_of(loop: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 class _Compiling(event.Listener):
-    """How long each thread has compiled kernels."""
-
-    def __init__(self) -> None:
-        self._of = threading.local()
+    """Counts the time in which a thread compiles kernels as preparing."""
 
     def on_start(self, event: Any) -> None:
-        of = self._of
-        depth = getattr(of, "depth", 0)
-        if not depth:
-            of.began = time.thread_time()
-        of.depth = depth + 1
+        preparing().__enter__()
 
     def on_end(self, event: Any) -> None:
-        of = self._of
-        of.depth -= 1
-        if not of.depth:
-            of.finished = getattr(of, "finished", 0.0) + time.thread_time() - of.began
-
-    @property
-    def seconds(self) -> float:
-        of = self._of
-        running = time.thread_time() - of.began if getattr(of, "depth", 0) else 0.0
-        return getattr(of, "finished", 0.0) + running
+        preparing().__exit__()
 
 
-_COMPILING = _Compiling()
-event.register("numba:compile", _COMPILING)  # type: ignore[no-untyped-call]
+event.register("numba:compile", _Compiling())  # type: ignore[no-untyped-call]
 
 
-def compiling_seconds() -> float:
-    """Return the processor seconds that this thread has spent on compiling kernels."""
-    return _COMPILING.seconds
+def share(name: str, address: int) -> bool:
+    """Give what lies at an address a name in machine code; return False if kernels run as plain Python."""
+    if _settings.DISABLE_JIT:
+        return False
+    llvm.add_symbol(name, address)
+    return True
+
+
+class _Stoppable(CPUDispatcher):
+    """A kernel whose call raises BudgetError if it stopped because its thread is late: see `deadline.py`."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        returned = super().__call__(*arguments)
+        deadline = sys.modules.get(_DEADLINE)
+        if deadline is not None and deadline.is_any_late() and deadline.was_told(threading.get_ident()):
+            deadline.stop()
+        return returned
+
+
+_DEADLINE = f"{__name__.rpartition('.')[0]}.deadline"
 
 
 # -- machine code on disk ----------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Library:
     def __init__(self, module: Any, path: Path) -> None:
         self.path, self.is_kept = path, path.parent != Path(__file__).parent
         self.variant: str = module.variant
+        self.deadline: int = module.deadline  # where the words of `deadline.py` are
         self._kernels: dict[tuple[str, str], Callable[..., Any]] = module.kernels
         self._loops: dict[tuple[str, str, str], Any] = module.loops
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..errors import TableError
 from ..kernels.bits import count_bits, has_bit
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from ..kernels.limits import UNREACHABLE
 from ..kernels.search import place_of
 from .groups import Int32Array, TableArrays
@@ -135,6 +136,8 @@ def _distinct_targets(arrays: TableArrays) -> Any:
     used = at = 0
     base = -1
     for i in range(rows):
+        if is_late():
+            break
         s = order[i]
         if row_base[s] != base:
             base = row_base[s]

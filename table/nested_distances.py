@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from ..kernels.limits import UNREACHABLE
 from .groups import Int32Array, TableArrays
 from .nested_ends import ends_of, site_ways
@@ -117,7 +118,7 @@ def _excess(problem: Problem, found: _Found, of_site: NDArray[np.uint8]) -> Int6
                     rise = inner[d] - site_tokens[k, c, d] if inner[d] < UNREACHABLE else np.int64(UNREACHABLE)
                     excess[c] = max(excess[c], rise)
     changed = bool(ends > 1)
-    while changed:  # and so that the next one is left too
+    while changed and not is_late():  # and so that the next one is left too
         changed = False
         for k in range(sites.is_leaf.size):
             leaves = 0
@@ -141,6 +142,8 @@ def _farthest(problem: Problem, found: _Found, excess: Int64Array) -> Int64Array
     best, inner = found.best, found.inner
     out = np.full((rows + 2, ends), -1, np.int64)
     for s in range(rows):
+        if is_late():
+            break
         best[:] = -1
         for e in range(targets.own_start[s], targets.own_start[s + 1]):
             for c in range(ends):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from ..kernels.limits import MOST_DEPTH, UNREACHABLE
 from ..kernels.lists import begun, note
 from ..kernels.queue import Queue, lower, queue_of, take
@@ -151,7 +152,7 @@ def settled(problem: Problem, readers: Readers, frames: Int64Array, counting: in
     _constants(problem, entries, frames, counting)
     while True:
         entry = take(entries.queue)
-        if entry < 0:
+        if entry < 0 or is_late():
             break
         value = entries.queue.value[entry]
         if entry < sites:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..kernels.bits import has_bit
 from ..kernels.compiled import kernel
+from ..kernels.deadline import is_late
 from ..kernels.search import place_of
 from .distances import base_class_counts, class_of
 from .groups import TableArrays
@@ -70,6 +71,8 @@ def base_targets(arrays: TableArrays) -> Any:
     last_symbol = np.full(exits.label.size, -1, np.int64)
     at = 0
     for s in range(count):
+        if is_late():
+            break
         base = rows.base[s]
         start[s + 1] = at
         if base < 0:

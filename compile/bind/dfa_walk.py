@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...kernels.bits import count_bits, has_bit
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 from ...kernels.search import place_of
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from .arrays import KILL, TrieArrays
@@ -33,7 +34,6 @@ from .similar_states import DfaStates
 _NARROW = 2048  # a walk of fewer trie nodes costs less than choosing a base for it
 _CANDIDATES = 32  # of the last bases, how many are looked at for a state
 _NEAR = 6  # the round whose names find a base alike
-_SLICE = 20_000_000  # trie nodes visited between two looks at the meter: about 0.1 s
 
 
 class _Scratch(NamedTuple):
@@ -58,7 +58,7 @@ class _Scratch(NamedTuple):
 
 @kernel
 def walk_states(states: DfaStates, trie: TrieArrays, rows: RowPools, vocab_size: int, own_limit: int) -> bool:
-    """Walk states that tokens reach, until all are walked; return False if a slice ends or a pool is nearly full.
+    """Walk states that tokens reach, until all are walked; return False if a pool is nearly full.
 
     own_limit: the most edges of its own that a row may have beside a base.
     """
@@ -76,9 +76,8 @@ def walk_states(states: DfaStates, trie: TrieArrays, rows: RowPools, vocab_size:
     loops, looked, seen, weight = scratch.loops, scratch.looked, scratch.seen, scratch.weight
     most = _most(rows, trie_token.size, own_limit)
     usable = _comparable(states, rows, scratch)
-    visited = np.int64(0)
     while counters[QUEUE_HEAD] < counters[QUEUE_TAIL]:
-        if visited > _SLICE or _exceeds(counters, most):
+        if is_late() or _exceeds(counters, most):
             return False
         s = np.int64(queue[counters[QUEUE_HEAD]])
         counters[QUEUE_HEAD] += 1
@@ -99,8 +98,7 @@ def walk_states(states: DfaStates, trie: TrieArrays, rows: RowPools, vocab_size:
         if nodes >= _NARROW:
             base = _nearest_base(s, nodes // 2, usable, states, rows, scratch)
             if base >= 0:
-                count, steps = _walk_beside(s, np.int64(rows.bases.state[base]), own_limit, states, trie, scratch)
-                visited += steps
+                count = _walk_beside(s, np.int64(rows.bases.state[base]), own_limit, states, trie, scratch)
                 if count > own_limit:
                     base, count = np.int64(-1), np.int64(0)
 
@@ -111,7 +109,6 @@ def walk_states(states: DfaStates, trie: TrieArrays, rows: RowPools, vocab_size:
             path[0], path_relative[0] = s, named
             i, stop = np.int64(root_start[first]), np.int64(root_start[first + 1])
             while i < stop:
-                visited += 1
                 d = np.int64(depth[i])
                 p, c = path[d - 1], class_of[byte[i]]
                 t, after = np.int64(-1), np.int64(i + 1)
@@ -272,12 +269,10 @@ def _nearest_base(s: int, least: int, usable: int, states: DfaStates, rows: RowP
 
 
 @kernel
-def _walk_beside(
-    s: int, r: int, own_limit: int, states: DfaStates, trie: TrieArrays, scratch: _Scratch
-) -> tuple[np.int64, np.int64]:
+def _walk_beside(s: int, r: int, own_limit: int, states: DfaStates, trie: TrieArrays, scratch: _Scratch) -> np.int64:
     """Walk state s side by side with state r of a base, turning back where both lead to the same.
 
-    Returns how many edges state s has that the base lacks, and how many nodes were visited. Stops after own_limit.
+    Returns how many edges state s has that the base lacks. Stops after own_limit.
     """
     class_of, transition, live, relative = states.class_of, states.transition, states.live, states.relative
     names, final, named, last = states.names, states.final, states.names.shape[0] > 0, states.names.shape[0] - 1
@@ -285,7 +280,7 @@ def _walk_beside(
     path, other, token, code_out = scratch.path, scratch.base_path, scratch.token, scratch.code
     root_start, trie_token = trie.root_start, trie.token
     path_relative, other_relative = scratch.path_relative, scratch.base_relative
-    count, visited = np.int64(0), np.int64(0)
+    count = np.int64(0)
     path[0], other[0] = s, r
     path_relative[0] = other_relative[0] = named
     for first in range(256):
@@ -293,7 +288,6 @@ def _walk_beside(
             continue
         i, stop = np.int64(root_start[first]), np.int64(root_start[first + 1])
         while i < stop and count <= own_limit:
-            visited += 1
             d = np.int64(depth[i])
             c = class_of[byte[i]]
             t, u = np.int64(-1), np.int64(-1)
@@ -328,7 +322,7 @@ def _walk_beside(
             i += 1
         if count > own_limit:
             break
-    return count, visited
+    return count
 
 
 @kernel

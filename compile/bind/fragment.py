@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.codes import DEAD, RETURN
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 from ...table.groups import Bases, Exits, TokenClasses
 from ...vocabulary.vocabulary import Vocabulary
 from .arrays import TokenText, TrieArrays
@@ -142,7 +143,7 @@ def _walk_exits(
     state = np.empty(levels, np.int32)
     for s in range(first, len(codes)):
         begin = list_start[lists]
-        if begin + token.size > out_token.size or lists + 2 > list_start.size:
+        if is_late() or begin + token.size > out_token.size or lists + 2 > list_start.size:
             return s, lists
         count = begin
         state[0] = s

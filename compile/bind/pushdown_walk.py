@@ -15,6 +15,7 @@ from ...automata.budget import Meter
 from ...automata.codes import CALL, DEAD, KEEP, RETURN
 from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary
 from .arrays import KILL, MachineArrays, TokenText, TrieArrays
 from .link_counters import ACTIONS, EDGES, EXITS
@@ -23,7 +24,6 @@ from .symbols import Symbols, is_full, more_symbols, symbol_of
 from .wide_rows import is_of
 
 BINDING = "binding a constraint to the vocabulary"
-_ROWS_AT_ONCE = 1024  # walked between two looks at the meter
 _MANY = 2048  # entries of a row from which on it takes less to look at all tokens in order than to sort them
 _FEW = 48  # entries up to which insertion sorts fastest
 _ENDED = -2  # in place of a template's state: it has ended, and the tokens below are its exits
@@ -47,16 +47,14 @@ def walk(
     stack = np.zeros((trie.longest + 2, trie.longest + 2), np.int32)
     count, done = states.order.size, 0
     while done < count:
-        part = states._replace(order=states.order[: done + _ROWS_AT_ONCE])
-        found = _walk_rows(arrays, part, done, nodes, text, stack, admit, pools, symbols)
+        found = _walk_rows(arrays, states, done, nodes, text, stack, admit, pools, symbols)
         if found < 0:
             done, symbols = -1 - found, more_symbols(symbols, text, pools.counters)
         else:
             done = found
-            if found < part.order.size:
+            if done < count:
                 pools = grown(pools, trie.token.size)
-        if done < count:
-            meter.check(bytes=pools.nbytes, doing=BINDING)
+        meter.check(bytes=pools.nbytes, doing=BINDING)
     return pools, symbols
 
 
@@ -99,7 +97,7 @@ def _walk_unsorted(
     beside, free = np.full(levels, -1, np.int32), np.zeros(levels, np.bool_)
     for number in range(first, order.size):
         s = order[number]
-        full = counters[EDGES] + most > edge_token.size or counters[EXITS] + most > exit_token.size
+        full = is_late() or counters[EDGES] + most > edge_token.size or counters[EXITS] + most > exit_token.size
         if full or _may_overflow(counters, action_slots, push_start, push, levels):
             return number
         edges, exits = counters[EDGES], counters[EXITS]

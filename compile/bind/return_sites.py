@@ -9,14 +9,14 @@ from ...automata.budget import Meter
 from ...automata.codes import CALL, DEAD, KEEP, RETURN
 from ...automata.pushdown import PushdownMachine
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 from .arrays import MachineArrays, TokenText
 from .link_counters import ACTIONS, REMAINDERS, SYMBOLS
 from .link_pools import LinkPools, action_of, grown
 from .pushdown_walk import BINDING, returned
 from .symbols import LABEL, OFFSET, REMAINDER, TOKEN, Symbols, is_full, more_symbols, symbol_of
 
-_AT_ONCE = 1 << 24  # pairs of a site and a symbol between two looks at the meter
-_NO_ROOM, _GO_ON = -1, -2  # in place of a number of triples
+_NO_ROOM = -1  # in place of a number of triples
 
 
 def resolve(
@@ -38,9 +38,7 @@ def resolve(
             triples = out[:, :count]
             order = np.lexsort((triples[1], triples[0]))
             return pools, symbols, triples[:, order]
-        meter.check(bytes=out.nbytes, doing=BINDING)
-        if count == _GO_ON:
-            continue
+        meter.check(bytes=5 * out.nbytes, doing=BINDING)
         longer = np.empty((3, 4 * out.shape[1]), np.int32)
         longer[:, : progress[4]] = out[:, : progress[4]]
         out = longer
@@ -57,7 +55,7 @@ def _resolve_sites(
     """Follow each symbol from each site, those aside that are known: sites below first_site and symbols below known.
 
     Writes the triples of `resolve` that lead somewhere. Symbols that an end leaves behind are made, and followed too.
-    Returns the number of triples, _NO_ROOM, or _GO_ON after much work, to be called again.
+    Returns the number of triples, or _NO_ROOM, to be called again.
 
     progress: (5,) how far it came, zeros at first.
     """
@@ -68,18 +66,16 @@ def _resolve_sites(
     sites = site_start.size - 1
     before, first = progress[0], max(progress[1], np.int64(known))  # symbols all sites, and first ones, were asked for
     after, begin, count = progress[2], progress[3], progress[4]
-    work = np.int64(0)
     while True:
         if after == 0:
             after = counters[SYMBOLS]
         for k in range(begin, sites):
             progress[0], progress[1], progress[2], progress[3], progress[4] = before, first, after, k, count
-            if work > _AT_ONCE:
-                return _GO_ON
+            if is_late():
+                return _NO_ROOM
             low = before
             if k < first_site:
                 low = max(before, first)
-            work += max(after - low, 0) + 1
             for y in range(low, after):
                 label = symbols[y, LABEL]
                 if site_start[k] + label >= site_start[k + 1] or site_states[site_start[k] + label] < 0:

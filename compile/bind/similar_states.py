@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 
 FEW_STATES = 32
 """Automata up to this size are bound without naming states: it would cost more than it saves."""
@@ -105,7 +106,7 @@ def number_along(
     number[0] = 0
     stack[0] = 0
     height, count = 1, 1
-    while height:
+    while height and not is_late():
         height -= 1
         queue[0] = stack[height]
         tail, bottom = 1, height
@@ -180,6 +181,8 @@ def _name_states(
         slots[:] = -1
         count = 0
         for s in range(states):
+            if is_late():
+                return out[:1], first, False
             if h == 0:
                 key = np.uint64(live[s])
             else:

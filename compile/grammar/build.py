@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -74,9 +73,8 @@ def compile_grammar(
     if start is not None and not isinstance(start, str):
         raise TypeError(f"start must be the name of a rule, not {type(start).__name__}")
     depth = checked_depth(depth)
-    meter = begin_budget(budget)
-    start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
-    with enough_stack(partial(GrammarError, grammar=grammar, position=0)):
+    with begin_budget(budget) as meter, enough_stack(partial(GrammarError, grammar=grammar, position=0)):
+        start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
         form = reader_of(syntax)(grammar, start=start, meter=meter)
         return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
 
@@ -110,8 +108,8 @@ def compile_form(
     reader = LazyGrammar(network, vocabulary, meter)
 
     def make() -> TransitionTable:
-        with enough_stack():
-            return _whole(form, network, vocabulary, source, depth, replace(meter.budget).begin())
+        with meter.budget.begin() as again, enough_stack():
+            return _whole(form, network, vocabulary, source, depth, again)
 
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,

@@ -13,6 +13,7 @@ from operator import is_not
 from typing import NamedTuple
 
 from ...automata.budget import Meter
+from ...automata.deadline import look
 from .algebra import (
     EVERYTHING,
     NUMBER,
@@ -57,6 +58,7 @@ class Branch(NamedTuple):
     failed: tuple[Node, ...]
 
 
+_TELLING = "telling the cases of a value apart"
 _NO_FACTS = _ObjectFacts({}, frozenset(), None)
 
 
@@ -123,8 +125,9 @@ class Cases:
         while pending:
             branch = pending.pop()
             rounds += 1
+            look(_TELLING)
             if not rounds & 15:
-                self._meter.check(states=max(len(leaves), len(pending)), doing="telling the cases of a value apart")
+                self._meter.check(states=max(len(leaves), len(pending)), doing=_TELLING)
             if all(map(is_never, branch.vector)):
                 continue
             tests = formulas.tests(branch.vector)

@@ -13,6 +13,7 @@ from ...automata.dfa import BYTES
 from ...automata.minimize import merge_columns
 from ...automata.slots import slot_of
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 
 _QUOTE, _BACKSLASH, _CONTROL, _BEYOND = 27, 28, 29, 30  # sorts of bytes: see `_sorts_of_bytes`
 
@@ -63,7 +64,7 @@ def texts_of(
     count = 1  # codes[0] is the content's start: no kind, state or bits
     table = _table_of(codes, count, slots)
     i = 0
-    while i < count:
+    while i < count and not is_late():
         if count + 300 > capacity:  # a row has at most 256 new targets
             more = 2 * capacity + 300
             grown_codes, grown_rows = np.zeros(more, np.int64), np.full((more, K), -1, np.int32)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...automata.labelled import Labelled
 from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 from ...vocabulary.vocabulary import Vocabulary
 from ..bind.similar_states import FEW_STATES, number_along
 from .escapes import quoted
@@ -65,6 +66,8 @@ def total_states(class_of: Any, transition: Any) -> Any:
     states = transition.shape[0]
     found, count = np.empty(states, np.int64), 0
     for state in range(states):
+        if is_late():
+            break
         if transition[state, class_of[0]] == state and _reads_any_text(class_of, transition, state):  # few do the first
             found[count] = state
             count += 1

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.codes import DEAD, RETURN
-from ...automata.labelled import Labelled, labels_ahead
+from ...automata.labelled import Labelled, bytes_ahead, labels_ahead
 from .emit_context import EmitContext
 from .escapes import escaped
 from .fragments import free_state, in_text
@@ -35,6 +35,7 @@ class InFrame:
         """The labels with which a text may end that goes on from each state (N, W), 64 in a number."""
         ends = self.codes[:, self.class_of[QUOTE]]
         label = np.where(ends <= RETURN, RETURN - ends, -1).astype(np.int32)
+        self.context.meter.check(bytes=bytes_ahead(label), doing="writing strings")
         found: NDArray[np.uint64] = labels_ahead(np.ascontiguousarray(self.codes, np.int32), label)
         return found
 

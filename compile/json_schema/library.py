@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from ...automata.pushdown import PushdownMachine
 from ...errors import ConstraintError
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
+from ...kernels.preparing import preparing
 from ...lazy.pushdown.bases import Base
 from ...lazy.pushdown.shortest_ends import LibraryEnds
 from ...lazy.pushdown.string_mask_cache import Counted, StringMaskCache
@@ -234,7 +236,10 @@ class _Libraries:
 
     def of(self, vocabulary: Vocabulary, layout: Layout, meter: Meter | None) -> Library:
         """Return the library of a layout, built if it is not kept."""
-        found = self._kept.get(layout) or _build(vocabulary, layout, meter)
+        found = self._kept.get(layout)
+        if found is None:
+            with preparing() if meter is None else nullcontext():
+                found = _build(vocabulary, layout, meter)
         with _KEEPING:
             self._kept[layout] = found
             self._kept.move_to_end(layout)

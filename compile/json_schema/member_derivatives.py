@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...automata.deadline import look
 from .algebra import (
     ANY,
     NEVER,
@@ -212,6 +213,7 @@ class MemberDerivatives:
     def _fill(self, table: StepTable, start: int, stop: int) -> None:
         """Make the steps of a table for a range of keys."""
         for letter in places_of((table.allowed & ~table.made & (1 << stop) - 1) >> start << start):
+            look(FINDING)
             table.steps[letter] = self._step(table, letter)
         table.made |= (1 << stop) - (1 << start)
 
@@ -219,6 +221,7 @@ class MemberDerivatives:
         if table.others is None:
             table.others = {}
             for letter in range(self._end, self._letters.num):
+                look(FINDING)
                 step = self._step(table, letter)
                 if step is not None:
                     table.others[letter - self._end] = step
@@ -289,7 +292,7 @@ class MemberDerivatives:
         key = (letter >= self._end, *pattern)
         alike = tests.alike.get(key)
         if alike is None:
-            self._builder.meter.check(doing=FINDING)  # what is left may be as long as the schema
+            look(FINDING)  # what is left may be as long as the schema
             alike = tests.alike[key] = _left_by_test(tests, letter >= self._end, pattern)
         return [
             (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
@@ -297,7 +300,7 @@ class MemberDerivatives:
         ]
 
     def _by_several_tests(self, tests: Tests, letter: int) -> list[Case]:
-        self._builder.meter.check(doing=FINDING)
+        look(FINDING)
         cases = self._builder.cases
         by, known = self._derivatives[letter]
         for atom, row in tests.atoms:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...automata.deadline import look
 from ...automata.labelled import Labelled
 from .algebra import (
     ANY,
@@ -32,6 +33,7 @@ class Letters:
     def __init__(
         self, builder: ValueBuilder, keys: tuple[str, ...], members: Sequence[Members], names: Iterable[Node]
     ) -> None:
+        self._meter = builder.meter
         flat = builder.cases.flat
         languages: dict[Node, int] = {}
         self.keys = keys
@@ -60,8 +62,9 @@ class Letters:
         """Return the undeclared keys of classes that have few, first those that the schema lists, in its order."""
         words: set[str] = set()
         for letter in range(len(self.keys), self.num if self.language is not None else 0):
+            look(FINDING)
             assert self.language is not None
-            words.update(word.decode() for word in self.language.words(letter, _FEW) or ())
+            words.update(word.decode() for word in self.language.words(letter, _FEW, self._meter) or ())
         listed = [word for atom in atoms(*self._names) if type(atom) is Words for word in atom.args[0] if word in words]
         return [*dict.fromkeys(listed + sorted(words))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ...automata.deadline import look
 from .algebra import NEVER, AllOf, MemberCount, Members, Names, Node, Not, Required, all_of, is_never
 from .key_order import in_order
 from .member_letters import FINDING, Letters
@@ -99,6 +100,7 @@ def _declared(builder: ValueBuilder, record: Record) -> tuple[ObjectAutomaton, l
     letters = Letters(builder, keys, members, record.names)
     nodes = []
     for letter in range(letters.num):
+        look(FINDING)
         forbidden = letter < len(keys) and keys[letter] in record.forbidden
         if forbidden or not all(letters.named(name, letter) for name in record.names):
             nodes.append(NEVER)

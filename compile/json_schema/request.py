@@ -141,7 +141,7 @@ def compile_request(
     contents, documents, layout, allowed, any_order, depth, source = asked
     if not isinstance(lazy, bool):
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
-    meter, approximations = begin_budget(budget), Approximations(allowed)
+    approximations = Approximations(allowed)
     too_deep = partial(SchemaError, pointer="")
     library = Library.of(vocabulary, layout)
 
@@ -150,11 +150,11 @@ def compile_request(
         return link(library, machine, source, frames(machine, depth), meter)
 
     def make() -> TransitionTable:
-        with uncollected(), blaming_order(any_order), enough_stack(too_deep):
-            return whole(begin_budget(budget))
+        with uncollected(), blaming_order(any_order), begin_budget(budget) as meter, enough_stack(too_deep):
+            return whole(meter)
 
     try:
-        with uncollected(), blaming_order(any_order), enough_stack(too_deep):
+        with uncollected(), blaming_order(any_order), begin_budget(budget) as meter, enough_stack(too_deep):
             root = build(
                 formula(contents, approximations=approximations, documents=documents, meter=meter), meter, any_order
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import is_not
 
+from ...automata.deadline import look
 from .algebra import (
     ANY,
     NEVER,
@@ -218,6 +219,7 @@ def _least(sets: Iterable[int]) -> list[int]:
     """Return those of some sets that contain no other of them, each once."""
     found: list[int] = []
     for one in sorted(set(sets), key=int.bit_count):
+        look(FINDING)
         if not any(other & ~one == 0 for other in found):
             found.append(one)
     return found

@@ -61,17 +61,17 @@ def compile_structural_tag(
     asked = request(
         True, whitespace=whitespace, ascii=ascii, allow=allow, documents=documents, any_order=any_order, depth=depth
     )
-    meter = begin_budget(budget)
-    reading = read_tags(source, meter, vocabulary)
-    hashed = source_of_tags(source, asked, vocabulary)
-    grammar, marked = spelt(reading.grammar, vocabulary, reading.tokens)
-    if not reading.schemas:
-        return compile_form(grammar, marked, source=hashed, depth=asked.depth, meter=meter)
-    from .values import compile_values  # as for schemas: not for those who have none
+    with begin_budget(budget) as meter:
+        reading = read_tags(source, meter, vocabulary)
+        hashed = source_of_tags(source, asked, vocabulary)
+        grammar, marked = spelt(reading.grammar, vocabulary, reading.tokens)
+        if not reading.schemas:
+            return compile_form(grammar, marked, source=hashed, depth=asked.depth, meter=meter)
+        from .values import compile_values  # as for schemas: not for those who have none
 
-    made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
-    warn_of(allow, made)
-    return made
+        made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
+        warn_of(allow, made)
+        return made
 
 
 @enough_stack()

@@ -74,8 +74,7 @@ def compile_values(
             return _Emitter(dfa, values, named, library, meter, asked.depth)
 
         def make() -> TransitionTable:
-            again = replace(meter.budget).begin()
-            with uncollected(), blaming_order(sets):
+            with uncollected(), blaming_order(sets), meter.budget.begin() as again:
                 whole = _Emitter(dfa, values, named, library, again)
                 whole.finish()
                 return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)

@@ -19,6 +19,7 @@
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <Python.h>
 #include <numpy/arrayobject.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -367,6 +368,28 @@ static PyObject *raise_from(const Entry *entry, int32_t status, const Raised *ra
     return PyErr_Format(PyExc_SystemError, "%s.%s ended with status %d", entry->module, entry->name, status);
 }
 
+/* Threads that have spent their budgets, as `deadline.py` says: how many, who, and whether a kernel was told. */
+#define MOST_LATE 15
+HIDDEN int64_t maskwright_deadline[1 + 2 * MOST_LATE];
+
+static int was_told(void) {
+    if (!__atomic_load_n(maskwright_deadline, __ATOMIC_RELAXED)) return 0;
+    for (int k = 1; k <= MOST_LATE; k++)
+        if (maskwright_deadline[k] == (int64_t)pthread_self() && maskwright_deadline[k + MOST_LATE]) return 1;
+    return 0;
+}
+
+/* What a kernel returned, if it was not told to stop: then it is worth nothing. */
+static PyObject *unless_told(PyObject *returned) {
+    if (!was_told()) return returned;
+    Py_XDECREF(returned);
+    PyErr_Clear();
+    PyObject *stop = attribute("maskwright.kernels.deadline", "stop");
+    PyObject *none = stop ? PyObject_CallNoArgs(stop) : NULL;
+    Py_XDECREF(stop);
+    return none;
+}
+
 static PyObject *refuse(const Entry *first, PyObject *const *arguments, Py_ssize_t count) {
     PyObject *list = PyList_New(0), *told = NULL, *comma = PyUnicode_FromString(", ");
     for (Py_ssize_t i = 0; list && i < count; i++) {
@@ -409,11 +432,11 @@ static PyObject *call(PyObject *self, PyObject *const *arguments, Py_ssize_t cou
             PyThreadState *state = PyEval_SaveThread();
             int32_t status = entry->entry(in, out, &raised);
             PyEval_RestoreThread(state);
-            if (status == -2) Py_RETURN_NONE;
+            if (status == -2) return unless_told(Py_NewRef(Py_None));
             if (status) return raise_from(entry, status, raised);
             const char *returned = entry->returned;
             next = out;
-            return made(&returned, &next, arguments, count);
+            return unless_told(made(&returned, &next, arguments, count));
         }
     }
     return refuse(first, arguments, count);
@@ -487,6 +510,8 @@ static int set_up(PyObject *module, const Variant *variant) {
     PyObject *kernels = all_kernels(variant->entries), *loops = all_loops(variant->loops);
     if (!kernels || !loops) return -1;
     if (PyModule_AddObject(module, "kernels", kernels) || PyModule_AddObject(module, "loops", loops)) return -1;
+    PyObject *words = PyLong_FromVoidPtr(maskwright_deadline);
+    if (!words || PyModule_AddObject(module, "deadline", words)) return -1;
     return PyModule_AddStringConstant(module, "variant", variant->name) ||
                    PyModule_AddStringConstant(module, "digest", maskwright_digest)
                ? -1

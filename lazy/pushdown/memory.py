@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...automata.budget import Meter
 from ...automata.codes import PHASES
-from ...automata.labelled import labels_ahead
+from ...automata.labelled import bytes_ahead, labels_ahead
 from ...automata.pushdown import PushdownMachine
 from ...automata.string_content import Content, labels_in_escapes
 from ...automata.word_tries import USE_FIRST
@@ -208,8 +208,8 @@ class PushdownMemory:
             if content.label.max() == 0:  # one label: there is nothing to tell apart
                 places.append((0, 0))
                 continue
+            self.meter.check(bytes=(1 + PHASES) * bytes_ahead(content.label), doing=DOING)
             ahead: NDArray[np.uint64] = labels_ahead(content.transition, content.label)
-            self.meter.check(bytes=PHASES * ahead.nbytes, doing=DOING)
             ahead = labels_in_escapes(content.class_of, content.transition, ahead)
             self._kept.append(ahead)
             self.own_bytes += ahead.nbytes

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.compile.bind.bind import bind
+from maskwright.compile.regex.lower import to_dfa
 from tests.fuzz import attacks
 
 VOCAB = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
@@ -14,6 +17,14 @@ BUDGET = mw.Budget(seconds=0.3)
 SOURCES = {
     "a rule in which all others may be left out": (mw.compile_grammar, "start: " + "r " * 3_000 + '\nr: "a"?'),
     "a grammar of many brackets": (mw.compile_grammar, "start: " + "(" * 300_000 + '"a"'),
+    "keys of 16 patterns, any of which may hold together": (
+        mw.compile_json_schema,
+        {"patternProperties": {chr(97 + n): {"type": "integer", "minimum": n} for n in range(16)}},
+    ),
+    "a pattern of many pairs": (
+        mw.compile_regex,
+        "|".join(f"(.*k{n}.*z{n}.*q{n})" for n in range(12)),
+    ),
     "keys of many branches, of which one holds": (mw.compile_json_schema, attacks.many_branches(150)),
 }
 
@@ -26,3 +37,26 @@ def test_a_hostile_source_ends_in_time(name):
         compile_(source, VOCAB, budget=BUDGET)
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < 3  # collecting garbage of all tests before it takes part of that
+
+
+def test_the_time_to_spell_a_word_grows_with_its_length_alone():
+    """Keys are counted by name, so that a class of a single long key is read back from its automaton."""
+    schema = {"propertyNames": {"not": {"const": "abcdefghij" * 3_000}}, "maxProperties": 3}
+    table = mw.compile_json_schema(schema, VOCAB, budget=mw.Budget(seconds=10))
+    assert table.accepts(VOCAB.encode('{"abcdefghij": 1}'))
+
+
+def test_binding_many_states_to_many_tokens_ends_in_time():
+    rng = np.random.default_rng(0)
+    words = {rng.integers(97, 123, n).astype(np.uint8).tobytes() for n in rng.integers(2, 9, 60_000)}
+    vocabulary = mw.Vocabulary.from_bytes(
+        [b"", *(bytes([byte]) for byte in range(256)), b" " * 64, *sorted(words)], eos=0
+    )
+    dfa = to_dfa(r"(?=.*[A-Z])(?=.*[a-z])(?=.*\d)(?=.*[^\w\s]).{8,60}", meter=mw.Budget(seconds=60).begin())
+    assert vocabulary.trie is not None
+    meter = mw.Budget(seconds=0.2).begin()
+    began = time.thread_time()
+    with pytest.raises(mw.BudgetError) as raised, meter:
+        bind(dfa, vocabulary, source="", meter=meter)
+    assert raised.value.limit == "seconds"
+    assert time.thread_time() - began < 0.8
