@@ -1,6 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes its own environment in .venv.
 # CONTRIBUTING.md says what the others are for.
 
+# a run of tests ends with how many ran of each folder that it names, and fails if that is none: tests/named_folders.py
+
 # tests start many processes: each reads what Python has compiled of the sources before
 export PYTHONDONTWRITEBYTECODE =
 
@@ -16,7 +18,7 @@ PYTEST := $(BIN)/pytest -n auto --dist worksteal
 # uv installs in seconds what pip takes minutes for
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 # what needs no optional dependency
-CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host
+CORE := tests/automata tests/table tests/kernels tests/lazy tests/compile tests/runtime/host tests/test_named_folders.py
 
 .PHONY: demo kernels-ahead test all-tests test-fast test-slow test-lowest test-devices test-engines test-spark fuzz
 .PHONY: check bench bench-devices bench-engines gate dist clean
@@ -49,9 +51,11 @@ test-lowest: $(LOWEST)/made
 test-devices: $(DEVICES)/made
 	MASKWRIGHT_JIT=1 MASKWRIGHT_CACHE=$(DEVICES)/cache $(DEVICES)/bin/pytest tests/devices
 
-# 64 schemas twice through vLLM and SGLang on this machine's processor: 4 GB of packages
+# 64 schemas twice through vLLM and SGLang on this machine's processor: 4 GB of packages. Two runs, as pytest 8.1
+# collects one folder alone where the other lies in it
 test-engines: $(ENGINES)/made kernels-ahead
-	$(ENGINES)/bin/pytest tests/engines/real tests/engines
+	$(ENGINES)/bin/pytest tests/engines/real
+	$(ENGINES)/bin/pytest tests/engines
 
 # builds of shards on Spark: 480 MB of packages, and Java 17
 test-spark: $(SPARK)/made kernels-ahead

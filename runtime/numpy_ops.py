@@ -358,7 +358,8 @@ def select(
 ) -> Selection:
     """Return the `beams` best continuations over all beams of each batch element, EOS aside.
 
-    Best first; where no state at this depth branches and m = `beams`, each beam's own one instead, in place.
+    Best first, of equal scores the first beam's and of these the lowest token; where no state at this depth branches
+    and m = `beams`, each beam's own one instead, in place.
     logits: (B * m, V). state: (B * m,), all at depth `level`. scores: (B, m) totals so far, to which log-probabilities
     under the full softmax are added; renormalise: under that of the allowed tokens alone. A row of logits that has
     no distribution (NaN, +inf, all -inf) has no continuations. dev None: no constraint.
@@ -386,7 +387,7 @@ def select(
         if in_place:
             slots = [(item[1], item) for item in found]
         else:
-            slots = list(enumerate(sorted(found, key=lambda item: -item[0])[:beams]))
+            slots = list(enumerate(sorted(found, key=lambda item: (-item[0], item[1], item[2]))[:beams]))
         for slot, (total, beam, token, target) in slots:
             best[b, slot], parents[b, slot], picked[b, slot] = total, beam, token
             reached[b * beams + slot] = target

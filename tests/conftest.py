@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from maskwright.kernels.compiled import kernel_folder
+from tests.named_folders import NamedFolders
 
 # the clock decides nothing: a first example may compile kernels, and any may wait for a processor. The same examples
 # each time, unless a seed is given: --hypothesis-seed=random looks for others
@@ -38,6 +39,10 @@ if "MASKWRIGHT_CACHE" not in os.environ:  # nothing a user has kept may decide a
     atexit.register(shutil.rmtree, os.environ["MASKWRIGHT_CACHE"], ignore_errors=True)
     if kept is not None:
         (Path(os.environ["MASKWRIGHT_CACHE"]) / kept.name).symlink_to(kept)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(NamedFolders(config))
 
 
 _MOST_MEMORY = 4 << 30  # of a process, from which on it forgets what JAX compiled: over all tests that is gigabytes

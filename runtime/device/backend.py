@@ -70,10 +70,16 @@ class Backend(Protocol):
         """Return each row (B, n) with the largest first."""
 
     def top_k(self, scores: Array, k: int) -> tuple[Array, Array]:
-        """Return the k largest of each row (B, n) and their places, largest first; -inf fills up where k > n."""
+        """Return the k largest of each row (B, n) and their places, largest first, of equals the first place.
+
+        -inf fills up where k > n.
+        """
 
     def top_of_beams(self, x: Array, scores: Array, k: int) -> tuple[Array, Array]:
-        """Return the k largest of x (B, m, w) + scores (B, m) and their places in (B, m * w); NaN counts as -inf."""
+        """Return the k largest of x (B, m, w) + scores (B, m) and their places in (B, m * w), in the order of `top_k`.
+
+        NaN counts as -inf.
+        """
 
     def log_softmax(self, logits: Array) -> Array:
         """Return log-probabilities (B, V); NaN throughout a row that has no distribution."""

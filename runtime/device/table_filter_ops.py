@@ -22,6 +22,7 @@ from .device_table import (
     check_starts,
     check_tokens,
 )
+from .end_in_order import with_end
 from .table_filters import DeviceFilteredTable
 
 # ------------------------------------------------------------------------------------------------ the table
@@ -312,8 +313,8 @@ def candidates(
     else:
         scores, token, _ = _scored(ops, dev, log_probs, state, level)
         if dev.eos is not None:
-            last = ops.where(accepting(ops, dev, state), log_probs[:, dev.eos], -float("inf"))[:, None]
-            scores, token = ops.concatenate([scores, last], 1), ops.concatenate([token, token[:, :1] * 0 + dev.eos], 1)
+            last = ops.where(accepting(ops, dev, state), log_probs[:, dev.eos], -float("inf"))
+            scores, token = with_end(ops, scores, token, last, dev.eos)
     best, at = ops.top_k(ops.where(scores == scores, scores, -float("inf")), width)
     alive = best > -float("inf")
     tokens = ops.where(alive, ops.integers(at, state.node) if token is None else ops.take(token, at), 0)

@@ -18,7 +18,7 @@ from .cases import KINDS
 
 
 def main() -> int:
-    """Return 0 if nothing was found."""
+    """Return 0 if cases of each kind were tried and nothing was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long to try")
     parser.add_argument("--kind", action="append", choices=KINDS, help="try only these; may be given again")
@@ -41,7 +41,11 @@ def main() -> int:
     campaign = Campaign(kinds, seed, given.findings, say=lambda line: print(line, flush=True))
     campaign.run(60 * given.minutes)
     print(json.dumps(campaign.counts(), indent=2))
-    return int(bool(campaign.findings))
+    print(f"cases that were tried: {campaign.tried.total()}")
+    for kind in kinds:
+        if not campaign.tried[kind]:
+            print(f"ERROR: no case of {kind} was tried")
+    return int(bool(campaign.findings) or not all(campaign.tried[kind] for kind in kinds))
 
 
 sys.exit(main())

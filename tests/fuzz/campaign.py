@@ -67,6 +67,11 @@ class Campaign:
             told = {"case": case.to_json(), "found": outcome.found, "where": outcome.where, "detail": outcome.detail}
             file.write_text(json.dumps(told, indent=2))
 
+    @property
+    def tried(self) -> Counter[str]:
+        """How many cases of each kind were tried."""
+        return Counter({kind: counter.total() for kind, counter in self._outcomes.items()})
+
     def counts(self) -> dict[str, Any]:
         """Return how many cases of each kind ended in which way, and how often each place was found."""
         found = {" ".join(place): count for place, count in self._seen.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from itertools import islice
 
@@ -30,6 +32,15 @@ def test_a_short_campaign_finds_nothing(tmp_path):
             campaign.attempt(case)
     assert not campaign.findings, campaign.counts()
     assert all(tried.get("done", 0) for tried in campaign.counts()["cases"].values())
+
+
+@pytest.mark.parametrize(("minutes", "tried"), [("0", 0), ("1e-6", 1)])
+def test_a_campaign_says_how_many_cases_it_tried_and_fails_without_any(minutes, tried, tmp_path):
+    command = [sys.executable, "-m", "tests.fuzz", "--minutes", minutes, "--kind", "choices", "--seed", "1"]
+    out = subprocess.run([*command, "--findings", tmp_path], cwd=mw.__path__[0], capture_output=True, text=True)
+    assert f"cases that were tried: {tried}\n" in out.stdout
+    assert ("ERROR: no case of choices was tried" in out.stdout) == (not tried)
+    assert out.returncode == int(not tried)
 
 
 def _grow(steps):

@@ -6,11 +6,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
 import maskwright as mw
 from maskwright.automata import sequence_sort, trie
-from maskwright.runtime import numpy_ops, torch_ops
+from maskwright.runtime import numpy_ops
 
 SCHEMA = {
     "type": "object",
@@ -51,6 +50,9 @@ def bits(mask: object) -> np.ndarray:
     ],
 )
 def test_a_matcher_and_all_operations_allow_the_same_tokens(kind, size):
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+
     vocab = vocabulary(size)
     constraint = KINDS[kind](vocab)
     table = constraint.to_table()

@@ -9,6 +9,7 @@ from jax import Array
 
 from ..device_table import AnyState, Candidates, DeviceTable, Selection, State, check_logits, check_rows
 from ..dispatch import by_kind
+from ..end_in_order import with_end
 from . import arrays
 from .arrays import gather, log_softmax, logsumexp, repeated_rows, take_inside, top_k, widen
 from .edges import first_edges, ranked_edge, target_of, token_of
@@ -43,8 +44,7 @@ def candidates(dev: DeviceTable, logits: Array, state: AnyState, width: int, lev
         scores = jnp.where(allowed, gathered, -jnp.inf)
         if dev.eos is not None:
             last = jnp.where(accepting(dev, state), log_probs[:, dev.eos], -jnp.inf)
-            scores = jnp.concatenate([scores, last[:, None]], axis=1)
-            token = jnp.pad(token, ((0, 0), (0, 1)), constant_values=dev.eos)
+            scores, token = with_end(arrays, scores, token, last, dev.eos)
     best, at = top_k(jnp.where(jnp.isnan(scores), -jnp.inf, scores), width)
     tokens = at if token is None else take_inside(token, at)
     alive = best > -jnp.inf

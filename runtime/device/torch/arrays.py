@@ -15,6 +15,7 @@ from . import compat
 from .memory import SAME_SIZE, is_writable, noted, takes_logits, write_lowest
 
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
+_FEW = 512  # scores that are sorted sooner than made into whole numbers
 
 
 def signed(array: NDArray[Any]) -> NDArray[Any]:
@@ -53,8 +54,8 @@ def is_integral(x: Tensor) -> bool:
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of each row (B, n) and where they stand, largest first; -inf fills up where k > n.
 
-    Exact, in two passes for wide rows: the k blocks with the largest maxima hold k of the largest scores, so only
-    those are looked into. Measured 0.07 ms against 0.25 ms of `torch.topk` for k = 70 of 2 x 143,360 on a CPU.
+    Of equal scores the first one counts as larger. Exact, in two passes for wide rows: the k blocks with the largest
+    maxima hold k of the largest scores, so only those are looked into.
     """
     batch, n = scores.shape
     if k > n:
@@ -63,11 +64,10 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if n % _BLOCK:
             scores = torch.nn.functional.pad(scores, (0, _BLOCK - n % _BLOCK), value=-torch.inf)
         blocks = scores.view(batch, -1, _BLOCK)
-        _, block = blocks.amax(dim=-1).topk(k)
+        _, block = _first_largest(blocks.amax(dim=-1) + 0.0, k)
         inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK)).view(batch, -1)
-        best, at = inside.topk(k)
-        return best, block.gather(1, at // _BLOCK) * _BLOCK + at % _BLOCK
-    best, at = scores.topk(k)
+        return _first_largest(inside + 0.0, k, _places_in(block))
+    best, at = _first_largest(scores + 0.0, k)  # the sum makes one zero of two
     return best, at if k <= n else at.clamp(max=n - 1)
 
 
@@ -84,11 +84,37 @@ def top_of_beams(x: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return top_k(totals.view(batch, -1), k)
     blocks = x.view(batch, -1, _BLOCK)
     highest = (blocks.amax(dim=-1).view(batch, m, -1) + scores[:, :, None]).view(batch, -1)
-    _, block = highest.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).topk(k)
+    _, block = _first_largest(highest.nan_to_num_(nan=low, posinf=torch.inf, neginf=low), k)
     inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))
     inside = inside + scores.gather(1, block // (width // _BLOCK))[:, :, None]
-    best, at = inside.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).view(batch, -1).topk(k)
-    return best, block.gather(1, at // _BLOCK) * _BLOCK + at % _BLOCK
+    inside = inside.nan_to_num_(nan=low, posinf=torch.inf, neginf=low).view(batch, -1)
+    return _first_largest(inside, k, _places_in(block))
+
+
+def _places_in(block: Tensor) -> Tensor:
+    """Return where all of some blocks (B, k) stand (B, k * _BLOCK)."""
+    inside = torch.arange(_BLOCK, device=block.device)
+    return torch.add(inside, block[:, :, None], alpha=_BLOCK).view(block.shape[0], -1)
+
+
+def _first_largest(scores: Tensor, k: int, places: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the k largest of each row (B, n) and their places (B, n), or where they stand; of equals the first places.
+
+    `torch.topk` promises nothing for equal scores. The whole numbers that it is given here are all different: the upper
+    half is the rank of the score, the lower half its place. Few scores are sorted, which is one operation.
+    """
+    if scores.dtype != torch.float32 or scores.shape[1] <= _FEW:  # 64 bits leave no room for a place beside a score
+        if places is not None:
+            places, order = places.sort(dim=1)
+            scores = scores.gather(1, order)
+        best, at = scores.sort(dim=1, descending=True, stable=True)
+        best, at = best[:, :k].contiguous(), at[:, :k].contiguous()
+        return best, at if places is None else places.gather(1, at)
+    bits = (scores.detach() if compat.wants_derivative(scores) else scores).view(torch.int32)
+    rank = (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)  # in the order of scores
+    numbers = torch.arange(scores.shape[1], device=scores.device) if places is None else places
+    least, at = torch.add(numbers, rank, alpha=-(1 << 32)).topk(k, largest=False)
+    return scores.gather(1, at), at if places is None else least & 0xFFFFFFFF
 
 
 def take(array: Tensor, index: Tensor) -> Tensor:

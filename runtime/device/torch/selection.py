@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..device_table import AnyState, Candidates, Selection, State, check_logits, check_rows
 from ..dispatch import by_kind
+from ..end_in_order import with_end
 from . import arrays, compat
 from .arrays import gather, keep_bits, log_softmax, top_k, top_of_beams, widen
 from .edges import first_edge, first_edges, rank_of, target_of, token_of
@@ -37,8 +38,7 @@ def candidates(dev: TorchTable, logits: Tensor, state: AnyState, width: int, lev
         scores = torch.where(allowed, log_probs.gather(1, token.clamp(max=dev.vocab_size - 1)), -torch.inf)
         if dev.eos is not None:
             last = torch.where(accepting(dev, state), log_probs[:, dev.eos], -torch.inf)
-            scores = torch.cat([scores, last[:, None]], dim=1)
-            token = torch.cat([token, torch.full_like(token[:, :1], dev.eos)], dim=1)
+            scores, token = with_end(arrays, scores, token, last, dev.eos)
     best, at = top_k(torch.where(scores.isnan(), -torch.inf, scores), width)
     tokens = at if token is None else token.gather(1, at)
     alive = best > -torch.inf

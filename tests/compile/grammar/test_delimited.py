@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import torch
 
 import maskwright as mw
 from maskwright.automata.budget import Budget
@@ -18,7 +17,7 @@ from maskwright.compile.grammar.build import compile_form
 from maskwright.compile.grammar.form import Choice, Grammar, Node, Repeat, Rule, Sequence, Text
 from maskwright.compile.grammar.regions import with_lists
 from maskwright.compile.regex.lower import to_dfa
-from maskwright.runtime import numpy_ops, torch_ops
+from maskwright.runtime import numpy_ops
 from tests.compile.grammar.test_grammars import TERMINALS, terminal
 from tests.oracles.naive_grammar import accepts
 from tests.strategies.tokenizer_zoo import tekken
@@ -384,6 +383,9 @@ def test_budgets_of_tokens_end_every_text_in_time(vocab):
 
 
 def test_a_device_allows_what_the_host_does(vocab):
+    torch = pytest.importorskip("torch")
+    from maskwright.runtime import torch_ops
+
     table = mw.compile_grammar(KINDS["two that begin alike"][0], vocab).to_table()
     rng = random.Random(2)
     rows, steps = 6, 10

@@ -547,15 +547,6 @@ def test_top_k_is_exact(name, batch, n, k):
     np.testing.assert_array_equal(np.take_along_axis(scores, out(at), 1), out(best))
 
 
-@pytest.mark.parametrize(("batch", "n", "k"), [(2, 300, 7), (1, 20_001, 70)])
-def test_of_equal_scores_jax_takes_the_first_as_numpy_does(batch, n, k):
-    scores = np.random.default_rng(n).normal(size=(batch, n)).round(1).astype(np.float32)
-    expected = numpy_ops.top_k(scores, k)
-    ops, into = backend("jax")
-    for found, wanted in zip(ops.top_k(into(scores), k), expected, strict=True):
-        np.testing.assert_array_equal(out(found), wanted)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 def test_wide_selection_without_a_constraint_agrees_with_numpy(name):
