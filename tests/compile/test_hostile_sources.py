@@ -16,7 +16,6 @@ VOCAB = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))],
 BUDGET = mw.Budget(seconds=0.3)
 SOURCES = {
     "a rule in which all others may be left out": (mw.compile_grammar, "start: " + "r " * 3_000 + '\nr: "a"?'),
-    "a grammar of many brackets": (mw.compile_grammar, "start: " + "(" * 300_000 + '"a"'),
     "keys of 16 patterns, any of which may hold together": (
         mw.compile_json_schema,
         {"patternProperties": {chr(97 + n): {"type": "integer", "minimum": n} for n in range(16)}},
@@ -37,6 +36,14 @@ def test_a_hostile_source_ends_in_time(name):
         compile_(source, VOCAB, budget=BUDGET)
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < 3  # collecting garbage of all tests before it takes part of that
+
+
+def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
+    began = time.thread_time()
+    with pytest.raises(mw.GrammarError) as raised:
+        mw.compile_grammar("start: " + "(" * 300_000 + '"a"', VOCAB, budget=BUDGET)
+    assert raised.value.limit == "depth"
+    assert time.thread_time() - began < 1
 
 
 def test_the_time_to_spell_a_word_grows_with_its_length_alone():
