@@ -430,7 +430,7 @@ def _is_sentencepiece(path: Path) -> bool:
 
 
 def _read_pieces_of_folder(path: Path) -> Reading:
-    """Return what a folder of transformers with tokenizer.model says, read without transformers, as that needs protobuf.
+    """Return what a folder of transformers with tokenizer.model says, without transformers, which needs protobuf.
 
     Tokens that its tokenizer_config.json adds come behind the pieces. Raises MissingDependencyError if the ids of
     tokens are not, or may not be, the numbers of pieces.
@@ -461,7 +461,7 @@ def _read_pieces_of_folder(path: Path) -> Reading:
                 tokens[i] = told["content"].encode()
         end = config.get("eos_token")
         name = end.get("content") if isinstance(end, dict) else end
-        return replace(pieces, tokens=tokens, special=special, names=names, eos=names.get(name, pieces.eos))
+        return replace(pieces, tokens=tokens, special=special, names=names, eos=names.get(str(name), pieces.eos))
 
     return _opened(path, read)
 
