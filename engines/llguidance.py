@@ -178,7 +178,7 @@ def _vocabulary_of(tokenizer: Any, size: int | None, eos: int | Sequence[int] | 
             from tokenizers import Tokenizer
         except ImportError:
             raise MissingDependencyError(
-                "the text of a tokenizer.json is read with tokenizers: pip install 'maskwright[hf]'"
+                "the text of a tokenizer.json is read with tokenizers: pip install tokenizers"
             ) from None
         return Vocabulary.from_transformers(Tokenizer.from_str(tokenizer), size=size, eos=eos)
     if not os.path.exists(tokenizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -49,6 +50,37 @@ def test_every_dependency_of_the_core_and_its_extras_names_its_lowest_version():
         *(one for name, extra in project["optional-dependencies"].items() if name not in ENGINES for one in extra),
     ):
         assert re.fullmatch(r"[\w-]+>=[\d.]+(; .*)?", asked), asked
+
+
+OPTIONAL = {
+    "duckdb", "fastapi", "graphviz", "httpx", "jax", "matplotlib", "mistral_common", "openai", "pyarrow", "pydantic",
+    "schemathesis", "scipy", "sentencepiece", "sklearn", "tiktoken", "tokenizers", "torch", "transformers", "triton",
+    "torch_ops", "jax_ops",
+}  # fmt: skip
+"""Packages, and modules that need them, which the environment with the lowest versions does not have."""
+
+
+def core_tests() -> list[Path]:
+    """Return the files of tests that `make test-lowest` runs."""
+    (core,) = re.findall(r"^CORE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return [
+        path for name in core.split() for path in ([ROOT / name, *(ROOT / name).rglob("test_*.py")]) if path.is_file()
+    ]
+
+
+def test_tests_of_the_core_are_collected_without_optional_packages():
+    """One import at the top of a file ends the whole run: before it, or in its place, stands `importorskip`."""
+    assert len(core_tests()) > 40
+    for path in core_tests():
+        checked = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                first = (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else ""
+                names = {first, *(each.name.split(".")[0] for each in node.names)}
+                assert not names & (OPTIONAL - checked), f"{path.relative_to(ROOT)}:{node.lineno}"
+            else:
+                found = re.findall(r"importorskip\('(\w+)", ast.unparse(node))
+                checked |= {*found, *(f"{name}_ops" for name in found)}
 
 
 def test_engines_are_asked_for_in_the_releases_that_were_tested():

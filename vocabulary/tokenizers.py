@@ -17,7 +17,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +387,11 @@ def read_file(path: Path) -> Reading:
         raise FileNotFoundError(f"there is no tokenizer at {path}")
     if path.is_dir():
         if (path / "tokenizer_config.json").exists():
+            if not (path / "tokenizer.json").exists() and _is_sentencepiece(path / "tokenizer.model"):
+                try:
+                    importlib.import_module("google.protobuf")  # without which transformers takes it for tiktoken's
+                except ImportError:
+                    return _read_pieces_of_folder(path)
             auto = _package("transformers", path, "pip install 'maskwright[transformers]'").AutoTokenizer
             local = {"local_files_only": True, "trust_remote_code": False}
             return _opened(path, lambda: read_transformers(auto.from_pretrained(str(path), **local)))
@@ -400,9 +405,7 @@ def read_file(path: Path) -> Reading:
     if path.suffix == ".json":
         package = _package("tokenizers", path, "pip install tokenizers")
         return _opened(path, lambda: read_transformers(package.Tokenizer.from_file(str(path))))
-    with path.open("rb") as file:
-        ranks = _RANK.fullmatch(file.readline(1 << 17)) is not None
-    if ranks:  # whatever it is called: Llama 3 has one called tokenizer.model
+    if _has_ranks(path):  # whatever it is called: Llama 3 has one called tokenizer.model
         return _read_ranks(path)
     if ".model" in path.suffixes:  # also .model.v3
         package = _package("sentencepiece", path, "pip install sentencepiece")
@@ -411,6 +414,56 @@ def read_file(path: Path) -> Reading:
         f"{path} is no tokenizer that can be read: pass a folder with tokenizer_config.json, or a tokenizer.json, "
         "tekken.json, SentencePiece .model or tiktoken file"
     )
+
+
+_PIECES_ARE_TOKENS = re.compile(r"(Code)?(Llama|Gemma|Mistral|Mixtral)\d*(_?Text)?(Tokenizer(Fast)?)?", re.IGNORECASE)
+"""Tokenizers and kinds of models of transformers whose token ids are the numbers of the pieces; others shift them."""
+
+
+def _has_ranks(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _RANK.fullmatch(file.readline(1 << 17)) is not None
+
+
+def _is_sentencepiece(path: Path) -> bool:
+    return path.is_file() and not _has_ranks(path)
+
+
+def _read_pieces_of_folder(path: Path) -> Reading:
+    """Return what a folder of transformers with tokenizer.model says, without transformers, which needs protobuf.
+
+    Tokens that its tokenizer_config.json adds come behind the pieces. Raises MissingDependencyError if the ids of
+    tokens are not, or may not be, the numbers of pieces.
+    """
+
+    def read() -> Reading:
+        config, model = json.loads((path / "tokenizer_config.json").read_text()), path / "config.json"
+        of_model = json.loads(model.read_text()) if model.exists() else {}
+        kind = config.get("tokenizer_class") or of_model.get("model_type")
+        pieces = read_file(path / "tokenizer.model")
+        added = {int(i): told for i, told in config.get("added_tokens_decoder", {}).items()}
+        size = len(pieces.tokens)
+        spelled = {**dict(enumerate(pieces.tokens)), **{i: name.encode() for name, i in pieces.names.items()}}
+        contents = {i: told["content"].replace(_SPACE, " ").encode() for i, told in added.items() if i < size}
+        moved = any(content != spelled[i] for i, content in contents.items())
+        if moved or not (kind is None or _PIECES_ARE_TOKENS.fullmatch(kind)):
+            raise MissingDependencyError(
+                f"reading {path} needs protobuf, as the ids of {kind or 'its tokens'} are not those of "
+                "tokenizer.model: pip install protobuf"
+            )
+        tokens = pieces.tokens + [b""] * (max(added, default=-1) + 1 - size)
+        special, names = set(pieces.special), dict(pieces.names)
+        for i, told in added.items():
+            if told.get("special"):
+                tokens[i], names[told["content"]] = b"", i
+                special.add(i)
+            elif i >= size:
+                tokens[i] = told["content"].encode()
+        end = config.get("eos_token")
+        name = end.get("content") if isinstance(end, dict) else end
+        return replace(pieces, tokens=tokens, special=special, names=names, eos=names.get(str(name), pieces.eos))
+
+    return _opened(path, read)
 
 
 def _package(name: str, path: Path, install: str) -> Any:

@@ -186,8 +186,9 @@ class Vocabulary:
     ) -> Vocabulary:
         """Return the vocabulary of a tokenizer on disk, read with the package that it belongs to.
 
-        - A folder with tokenizer_config.json: transformers. Another folder is the first it has of tekken.json,
-          tokenizer.json, tokenizer.model and tokenizer.tiktoken.
+        - A folder with tokenizer_config.json: transformers. It reads a SentencePiece tokenizer.model with protobuf;
+          without protobuf, those of Llama, Gemma and Mistral are read with sentencepiece. Another folder is the first
+          it has of tekken.json, tokenizer.json, tokenizer.model and tokenizer.tiktoken.
         - tekken*.json: mistral-common. Any other .json: tokenizers.
         - Lines of tokens in base64 and ranks, under any name: tiktoken's format. Any other .model: sentencepiece.
 

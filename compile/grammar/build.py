@@ -54,7 +54,7 @@ def compile_grammar(
     Returns a `LazyTable`: a `Matcher` reads the grammar as it is, state by state as its text comes, to any depth.
     Whatever needs arrays, such as operations on a device, completes it. Of a regular grammar that is an automaton; of
     one where brackets, or words around it, say where a rule within itself begins and ends, a table with calls. Of
-    others there is no finite table: `complete` then raises NoTableError, and a device reads them on demand.
+    others there is no finite table: `to_table` then raises NoTableError, and a device reads them on demand.
 
     Raises GrammarError, with line, column and a caret, for a grammar that is malformed, has a rule that derives no text
     at all, or uses what cannot be exact; ConstraintError if the vocabulary lacks bytes that it needs; BudgetError;

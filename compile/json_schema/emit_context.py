@@ -22,7 +22,7 @@ class EmitContext:
         self.writer = Writer(self.machine, library.places, library.layout, lazy)
         self.by_content = lazy and not library.layout.ascii  # whether strings are read by their content
         # Where frames may run out, a state of several labels says how many frames it needs behind it. For strings
-        # that are read by their content, `lazy.kernels.needed_behind` says so.
+        # that are read by their content, `lazy.pushdown.frames.frames_behind` says so.
         self.in_frame = recurs and not self.by_content
 
     def quoted(self, word: str) -> bytes:

@@ -273,7 +273,7 @@ class Growth:
         if self.is_torn:
             raise TableError(
                 "this lazy table was interrupted while more of it was being written, and cannot be read any more: "
-                "call its complete() and make new matchers, or compile the schema again"
+                "call its to_table() and make new matchers, or compile the schema again"
             )
 
     def reach(self, state: int, most: int) -> None:

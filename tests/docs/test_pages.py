@@ -10,8 +10,6 @@ import pytest
 from tests.docs.pages import DOCS, PAGES, ROOT
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FILE = re.compile(r"(?<![\w./])((?:\w+/)+\w+\.py)\b")
-ALONE = re.compile(r"`(\w+\.py)`")
 BESIDE = ("tests", "docs", "examples", "benchmarks")  # folders that are no part of the package
 
 
@@ -33,16 +31,6 @@ def test_links_lead_to_files_and_headings(page):
                 for line in path.read_text().splitlines() if line.startswith("#")
             }  # fmt: skip
             assert heading in anchors, f"{shown(page)} links to {target}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_files_of_the_package_that_a_page_names_exist(page):
-    text = page.read_text()
-    for name in FILE.findall(text):
-        assert (ROOT / name).exists(), f"{shown(page)} names {name}"
-    for name in ALONE.findall(text):
-        folders = [p for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith((".", "build"))]
-        assert (ROOT / name).exists() or any(next(p.rglob(name), None) for p in folders), f"{shown(page)} names {name}"
 
 
 def test_the_readme_is_short():

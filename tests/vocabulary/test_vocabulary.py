@@ -337,6 +337,54 @@ def test_a_folder_that_transformers_saved_says_which_token_ends_a_text(tmp_path:
     assert (wide.size, wide.eos) == (1024, 5)
 
 
+@pytest.fixture
+def sentencepiece_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder of a model that has pieces alone, and have protobuf be missing."""
+    (tmp_path / "tokenizer.model").write_bytes(zoo._sentencepiece_model("bpe", False))
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    return tmp_path
+
+
+def write_config(folder: Path, **told: Any) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "GemmaTokenizerFast", None])
+def test_a_folder_with_pieces_is_read_without_protobuf(kind: str | None, sentencepiece_folder: Path) -> None:
+    _, vocab = zoo.sentencepiece_bpe()
+    size = vocab.size
+    added = {
+        "1": {"content": "<s>", "special": True},
+        str(size + 1): {"content": "<|end|>", "special": True},
+        str(size + 2): {"content": "  ", "special": False},
+    }
+    ends = {"content": "<|end|>", "lstrip": False}
+    write_config(sentencepiece_folder, tokenizer_class=kind, added_tokens_decoder=added, eos_token=ends)
+    read = Vocabulary.from_file(sentencepiece_folder)
+    assert read.tokens[:size] == vocab.tokens
+    assert read.tokens[size:] == (b"", b"", b"  ")
+    assert read.eos == size + 1
+    assert read.special >= {*vocab.special, size + 1}
+    assert read.encode("the quick fox") == vocab.encode("the quick fox")
+    write_config(sentencepiece_folder, tokenizer_class=kind)
+    assert Vocabulary.from_file(sentencepiece_folder) == vocab
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer"),
+        ({"tokenizer_class": "LlamaTokenizer", "added_tokens_decoder": {"1": {"content": "<pad>"}}}, "LlamaTokenizer"),
+    ],
+)
+def test_pieces_whose_numbers_are_no_token_ids_need_protobuf(
+    told: dict[str, Any], named: str, sentencepiece_folder: Path
+) -> None:
+    write_config(sentencepiece_folder, **told)
+    with pytest.raises(mw.MissingDependencyError, match=f"the ids of {named} .* pip install protobuf"):
+        Vocabulary.from_file(sentencepiece_folder)
+
+
 @pytest.mark.parametrize("name", ["cl100k.tiktoken", "tokenizer.model", "ranks"])
 def test_a_file_of_ranks_is_read_whatever_it_is_called(name: str, tmp_path: Path) -> None:
     enc, vocab = zoo.tiktoken_bpe()

@@ -15,7 +15,7 @@ from . import compat
 from .memory import SAME_SIZE, is_writable, noted, takes_logits, write_lowest
 
 _BLOCK = 64  # scores per block maximum in `top_k`; 32 and 128 measured slower
-_FEW = 512  # scores that are sorted sooner than made into whole numbers
+_FEW = 1024  # scores that are sorted sooner than made into whole numbers
 
 
 def signed(array: NDArray[Any]) -> NDArray[Any]:
@@ -103,7 +103,7 @@ def _first_largest(scores: Tensor, k: int, places: Tensor | None = None) -> tupl
     `torch.topk` promises nothing for equal scores. The whole numbers that it is given here are all different: the upper
     half is the rank of the score, the lower half its place. Few scores are sorted, which is one operation.
     """
-    if scores.dtype != torch.float32 or scores.shape[1] <= _FEW:  # 64 bits leave no room for a place beside a score
+    if scores.dtype != torch.float32 or scores.numel() <= _FEW:  # 64 bits leave no room for a place beside a score
         if places is not None:
             places, order = places.sort(dim=1)
             scores = scores.gather(1, order)
