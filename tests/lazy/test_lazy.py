@@ -932,7 +932,7 @@ def test_what_was_written_half_way_is_never_read(kind, after, monkeypatch):
         assert BudgetError in found
     else:
         assert set(found) == {TableError}
-        with pytest.raises(TableError, match=r"call its complete\(\)"):
+        with pytest.raises(TableError, match=r"call its to_table\(\)"):
             matcher.advance(1 + ord("{"))
     table.to_table()
     assert [said_of(table, text) for text in texts] == right
