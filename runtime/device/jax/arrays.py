@@ -48,6 +48,7 @@ def top_k(scores: Array, k: int) -> tuple[Array, Array]:
     those are looked into.
     """
     batch, n = scores.shape
+    scores = jnp.where(scores == 0, 0, scores)  # XLA takes -0.0 for less than 0.0
     if k > n:
         scores = jnp.pad(scores, ((0, 0), (0, k - n)), constant_values=-jnp.inf)
     elif n >= 4 * k * _BLOCK:

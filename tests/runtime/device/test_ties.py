@@ -40,11 +40,22 @@ def test_torch_takes_the_first_of_equal_numbers_of_any_type(kind, n, k):
     np.testing.assert_array_equal(best.double(), wanted)
 
 
-def test_torch_tells_apart_the_closest_numbers_and_not_the_two_zeros():
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize(("n", "k"), [(10, 10), (1_500, 40), (20_000, 70)])
+def test_the_two_zeros_are_equal(name, n, k):
+    ops, into = backend(name)
+    rng = np.random.default_rng(n)
+    scores = np.where(rng.random((2, n)) < 0.5, rng.choice([0.0, -0.0], (2, n)), -1.0).astype(np.float32)
+    for found, wanted in zip(ops.top_k(into(scores), k), numpy_ops.top_k(scores, k), strict=True):
+        np.testing.assert_array_equal(out(found), wanted)
+
+
+@pytest.mark.parametrize("copies", [1, 200])
+def test_torch_tells_apart_the_closest_numbers(copies):
     torch = pytest.importorskip("torch")
     ops, _ = backend("torch")
     numbers = [0.0, -0.0, 1e-45, -1e-45, 1.0, np.nextafter(np.float32(1), np.float32(2)), -np.inf, np.inf, -1.0, -0.0]
-    scores = np.array([numbers, numbers[::-1]], np.float32)
+    scores = np.array([numbers * copies, numbers[::-1] * copies], np.float32)
     for found, wanted in zip(ops.top_k(torch.tensor(scores), 10), numpy_ops.top_k(scores, 10), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
