@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -39,33 +38,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(vllm_server) -> Iterator[str]:
     """Run vLLM's server; return where it is."""
-    pytest.importorskip("vllm")
-    log = tmp_path_factory.mktemp("server") / "log"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
-        "--served-model-name", "tiny", "--port", str(port), "--enforce-eager", "--max-model-len", "256",
-        "--dtype", "float32",
-    ]  # fmt: skip
-    with log.open("w") as written:
-        running = subprocess.Popen(command, env=environment(VLLM_PLUGINS="maskwright"), stdout=written, stderr=written)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{url}/health").close()
-                break
-            except OSError:
-                assert running.poll() is None, log.read_text()[-4000:]
-                time.sleep(1)
+    with vllm_server() as url:
         yield url
-    finally:
-        running.terminate()
-        running.wait(120)
 
 
 def post(url: str, constraint: str) -> tuple[int, Any]:

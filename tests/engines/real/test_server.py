@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,41 +17,15 @@ SIDS = np.random.default_rng(0).integers(0, 200, (5000, 3)) + np.array([300, 500
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory) -> Iterator[str]:
-    """Run the server; return where it is."""
-    pytest.importorskip("vllm")
-    folder = tmp_path_factory.mktemp("server")
+def server(model: Path, vllm_server, tmp_path_factory) -> Iterator[str]:
+    """Run the server with a catalogue; return where it is."""
+    items = tmp_path_factory.mktemp("catalogue") / "items"
     size = json.loads((model / "config.json").read_text())["vocab_size"]
-    mw.Catalogue.of(SIDS, np.arange(5000), vocab_size=size, kind="matrix").save(folder / "items")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    paths = [str(Path(__file__).parents[1] / "stand_ins"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    known = {
-        **os.environ, "VLLM_PLUGINS": "maskwright", "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONPATH": os.pathsep.join(paths),
-        "MASKWRIGHT_ENGINE_OPTIONS": json.dumps({"catalogues": {"items": str(folder / "items")}}),
-    }  # fmt: skip
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
-        "--served-model-name", "tiny", "--port", str(port), "--enforce-eager", "--max-model-len", "256",
-        "--dtype", "float32", "--max-logprobs", "128",
-        "--logits-processors", "maskwright.engines.vllm.logits_processor:CatalogueProcessor",
-    ]  # fmt: skip
-    with (folder / "log").open("w") as log:
-        running = subprocess.Popen(command, env=known, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{url}/health").close()
-                break
-            except OSError:
-                assert running.poll() is None, (folder / "log").read_text()[-4000:]
-                time.sleep(1)
+    mw.Catalogue.of(SIDS, np.arange(5000), vocab_size=size, kind="matrix").save(items)
+    processor = "maskwright.engines.vllm.logits_processor:CatalogueProcessor"
+    options = {"MASKWRIGHT_ENGINE_OPTIONS": json.dumps({"catalogues": {"items": str(items)}})}
+    with vllm_server("--max-logprobs", "128", "--logits-processors", processor, variables=options) as url:
         yield url
-    finally:
-        running.terminate()
-        running.wait(120)
 
 
 def post(url: str, **body) -> dict:
