@@ -124,10 +124,15 @@ def create_app(
 
 
 class _Route(APIRoute):
-    """A route that looks how deep the JSON of a body is nested before anything reads it."""
+    """A route that looks how deep the JSON of a body is nested before anything reads it.
+
+    A route without a body asks for none, as uvicorn then reads on from a client that does not read its answers.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         read = super().get_route_handler()
+        if self.body_field is None:
+            return read
 
         async def handle(request: Request) -> Response:
             try:
