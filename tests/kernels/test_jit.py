@@ -67,9 +67,12 @@ def write(folder: Path, added: int) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment in which machine code is kept under a folder alone."""
+    """Return an environment in which machine code is kept under a folder alone.
+
+    Python keeps no bytecode of sources: it takes one that is changed within a second, to the same length, for the same.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
-    kept |= {"MASKWRIGHT_CACHE": str(folder / "cache"), "MASKWRIGHT_JIT": "1"}
+    kept |= {"MASKWRIGHT_CACHE": str(folder / "cache"), "MASKWRIGHT_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
