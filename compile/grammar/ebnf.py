@@ -6,7 +6,7 @@ differences of classes, `[a-z] - [aeiou]`, and characters as #x20, also in class
 character.
 
 Nothing is ignored between characters, and a class of characters is a terminal of its own, the same object wherever it
-stands. A grammar of 60 lines takes some 0.5 ms.
+stands, and so is a text. A grammar of 60 lines takes some 0.5 ms.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequen
 
 _NAME = {True: re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*"), False: re.compile(r"[A-Za-z0-9_-]+")}  # by whether EBNF
 _HEAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\[[^\]\n]*\][ \t]*(?=::=)|\s*(?=::=))")
+_SKIPPED = frozenset(" \t\r\n#/")  # what a space or a comment begins with
 _SPACE = re.compile(r"[ \t]+")
 _SPACES = re.compile(r"[ \t\r\n]+")
 _LINE_COMMENT = re.compile(r"#[^\r\n]*")
@@ -67,6 +68,7 @@ class Reader:
         self.rules: dict[str, Node] = {}
         self.where: dict[str, int] = {}
         self.used: dict[str, int] = {}  # where each rule is first used
+        self.texts: dict[bytes, Text] = {}
         self.classes: dict[Ranges, Node] = {}
         self.ranges: dict[int, Ranges] = {}  # of the nodes that are one character out of a set
 
@@ -101,7 +103,9 @@ class Reader:
         text, space = self.text, _SPACES if lines else _SPACE
         while True:
             c = text[self.at : self.at + 1]
-            if c and c in " \t\r\n":
+            if c not in _SKIPPED:
+                return
+            if c in " \t\r\n":
                 found = space.match(text, self.at)
                 if not found:
                     return
@@ -321,11 +325,12 @@ class Reader:
         if not out:
             return EMPTY
         try:
-            return Text("".join(out).encode())
+            data = "".join(out).encode()
         except UnicodeEncodeError:
             self.fail(
                 "half a surrogate pair is no character, and UTF-8 cannot hold it: write \\U and eight digits", begin
             )
+        return self.texts.setdefault(data, Text(data))
 
     def _class(self) -> Node:
         text, begin = self.text, self.at

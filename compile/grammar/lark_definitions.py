@@ -46,13 +46,13 @@ class Definition:
     ) -> None:
         self.name, self.is_terminal, self.tree, self.params = name, is_terminal, tree, params
         self.home, self.renamed = home, renamed
-        self.more: list[tuple[Any, dict[str, Definition]]] = []
+        self.more: tuple[tuple[Any, dict[str, Definition]], ...] = ()
         self.made: tuple[Pattern, Literals] | None = None  # a terminal's pattern, once it is known
 
     def again(self, home: dict[str, Definition], renamed: Callable[[str], str] | None = None) -> Definition:
         """Return a copy that can be changed."""
         copied = Definition(self.name, self.is_terminal, self.tree, home, self.params, renamed or self.renamed)
-        copied.more = list(self.more)
+        copied.more = self.more
         return copied
 
 
@@ -123,7 +123,7 @@ class Module:
                 if d.home is old.home and d.is_terminal:
                     self.definitions[key] = theirs[str(d.name)]
             old = self.definitions[name]
-        old.more.insert(0, (made.tree, self.definitions))
+        old.more = ((made.tree, self.definitions), *old.more)
 
     def _take(self, path: tuple[str, ...], names: dict[str, str], first: Token) -> None:
         """Import names, and the rules that they need, under the names that lark gives them."""

@@ -6,6 +6,7 @@ what a node leads to without reading, through rules that derive the empty text a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,21 +26,20 @@ _READING = "reading a grammar"
 
 @dataclass
 class _Building:
-    """Nodes in the making, with edges that read nothing."""
+    """Nodes in the making, with edges that read nothing. Most nodes have edges of one kind: the others take no list."""
 
-    free: list[list[int]] = field(default_factory=list)  # edges without terminal or call
-    atoms: list[list[tuple[int, int]]] = field(default_factory=list)  # (terminal, node)
-    calls: list[list[tuple[str, int]]] = field(default_factory=list)
+    count: int = 0
+    free: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # without terminal or call
+    atoms: defaultdict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))  # terminal, node
+    calls: defaultdict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     automata: dict[Any, int] = field(default_factory=dict)  # number of each terminal
     pieces: list[Text | Dfa] = field(default_factory=list)
     regions: dict[int, Region] = field(default_factory=dict)  # by identity, in order
 
     def node(self) -> int:
         """Return a new node."""
-        self.free.append([])
-        self.atoms.append([])
-        self.calls.append([])
-        return len(self.free) - 1
+        self.count += 1
+        return self.count - 1
 
     def piece(self, key: Any, what: Text | Dfa) -> int:
         """Return the number of a terminal, which is the same for the same key."""
@@ -154,17 +154,17 @@ class _Writer:
         else:
             assert isinstance(item, Repeat), "special tokens are texts by now"
             self._put_repeat(item, begin, to)
-        if len(made.free) & 1023 == 0:
-            self._meter.check(states=len(made.free), doing=_READING)
+        if made.count & 1023 == 0:
+            self._meter.check(states=made.count, doing=_READING)
 
     def _put_repeat(self, item: Repeat, begin: int, to: int) -> None:
         made, meter = self.made, self._meter
-        meter.check(states=len(made.free) + max(item.low, item.high or 0), doing=_READING)
+        meter.check(states=made.count + max(item.low, item.high or 0), doing=_READING)
         for _ in range(item.low):
             between = made.node()
             self._put(item.item, begin, between)
             begin = between
-            meter.check(states=len(made.free), doing=_READING)
+            meter.check(states=made.count, doing=_READING)
         if item.high is None:
             loop = made.node()
             made.free[begin].append(loop)
@@ -176,7 +176,7 @@ class _Writer:
             between = made.node()
             self._put(item.item, begin, between)
             begin = between
-            meter.check(states=len(made.free), doing=_READING)
+            meter.check(states=made.count, doing=_READING)
         made.free[begin].append(to)
 
 
@@ -192,8 +192,8 @@ def _inlined(rules: Mapping[str, Node], start: str) -> set[str]:
         if name != start and (isinstance(body, (Text, Terminal)) or count.get(name, 0) == 1)
     }
     # one that comes back to itself through such rules alone stays a rule, and so does every one that is far within
-    below = {name: [other for other in called(rules[name]) if other in out] for name in out}
-    order, group = in_order({name: set(others) for name, others in below.items()})
+    below = {name: tuple({other for other in called(rules[name]) if other in out}) for name in out}
+    order, group = in_order(below)
     sizes = np.bincount(group) if group else np.zeros(0, np.int64)
     within = dict.fromkeys(order, 0)
     for name, number in zip(order, group, strict=True):  # callers first
@@ -214,12 +214,13 @@ _MOST_INLINED = 16  # rules in place of each other's calls
 class _Closure(NamedTuple):
     """What a node leads to, without reading and through rules that derive the empty text as well."""
 
-    atoms: list[tuple[int, int]]  # (terminal, node)
-    calls: list[tuple[str, int]]  # (rule, node)
+    atoms: tuple[tuple[int, int], ...]  # (terminal, node)
+    calls: tuple[tuple[str, int], ...]  # (rule, node)
     final: bool  # whether a rule, or the whole, may end
 
 
-_ENTRY = 16  # bytes of each entry of a closure: the place in its list, and in a key
+_ENTRY = 16  # bytes of each entry of a closure: the place in its tuple, and in a key
+_UNASKED = 1_024  # nodes and entries of closures between two looks at the meter, each of which takes a system call
 
 
 class _Closures:
@@ -228,39 +229,49 @@ class _Closures:
     def __init__(self, made: _Building, ends: set[int], nullable: set[str], meter: Meter) -> None:
         self._made, self._ends, self._nullable, self._meter = made, ends, nullable, meter
         self._known: dict[int, _Closure] = {}
-        self._nbytes = 0
+        self._nbytes = self._unasked = 0
 
     def of(self, node: int) -> _Closure:
         """Return the closure of a node. Raises BudgetError."""
         found = self._known.get(node)
         if found is None:
-            self._meter.check(bytes=self._nbytes, doing=_READING)
+            if self._unasked >= _UNASKED:
+                self._meter.check(bytes=self._nbytes, doing=_READING)
+                self._unasked = 0
             found = self._known[node] = self._close(node)
-            self._nbytes += _ENTRY * (len(found.atoms) + len(found.calls))
+            entries = len(found.atoms) + len(found.calls)
+            self._nbytes += _ENTRY * entries
+            self._unasked += entries
         return found
 
     def end_at(self, node: int) -> None:
         """Let a node end and do nothing else."""
-        self._known[node] = _Closure([], [], True)
+        self._known[node] = _Closure((), (), True)
 
     def _close(self, node: int) -> _Closure:
-        made = self._made
+        made, nullable = self._made, self._nullable
         seen, todo, final = {node}, [node], False
         atoms: list[tuple[int, int]] = []
         calls: list[tuple[str, int]] = []
         while todo:
             here = todo.pop()
             final |= here in self._ends
-            atoms += made.atoms[here]
-            further = made.free[here]
-            if made.calls[here]:
-                calls += made.calls[here]
-                further = further + [to for name, to in made.calls[here] if name in self._nullable]
+            atoms += made.atoms.get(here, ())
+            further = made.free.get(here, ())
+            found = made.calls.get(here)
+            if found:
+                calls += found
+                further = [*further, *[to for name, to in found if name in nullable]]
             for to in further:
                 if to not in seen:
                     seen.add(to)
                     todo.append(to)
-        return _Closure(sorted(set(atoms)), sorted(set(calls)), final)
+        self._unasked += len(seen)
+        return _Closure(_in_order(atoms), _in_order(calls), final)
+
+
+def _in_order(edges: list[tuple[Any, int]]) -> tuple[tuple[Any, int], ...]:
+    return tuple(sorted(set(edges)) if len(edges) > 1 else edges)
 
 
 def _reached(closures: _Closures, roots: list[int]) -> tuple[list[int], dict[int, int]]:
@@ -269,20 +280,19 @@ def _reached(closures: _Closures, roots: list[int]) -> tuple[list[int], dict[int
     Node 0 is the end of the whole, which does nothing else.
     """
     number: dict[int, int] = {}
-    alike: dict[Any, int] = {((), (), True): 0}
+    alike = {_Closure((), (), True): 0}
     order: list[int] = [0]
     todo = list(roots)
     for node in todo:
         if node in number:
             continue
-        atoms, calls, final = closures.of(node)
-        key = (tuple(atoms), tuple(calls), final)
-        known = alike.get(key)
+        closure = closures.of(node)
+        known = alike.get(closure)
         if known is None:
-            known = alike[key] = len(order)
+            known = alike[closure] = len(order)
             order.append(node)
-            todo += [to for _, to in atoms]
-            todo += [to for _, to in calls]
+            todo += [to for _, to in closure.atoms]
+            todo += [to for _, to in closure.calls]
         number[node] = known
     closures.end_at(0)
     return order, number
@@ -323,7 +333,7 @@ def _arranged(
     """Return the arrays of a network: of nodes that can be reached, without edges that read nothing."""
     order, number = _reached(closures, [start, *begins.values(), *regions])
     meter.check(states=len(order), doing=_READING)
-    names, groups = in_order({name: {other for other, _ in closures.of(begins[name]).calls} for name in begins})
+    names, groups = in_order({name: tuple({other for other, _ in closures.of(begins[name]).calls}) for name in begins})
     number_of = {name: i for i, name in enumerate(names)}
     class_of, first, transition, ends = _terminals(made.pieces)
     sizes = np.diff(first)
