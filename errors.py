@@ -119,6 +119,15 @@ Remedy = Advice | RaiseBudget | RaiseCapacity | AllowKeyword | AddDocument | Kee
 """What a reader of an error can do about it."""
 
 
+_MOST_SHOWN = 200  # characters of a pointer in a message
+
+
+def shown_pointer(pointer: str) -> str:
+    """Return a pointer as messages show it: of a long one, how it begins and ends. The field `pointer` has it whole."""
+    half = _MOST_SHOWN // 2
+    return pointer if len(pointer) <= _MOST_SHOWN else f"{pointer[:half]} ... {pointer[-half:]}"
+
+
 class Wording:
     """How a front end words the fields of an error. This is Python's; others override what they say otherwise."""
 
@@ -128,7 +137,7 @@ class Wording:
 
     def place(self, pointer: str | None, line: int | None, column: int | None) -> str:
         """Return where in a constraint an error is, "" where there is nothing to say."""
-        parts = [] if pointer is None else [pointer or "/"]
+        parts = [] if pointer is None else [shown_pointer(pointer) or "/"]
         if line is not None:
             parts.append(f"line {line}, column {column}")
         return ", ".join(parts)

@@ -19,6 +19,7 @@ from ..errors import (
     ReadOnDemand,
     Remedy,
     Wording,
+    shown_pointer,
 )
 
 
@@ -37,9 +38,9 @@ class CommandWording(Wording):
         if not pointer:
             where = self._source
         elif "#" in pointer:  # the document has a URI of its own
-            where = pointer
+            where = shown_pointer(pointer)
         else:
-            where = f"{self._source}#{pointer}"
+            where = f"{self._source}#{shown_pointer(pointer)}"
         return where if line is None else f"{where}, line {line}, column {column}"
 
     def remedy(self, remedy: Remedy) -> str:

@@ -319,6 +319,17 @@ def test_a_remedy_that_is_added_and_a_place_that_is_changed_leave_the_first_erro
     assert str(error) == "too much"
 
 
+def test_messages_show_of_a_long_pointer_how_it_begins_and_ends():
+    pointer = "/first" + "/items" * 300 + "/last"
+    error = mw.ConstraintError("too much", pointer=pointer)
+    for said in (str(error), error.worded(CommandWording("a.json"))):
+        assert len(said) < 240
+        assert "/first/items/items" in said
+        assert "/items/items/last: too much" in said
+    assert error.pointer == pointer
+    assert str(error.at("/a" * 100)) == f"{'/a' * 100}: too much"
+
+
 def test_braces_in_an_advice_stand_for_themselves_where_it_names_no_argument():
     assert str(mw.MaskwrightError("a", remedies=[Advice("See {x: {}}")])) == "a. See {x: {}}"
 

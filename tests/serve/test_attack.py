@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -259,33 +260,52 @@ def test_clients_take_turns_for_rows():
 PLACE = '"x": 1'
 
 
+def requests_of(levels: int) -> dict[str, str]:
+    """Return a body of a request for each kind of constraint, nested so deep."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": 1}}}
+    schema = deep.SCHEMAS["properties"](levels)
+    given = {
+        "schema": f'"guided_json": {schema}',
+        "text of a schema": f'"guided_json": {json.dumps(schema)}',
+        "not": f'"guided_json": {deep.SCHEMAS["not"](levels)}',
+        "choice": f'"guided_choice": {deep.CHOICES["lists"](levels)}',
+        "regex": f'"guided_regex": {json.dumps(deep.PATTERNS["groups"](levels))}',
+        "grammar": f'"guided_grammar": {json.dumps(deep.GRAMMARS["ebnf"]["groups"](levels))}',
+        "tag": f'"structured_outputs": {{"structural_tag": {json.dumps(deep.TAGS["tag"](levels))}}}',
+        "tool": f'"tools": [{json.dumps(tool).replace(PLACE, schema[1:-1])}], "tool_choice": "required"',
+    }
+    start = dict.fromkeys(given, '"prompt": "x"') | {"tool": '"messages": [{"role": "user", "content": "x"}]'}
+    return {
+        name: f'{{{start[name]}, "model": "{loading.TINY}", "max_tokens": 12, {text}}}' for name, text in given.items()
+    }
+
+
 @pytest.mark.long
-def test_requests_of_any_depth_are_answered_and_so_is_the_next() -> None:
+@pytest.mark.parametrize("bytes_allowed", [None, 1 << 26], ids=["usual limits", "limits of 64 MiB"])
+def test_requests_of_any_depth_are_answered_and_so_is_the_next(bytes_allowed: int | None) -> None:
     limits = Limits(compile_processes=1)
+    if bytes_allowed is not None:
+        limits = replace(limits, max_body_bytes=bytes_allowed, max_schema_bytes=bytes_allowed)
     with running(limits=limits) as service, httpx.Client(base_url=service.url, timeout=60) as client:
 
-        def ask(given: str, path: str = "/v1/completions") -> httpx.Response:
-            start = '{"messages": [{"role": "user", "content": "x"}]' if "chat" in path else '{"prompt": "x"'
-            body = f'{start}, "model": "{loading.TINY}", "max_tokens": 12, {given}}}'
+        def ask(body: str, path: str = "/v1/completions") -> httpx.Response:
             return client.post(path, content=body, headers={"Content-Type": "application/json"})
 
-        for levels in deep.LEVELS[:3]:
-            for given in (
-                f'"guided_json": {deep.SCHEMAS["properties"](levels)}',
-                f'"guided_json": {json.dumps(deep.SCHEMAS["properties"](levels))}',
-                f'"guided_json": {deep.SCHEMAS["not"](levels)}',
-                f'"guided_choice": {deep.CHOICES["lists"](levels)}',
-                f'"guided_regex": {json.dumps(deep.PATTERNS["groups"](levels))}',
-                f'"guided_grammar": {json.dumps(deep.GRAMMARS["ebnf"]["groups"](levels))}',
-                f'"structured_outputs": {{"structural_tag": {json.dumps(deep.TAGS["tag"](levels))}}}',
-            ):
-                answer = ask(given)
+        for levels in deep.LEVELS:
+            for name, body in requests_of(levels).items():
+                answer = ask(body, "/v1/chat/completions" if name == "tool" else "/v1/completions")
+                if len(body) > limits.max_body_bytes:
+                    assert answer.status_code == 413
+                    assert "--max-body-bytes" in answer.json()["error"]["message"]
+                    continue
                 assert answer.status_code in (200, 400), answer.text
-                error = answer.json().get("error", {})
-                if levels == 10_000 and "choice" not in given:
-                    assert error.get("limit") == "depth" or error["code"] == "constraint_too_large", error
-            tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "x": 1}}}
-            schema = deep.SCHEMAS["properties"](levels)
-            given = f'"tools": [{json.dumps(tool).replace(PLACE, schema[1:-1])}], "tool_choice": "required"'
-            assert ask(given, "/v1/chat/completions").status_code in (200, 400)
-            assert ask('"guided_regex": "[ab]{3}"').status_code == 200
+                if levels >= 10_000:
+                    error = answer.json()["error"]
+                    assert answer.status_code == 400
+                    assert len(answer.content) < 20_000
+                    if error["code"] == "constraint_too_large":
+                        assert "--max-schema-bytes" in error["message"]
+                        assert bytes_allowed is None
+                    else:
+                        assert error["limit"] == "depth"
+            assert ask(requests_of(1)["regex"]).status_code == 200
