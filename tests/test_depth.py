@@ -183,6 +183,17 @@ def test_every_front_door_answers_any_depth_in_a_second(kind: str, name: str, tm
     assert not wrong
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [case for case in CASES if case[0].startswith("grammar") and case[1].startswith("rules")]
+)
+def test_as_many_rules_as_there_may_be_compile_in_a_second(kind: str, name: str) -> None:
+    source = KINDS[kind][name](MOST_RULES - 2)  # beside the first and the last
+    for door in (python, engine, as_xgrammar, as_llguidance):
+        found, why = within_second(door, kind, source)
+        assert not why
+        assert not isinstance(found, mw.ConstraintError)
+
+
 @pytest.mark.parametrize("name", ["properties", "items", "enum", "not"])
 def test_values_built_in_python_a_million_deep_are_refused_and_freed(name: str, tmp_path: Path) -> None:
     value = deep.value_of(deep.SCHEMAS[name](200_000))
