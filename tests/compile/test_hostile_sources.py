@@ -38,6 +38,15 @@ def test_a_hostile_source_ends_in_time(name):
     assert time.thread_time() - began < 3  # collecting garbage of all tests before it takes part of that
 
 
+def test_what_is_kept_of_objects_with_keys_of_their_own_counts_as_bytes():
+    schema = {"enum": [{f"k{i}": i} for i in range(5_000)]}
+    began = time.thread_time()
+    with pytest.raises(mw.BudgetError) as raised:
+        mw.compile_json_schema(schema, VOCAB, budget=mw.Budget(seconds=20, bytes=20_000_000))
+    assert raised.value.limit == "bytes"
+    assert time.thread_time() - began < 3
+
+
 def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
     began = time.thread_time()
     with pytest.raises(mw.GrammarError) as raised:
