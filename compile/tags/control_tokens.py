@@ -9,6 +9,7 @@ import json
 import re
 from functools import lru_cache
 
+from ...automata.deadline import look
 from ...errors import Advice, ConstraintError
 from ...vocabulary.vocabulary import MARKS, Vocabulary
 from ..grammar.analysis import items
@@ -44,11 +45,13 @@ class ControlTokens:
         """
         if self._found is None:
             return self._encoded(text, where)
-        out, at = b"", 0
+        parts: list[bytes] = []
+        at = 0
         for found in self._found.finditer(text):
-            out += self._encoded(text[at : found.start()], where) + self.mark(found.group(), where)
+            look("reading a structural tag")
+            parts += self._encoded(text[at : found.start()], where), self.mark(found.group(), where)
             at = found.end()
-        return out + self._encoded(text[at:], where)
+        return b"".join((*parts, self._encoded(text[at:], where)))
 
     def mark(self, name: str, where: str) -> bytes:
         """Return the byte of a token by its name, or by `TOKEN` and its id."""
