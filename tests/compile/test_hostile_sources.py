@@ -24,6 +24,14 @@ SOURCES = {
         mw.compile_regex,
         "|".join(f"(.*k{n}.*z{n}.*q{n})" for n in range(12)),
     ),
+    "tags that each have a trigger": (
+        mw.compile_structural_tag,
+        {
+            "type": "structural_tag",
+            "structures": [{"begin": f"<{i}>", "schema": True, "end": "</>"} for i in range(20_000)],
+            "triggers": [f"<{i}>" for i in range(20_000)],
+        },
+    ),
     "keys of many branches, of which one holds": (mw.compile_json_schema, attacks.many_branches(150)),
 }
 
