@@ -9,6 +9,7 @@ import pytest
 
 import maskwright as mw
 from maskwright.compile.bind.bind import bind
+from maskwright.compile.grammar.lark import read_lark
 from maskwright.compile.regex.lower import to_dfa
 from tests.fuzz import attacks
 
@@ -61,6 +62,21 @@ def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
         mw.compile_grammar("start: " + "(" * 300_000 + '"a"', VOCAB, budget=BUDGET)
     assert raised.value.limit == "depth"
     assert time.thread_time() - began < 1
+
+
+def test_a_rule_of_many_symbols_in_a_row_ends_in_time():
+    grammar = "root ::= " + "a b " * 50_000 + '\na ::= "x" | "y"\nb ::= "z" | "u"'
+    began = time.thread_time()
+    with pytest.raises(mw.BudgetError):
+        mw.compile_grammar(grammar, VOCAB, syntax="gbnf", budget=mw.Budget(seconds=1))
+    assert time.thread_time() - began < 3
+
+
+def test_texts_in_a_row_are_joined_at_once():
+    grammar = "start: " + f'"{"a" * 100}" ' * 100_000
+    began = time.thread_time()
+    assert read_lark(grammar).rules["start"].data == b"a" * 10_000_000
+    assert time.thread_time() - began < 8
 
 
 def test_the_time_to_spell_a_word_grows_with_its_length_alone():
