@@ -320,11 +320,15 @@ class _Reader:
             if literals and all(text for text, _ in literals):
                 each = dict.fromkeys(literals)
                 return _choice(
-                    [Terminal(name, in_any_case(t)) if any_case else Text(t.encode()) for t, any_case in each]
+                    [
+                        Terminal(name, in_any_case(t), f"(?i:{re.escape(t)})") if any_case else Text(t.encode())
+                        for t, any_case in each
+                    ]
                 )
         except UnicodeEncodeError:
             self.fail("half a surrogate pair is no character, and UTF-8 cannot hold it: write the character", token)
-        return Terminal(name, self._words(pattern.to_regexp(), trees, token))
+        source = pattern.to_regexp()
+        return Terminal(name, self._words(source, trees, token), source)
 
     def _words(self, pattern: str, trees: list[Any], token: Token | None) -> Dfa:
         try:

@@ -164,7 +164,6 @@ class _Reader:
         pattern = value["pattern"]
         if not isinstance(pattern, str):
             refuse(f"{where}/pattern", f"a text is needed, not {shown(pattern)}")
-        self.tokens.check_pattern(pattern, f"{where}/pattern")
         flags = value.get("flags", engine_flags(pattern))
         if not isinstance(flags, str):
             refuse(f"{where}/flags", f"a text is needed, not {shown(flags)}")
@@ -174,6 +173,7 @@ class _Reader:
             raise error.at(f"{where}/pattern") from None
         except ConstraintError as error:
             raise error.at(f"{where}/flags") from None
+        self.tokens.check_pattern(pattern, flags, f"{where}/pattern")
         if dfa.is_empty:
             refuse(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
         return Terminal(f"the pattern at {where}", dfa)
