@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from ..kernels.compiled import kernel
 from ..kernels.deadline import is_late
 from .budget import Meter
+from .deadline import look
 from .dfa import BYTES, Dfa
 from .minimize import canonical_labels
 from .nfa import Nfa
 from .subsets import determinize
+
+_SPELLING = "spelling words"
 
 
 class Labelled(NamedTuple):
@@ -53,7 +56,7 @@ class Labelled(NamedTuple):
         room = meter.budget.bytes // _BYTES_PER_PREFIX
         count, data, stop = _spelt(self.class_of, self.transition, self.label, live, label, most, room)
         if count == _NO_ROOM:
-            meter.check(bytes=_BYTES_PER_PREFIX * 2 * room, doing="spelling words")
+            meter.check(bytes=_BYTES_PER_PREFIX * 2 * room, doing=_SPELLING)
         if count < 0:
             return None
         spelled = data.tobytes()
@@ -100,7 +103,7 @@ def joint(dfas: Sequence[Dfa], meter: Meter) -> tuple[NDArray[np.uint16], NDArra
         marks[:, 1:3] = BYTES + i
         marks[:, 3] = dfa.num_states
         parts.append(nfa.embed_edges(np.concatenate((dfa.edges, marks)), dfa.num_states + 1, [0], [dfa.num_states]))
-    return _unmarked(determinize(nfa, nfa.union(parts), meter))
+    return _unmarked(determinize(nfa, nfa.union(parts), meter), meter)
 
 
 def minimized(
@@ -117,12 +120,14 @@ def spelled(words: Mapping[bytes, int], meter: Meter) -> Labelled:
 
 def overlaid(base: Labelled, words: Mapping[bytes, int], meter: Meter) -> Labelled:
     """Return the automaton with labels of their own, perhaps -1, for some words, one at least; states can be alike."""
+    look(_SPELLING)
     data = np.frombuffer(b"".join(words), np.uint8)
     stop = np.cumsum([len(word) for word in words], dtype=np.int64)
+    look(_SPELLING)
     parent, byte, last = _trie(data, stop)
     classes = base.transition.shape[1] + np.unique(data).size
     states = parent.size + base.num_states
-    meter.check(states=states, bytes=8 * states * classes, doing="spelling words")
+    meter.check(states=states, bytes=8 * states * classes, doing=_SPELLING)
     label = np.array(list(words.values()), np.int32)
     return Labelled(*_overlaid(base.class_of, base.transition, base.label, parent, byte, last, label))
 
@@ -276,8 +281,10 @@ def _overlaid(class_of: Any, transition: Any, label: Any, parent: Any, byte: Any
     return wide, rows[: nodes + found], ends[: nodes + found]
 
 
-def _unmarked(dfa: Dfa) -> tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.bool_]]:
+def _unmarked(dfa: Dfa, meter: Meter) -> tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.bool_]]:
     """Return class_of and transition over bytes alone, and which markers, (N, markers), lead to the one end."""
+    size = dfa.num_states * (dfa.alphabet - BYTES)
+    meter.check(bytes=8 * dfa.transition.size + 3 * size, doing="telling languages apart")
     end = int(np.argmax(dfa.accepting))
     kept = np.arange(dfa.num_states) != end
     inside = dfa.transition[:, dfa.class_of[BYTES:]] == end

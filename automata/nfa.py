@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from ..kernels.compiled import kernel
 from .budget import Budget, Meter
+from .deadline import look
 from .dfa import BYTES, Dfa
 
+_BUILDING = "building the NFA"
 IntArray = NDArray[np.int32]
 
 
@@ -64,6 +66,7 @@ class Nfa:
 
     def literal(self, data: bytes | Sequence[int]) -> Fragment:
         """Return a fragment for exactly this word."""
+        look(_BUILDING)
         state, edge_from = self.num_states, len(self._edges)
         for symbol in data:
             self._edges.extend((state, symbol, symbol, state + 1))
@@ -87,7 +90,7 @@ class Nfa:
     def embed_edges(self, edges: IntArray, num_states: int, starts: Sequence[int], ends: Sequence[int]) -> Fragment:
         """Return a fragment for an automaton: edges (E, 4) as (state, low, high, next state), its starts and ends."""
         start, edge_from, epsilon_from = self.num_states, len(self._edges), len(self._epsilons)
-        self.meter.check(states=start + num_states + 2, bytes=self.nbytes + 4 * edges.size, doing="building the NFA")
+        self.meter.check(states=start + num_states + 2, bytes=self.nbytes + 4 * edges.size, doing=_BUILDING)
         shifted = edges.astype(np.int32)
         shifted[:, 0] += start + 1
         shifted[:, 3] += start + 1
@@ -113,6 +116,7 @@ class Nfa:
             return self.empty()
         last = parts[0]
         for part in parts[1:]:
+            look(_BUILDING)
             self._epsilons.extend((last.end, part.start))
             last = part
         return self._around(parts, parts[0].start, last.end)
@@ -126,6 +130,7 @@ class Nfa:
         start = self.num_states
         self.num_states += 2
         for part in parts:
+            look(_BUILDING)
             self._epsilons.extend((start, part.start, part.end, start + 1))
         return self._around(parts, start, start + 1)
 
@@ -213,6 +218,7 @@ class Nfa:
         """Return a fragment that owns the parts and all made since."""
         _, _, states, _, edges, _, epsilons, _ = parts[0]
         for part in parts:
+            look(_BUILDING)
             states = min(states, part.state_from)
             edges = min(edges, part.edge_from)
             epsilons = min(epsilons, part.epsilon_from)

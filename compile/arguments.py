@@ -10,10 +10,19 @@ from ..kernels.limits import MOST_DEPTH
 from ..vocabulary.vocabulary import Vocabulary
 
 
-def begin_budget(budget: Budget | None) -> Meter:
+class Compilation(Meter):
+    """The meter of a whole compilation: one that ends late raises BudgetError too, though it made a table."""
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
+        if raised[0] is None and self.seconds > self.budget.seconds:
+            self.stop()
+
+
+def begin_budget(budget: Budget | None) -> Compilation:
     if budget is not None and not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget, not {type(budget).__name__}")
-    return (budget or Budget()).begin()
+    return Compilation(budget or Budget())
 
 
 def check_vocabulary(vocabulary: Vocabulary) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..automata.budget import Budget
+from ..automata.deadline import look
 from ..automata.nfa import Nfa
 from ..automata.subsets import determinize
 from ..errors import ConstraintError
@@ -67,6 +68,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: B
         nfa = Nfa(meter=meter)
         texts = []
         for i, choice in enumerate(choices):
+            look("reading the choices")
             if not isinstance(choice, str):
                 raise ConstraintError(f"choice {i} is {type(choice).__name__}, not text")
             try:

@@ -246,7 +246,7 @@ def test_what_is_as_deep_as_it_may_be_compiles_with_a_fourth_of_the_stack_taken(
         else:
             made.append(walked(python(kind, source)).table)
 
-    thread = threading.Thread(target=further, args=(200,))
+    thread = threading.Thread(target=further, args=(sys.getrecursionlimit() // 4,))
     thread.start()
     thread.join()
     assert made
@@ -284,29 +284,36 @@ def test_tables_at_the_limit_go_to_other_processes_and_to_files(tmp_path: Path) 
     assert done.stdout.splitlines() == [f"{name} {table.num_states}" for name, table in made.items()]
 
 
-@pytest.mark.parametrize(("kind", "name", "levels"), [AT_LIMIT[0], AT_LIMIT[9], ("regex", "repeats", 200)])
-def test_a_full_stack_is_an_error_of_the_door(kind: str, name: str, levels: int) -> None:
-    def further() -> Any:
-        try:
-            return further()
-        except RecursionError:
-            pass
-        return python(kind, source)
+ROOMS = range(80, 720, 40)  # calls that are left when a door is called
 
+
+@pytest.mark.parametrize(("kind", "name", "levels"), [
+    ("json schema", "properties", MOST_LEVELS // 2 - 1), ("json schema", "anyOf", MOST_IN_PLACE - 1),
+    ("regex", "repeats", 200), ("grammar lark", "repeats", MOST_PARENTHESES),
+    ("structural tag", "tag", MOST_FORMATS - 3),
+])  # fmt: skip
+def test_a_full_stack_is_an_error_of_the_door(kind: str, name: str, levels: int) -> None:
     source, ended = KINDS[kind][name](levels), []
 
-    def run() -> None:
+    def further(calls: int) -> None:
+        if calls:
+            further(calls - 1)
+            return
         try:
-            further()
+            ended.append(type(python(kind, source)).__name__)
         except mw.ConstraintError as error:
-            ended.append(error)
-        except RecursionError:  # where not even the check of the vocabulary has room
-            ended.append(None)
+            ended.append(error.limit)
+        except RecursionError:
+            ended.append("no error of the door")
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert len(ended) == 1
+    for room in ROOMS:
+        thread = threading.Thread(target=further, args=(sys.getrecursionlimit() - room,))
+        thread.start()
+        thread.join()
+    refused = ended.count(LIMIT)
+    assert 0 < refused < len(ROOMS) == len(ended)
+    assert ended == [LIMIT] * refused + ended[-1:] * (len(ROOMS) - refused)
+    assert ended[-1].endswith("Table")
 
 
 # -------------------------------------------------------------------------------------------------- counting levels

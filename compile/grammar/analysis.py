@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from ...automata.deadline import look
 from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Special, Terminal, Text
+
+READING = "reading a grammar"
 
 
 def items(node: Node) -> tuple[Node, ...]:
@@ -20,6 +23,7 @@ def called(node: Node, *, within: bool = True) -> Iterable[str]:
     """Yield the rules that a node names, as often as it does; within: those within regions, too."""
     todo = [node]
     while todo:
+        look(READING)
         each = todo.pop()
         if isinstance(each, Rule):
             yield each.name
@@ -142,14 +146,15 @@ def embedding(rules: Mapping[str, Node], nonempty: set[str]) -> dict[str, int]:
     for name, body in rules.items():
         todo = [(body, False, False)]
         while todo:
+            look(READING)
             node, before, after = todo.pop()
             if isinstance(node, Rule):
                 if group_of[node.name] == group_of[name]:
                     sides.setdefault(group_of[name], set()).update(["before"] * before + ["after"] * after)
             elif isinstance(node, Sequence):
-                read = [may_read(item, nonempty) for item in node.items]
-                for i, item in enumerate(node.items):
-                    todo.append((item, before or any(read[:i]), after or any(read[i + 1 :])))
+                read = [i for i, item in enumerate(node.items) if may_read(item, nonempty)]
+                first, last = (read[0], read[-1]) if read else (len(node.items), -1)
+                todo += [(item, before or i > first, after or i < last) for i, item in enumerate(node.items)]
             elif isinstance(node, Repeat) and node.high != 1:
                 again = may_read(node.item, nonempty)
                 todo.append((node.item, before or again, after or again))

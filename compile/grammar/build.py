@@ -108,7 +108,7 @@ def compile_form(
     reader = LazyGrammar(network, vocabulary, meter)
 
     def make() -> TransitionTable:
-        with meter.budget.begin() as again, enough_stack():
+        with begin_budget(meter.budget) as again, enough_stack():
             return _whole(form, network, vocabulary, source, depth, again)
 
     return LazyTable(

@@ -27,6 +27,7 @@ class Terminal:
 
     name: str  # for messages
     dfa: Dfa
+    pattern: str | None = None  # in Python's syntax, if it was given by one
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -15,10 +15,10 @@ lies in no folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import count, islice, repeat
-from typing import Any, NoReturn
+from itertools import count, groupby, islice, repeat
+from typing import Any, NoReturn, cast
 
 from lark import Token
 from lark.exceptions import GrammarError as LarkError
@@ -29,9 +29,11 @@ from lark.utils import get_regexp_width
 
 from ...automata import ops
 from ...automata.budget import Budget, Meter
+from ...automata.deadline import look
 from ...automata.dfa import Dfa
 from ...depth import LIMIT, MOST_LITERAL, MOST_PARENTHESES, MOST_RULES, MOST_TERMINALS
 from ...errors import ConstraintError, GrammarError, RegexError
+from .analysis import READING
 from .form import EMPTY, MOST_TIMES, Choice, Grammar, Node, Repeat, Rule, Sequence, Special, Terminal, Text, times
 from .lark_definitions import Definition, FaultError, Literals, Module
 from .lark_parser import parsed
@@ -196,6 +198,7 @@ class _Reader:
 
     def _node(self, tree: Any, given: dict[str, Any], renamed: Callable[[str], str]) -> Node:
         """Return what a part of a rule derives. given: nodes, or names of templates, by the template's parameters."""
+        look(READING)
         kind, children = tree.data, tree.children
         if kind == "value" or kind == "alias":
             return self._node(children[0], given, renamed)
@@ -230,13 +233,12 @@ class _Reader:
 
     def _sequence(self, items: list[Node]) -> Node:
         """Return items in a row, texts joined where nothing can be ignored between them."""
-        out: list[Node] = []
+        parts: list[Node] = []
         for item in items:
-            for part in item.items if isinstance(item, Sequence) else (item,):
-                if not self.ignoring and isinstance(part, Text) and out and isinstance(out[-1], Text):
-                    out[-1] = Text(out[-1].data + part.data)
-                else:
-                    out.append(part)
+            parts += item.items if isinstance(item, Sequence) else (item,)
+        out: list[Node] = []
+        for are_texts, group in groupby(parts, lambda part: not self.ignoring and isinstance(part, Text)):
+            out += [Text(b"".join([part.data for part in cast("Iterable[Text]", group)]))] if are_texts else group
         return out[0] if len(out) == 1 else Sequence(tuple(out))
 
     def _symbol(self, token: Token, given: dict[str, Any], renamed: Callable[[str], str]) -> Node:
@@ -318,11 +320,15 @@ class _Reader:
             if literals and all(text for text, _ in literals):
                 each = dict.fromkeys(literals)
                 return _choice(
-                    [Terminal(name, in_any_case(t)) if any_case else Text(t.encode()) for t, any_case in each]
+                    [
+                        Terminal(name, in_any_case(t), f"(?i:{re.escape(t)})") if any_case else Text(t.encode())
+                        for t, any_case in each
+                    ]
                 )
         except UnicodeEncodeError:
             self.fail("half a surrogate pair is no character, and UTF-8 cannot hold it: write the character", token)
-        return Terminal(name, self._words(pattern.to_regexp(), trees, token))
+        source = pattern.to_regexp()
+        return Terminal(name, self._words(source, trees, token), source)
 
     def _words(self, pattern: str, trees: list[Any], token: Token | None) -> Dfa:
         try:
@@ -366,6 +372,7 @@ class _Reader:
         self, tree: Any, home: dict[str, Definition], within: tuple[Definition, ...]
     ) -> tuple[Pattern, Literals]:
         """Return a part of a terminal as lark writes it as a pattern, and as plain texts where it is that."""
+        look(READING)
         kind, children = tree.data, tree.children
         if kind == "value":
             return self._pattern(children[0], home, within)

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.deadline import look
 from ...automata.dfa import BYTES, Dfa
 from ...automata.network import Network
-from .analysis import called, check_productive, embedding, in_order, least, may_read, nullable_rules, reachable
+from .analysis import READING, called, check_productive, embedding, in_order, least, may_read, nullable_rules, reachable
 from .form import Choice, Grammar, Node, Region, Repeat, Rule, Sequence, Terminal, Text
 
 _NOTHING = Text(b"")  # stands where a region begins or ends: nothing is read from there
-_READING = "reading a grammar"
 
 
 @dataclass
@@ -120,6 +120,7 @@ class _Writer:
 
     def _put(self, item: Node, begin: int, to: int) -> None:
         """Lead from one node to another by what an item derives."""
+        look(READING)
         made = self.made
         if isinstance(item, (Text, Terminal)):
             if not item.data if isinstance(item, Text) else item.dfa.accepting[0]:
@@ -155,16 +156,16 @@ class _Writer:
             assert isinstance(item, Repeat), "special tokens are texts by now"
             self._put_repeat(item, begin, to)
         if made.count & 1023 == 0:
-            self._meter.check(states=made.count, doing=_READING)
+            self._meter.check(states=made.count, doing=READING)
 
     def _put_repeat(self, item: Repeat, begin: int, to: int) -> None:
         made, meter = self.made, self._meter
-        meter.check(states=made.count + max(item.low, item.high or 0), doing=_READING)
+        meter.check(states=made.count + max(item.low, item.high or 0), doing=READING)
         for _ in range(item.low):
             between = made.node()
             self._put(item.item, begin, between)
             begin = between
-            meter.check(states=made.count, doing=_READING)
+            meter.check(states=made.count, doing=READING)
         if item.high is None:
             loop = made.node()
             made.free[begin].append(loop)
@@ -176,7 +177,7 @@ class _Writer:
             between = made.node()
             self._put(item.item, begin, between)
             begin = between
-            meter.check(states=made.count, doing=_READING)
+            meter.check(states=made.count, doing=READING)
         made.free[begin].append(to)
 
 
@@ -236,7 +237,7 @@ class _Closures:
         found = self._known.get(node)
         if found is None:
             if self._unasked >= _UNASKED:
-                self._meter.check(bytes=self._nbytes, doing=_READING)
+                self._meter.check(bytes=self._nbytes, doing=READING)
                 self._unasked = 0
             found = self._known[node] = self._close(node)
             entries = len(found.atoms) + len(found.calls)
@@ -254,6 +255,7 @@ class _Closures:
         atoms: list[tuple[int, int]] = []
         calls: list[tuple[str, int]] = []
         while todo:
+            look(READING)
             here = todo.pop()
             final |= here in self._ends
             atoms += made.atoms.get(here, ())
@@ -332,10 +334,10 @@ def _arranged(
 ) -> Network:  # fmt: skip
     """Return the arrays of a network: of nodes that can be reached, without edges that read nothing."""
     order, number = _reached(closures, [start, *begins.values(), *regions])
-    meter.check(states=len(order), doing=_READING)
+    meter.check(states=len(order), doing=READING)
     names, groups = in_order({name: tuple({other for other, _ in closures.of(begins[name]).calls}) for name in begins})
     number_of = {name: i for i, name in enumerate(names)}
-    class_of, first, transition, ends = _terminals(made.pieces)
+    class_of, first, transition, ends = _terminals(made.pieces, meter)
     sizes = np.diff(first)
     positions = _Positions(sizes)
     terminal_start, call_start = [0], [0]
@@ -343,6 +345,7 @@ def _arranged(
     calls: list[tuple[int, int]] = []
     node_final = np.zeros(len(order), np.uint8)
     for n, node in enumerate(order):
+        look(READING)
         found = closures.of(node)
         terminal += [
             positions.of(piece, to) for piece, to in dict.fromkeys((piece, number[to]) for piece, to in found.atoms)
@@ -351,7 +354,7 @@ def _arranged(
         terminal_start.append(len(terminal))
         call_start.append(len(calls))
         node_final[n] = found.final + (found.final and not found.atoms and not found.calls) * 2
-    meter.check(states=positions.count, doing=_READING)
+    meter.check(states=positions.count, doing=READING)
     position_state, position_node = positions.arrays(first)
     return Network(
         class_of=class_of,
@@ -385,7 +388,7 @@ def _marks(made: _Building, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def _terminals(
-    pieces: list[Text | Dfa],
+    pieces: list[Text | Dfa], meter: Meter
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]]:
     """Return terminals over common classes: classes, the first state of each, transitions, ends."""
     dfas = [piece for piece in pieces if isinstance(piece, Dfa)]
@@ -395,14 +398,18 @@ def _terminals(
     symbols = np.stack([apart, *(dfa.class_of[:BYTES].astype(np.int64) for dfa in dfas)])
     key = np.zeros(BYTES, np.int64)
     for row in symbols:
+        look(READING)
         _, key = np.unique(key * (int(row.max()) + 1) + row, return_inverse=True)
     classes = int(key.max()) + 1
+    total = sum([piece.num_states if isinstance(piece, Dfa) else len(piece.data) + 1 for piece in pieces])
+    meter.check(bytes=2 * total * (4 * classes + 1), doing=READING)
     example = np.zeros(classes, np.int64)
     example[key[::-1]] = np.arange(BYTES - 1, -1, -1)
     rows: list[NDArray[np.int32]] = []
     ends: list[NDArray[np.uint8]] = []
     first = [0]
     for piece in pieces:
+        look(READING)
         if isinstance(piece, Dfa):
             size = piece.num_states
             table = piece.transition[:, piece.class_of[example]].astype(np.int32)

@@ -38,7 +38,7 @@ from .algebra import (
     restrict,
 )
 from .sketches import ALL, Listed, Sketch, node_of, spelled
-from .value_tests import MANY, Case, Formulas, Test, bits_of, by_conjunction, by_only_test
+from .value_tests import MANY, TELLING, Case, Formulas, Test, bits_of, by_conjunction, by_only_test
 
 
 class _ObjectFacts(NamedTuple):
@@ -58,7 +58,6 @@ class Branch(NamedTuple):
     failed: tuple[Node, ...]
 
 
-_TELLING = "telling the cases of a value apart"
 _NO_FACTS = _ObjectFacts({}, frozenset(), None)
 
 
@@ -125,9 +124,9 @@ class Cases:
         while pending:
             branch = pending.pop()
             rounds += 1
-            look(_TELLING)
+            look(TELLING)
             if not rounds & 15:
-                self._meter.check(states=max(len(leaves), len(pending)), doing=_TELLING)
+                self._meter.check(states=max(len(leaves), len(pending)), doing=TELLING)
             if all(map(is_never, branch.vector)):
                 continue
             tests = formulas.tests(branch.vector)
@@ -164,6 +163,7 @@ class Cases:
         """
         listed: dict[int, tuple[Listed, ...]] = {}
         for bit in bits_of(tests):
+            look(TELLING)
             values = self._listed_by(formulas.node(bit))
             if values is not None:
                 listed[bit] = values
@@ -180,7 +180,9 @@ class Cases:
         for value, inside in passing.items():
             together.setdefault(inside, []).append(value)
         found = []
+        look(TELLING)
         for inside, group in sorted(together.items(), key=lambda item: list(bits_of(item[0]))):
+            look(TELLING)
             # the schema's own node if there is one, so that it is seen to be the same elsewhere
             literal = formulas.node(inside) if len(group) == len(listed.get(inside, ())) else node_of(group)
             passed = self._pass(branch, literal)
@@ -219,6 +221,7 @@ class Cases:
         """Return the tests that all values of a branch plainly pass, and those that they plainly fail."""
         passed = failed = 0
         for bit in bits_of(tests):
+            look(TELLING)
             node = formulas.node(bit)
             sketch = self.sketch(node)
             if not branch.values.meet(sketch).mask:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...automata.deadline import look
 from ...automata.labelled import Labelled
 from ...kernels.compiled import kernel
 from ...kernels.deadline import is_late
@@ -57,7 +58,12 @@ def free_states(class_of: NDArray[Any], transition: NDArray[Any]) -> list[int]:
     """
     every = np.ones(len(transition), np.bool_)
     total = total_states(class_of, transition).tolist()
-    return [state for state in total if come_narrowly(class_of, transition, state, every)]
+    found = []
+    for state in total:
+        look("reading strings freely")
+        if come_narrowly(class_of, transition, state, every):
+            found.append(state)
+    return found
 
 
 @kernel

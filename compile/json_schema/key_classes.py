@@ -43,13 +43,16 @@ def _classes(languages: Sequence[Node], meter: Meter) -> tuple[Labelled, list[tu
     ends = inside[:, 0].copy()
     for i, g in enumerate(gaps):
         ends &= inside[:, 1 + g] | inside[:, 1 + len(languages) + i]
-    truths, number = np.unique(inside[ends, 1 : 1 + len(languages)], axis=0, return_inverse=True)
+    meter.check(bytes=2 * inside.size, doing="telling keys apart")
+    packed = np.packbits(inside[ends, 1 : 1 + len(languages)], axis=1)  # in the order of the rows, and faster to sort
+    packed, number = np.unique(packed, axis=0, return_inverse=True)
+    truths = np.unpackbits(packed, axis=1, count=len(languages)).astype(np.bool_)
     label = np.full(ends.size, -1, np.int32)
     label[ends] = number.reshape(-1)
     found = Labelled(class_of, transition, label)
     if gaps:
         found = minimized(class_of, transition, label, meter)
-    return found, [tuple(map(bool, row)) for row in truths]
+    return found, list(map(tuple, truths.tolist()))
 
 
 def _overlaid(

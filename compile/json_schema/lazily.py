@@ -14,6 +14,7 @@ from ...automata.budget import Budget, Meter
 from ...automata.frames_required import frames_required
 from ...errors import Unenforced
 from ...kernels.limits import MOST_DEPTH
+from ...kernels.preparing import preparing
 from ...lazy.lazy_table import LazyTable
 from ...lazy.pushdown.end_bounds import EndRule
 from ...lazy.pushdown.lazy_pushdown import FrameRule, LazyPushdown
@@ -53,7 +54,8 @@ def lazily(
     def renewed(reader: LazyPushdown) -> LazyPushdown:
         return read(patient.begin()) if reader.is_large else reader
 
-    _load_loops()
+    with preparing():
+        _load_loops()
     reader = read(meter)
     return LazyTable(
         reader, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint, source=source,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from math import isfinite
 
+from ...automata.deadline import look
 from ...depth import inside
 from .algebra import (
     ARRAY,
@@ -61,6 +62,7 @@ def one_of(values: Iterable[object], known: dict[int, Node] | None = None) -> No
     others: list[Node] = []
     known = {} if known is None else known
     for value in values:
+        look("reading the schema")
         if type(value) is str:
             words[value] = None
         elif value is None:

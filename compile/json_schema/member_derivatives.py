@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ...automata.deadline import look
 from .algebra import (
@@ -34,10 +35,21 @@ from .skeleton import ObjectAutomaton, ObjectState, Step
 from .value_builder import ValueBuilder
 from .value_tests import Case, Formulas, Test
 
-_OF_STATE, _OF_STEP = 1000, 50  # bytes that a state, and each of its steps, was seen to take
+# bytes that a state, a step, and an entry of a row were seen to take; and a place in a list or tuple
+_OF_STATE, _OF_STEP, _OF_ENTRY, _OF_PLACE = 1000, 50, 200, 8
+_OFTEN = 1 << 20  # bytes after which the meter is asked again
 _EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
 Left = tuple[Node, ...]  # what is left of each formula
-Row = list[tuple[Node, Node] | None]  # by letter, what an atom asks of a member's value, and what is left of it then
+Asked = tuple[Node, Node]  # what an atom asks of a member's value, and what is left of the atom then
+Row = dict[int, Asked | None]  # the same by letter; None where it is not found yet
+
+
+class AtomRow(NamedTuple):
+    """An atom, what it asks by letter, and what it asks at the letters that its row lacks: None if that differs."""
+
+    atom: Node
+    row: Row
+    usual: Asked | None
 
 
 class Tests:
@@ -45,7 +57,7 @@ class Tests:
 
     __slots__ = ("alike", "atoms", "cases", "left")
 
-    def __init__(self, left: Left, atoms: list[tuple[Node, Row]]) -> None:
+    def __init__(self, left: Left, atoms: list[AtomRow]) -> None:
         self.left = left
         self.atoms = atoms
         self.cases: dict[int, list[Case]] = {}  # by letter
@@ -90,6 +102,8 @@ class MemberDerivatives:
     def __init__(self, builder: ValueBuilder, parts: Left) -> None:
         self._builder = builder
         keys, members, names = mentioned(parts)
+        self._found: list[tuple[int, Left, int]] = []
+        self._bytes = self._checked = 0  # of what is kept, about; and when the meter was last asked
         self._letters = Letters(builder, keys, members, names)
         self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
         few = self._letters.few() if self._counts else []
@@ -99,27 +113,34 @@ class MemberDerivatives:
         self._end = len(keys)
         self._place = self._letters.place
         self._reach = {one: self._letters.reach(one) for one in members}
-        self._rows: dict[Node, Row] = {}
+        self._rows: dict[Node, AtomRow] = {}
         # by letter: the derivatives of atoms, and those of formulas
         self._derivatives: list[tuple[dict[Node, Node], dict[Node, Node]]] = [
             ({}, {}) for _ in range(self._letters.num)
         ]
         self._formulas: dict[int, Formulas] = {}
-        self._key_sets = KeySets(self._letters)
+        self._key_sets = KeySets(self._letters, self._spend)
         self._unsaid: dict[Left, int] = {}
         self._tables: dict[tuple[Left, int], StepTable] = {}
         self._tests: dict[Left, Tests] = {}
         self._states: dict[tuple[int, Left, int], int] = {}
-        self._found: list[tuple[int, Left, int]] = []
-        self._num_steps = 0
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
         self._begin(parts)
         for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
             if not i & 7:
-                states = len(self._found)
-                size = _OF_STATE * states + _OF_STEP * self._num_steps
-                builder.meter.check(states=states, bytes=size, doing=FINDING)
+                self._check()
+            self._spend(_OF_STATE)
             self.automaton.states.append(self._make(place, left, foreign))
+
+    def _spend(self, size: int) -> None:
+        """Note bytes that are kept."""
+        self._bytes += size
+        if self._bytes - self._checked > _OFTEN:
+            self._check()
+
+    def _check(self) -> None:
+        self._checked = self._bytes
+        self._builder.meter.check(states=len(self._found), bytes=self._bytes, doing=FINDING)
 
     def _begin(self, parts: Left) -> None:
         self._number(0, parts, self._foreign(0, parts, 0))
@@ -138,6 +159,8 @@ class MemberDerivatives:
     def _table(self, left: Left, foreign: int) -> StepTable:
         table = self._tables.get((left, foreign))
         if table is None:
+            look(FINDING)
+            self._spend(_OF_PLACE * self._end)
             table = self._tables[left, foreign] = StepTable(left, foreign, self._end)
             table.required = self._key_sets.required_by(left)
             table.allowed = self._key_sets.allowed_in(left)
@@ -147,7 +170,9 @@ class MemberDerivatives:
                 left = (all_of([part for part in parts if type(part) is not MemberCount]),)
             tests = self._tests.get(left)
             if tests is None:
-                tests = self._tests[left] = Tests(left, [(atom, self._row(atom)) for atom in atoms(*left)])
+                found = atoms(*left)
+                self._spend(_OF_PLACE * 2 * len(found))  # what is left has them too
+                tests = self._tests[left] = Tests(left, [self._row(atom) for atom in found])
             table.tests = tests
         return table
 
@@ -207,7 +232,7 @@ class MemberDerivatives:
         if read_alike is not None:
             for key in places_of(foreign):
                 steps[key] = read_alike
-        self._num_steps += self._end
+        self._spend(_OF_PLACE * self._end)
         return ObjectState(close, 0, self._end, steps, others)
 
     def _fill(self, table: StepTable, start: int, stop: int) -> None:
@@ -231,7 +256,7 @@ class MemberDerivatives:
         return table.others
 
     def _step(self, table: StepTable, letter: int) -> Step | None:
-        self._num_steps += 1
+        self._spend(_OF_STEP)
         tests = table.tests
         cases = tests.cases.get(letter)
         if cases is None:
@@ -278,8 +303,8 @@ class MemberDerivatives:
         """
         test: Node = ANY
         pattern: list[Node | tuple[Node]] = []
-        for atom, row in tests.atoms:
-            inside, rest = row[letter] or self._after(atom, letter, row)
+        for atom, row, usual in tests.atoms:
+            inside, rest = row.get(letter, usual) or self._after(atom, letter, row)
             if inside is ANY:
                 pattern.append(rest)
             elif inside is NEVER:
@@ -293,6 +318,7 @@ class MemberDerivatives:
         alike = tests.alike.get(key)
         if alike is None:
             look(FINDING)  # what is left may be as long as the schema
+            self._spend(_OF_PLACE * 2 * len(pattern))
             alike = tests.alike[key] = _left_by_test(tests, letter >= self._end, pattern)
         return [
             (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
@@ -303,9 +329,9 @@ class MemberDerivatives:
         look(FINDING)
         cases = self._builder.cases
         by, known = self._derivatives[letter]
-        for atom, row in tests.atoms:
+        for atom, row, usual in tests.atoms:
             if atom not in by:
-                inside, rest = row[letter] or self._after(atom, letter, row)
+                inside, rest = row.get(letter, usual) or self._after(atom, letter, row)
                 test = ANY if inside is ANY else cases.test(inside)
                 self._becomes(by, atom, letter, test, rest)
         formulas = self._formulas.get(letter)
@@ -338,7 +364,7 @@ class MemberDerivatives:
         elif shape is Names:
             found = ANY if self._letters.named(atom.args[0], letter) else NEVER, atom
         elif shape is Lacks:
-            found = self._after(atom.args[0], letter, self._row(atom.args[0]))
+            found = self._after(atom.args[0], letter, self._row(atom.args[0]).row)
         elif shape is Beyond:
             members, passed = atom.args
             is_behind = letter < self._end and self._letters.keys[letter] in passed
@@ -346,22 +372,22 @@ class MemberDerivatives:
         else:
             raise TypeError(f"not a formula about objects: {atom!r}")
         row[letter] = found
+        self._spend(_OF_ENTRY)
         return found
 
-    def _row(self, atom: Node) -> Row:
-        """Return what `_after` says of an atom by letter, if that is the same for most keys; None for the others."""
-        row = self._rows.get(atom)
-        if row is None:
-            usual: tuple[Node, Node] | None = None
+    def _row(self, atom: Node) -> AtomRow:
+        """Return what `_after` says of an atom by letter. The row lacks the letters where that is the usual."""
+        found = self._rows.get(atom)
+        if found is None:
+            usual: Asked | None = None
             others = 0
             if type(atom) is Required:
                 usual, others = (ANY, atom), self._key_sets.required_in(atom)
             elif type(atom) is Members and self._letters.declared(atom) >= 0:
                 usual, others = (NEVER, NEVER), self._letters.declared(atom)
-            row = self._rows[atom] = [usual] * self._letters.num
-            for place in places_of(others):
-                row[place] = None
-        return row
+            found = self._rows[atom] = AtomRow(atom, dict.fromkeys(places_of(others)), usual)
+            self._spend(_OF_ENTRY * (1 + len(found.row)))
+        return found
 
     def _reach_of(self, members: Members) -> tuple[int, Node]:
         found = self._reach.get(members)
@@ -377,7 +403,7 @@ def _left_by_test(tests: Tests, is_undeclared: bool, becomes: Sequence[Node | tu
     """
     passing: dict[Node, Node] = {}
     failing: dict[Node, Node] = {}
-    for (atom, _), rest in zip(tests.atoms, becomes, strict=True):
+    for (atom, _, _), rest in zip(tests.atoms, becomes, strict=True):
         if type(atom) is Lacks:
             tested, inside = (True, rest[0]) if isinstance(rest, tuple) else (False, rest)
             passing[atom], failing[atom] = lacking(inside, tested), lacking(inside, False)

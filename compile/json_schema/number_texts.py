@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.deadline import look
 from ...automata.dfa import BYTES, Dfa
 from ...automata.labelled import spelled
 from ...automata.nfa import Nfa
@@ -33,6 +34,7 @@ _GRAMMARS = {
     "integral": r"-?(?:0|[1-9][0-9]*)(?:\.0+)?",
     "zeros": r"(?:\.0+)?",
 }
+WRITING = "writing numbers"
 BYTE_CLASSES = _byte_classes()  # (256,): 0 for no part of a number, then minus, point, and the ten digits
 NUM_CLASSES = 13
 
@@ -77,6 +79,7 @@ def fraction_of(value: Decimal, meter: Meter) -> Fraction:
 
 def check_digits(value: Decimal, meter: Meter) -> None:
     """Raise BudgetError for a number with more digits than its automaton may have states."""
+    look(WRITING)
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(f"{value} is no number")

@@ -24,12 +24,13 @@ import numpy as np
 
 from ...automata import ops
 from ...automata.budget import Meter
+from ...automata.deadline import look
 from ...automata.dfa import Dfa
 from ...automata.labelled import Labelled, labelled, relabelled, spelled
 from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, OneOfValues, Range, Types, atoms, once_each
 from .memo import remembered
 from .number_bounds import interval
-from .number_texts import dfa_of_values, dfa_of_words, fraction_of, grammar, plain_text, signed
+from .number_texts import WRITING, dfa_of_values, dfa_of_words, fraction_of, grammar, plain_text, signed
 from .remainders import by_remainder, is_about_remainders, multiples, multiples_between, truths_of
 
 _FEW = 4096  # numbers that are tried one by one rather than told apart by their digits
@@ -49,6 +50,7 @@ def numbers(parts: tuple[Node, ...], meter: Meter) -> Labelled | None:
 
 def _numbers(parts: tuple[Node, ...], meter: Meter) -> Labelled | None:
     found = {i: _texts(part, meter) for i, part in enumerate(parts) if type(part) is not Types or part.args[0]}
+    look(WRITING)
     words = {word: i for i, texts in found.items() if not isinstance(texts, Dfa) for word in texts}
     dfas = {i: texts for i, texts in found.items() if isinstance(texts, Dfa) and not texts.is_empty}
     if not dfas:
@@ -100,6 +102,7 @@ def _texts(node: Node, meter: Meter) -> Dfa | list[bytes]:
         shortest = [plain_text(value, meter) for value in values]
         if not whole:
             shortest += [text + ".0" for text in shortest if "." not in text]
+        look(WRITING)
         return [text.encode() for text in shortest]
     return remembered(_languages, (node, whole), lambda: _regular(node, whole, meter))
 

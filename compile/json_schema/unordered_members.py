@@ -112,7 +112,7 @@ class UnorderedDerivatives(MemberDerivatives):
         shape = type(atom)
         if shape is Required and self._kept and letter < self._end:
             by[atom] = atom
-            less = super()._after(atom, letter, [None] * self._letters.num)[1]
+            less = super()._after(atom, letter, {})[1]
             by[Not(atom)] = negate(less)
         elif letter >= self._end or shape not in (Members, Beyond, Lacks):
             super()._becomes(by, atom, letter, test, rest)

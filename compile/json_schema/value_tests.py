@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ...automata.deadline import look
 from .algebra import ANY, NEVER, AllOf, AnyOf, Node, Not, Types, all_of, any_of, is_never, negate, once_each
 
+TELLING = "telling the cases of a value apart"
 MANY = 4  # as many tests for listed values are told apart by their values, not one by one
 Case = tuple[Node, tuple[Node, ...]]
 """A condition on the value, and what is left of each formula under it."""
@@ -96,6 +98,7 @@ class Formulas:
         key = (node, passed, failed)
         found = self._found.get(key)
         if found is None:
+            look(TELLING)
             absorbing = NEVER if shape is AllOf else ANY
             parts = []
             for part in node.args if shape is AllOf else self._alive(node, failed):

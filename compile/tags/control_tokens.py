@@ -9,13 +9,15 @@ import json
 import re
 from functools import lru_cache
 
+from ...automata.deadline import look
 from ...errors import Advice, ConstraintError
 from ...vocabulary.vocabulary import MARKS, Vocabulary
-from ..grammar.analysis import items
-from ..grammar.form import Node, Text
+from ..grammar.form import Node
 from ..grammar.special_tokens import TOKEN, checked_token
 from ..json_schema.source import shown
+from ..regex.parse import parse
 from .checks import refuse
+from .spelled_names import spelled_name
 
 END = MARKS[-1:]
 """The byte of all tokens that end a text."""
@@ -33,9 +35,8 @@ class ControlTokens:
         names = tuple(name for name, i in vocabulary.special_ids.items() if name and not vocabulary.tokens[i])
         # whether there are control tokens, and the vocabulary knows none of their names
         self._unnamed = not vocabulary.special_ids and bool(vocabulary.special.difference(vocabulary.ends))
-        self._known = frozenset(names)
+        self._known = names
         self._found = _any_of(names) if names else None
-        self._escaped = _any_of(tuple(map(re.escape, names))) if names else None
 
     def spelled(self, text: str, where: str) -> bytes:
         """Return the bytes of a text, in which control tokens are one byte each.
@@ -44,11 +45,13 @@ class ControlTokens:
         """
         if self._found is None:
             return self._encoded(text, where)
-        out, at = b"", 0
+        parts: list[bytes] = []
+        at = 0
         for found in self._found.finditer(text):
-            out += self._encoded(text[at : found.start()], where) + self.mark(found.group(), where)
+            look("reading a structural tag")
+            parts += self._encoded(text[at : found.start()], where), self.mark(found.group(), where)
             at = found.end()
-        return out + self._encoded(text[at:], where)
+        return b"".join((*parts, self._encoded(text[at:], where)))
 
     def mark(self, name: str, where: str) -> bytes:
         """Return the byte of a token by its name, or by `TOKEN` and its id."""
@@ -73,10 +76,10 @@ class ControlTokens:
         if len(self.order) > most:
             refuse(where, f"{len(self.order)} special tokens in one constraint: the most is {most}")
 
-    def check_pattern(self, pattern: str, where: str) -> None:
-        """Raise ConstraintError for a pattern that has the name of a control token, which no pattern matches."""
-        if self._escaped is not None and (found := self._escaped.search(pattern)):
-            name = next(each for each in self._known if re.escape(each) == found.group())
+    def check_pattern(self, pattern: str, flags: str, where: str) -> None:
+        """Raise ConstraintError for a pattern that spells the name of a control token, which no pattern matches."""
+        name = spelled_name(parse(pattern, flags), self._known) if self._known else None
+        if name is not None:
             raise _no_text(
                 f"the pattern has the name of the control token {name!r}, and a pattern matches characters alone",
                 "Put the token between two formats of a sequence, as {} (or write one character of the name as a "
@@ -85,22 +88,16 @@ class ControlTokens:
             )  # fmt: skip
 
     def check_grammar(self, body: Node, where: str) -> None:
-        """Raise ConstraintError for a rule with the name of a control token in quotes, which mean characters."""
-        if self._found is None:
-            return
-        todo = [body]
-        while todo:
-            node = todo.pop()
-            todo += items(node)
-            text = node.data.decode(errors="replace") if isinstance(node, Text) else ""
-            if found := self._found.search(text):
-                raise _no_text(
-                    f"the grammar has the name of the control token {found.group()!r} in quotes, which mean its "
-                    "characters alone",
-                    "Write the token without quotes in GBNF or in Lark's notation, or put it between two formats of a "
-                    "sequence, as {} (or write one character of the name as a class, if the characters are meant)",
-                    found.group(), where,
-                )  # fmt: skip
+        """Raise ConstraintError for a rule that spells the name of a control token, in quotes or in a pattern."""
+        name = spelled_name(body, self._known) if self._known else None
+        if name is not None:
+            raise _no_text(
+                f"the grammar has the name of the control token {name!r} in quotes or in a pattern, which mean its "
+                "characters alone",
+                "Write the token without quotes in GBNF or in Lark's notation, or put it between two formats of a "
+                "sequence, as {} (or write one character of the name as a class, if the characters are meant)",
+                name, where,
+            )  # fmt: skip
 
     def shown(self, text: bytes) -> str:
         """Return a text as a user writes it, in quotes."""

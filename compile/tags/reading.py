@@ -164,7 +164,6 @@ class _Reader:
         pattern = value["pattern"]
         if not isinstance(pattern, str):
             refuse(f"{where}/pattern", f"a text is needed, not {shown(pattern)}")
-        self.tokens.check_pattern(pattern, f"{where}/pattern")
         flags = value.get("flags", engine_flags(pattern))
         if not isinstance(flags, str):
             refuse(f"{where}/flags", f"a text is needed, not {shown(flags)}")
@@ -174,6 +173,7 @@ class _Reader:
             raise error.at(f"{where}/pattern") from None
         except ConstraintError as error:
             raise error.at(f"{where}/flags") from None
+        self.tokens.check_pattern(pattern, flags, f"{where}/pattern")
         if dfa.is_empty:
             refuse(f"{where}/pattern", f"the pattern matches nothing: {pattern!r}")
         return Terminal(f"the pattern at {where}", dfa)
@@ -362,12 +362,14 @@ class _Reader:
         self, value: Mapping[str, Any], where: str, around: _Around, triggers: list[bytes], excludes: list[bytes]
     ) -> Node:
         tags = []
+        known = set(triggers)
         for i, tag in enumerate(list_at(value["tags"], f"{where}/tags", empty=False)):
             at = f"{where}/tags/{i}"
             begin, inside = self._parts(tag, at)
             tags.append((begin, inside, f"{at}/begin"))
-            if isinstance(tag["begin"], Mapping) and not any(map(begin.startswith, triggers)):
-                triggers.append(begin)  # a token is its own trigger
+            if isinstance(tag["begin"], Mapping) and begin not in known:
+                known.add(begin)
+                triggers.append(begin)  # a token is one byte, and its own trigger
         counts = self._counts(value, where, flag_at(value, "at_least_one", where))
         return self._free(tags, triggers, counts, excludes, f"{where}/triggers", around)
 
@@ -391,15 +393,16 @@ class _Reader:
         found = Occurrences([*triggers, *ends, *nexts, *excludes], self.meter)
         wins = [found.first(text) == text for text in triggers]
         live = list(dict.fromkeys(text for text, wins_it in zip(triggers, wins, strict=True) if wins_it))
+        taken = {**dict.fromkeys(excludes, "excluded"), **dict.fromkeys(nexts, "what follows")}
+        taken.update(dict.fromkeys(ends, "an end"))
         for text in live:
-            other = "an end" if text in ends else "what follows" if text in nexts else "excluded"
-            if text in ends or text in nexts or text in excludes:
-                refuse(where, f"{self.tokens.shown(text)} cannot be a trigger and {other} as well")
+            if text in taken:
+                refuse(where, f"{self.tokens.shown(text)} cannot be a trigger and {taken[text]} as well")
         behind: dict[bytes, list[Node]] = {text: [] for text in live}
         said = self.tokens.shown
         tagged = [Sealed((Text(begin), inside)) for begin, inside, _ in tags]
         for (begin, _, at), tag in zip(tags, tagged, strict=True):
-            trigger = next((text for text in live if begin.startswith(text)), None)
+            trigger = found.prefix(begin, behind)
             if trigger is None:
                 lost = next((text for text in triggers if begin.startswith(text)), None)
                 if lost is None:

@@ -22,6 +22,7 @@ from ...errors import Advice, ConstraintError, RegexError, SchemaError, Unenforc
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import MARKS, Vocabulary
+from ..arguments import begin_budget
 from ..bind.link import link
 from ..grammar.analysis import called
 from ..grammar.build import automaton, compile_form
@@ -74,7 +75,7 @@ def compile_values(
             return _Emitter(dfa, values, named, library, meter, asked.depth)
 
         def make() -> TransitionTable:
-            with uncollected(), blaming_order(sets), meter.budget.begin() as again:
+            with uncollected(), blaming_order(sets), begin_budget(meter.budget) as again:
                 whole = _Emitter(dfa, values, named, library, again)
                 whole.finish()
                 return link(library, whole.machine, asked.source, frames(whole.machine, asked.depth), again)

@@ -54,6 +54,7 @@ from .header import (
     BIAS,
     FULL,
     LOCAL,
+    NEEDED,
     NUM_CLASSES,
     NUM_EDGES,
     NUM_FRAMES,
@@ -61,9 +62,11 @@ from .header import (
     NUM_GROUPS,
     NUM_ITEMS,
     NUM_STATES,
+    PAUSE,
     ROOT,
     SPENT,
     STAMP,
+    must_pause,
 )
 from .sets import find_set, hash_of, sort_unique
 
@@ -193,7 +196,8 @@ def _write_edges(header: Any, rule: Any, used: Any) -> Any:
     An edge to a frame is a node and the frame plus BIAS. An edge to the frame of a rule of the same group, which is not
     made yet, is a node and BIAS - 1 minus the rule.
 
-    Returns how much of the buffer is used then, or FULL minus a place; and whether there are edges of the second kind.
+    Returns how much of the buffer is used then, or FULL minus a place or PAUSE; and whether there are edges of the
+    second kind.
     """
     node_final = array_at(header[AT_NODE_FINAL], header[AT_NODE_FINAL + 1], np.uint8)
     rule_group = array_at(header[AT_RULE_GROUP], header[AT_RULE_GROUP + 1], np.int32)
@@ -219,6 +223,9 @@ def _write_edges(header: Any, rule: Any, used: Any) -> Any:
         while each >= 0:
             node, frame = entry[each] >> 32, entry[each] & 0xFFFFFFFF
             each = link[each]
+            header[SPENT] += 1
+            if must_pause(header):
+                return np.int64(FULL - PAUSE), loops
             if used + 2 > buffer.size:
                 return np.int64(FULL - AT_BUFFER), loops
             if frame >= LOCAL:
@@ -239,6 +246,7 @@ def _write_edges(header: Any, rule: Any, used: Any) -> Any:
                 first, stop = frame_start[frame], frame_start[frame + 1]
                 if used + stop - first + 2 > buffer.size:
                     return np.int64(FULL - AT_BUFFER), loops
+                header[SPENT] += stop - first
                 for x in range(first, stop):
                     buffer[used] = np.int64(edge_node[x]) << 32 | (np.int64(edge_frame[x]) + BIAS)
                     used += 1
@@ -281,12 +289,16 @@ def _find_frames(header: Any, first: Any, stop: Any, m: Any, members: Any) -> An
     if groups + 1 > group_frame.size:
         return np.int64(FULL - AT_GROUP_FRAME)
     if words + size > group_data.size:
+        header[NEEDED] = words + size
         return np.int64(FULL - AT_GROUP_DATA)
     if frames + members + 1 > frame_start.size:
+        header[NEEDED] = frames + members + 1
         return np.int64(FULL - AT_FRAME_START)
     if edges + size > edge_node.size:
+        header[NEEDED] = edges + size
         return np.int64(FULL - AT_EDGE_NODE)
     if edges + size > edge_frame.size:
+        header[NEEDED] = edges + size
         return np.int64(FULL - AT_EDGE_FRAME)
     for k in range(size):
         group_data[words + k] = buffer[first + k]
@@ -344,8 +356,10 @@ def _find_state(header: Any, scans: Any) -> Any:
     if states + 1 > header[AT_LOOPS + 1]:
         return np.int64(FULL - AT_LOOPS)
     if items + scans > item_position.size:
+        header[NEEDED] = items + scans
         return np.int64(FULL - AT_ITEM_POSITION)
     if items + scans > item_frame.size:
+        header[NEEDED] = items + scans
         return np.int64(FULL - AT_ITEM_FRAME)
     for k in range(scans):
         item_position[items + k], item_frame[items + k] = scan[k] >> 32, scan[k] & 0xFFFFFFFF

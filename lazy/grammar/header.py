@@ -9,7 +9,12 @@ Kernels take names from this file.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+from ...kernels.compiled import kernel
+from ...kernels.deadline import is_late
 
 DEAD = -1
 UNKNOWN = -2
@@ -25,7 +30,11 @@ LOCAL = 1 << 30
 BIAS = 1 << 20
 """More than there are rules."""
 MOST_SPENT = 1 << 20
-"""Pairs that kernels look at before their caller looks at the clock."""
+"""Pairs that kernels look at before their caller looks at the clock.
+
+A closure cannot go on where it paused: its caller calls it again within a deadline, and says so in GUARDED. From then
+on it asks that deadline.
+"""
 MANY_TOKENS = 64
 """Tokens below a node from which on it is worth knowing which characters lead a state back to itself."""
 UNSEEN = np.uint64((1 << 64) - 1)
@@ -53,8 +62,15 @@ UNSEEN = np.uint64((1 << 64) - 1)
     AT_WORK, AT_CORE, AT_SCAN, AT_BUFFER, AT_ENTRY, AT_SEEN, AT_SEEN_STAMP, AT_ACTIVE, AT_RULES, AT_LOCAL_OF, AT_HEAD,
     AT_LINK, AT_VISITED, AT_PATH,
 ) = range(0, 108, 2)  # fmt: skip
-# Places of numbers: how many there are of each, a number that marks what was met, and the work since the last pause
+# Places of numbers: how many there are of each, a number that marks what was met, the work since the last pause, the
+# size that a full array needs if that is known, and whether the thread has a deadline
 (
     NUM_CLASSES, NUM_LEVELS, NUM_STATES, NUM_ITEMS, NUM_FRAMES, NUM_EDGES, NUM_CORES, NUM_CORE_WORDS, NUM_GROUPS,
-    NUM_GROUP_WORDS, STAMP, SPENT, HEADER,
-) = range(108, 121)  # fmt: skip
+    NUM_GROUP_WORDS, STAMP, SPENT, NEEDED, GUARDED, HEADER,
+) = range(108, 123)  # fmt: skip
+
+
+@kernel
+def must_pause(header: Any) -> bool:
+    """Return whether a kernel must return before it is done, as its caller has to look at the clock, or is late."""
+    return bool(header[SPENT] > MOST_SPENT and (header[GUARDED] == 0 or is_late()))

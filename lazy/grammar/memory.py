@@ -73,7 +73,9 @@ from .header import (
     AT_VISITED,
     AT_WORK,
     FULL,
+    GUARDED,
     HEADER,
+    NEEDED,
     NUM_CLASSES,
     NUM_FRAMES,
     NUM_LEVELS,
@@ -164,36 +166,60 @@ class GrammarMemory:
         """
         if self.over is not None:
             raise copy.copy(self.over)
-        began, self.header[SPENT] = time.thread_time(), 0
-        while True:
-            found = kernel()
-            if found > FULL:
-                return found
-            if found == FULL - PAUSE:
-                if meter is not None:
-                    meter.check(states=self.num_states, bytes=self.nbytes, doing=DOING_ALL)
-                elif time.thread_time() - began > self._seconds:
-                    raise BudgetError(
-                        f"reading a grammar took more than {self._seconds:g} s for one token or mask, at "
-                        f"{self.num_states:,} states",
-                        limit="seconds",
-                        allowed=self._seconds,
-                        reached=time.thread_time() - began,
-                        remedies=[RaiseBudget(("seconds",), "make the grammar less ambiguous")],
-                    )
+        began = time.thread_time()
+        self.header[SPENT], self.header[GUARDED] = 0, meter is not None
+        found = kernel()
+        if found > FULL:
+            return found
+        if meter is not None:
+            return self._run_on(kernel, found, began, meter)
+        guard = replace(self._meter.budget, seconds=self._seconds).begin()
+        guard.check(doing="reading one token or mask of a grammar")
+        with guard:
+            self.header[GUARDED] = 1
+            return self._run_on(kernel, found, began, None)
+
+    def _run_on(self, kernel: Callable[[], Any], found: Any, began: float, meter: Meter | None) -> Any:
+        """Return the result of a kernel that came back before it was done. began: the thread's time when it began."""
+        while found <= FULL:
+            if found != FULL - PAUSE:
+                try:
+                    self._grow(FULL - int(found))
+                except BudgetError as error:
+                    self.over = copy.copy(error)
+                    raise
+            elif meter is None:
+                self._check_clock(began)
                 self.header[SPENT] = 0
-                continue
-            try:
-                self._grow(FULL - int(found))
-            except BudgetError as error:
-                self.over = copy.copy(error)
-                raise
+            else:
+                meter.check(states=self.num_states, bytes=self.nbytes, doing=DOING_ALL)
+                self.header[SPENT] = 0
+            found = kernel()
+        return found
+
+    def _check_clock(self, began: float) -> None:
+        """Raise BudgetError if one token or mask has taken too long."""
+        seconds = time.thread_time() - began
+        if seconds > self._seconds:
+            raise BudgetError(
+                f"reading a grammar took more than {self._seconds:g} s for one token or mask, at "
+                f"{self.num_states:,} states",
+                limit="seconds",
+                allowed=self._seconds,
+                reached=seconds,
+                remedies=[RaiseBudget(("seconds",), "make the grammar less ambiguous")],
+            )
 
     def _grow(self, at: int) -> None:
-        """Double the array at a place. Raises BudgetError."""
+        """Double the array at a place, as often as it needs. Raises BudgetError."""
         header = self.header
         old = self.arrays[at]
-        self._meter.check(states=2 * int(header[NUM_STATES]), bytes=self.nbytes + old.nbytes, doing="reading a grammar")
+        size = 2 * old.size
+        while size < header[NEEDED]:
+            size *= 2
+        header[NEEDED] = 0
+        more = (size - old.size) * old.itemsize
+        self._meter.check(states=2 * int(header[NUM_STATES]), bytes=self.nbytes + more, doing="reading a grammar")
         if at in _SLOT_ARRAYS:
             self._put(at, np.full(2 * old.size, -1, np.int32))
             fill_slots(header, at)
@@ -202,7 +228,7 @@ class GrammarMemory:
             self._put(AT_SEEN, np.zeros(2 * old.size, np.int64))
             self._put(AT_SEEN_STAMP, np.zeros(2 * old.size, np.int64))
             return
-        new = np.zeros(2 * old.size, old.dtype)
+        new = np.zeros(size, old.dtype)
         new[: old.size] = old
         if at == AT_CELLS:
             new[old.size :] = UNKNOWN

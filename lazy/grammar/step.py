@@ -38,6 +38,7 @@ from .header import (
     DEAD,
     FULL,
     MOST_SPENT,
+    NEEDED,
     NUM_CLASSES,
     NUM_CORE_WORDS,
     NUM_CORES,
@@ -46,6 +47,7 @@ from .header import (
     SPENT,
     STAMP,
     UNKNOWN,
+    must_pause,
 )
 from .sets import find_set, is_new, sort_unique
 
@@ -149,6 +151,8 @@ def _end_rules(header: Any, todo: Any, count: Any) -> Any:
     while done < todo:
         pair = work[done]
         done += 1
+        if must_pause(header):
+            return np.int64(FULL - PAUSE), accepts
         node, frame = pair >> 32, pair & 0xFFFFFFFF
         if node_final[node]:
             header[SPENT] += frame_start[frame + 1] - frame_start[frame]
@@ -191,6 +195,7 @@ def _state_of_core(header: Any, count: Any) -> Any:
     if cores + 1 > core_state.size:
         return np.int64(FULL - AT_CORE_STATE)
     if words + count > core_data.size:
+        header[NEEDED] = words + count
         return np.int64(FULL - AT_CORE_DATA)
     found = close(header, count)
     if found < 0:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import numpy as np
 import pytest
 
 import maskwright as mw
+from maskwright.automata.budget import Meter
 from maskwright.compile.bind.bind import bind
+from maskwright.compile.grammar.lark import read_lark
 from maskwright.compile.regex.lower import to_dfa
+from maskwright.kernels import deadline
 from tests.fuzz import attacks
 
 VOCAB = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
@@ -23,6 +27,14 @@ SOURCES = {
     "a pattern of many pairs": (
         mw.compile_regex,
         "|".join(f"(.*k{n}.*z{n}.*q{n})" for n in range(12)),
+    ),
+    "tags that each have a trigger": (
+        mw.compile_structural_tag,
+        {
+            "type": "structural_tag",
+            "structures": [{"begin": f"<{i}>", "schema": True, "end": "</>"} for i in range(20_000)],
+            "triggers": [f"<{i}>" for i in range(20_000)],
+        },
     ),
     "keys of many branches, of which one holds": (mw.compile_json_schema, attacks.many_branches(150)),
 }
@@ -38,12 +50,76 @@ def test_a_hostile_source_ends_in_time(name):
     assert time.thread_time() - began < 3  # collecting garbage of all tests before it takes part of that
 
 
+def words(count: int, size: int) -> list[str]:
+    return ["".join(each) for each in np.random.default_rng(0).choice(list("abcdefghij"), (count, size))]
+
+
+LARGE = {
+    "objects with values of their own": (
+        mw.compile_json_schema, {"enum": [{"k": i, "l": [i]} for i in range(20_000)]},
+    ),
+    "numbers": (mw.compile_json_schema, {"enum": list(range(1_000_000))}),
+    "keys of patterns with values of their own": (
+        mw.compile_json_schema,
+        {"patternProperties": {f"^{word}": {"const": i} for i, word in enumerate(words(2_000, 6))}},
+    ),
+    "choices": (mw.compile_choices, words(500_000, 8)),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_source_is_never_read_for_long_without_a_look_at_the_deadline(name, monkeypatch):
+    compile_, source = LARGE[name]
+    is_any_late, check = deadline.is_any_late, Meter.check
+    looked = [time.thread_time()]
+
+    def seen_late():
+        looked.append(time.thread_time())
+        return is_any_late()
+
+    def seen_check(meter, **given):
+        looked.append(time.thread_time())
+        check(meter, **given)
+
+    monkeypatch.setattr(deadline, "is_any_late", seen_late)
+    monkeypatch.setattr(Meter, "check", seen_check)
+    with contextlib.suppress(mw.BudgetError):
+        compile_(source, VOCAB, budget=mw.Budget(seconds=60))
+    looked.append(time.thread_time())
+    assert np.diff(looked).max() < 1
+
+
+def test_what_is_kept_of_objects_with_keys_of_their_own_counts_as_bytes():
+    schema = {"enum": [{f"k{i}": i} for i in range(5_000)]}
+    began = time.thread_time()
+    with pytest.raises(mw.BudgetError) as raised:
+        mw.compile_json_schema(schema, VOCAB, budget=mw.Budget(seconds=20, bytes=20_000_000))
+    assert raised.value.limit == "bytes"
+    assert time.thread_time() - began < 3
+
+
 def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
     began = time.thread_time()
     with pytest.raises(mw.GrammarError) as raised:
         mw.compile_grammar("start: " + "(" * 300_000 + '"a"', VOCAB, budget=BUDGET)
     assert raised.value.limit == "depth"
     assert time.thread_time() - began < 1
+
+
+def test_a_rule_of_many_symbols_in_a_row_ends_in_time():
+    grammar = "root ::= " + "a b " * 50_000 + '\na ::= "x" | "y"\nb ::= "z" | "u"'
+    began = time.thread_time()
+    with pytest.raises(mw.BudgetError):
+        mw.compile_grammar(grammar, VOCAB, syntax="gbnf", budget=mw.Budget(seconds=1))
+    assert time.thread_time() - began < 3
+
+
+def test_texts_in_a_row_are_joined_at_once():
+    grammar = "start: " + f'"{"a" * 100}" ' * 100_000
+    began = time.thread_time()
+    assert read_lark(grammar).rules["start"].data == b"a" * 10_000_000
+    assert time.thread_time() - began < 8
 
 
 def test_the_time_to_spell_a_word_grows_with_its_length_alone():

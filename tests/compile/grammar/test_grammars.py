@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from functools import cache
 
 import pytest
@@ -197,6 +198,17 @@ def test_an_ambiguous_grammar_ends_in_an_answer_or_at_its_budget(vocab):
     matcher = mw.Matcher(table)
     with pytest.raises(mw.BudgetError, match="states"):
         all(matcher.advance(1 + ord("a")) for _ in range(1000))
+
+
+def test_one_mask_of_rules_that_are_all_empty_ends_in_time(vocab):
+    rules = [f'n{i} ::= "a"? n{(i + 1) % 700}? n{(i + 2) % 700}?' for i in range(700)]
+    grammar = "\n".join(["root ::= n0", *rules])
+    table = mw.compile_grammar(grammar, vocab, syntax="gbnf", budget=mw.Budget(seconds=0.5))
+    began = time.thread_time()
+    with pytest.raises(mw.BudgetError) as raised:
+        mw.Matcher(table).mask()
+    assert raised.value.limit == "seconds"
+    assert time.thread_time() - began < 2
 
 
 def test_a_vocabulary_that_lacks_bytes_is_refused_or_trimmed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -132,15 +133,29 @@ def test_a_mark_of_the_tokenizer_that_spells_its_text_is_text():
         assert table.accepts([*begin, *written("a"), 258])
 
 
-@pytest.mark.parametrize("pattern", [r"<\|start\|>a", r"a|<\|end\|>"])
+@pytest.mark.parametrize("pattern", [
+    r"<\|start\|>a", r"a|<\|end\|>", r"\<\|end\|\>", r"(<)\|end\|>", r"\x3c\|end\|>", r"(?:<\|)(?:end)(?:\|>)",
+    r"<\|(start|end)\|>", r"<{1}\|end\|>", r"(?:x|<\|)+end\|>", r"(a|(b|<\|)*)*end\|>", r"<\|en+d?d\|>",
+    r"(?x) < \| end \| >", r"(?i)<\|END\|>", r"(?i:<)\|\x65nd\|>", r"a(?!<\|end\|>)b", r"(?:.*<\|){3}end\|>",
+])  # fmt: skip
 def test_a_pattern_with_the_name_of_a_control_token_points_to_the_token(pattern, plain):
     with pytest.raises(mw.ConstraintError, match="matches characters alone") as found:
         compile_structural_tag(tag_of("<", {"type": "regex", "pattern": pattern}, ">"), plain)
     assert found.value.pointer == "/content/pattern"
     assert '{"type": "token", "token": "<|' in str(found.value)
     assert found.value.remedies
-    letters = compile_structural_tag({"type": "regex", "pattern": pattern.replace("<", "[<]")}, plain)
-    assert letters.accepts(written("<|start|>a", tokens=False)) or letters.accepts(written("a"))
+
+
+@pytest.mark.parametrize(("pattern", "text"), [
+    (r"[<]\|start\|>a", "<|start|>a"), (r"a|[<]\|end\|>", "<|end|>"), (r"<[|]end\|>", "<|end|>"), (r".*", "<|end|>"),
+    (r"[a-z<|>]*", "<|end|>"), (r"(?s:.)*end\|>", "<|end|>"), (r"<\|[a-z]+\|>", "<|end|>"), (r"<\|end\|", "<|end|"),
+    (r"(?:<\|x)?end\|>", "end|>"), (r"(<\|x){2}e?nd\|>", "<|x<|xnd|>"), (r"<\|\b(?:end)\|{2}>", "<|end||>"),
+    (r"(?i)[<]\|end\|>", "<|END|>"), (r"<\|e(?:nd\|>){0}", "<|e"),
+])  # fmt: skip
+def test_a_pattern_that_says_that_characters_are_meant_matches_them(pattern, text, plain):
+    table = compile_structural_tag({"type": "regex", "pattern": pattern}, plain)
+    assert table.accepts(written(text, tokens=False))
+    assert not table.accepts(written("<|message|>"))
 
 
 @pytest.mark.parametrize(
@@ -149,17 +164,37 @@ def test_a_pattern_with_the_name_of_a_control_token_points_to_the_token(pattern,
         ("ebnf", 'root ::= "<|start|>" "a"'),
         ("gbnf", 'root ::= "x" | "b<|start|>a"'),
         ("lark", 'start: "<|start|>" "a"'),
+        ("ebnf", 'root ::= "<|" ("start" | "b") "|>"'),
+        ("lark", r"start: /<\|start\|>/"),
+        ("lark", r"start: /(<)\|start\|>a/"),
+        ("lark", r'start: A "start|>"' + "\n" + r"A: /\x3c\|/"),
+        ("lark", r'start: "<|START|>"i'),
+        ("lark", 'start: "<|" A "|>"\nA: "start" | /b+/'),
     ],
 )
 def test_a_grammar_with_a_name_in_quotes_points_to_the_token(syntax, grammar, plain):
     form = {"type": "grammar", "grammar": grammar, "syntax": syntax}
-    with pytest.raises(mw.ConstraintError, match="in quotes") as found:
+    with pytest.raises(mw.ConstraintError, match="in quotes or in a pattern") as found:
         compile_structural_tag(tag_of("<", form, ">"), plain)
     assert found.value.pointer == "/content/grammar"
     assert '{"type": "token", "token": "<|start|>"}' in str(found.value)
     bare = {**form, "grammar": grammar.replace('"<|start|>"', "<|start|>")}
-    if syntax == "lark":
+    if syntax == "lark" and bare != form:
         assert compile_structural_tag(tag_of("<", bare, ">"), plain).accepts(written("<<|start|>a>"))
+
+
+def test_a_grammar_that_says_that_characters_are_meant_takes_them(plain):
+    for pattern in (r"/[<]\|start\|>/", r"/<\|[a-z]+\|>/", "/.*/"):
+        form = {"type": "grammar", "grammar": f"start: {pattern}", "syntax": "lark"}
+        assert compile_structural_tag(form, plain).accepts(written("<|start|>", tokens=False))
+
+
+def test_nested_repeats_are_searched_for_names_in_time(plain):
+    pattern = "(?:" * 150 + r"<\|x|star" + ")*" * 150
+    form = {"type": "or", "elements": [{"type": "regex", "pattern": "b|" + pattern}]}
+    began = time.thread_time()
+    assert compile_structural_tag(form, plain).accepts(written("<|xstar"))
+    assert time.thread_time() - began < 5
 
 
 def test_names_that_a_vocabulary_does_not_know_are_refused_and_the_token_goes_by_its_id():
