@@ -21,8 +21,11 @@ class Rules(Protocol):
     """States are numbers from 0, the start; rules make a state when they name it in a row.
 
     A row never leads to a state from which no text can be completed. Where the last frame ends, the text is complete:
-    a `POP` with nothing open ends it.
+    a `POP` with nothing open leads to `end`. `KEEP` stands for characters of one byte alone.
     """
+
+    end: int
+    """The state of a text that is complete: it reads nothing. Of rules without frames, any state."""
 
     alphabets: Sequence[Alphabet]
     """How bytes spell classes of characters; they do not change."""
@@ -40,7 +43,10 @@ class Rules(Protocol):
         """Return whether a text may end in a state if nothing is open."""
 
     def alike(self, state: int) -> int:
-        """Return a state with the same mask: itself, or one that differs in what no single token can tell."""
+        """Return a state that reads the same texts of up to the longest token's length, which may be itself.
+
+        Reading a text means here that what it leads to can be completed.
+        """
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,40 @@
+"""The header: where a lazy machine keeps the arrays that its kernels read.
+
+It works like the header of a lazy pushdown machine, see `lazy.pushdown.header`. Kernels take names from this file.
+"""
+
+from __future__ import annotations
+
+DONE = -1
+"""In place of a state whose row must be made first."""
+NEEDS_SITES = -2
+"""In place of a state: the token closes more frames than were passed."""
+REFUSED = -3
+"""In place of a state: the token is not allowed."""
+NO_ROW = -1
+"""In place of where a row begins: it has not been made."""
+
+# Places of arrays in the header, two numbers each
+(
+    # alphabets: (A, 256) where each byte leads between characters; (N, 256) the same within a character, where row 0
+    # means nothing; (N, W) the classes in reach within a character
+    AT_ROOT, AT_INNER, AT_REACH,
+    # by state: its alphabet; where its row begins in the cells; (S, W) the classes that lead on; the groups of
+    # characters that lead back to it
+    AT_ALPHABET, AT_ROW, AT_LIVE, AT_LOOPS,
+    # the cells of all rows; where each call begins among the states that calls name, and these
+    AT_CELLS, AT_CALL_START, AT_CALL_STATES,
+    # the trie of all tokens, see `vocabulary.Branches`
+    AT_BYTE, AT_NODE, AT_TOKEN,
+    # memory to work in: the levels of a walk; open frames, a state to go on in and the frame below for each; the frames
+    # that a token opened
+    AT_LEVELS, AT_FRAMES, AT_PUSHED,
+) = range(0, 32, 2)  # fmt: skip
+# Places of numbers: rows of AT_INNER, W, levels of the trie, the state of a text that is complete, words of a mask; of
+# the walk at hand its level, how many frames are noted, the most open frames that it looked at, the nodes that it read
+(
+    NUM_INNER, NUM_WORDS, NUM_LEVELS, END, MASK_WORDS, LEVEL, NUM_FRAMES, LOOKED, WORK, HEADER,
+) = range(32, 42)  # fmt: skip
+OF_LEVEL = 6
+"""Numbers of a level: the next node and the node after the last, the state, the place within a character, the innermost
+open frame, and how many frames were noted."""
