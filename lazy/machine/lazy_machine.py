@@ -23,7 +23,7 @@ from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...kernels.pointers import address_of
 from ...vocabulary.vocabulary import Vocabulary
-from .header import DONE, LOOKED, NEEDS_SITES, NUM_INNER, WORK
+from .header import DONE, FARTHEST, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, WORK
 from .memory import MachineMemory
 from .rules import Rules
 from .walk import read_token, write_mask
@@ -42,7 +42,7 @@ class _EntryPoints(NamedTuple):
 def _entry_points() -> _EntryPoints:
     """Load the kernels before a caller waits for a mask."""
     return _EntryPoints(
-        entry_of(write_mask, (0, 0, b"", 0, True)),
+        entry_of(write_mask, (0, 0, b"", 0, True, 0)),
         entry_of(read_token, (0, 0, b"", b"", True)),
     )
 
@@ -125,22 +125,65 @@ class ByteMachine:
     def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool]:
         """Return the tokens that a place allows, the end token included: see `LazyMachine`."""
         buffer = self._buffers.take()
-        mask, goes_on = buffer.shown, False
+        mask = buffer.shown
         with self._lock:
             self._memory.room_for_frames(len(sites) // 4)
-            while True:
-                state = self._kernels.write_mask(self._header_at, node, sites, buffer.at, goes_on)
-                if state == DONE:
-                    break
-                self._make(state)
-                goes_on = True
+            self._walk(node, sites, buffer.at, NO_BOUND)
             looked, work = int(self._header[LOOKED]), int(self._header[WORK])
-            if self.accepts(node):
-                looked = max(looked, 1) if self.depth else 0
-                if self._eos is not None and not sites:
-                    buffer.mask[self._eos >> 5] |= np.uint32(1 << (self._eos & 31))
+            if self._end(node, sites, buffer.mask) and self.depth:
+                looked = max(looked, 1)
         self._buffers.give(buffer)
         return mask, looked, work > _MANY_NODES
+
+    def _walk(self, node: int, sites: bytes, mask_at: int, room: int) -> None:
+        """Write a mask, without the end token: see `write_mask`. Raises BudgetError."""
+        goes_on, memory = False, self._memory
+        while True:
+            state = self._kernels.write_mask(self._header_at, node, sites, mask_at, goes_on, room)
+            if state == DONE:
+                return
+            self._make(state)
+            if room != NO_BOUND:
+                memory.bound(state)
+            goes_on = True
+
+    # ------------------------------------------------------------------------------------------------------ ends
+
+    has_bounds = True
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
+        state, inner = divmod(node, self._inner)
+        with self._lock:
+            found = self._memory.bytes_to_end(state, inner)
+            return found + sum(self._memory.bytes_to_end(site, 0) for site in stack.as_array().tolist())
+
+    def farthest(self, node: int, stack: Any) -> int:
+        """Return the most that `nearest` is behind a token that is allowed next, -1 where none is."""
+        self.within(node, stack, -1, 0)
+        return int(self._header[FARTHEST])
+
+    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+        """Return the tokens behind which `nearest` is below room, and the end token, read-only."""
+        buffer = self._buffers.take()
+        mask = buffer.shown
+        sites = stack.sites()
+        with self._lock:
+            self._memory.room_for_frames(len(sites) // 4)
+            self._memory.bound(*stack.as_array().tolist())
+            self._walk(node, sites, buffer.at, room)
+            self._end(node, sites, buffer.mask)
+        self._buffers.give(buffer)
+        return mask
+
+    def _end(self, node: int, sites: bytes, mask: NDArray[np.uint32]) -> bool:
+        """Add the end token if a text may end at a place; return whether it may if nothing is open."""
+        accepts = self.accepts(node)
+        if accepts and self._eos is not None and not sites:
+            mask[self._eos >> 5] |= np.uint32(1 << (self._eos & 31))
+        return accepts
+
+    # ---------------------------------------------------------------------------------------------------- tokens
 
     def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
         """Return the place and the stack that a token leads to, None if it is not allowed: see `LazyMachine`."""

@@ -11,12 +11,14 @@ from ...automata.alphabet import NOTHING, Alphabet
 from ...kernels.pointers import put
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from ...vocabulary.vocabulary import Vocabulary
+from .ends import ShortestEnds
 from .header import (
     AT_ALPHABET,
     AT_BYTE,
     AT_CALL_START,
     AT_CALL_STATES,
     AT_CELLS,
+    AT_ENDS,
     AT_FRAMES,
     AT_INNER,
     AT_LEVELS,
@@ -31,11 +33,14 @@ from .header import (
     END,
     HEADER,
     MASK_WORDS,
+    NO_BOUND,
     NO_ROW,
     NUM_INNER,
     NUM_LEVELS,
     NUM_WORDS,
+    OF_FRAME,
     OF_LEVEL,
+    UNKNOWN,
 )
 from .rules import DEAD, Rules
 
@@ -51,6 +56,8 @@ class MachineMemory:
         self._arrays: dict[int, NDArray[Any]] = {}
         self.num_rows = self._num_cells = self._num_calls = self._num_call_states = 0
         self._most_frames = 1  # that a call opens
+        self._named_by_calls = [0]  # states that the newest calls name
+        self._ends: ShortestEnds | None = None
         root, inner, reach = _joined(rules.alphabets)
         self.words, self._groups = reach.shape[1], [_groups_of(each, reach.shape[1]) for each in rules.alphabets]
         branches, levels = vocabulary.trie.branches, vocabulary.trie.longest
@@ -63,7 +70,7 @@ class MachineMemory:
             (AT_CALL_START, np.zeros(_CALLS, np.int32)), (AT_CALL_STATES, np.zeros(_CALLS, np.int32)),
             (AT_LEVELS, np.zeros(OF_LEVEL * (levels + 2), np.int64)), (AT_ROW, np.full(_STATES, NO_ROW, np.int64)),
             (AT_ALPHABET, np.zeros(_STATES, np.int32)), (AT_LOOPS, np.zeros(_STATES, np.uint64)),
-            (AT_LIVE, np.zeros((_STATES, self.words), np.uint64)),
+            (AT_LIVE, np.zeros((_STATES, self.words), np.uint64)), (AT_ENDS, np.full((_STATES, 2), NO_BOUND, np.int64)),
         ):  # fmt: skip
             self._put(at, array)
         self.room_for_frames(0)
@@ -91,8 +98,8 @@ class MachineMemory:
     def room_for_frames(self, height: int) -> None:
         """Make room for a walk above so many open frames."""
         most = height + 2 + int(self.header[NUM_LEVELS] + 1) * self._most_frames
-        if AT_FRAMES not in self._arrays or 2 * most > self._arrays[AT_FRAMES].size:
-            self._put(AT_FRAMES, np.zeros(4 * most, np.int64))
+        if AT_FRAMES not in self._arrays or OF_FRAME * most > self._arrays[AT_FRAMES].size:
+            self._put(AT_FRAMES, np.zeros(2 * OF_FRAME * most, np.int64))
             self._put(AT_PUSHED, np.zeros(2 * most, np.int32))
 
     def make(self, state: int) -> None:
@@ -110,7 +117,6 @@ class MachineMemory:
         alphabet = self._lengthen(AT_ALPHABET, states)
         for each in {*codes[codes >= 0].tolist(), state, *self._named_by_calls}:
             alphabet[each] = rules.alphabet_of(each)
-        self._named_by_calls = [0]
         live, loops = self._lengthen(AT_LIVE, states), self._lengthen(AT_LOOPS, states)
         live[state] = _bits(codes != DEAD, self.words)
         mine = rules.alike(state)
@@ -122,11 +128,33 @@ class MachineMemory:
             groups = self._groups[alphabet[state]]
             strange = (groups & ~_bits(itself, self.words)).any(axis=1)
             loops[state] = np.packbits(~strange, bitorder="little").view(np.uint64)[0]
+        self._lengthen(AT_ENDS, states, NO_BOUND)
         rows = self._lengthen(AT_ROW, states, NO_ROW)
         rows[state] = first  # last: from here on it is read
         self.num_rows += 1
+        if self._ends is not None:
+            self._bound_frames()
 
-    _named_by_calls = [0]
+    def bound(self, *states: int) -> None:
+        """Find in how many bytes the frames of some states can end, and of all that calls open from now on."""
+        if self._ends is None:
+            self._ends = ShortestEnds(self._rules)
+            self._bound_frames()
+        for state in states:
+            ends = self._lengthen(AT_ENDS, state + 1, NO_BOUND)
+            if ends[state, 0] == NO_BOUND:
+                found = self._ends.of(state), self._ends.within(state)
+                ends[state] = np.minimum(found, UNKNOWN)
+
+    def _bound_frames(self) -> None:
+        """Find in how many bytes the frames can end that calls open."""
+        named = self._arrays[AT_CALL_STATES][: self._num_call_states]
+        self.bound(*np.unique(named).tolist())
+
+    def bytes_to_end(self, state: int, inner: int) -> int:
+        """Return the bytes in which the frame of a place can end, UNKNOWN if that is not known."""
+        self.bound(state)
+        return int(self._arrays[AT_ENDS][state, int(inner > 0)])
 
     def _take_calls(self) -> None:
         """Write the calls that the rules have made since."""

@@ -10,8 +10,8 @@ level for each byte of the path, and takes the next child of the deepest level. 
 subtree. Where all characters of a subtree lead a state back to itself, as within a string, all its tokens are taken at
 once. A walk that comes to a state without a row says which; it goes on where it was once the row is there.
 
-**Frames.** Open frames are a linked list, so that the levels of a walk share them: frame k > 0 has the state to go on in
-and the frame below; 0 is the bottom.
+**Frames.** Open frames are a linked list, so that the levels of a walk share them: frame k > 0 has the state to go on
+in and the frame below; 0 is the bottom.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from .header import (
     AT_CALL_START,
     AT_CALL_STATES,
     AT_CELLS,
+    AT_ENDS,
     AT_FRAMES,
     AT_INNER,
     AT_LEVELS,
@@ -42,19 +43,22 @@ from .header import (
     AT_TOKEN,
     DONE,
     END,
+    FARTHEST,
     HEADER,
     LEVEL,
     LOOKED,
     MASK_WORDS,
     NEEDS_SITES,
+    NO_BOUND,
     NUM_FRAMES,
     NUM_INNER,
     NUM_WORDS,
+    OF_FRAME,
     OF_LEVEL,
     REFUSED,
     WORK,
 )
-from .rules import CALL, DEAD, KEEP, POP
+from .rules import CALL, DEAD, POP
 
 _SETS_OF_NODE = OF_NODE // 2
 
@@ -65,7 +69,7 @@ def _is_live(header: Any, state: Any, inner: Any) -> Any:
     live = array_at(header[AT_LIVE], header[AT_LIVE + 1], np.uint64)
     reach = array_at(header[AT_REACH], header[AT_REACH + 1], np.uint64)
     words = header[NUM_WORDS]
-    for w in range(words):
+    for w in range(words):  # noqa: SIM110 - which numba cannot compile
         if live[state * words + w] & reach[inner * words + w]:
             return True
     return False
@@ -77,10 +81,13 @@ def _open_frames(header: Any, code: Any, top: Any) -> Any:
     call_start = array_at(header[AT_CALL_START], header[AT_CALL_START + 1], np.int32)
     call_states = array_at(header[AT_CALL_STATES], header[AT_CALL_STATES + 1], np.int32)
     frames = array_at(header[AT_FRAMES], header[AT_FRAMES + 1], np.int64)
+    ends = array_at(header[AT_ENDS], header[AT_ENDS + 1], np.int64)
     first, stop = call_start[CALL - code], call_start[CALL - code + 1]
     noted = header[NUM_FRAMES]
     for k in range(first + 1, stop):
-        frames[2 * noted], frames[2 * noted + 1] = np.int64(call_states[k]), top
+        state = np.int64(call_states[k])
+        frames[OF_FRAME * noted], frames[OF_FRAME * noted + 1] = state, top
+        frames[OF_FRAME * noted + 2] = frames[OF_FRAME * top + 2] + ends[2 * state]
         top = noted
         noted += 1
     header[NUM_FRAMES] = noted
@@ -127,18 +134,31 @@ def _next_place(header: Any, state: Any, inner: Any, byte: Any, top: Any, looked
             if code == POP:
                 return header[END], np.int64(0), top
             return np.int64(REFUSED), np.int64(0), top
-        state, top = frames[2 * top], frames[2 * top + 1]
+        state, top = frames[OF_FRAME * top], frames[OF_FRAME * top + 1]
         if code == POP:
             return state, np.int64(0), top
         found = np.int64(root[np.int64(alphabet[state]) << 8 | byte])  # KEEP: the frame behind reads the byte
 
 
 @kernel
-def write_mask(header_at: int, place: int, sites: Any, mask_at: int, goes_on: bool) -> Any:
+def _take_sites(header: Any, sites: Any) -> None:
+    """Note the frames that are open where a walk begins."""
+    frames = array_at(header[AT_FRAMES], header[AT_FRAMES + 1], np.int64)
+    ends = array_at(header[AT_ENDS], header[AT_ENDS + 1], np.int64)
+    frames[2] = 0
+    for k in range(sites.size):
+        at, state = OF_FRAME * (k + 1), np.int64(sites[k])
+        frames[at], frames[at + 1], frames[at + 2] = state, np.int64(k), frames[at - 1] + ends[2 * state]
+
+
+@kernel
+def write_mask(header_at: int, place: int, sites: Any, mask_at: int, goes_on: bool, room: int) -> Any:
     """Write the tokens that a place allows, without the end token, for the frames that are open.
 
     sites: the states to go on in behind open frames, the outermost first, int32, as bytes. goes_on: whether the walk
-    goes on where it stopped for a row. Returns DONE, or the state whose row it needs.
+    goes on where it stopped for a row. room: the bytes within which an end must be behind a token, NO_BOUND for any
+    number; with it `FARTHEST` says in how many bytes an end is behind any token that is allowed without it. Returns
+    DONE, or the state that needs a row or, with `room`, the bytes to its end.
     """
     header = array_at(header_at, HEADER, np.int64)
     out = array_at(mask_at, header[MASK_WORDS], np.uint32)
@@ -150,14 +170,14 @@ def write_mask(header_at: int, place: int, sites: Any, mask_at: int, goes_on: bo
     token = array_at(header[AT_TOKEN], header[AT_TOKEN + 1], np.int32)
     level = array_at(header[AT_LEVELS], header[AT_LEVELS + 1], np.int64)
     frames = array_at(header[AT_FRAMES], header[AT_FRAMES + 1], np.int64)
+    ends = array_at(header[AT_ENDS], header[AT_ENDS + 1], np.int64)
     open_sites = np.frombuffer(sites, np.int32)
     one, height = np.uint32(1), np.int64(open_sites.size)
     d = np.int64(header[LEVEL])
     if not goes_on:
         out[:] = np.uint32(0)
-        for k in range(height):
-            frames[2 * k + 2], frames[2 * k + 3] = np.int64(open_sites[k]), np.int64(k)
-        header[LOOKED], header[WORK], d = 0, 0, np.int64(0)
+        _take_sites(header, open_sites)
+        header[LOOKED], header[WORK], header[FARTHEST], d = 0, 0, -1, np.int64(0)
         level[0], level[1] = 0, node[NODE_CHILD]
         level[2], level[3] = place // header[NUM_INNER], place % header[NUM_INNER]
         level[4], level[5] = height, height + 1
@@ -174,7 +194,7 @@ def write_mask(header_at: int, place: int, sites: Any, mask_at: int, goes_on: bo
             return state
         inner, n = level[at + 3], OF_NODE * i
         level[at] = i + 1
-        if inner == 0 and sets[_SETS_OF_NODE * i + NODE_CHARACTERS] & ~loops[state] == 0:
+        if room == NO_BOUND and inner == 0 and sets[_SETS_OF_NODE * i + NODE_CHARACTERS] & ~loops[state] == 0:
             for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]):
                 out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
             continue
@@ -186,7 +206,16 @@ def write_mask(header_at: int, place: int, sites: Any, mask_at: int, goes_on: bo
         if to < REFUSED:
             level[at], header[LEVEL] = i, d
             return REFUSED - 1 - to
-        for x in range(node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]):
+        first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]
+        if room != NO_BOUND and first < stop:
+            bound = ends[2 * to + (within > 0)]
+            if bound == NO_BOUND:
+                level[at], header[LEVEL] = i, d
+                return to
+            bound += frames[OF_FRAME * top + 2]
+            header[FARTHEST] = max(header[FARTHEST], bound)
+            stop = stop if bound < room else first
+        for x in range(first, stop):
             out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
         if node[n + NODE_CHILD] < node[n + NODE_STOP]:
             d += 1
@@ -210,8 +239,7 @@ def read_token(header_at: int, place: int, text: Any, sites: Any, is_all: bool) 
     pushed = array_at(header[AT_PUSHED], header[AT_PUSHED + 1], np.int32)
     open_sites = np.frombuffer(sites, np.int32)
     height, nothing = np.int64(open_sites.size), np.int64(0)
-    for k in range(height):
-        frames[2 * k + 2], frames[2 * k + 3] = np.int64(open_sites[k]), np.int64(k)
+    _take_sites(header, open_sites)
     header[NUM_FRAMES], header[LOOKED], top = height + 1, 0, height
     state, inner = place // header[NUM_INNER], place % header[NUM_INNER]
     for x in range(len(text)):
@@ -224,8 +252,8 @@ def read_token(header_at: int, place: int, text: Any, sites: Any, is_all: bool) 
             return np.int64(DONE), REFUSED - 1 - state, nothing
     count, below = nothing, top
     while below > height:
-        count, below = count + 1, frames[2 * below + 1]
+        count, below = count + 1, frames[OF_FRAME * below + 1]
     left = top
     for k in range(count - 1, -1, -1):
-        pushed[k], left = np.int32(frames[2 * left]), frames[2 * left + 1]
+        pushed[k], left = np.int32(frames[OF_FRAME * left]), frames[OF_FRAME * left + 1]
     return state * header[NUM_INNER] + inner, height - below, count

@@ -16,6 +16,7 @@ from maskwright.lazy.lazy_table import LazyTable
 from maskwright.lazy.machine.lazy_machine import ByteMachine
 from maskwright.lazy.machine.rules import CALL, DEAD, KEEP, POP
 from maskwright.runtime.host.readers import reader_of
+from maskwright.runtime.host.stack_reader import Limits, Stack
 
 BYTES = list(b'ab1[]{},"\\ \xc3\xa9\xbf\xe2\x82')
 
@@ -166,6 +167,42 @@ def test_masks_and_tokens_are_those_of_a_naive_reader(seed: int) -> None:
             assert bool(inner) == bool(naive[1])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_bounds_are_the_bytes_of_shortest_texts(seed: int) -> None:
+    rng = random.Random(seed)
+    rules = ToyRules(rng, 8, False)
+    tokens = [b"", *(bytes([b]) for b in range(256)), b"ab", b"a1", b"[]", b"\xc3\xa9a", b"b\xc3"]
+    machine = ByteMachine(rules, mw.Vocabulary.from_bytes(tokens, eos=0), Budget().begin())
+    characters = [bytes([b]) for b in range(128)]
+    characters += [lead + bytes([b]) for b in range(0x80, 0xC0) for lead in (b"\xc2", b"\xc3", b"\xe2\x80")]
+    far = dict.fromkeys(range(8), 1 << 30)
+    for _ in range(9):  # the least number of bytes, until nothing changes
+        for state in range(8):
+            if rules.accepts(state):
+                far[state] = 0
+                continue
+            for text in characters:
+                found = naive_read(rules, (state, 0, ()), text)
+                if found is not None and not found[1]:
+                    far[state] = min(far[state], len(text) + far[found[0]])
+    stack = Stack(Limits(1 << 31, 0, 0, -1, 0, {}), -1, None)
+    for state in range(8):
+        place = state * machine._inner
+        allowed = machine.mask(place, b"", -1)[0].copy()
+        assert machine.nearest(place, stack) in ((far[state],) if far[state] < 1 << 30 else range(1 << 30, 1 << 31))
+        after = {t: naive_read(rules, (state, 0, ()), tokens[t]) for t in range(1, len(tokens))}
+        behind = {t: far[found[0]] for t, found in after.items() if found is not None and not found[1]}
+        for room in (1, 2, 4, 100):
+            mask = machine.within(place, stack, -1, room)
+            assert not (mask & ~allowed).any()
+            for token, distance in behind.items():
+                assert bool(mask[token >> 5] >> (token & 31) & 1) == (distance < room)
+        farthest = machine.farthest(place, stack)
+        assert farthest >= max(behind.values(), default=-1)
+        if all(found is None or not found[1] for found in after.values()):
+            assert min(farthest, 1 << 30) == max(behind.values(), default=-1)
+
+
 def test_a_row_is_made_once_and_only_where_a_text_comes() -> None:
     rng = random.Random(0)
     rules = ToyRules(rng, 500, False)
@@ -183,9 +220,9 @@ def test_a_machine_ends_at_its_budget_and_can_be_read_on() -> None:
     machine = ByteMachine(rules, vocab, Budget(states=3).begin())
     before, _, _ = machine.mask(0, b"", -1)
     kept = before.copy()
+    machine.mask(machine._inner, b"", -1)
     with pytest.raises(mw.BudgetError) as caught:
-        for state in range(50):
-            machine.mask(state * machine._inner, b"", -1)
+        [machine.mask(state * machine._inner, b"", -1) for state in range(50)]
     assert caught.value.limit == "states"
     assert machine.is_large
     assert np.array_equal(machine.mask(0, b"", -1)[0], kept)
