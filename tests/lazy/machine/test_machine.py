@@ -174,17 +174,19 @@ def test_bounds_are_the_bytes_of_shortest_texts(seed: int) -> None:
     tokens = [b"", *(bytes([b]) for b in range(256)), b"ab", b"a1", b"[]", b"\xc3\xa9a", b"b\xc3"]
     machine = ByteMachine(rules, mw.Vocabulary.from_bytes(tokens, eos=0), Budget().begin())
     characters = [bytes([b]) for b in range(128)]
-    characters += [lead + bytes([b]) for b in range(0x80, 0xC0) for lead in (b"\xc2", b"\xc3", b"\xe2\x80")]
+    leads = [*(bytes([b]) for b in range(0xC2, 0xE0)), b"\xe2\x80"]
+    characters += [lead + bytes([b]) for b in range(0x80, 0xC0) for lead in leads]
+    steps = {
+        (state, found[0], len(text))
+        for state in range(8)
+        for text in characters
+        if (found := naive_read(rules, (state, 0, ()), text)) is not None
+    }
     far = dict.fromkeys(range(8), 1 << 30)
     for _ in range(9):  # the least number of bytes, until nothing changes
-        for state in range(8):
-            if rules.accepts(state):
-                far[state] = 0
-                continue
-            for text in characters:
-                found = naive_read(rules, (state, 0, ()), text)
-                if found is not None and not found[1]:
-                    far[state] = min(far[state], len(text) + far[found[0]])
+        far |= {state: 0 for state in range(8) if rules.accepts(state)}
+        for state, to, length in steps:
+            far[state] = min(far[state], length + far[to])
     stack = Stack(Limits(1 << 31, 0, 0, -1, 0, {}), -1, None)
     for state in range(8):
         place = state * machine._inner
