@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..errors import BudgetError, NoTableError, Unenforced
 from ..table.grouped import token_rows
 from ..table.several_ends import all_ends, as_eos
 from ..table.transition_table import TransitionTable
+from ..vocabulary.vocabulary import Vocabulary
 from .protocol import LazyMachine
 
 
@@ -45,6 +47,7 @@ class LazyTable:
         self._renewed = renewed
         self._unenforced = unenforced
         self._nested = nested
+        self._made_by: tuple[Callable[..., Compiled], tuple[Any, ...]] | None = None
         self._table: TransitionTable | None = None
         self._refused = False  # whether there is known to be no table
         self._lock = threading.Lock()
@@ -70,10 +73,6 @@ class LazyTable:
                 self._table = self._make()
                 self._machine = self._make = self._renewed = None  # matchers that read it keep what they need
             return self._table
-
-    def complete(self) -> TransitionTable:
-        """Return the table: an earlier name of `to_table`."""
-        return self.to_table()
 
     @property
     def machine(self) -> LazyMachine | None:
@@ -165,8 +164,18 @@ class LazyTable:
         ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
         return f"LazyTable(vocab_size={self.vocab_size}, {ends}, not worked out yet)"
 
+    def made_by(self, function: Callable[..., Compiled], *arguments: Any) -> LazyTable:
+        """Note the call that makes this constraint, with its `Vocabulary`: a pickle carries that. Return this table."""
+        self._made_by = function, arguments
+        return self
+
     def __reduce__(self) -> Any:
-        return _itself, (self.to_table(),)  # elsewhere it is the table that it stands for
+        # what it was compiled from is small and compiled again in little time; a table may be neither
+        if self._table is not None or self._made_by is None:
+            return _itself, (self.to_table(),)
+        function, arguments = self._made_by
+        sent = [replace(each, encoder=None) if isinstance(each, Vocabulary) else each for each in arguments]
+        return function, tuple(sent)  # a tokenizer's function may not be one that can be sent
 
     def __copy__(self) -> LazyTable:
         return self

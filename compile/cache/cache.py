@@ -68,7 +68,7 @@ class Cache:
     whatever the cache forgets.
 
     directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
-    tables that is what `LazyTable.complete` works out. Files that are damaged are made again, and a folder that cannot
+    tables that is what `LazyTable.to_table` works out. Files that are damaged are made again, and a folder that cannot
     be written is done without.
 
     compilers: processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...automata.budget import Budget, Meter
-from ...depth import enough_stack
+from ...depth import Flat, enough_stack
 from ...errors import BudgetError, KeepOrder, RegexError, SchemaError, UnenforcedWarning
 from ...lazy.lazy_table import Compiled
 from ...table.transition_table import TransitionTable
@@ -160,12 +160,22 @@ def compile_request(
             )
             if not lazy:
                 return whole(meter).noting(approximations.found)
-            return lazily(
+            made = lazily(
                 library, lambda meter: Emitter((root,), library, meter, depth), make, vocabulary, source=source,
                 depth=depth, renews=any_order, unenforced=lambda: approximations.found, meter=meter,
             )  # fmt: skip
+            shallow = asked._replace(contents=True, documents=None)
+            return made.made_by(_again, shallow, Flat(contents), Flat(documents), vocabulary, budget)
     except RegexError as error:
         raise wrong_pattern(error, contents) from error
+
+
+def _again(
+    asked: Request, contents: Schema, documents: Mapping[str, SchemaSource] | None, vocabulary: Vocabulary,
+    budget: Budget | None,
+) -> Compiled:  # fmt: skip
+    """Return the table of a request that was sent in parts."""
+    return compile_request(asked._replace(contents=contents, documents=documents), vocabulary, budget=budget)
 
 
 @contextmanager

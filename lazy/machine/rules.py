@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ...automata.alphabet import Alphabet
+if TYPE_CHECKING:
+    from ...automata.alphabet import Alphabet
 
 DEAD = -1
 """In a row: no text goes on so."""
