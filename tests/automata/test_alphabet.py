@@ -14,7 +14,7 @@ from maskwright.automata.utf8 import Ranges, normalize_ranges
 
 EDGES = [0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x3FFFF, 0x40000, 0x10FFFF]
 PLACES = [*EDGES, 0x22, 0x5C, 0x41, 0x61, 0xE9, 0x3B1, 0x20AC, 0x1F600]
-BAD = [bytes.fromhex(text) for text in "c080 c1bf e09fbf eda080 f08fbfbf f4908080 80 f5".split()]
+BAD = [bytes.fromhex(text) for text in ["c080", "c1bf", "e09fbf", "eda080", "f08fbfbf", "f4908080", "80", "f5"]]
 
 
 def some_sets(rng: random.Random) -> tuple[Ranges, ...]:

@@ -13,8 +13,10 @@ from maskwright.automata.formulas import Formula, Formulas, Inside, Kind, atoms_
 NAMES = "abcd"
 TREES = st.recursive(
     st.sampled_from([*NAMES, "T", "F", *[("in", name) for name in NAMES]]),
-    lambda inner: st.tuples(st.sampled_from(["all", "any", "one"]), st.lists(inner, max_size=4))
-    | st.tuples(st.just("not"), inner),
+    lambda inner: (
+        st.tuples(st.sampled_from(["all", "any", "one"]), st.lists(inner, max_size=4))
+        | st.tuples(st.just("not"), inner)
+    ),
     max_leaves=12,
 )
 
@@ -62,7 +64,9 @@ def of_formula(formula: Formula, held: frozenset[str], inner: frozenset[str]) ->
 
 
 def sets() -> list[frozenset[str]]:
-    return [frozenset(name for name, is_in in zip(NAMES, row, strict=True) if is_in) for row in product([0, 1], repeat=4)]
+    return [
+        frozenset(name for name, is_in in zip(NAMES, row, strict=True) if is_in) for row in product([0, 1], repeat=4)
+    ]
 
 
 @given(TREES)
