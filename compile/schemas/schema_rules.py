@@ -1,0 +1,150 @@
+"""`SchemaRules`: the rules of a lazy machine that reads the JSON texts of a schema's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...automata.alphabet import Alphabet
+from ...automata.budget import Meter
+from ...errors import SchemaError
+from ...lazy.machine.rules import CALL, DEAD, KEEP, POP
+from ..json_schema.approximations import Approximations
+from ..json_schema.layout import Layout
+from ..json_schema.request import Request
+from .content_sets import content_sets
+from .frame_reader import STRUCTURE, FrameReader
+from .gated_nodes import SchemaNode, schema_node
+from .levels import Frame, Frames, Indentation, Key, Number, OtherKey, Text
+from .open_values import OpenValues
+from .schema_formulas import SchemaFormulas
+from .string_formulas import Spelling
+from .string_spellings import spelled_alphabet, structure_alphabet
+from .witness import Witness
+
+
+def schema_rules(asked: Request, meter: Meter, approximations: Approximations | None = None) -> SchemaRules:
+    """Return the rules of a request.
+
+    approximations: notes what stays unenforced. Raises the errors of `compile_json_schema`, and SchemaError if no value
+    is in the schema.
+    """
+    found = approximations or Approximations(asked.allowed)
+    node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
+    return SchemaRules(node, asked.layout, meter)
+
+
+class SchemaRules:
+    """The `Rules` of a schema: a state is a frame, and those inside which it stands are to go on in.
+
+    What may stand in several places is read in the same states. The depth of texts is not limited: frames that are open
+    are no part of states.
+    """
+
+    end = 1
+
+    def __init__(self, schema: SchemaNode, layout: Layout, meter: Meter) -> None:
+        sets = content_sets(schema, meter)
+        self.alphabets: Sequence[Alphabet] = [
+            structure_alphabet(STRUCTURE),
+            *[spelled_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
+        ]
+        self.calls: list[tuple[int, tuple[int, ...]]] = []
+        self._call_of: dict[tuple[int, ...], int] = {}
+        self._schema = SchemaFormulas(schema.gates, meter)
+        self._values = OpenValues(self._schema, layout)
+        points = self.alphabets[Spelling.NEEDED].representatives
+        self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
+        self._reader = FrameReader(self._values, self._witness)
+        start = self._values.start(schema.node)
+        if not self._witness.can_end(start):
+            raise SchemaError("the schema matches no value", "")
+        self._frames: list[Frame] = [start, Frame(self._schema.everything, ())]
+        self._numbers = {frame: number for number, frame in enumerate(self._frames)}
+        self._cells = 0
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all that was made takes."""
+        return self._schema.nbytes + 200 * (len(self._frames) + len(self._witness)) + 8 * self._cells
+
+    def alphabet_of(self, state: int) -> int:
+        """Return the place of a state's alphabet in `alphabets`."""
+        frame = self._frames[state]
+        last = frame.levels[-1] if frame.levels else None
+        if type(last) is Text:
+            assert last.spelling is not None
+            return last.spelling
+        if type(last) is Key:
+            return self._values.key_spelling(frame)
+        return Spelling.NEEDED if type(last) is OtherKey else 0
+
+    def accepts(self, state: int) -> bool:
+        """Return whether a text may end in a state if nothing is open."""
+        levels = self._frames[state].levels
+        if not levels:
+            return True
+        return len(levels) == 1 and type(levels[0]) is Number and self._values.ends(self._frames[state])
+
+    def alike(self, state: int) -> int:
+        """Return the state itself."""
+        return state
+
+    def row(self, state: int) -> list[int]:
+        """Return where each class of its alphabet leads from a state."""
+        frame = self._frames[state]
+        which = self.alphabet_of(state)
+        row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
+        self._cells += len(row)
+        return row
+
+    def _outside(self, frame: Frame) -> list[int]:
+        alphabet, reader = self.alphabets[0], self._reader
+        row = [DEAD] * alphabet.classes
+        if not frame.levels:
+            return row
+        is_line = type(frame.levels[0]) is Indentation
+        is_number = type(frame.levels[0]) is Number
+        for character in STRUCTURE:
+            code = self._code(reader.read(frame, character))
+            if code == DEAD and ((is_line and character > " ") or (is_number and reader.ends_number(frame, character))):
+                code = KEEP
+            row[alphabet.class_of(character)] = code
+        return row
+
+    def _in_string(self, frame: Frame, alphabet: Alphabet) -> list[int]:
+        values, witness, last = self._values, self._witness, frame.levels[-1]
+        row = []
+        for point in alphabet.representatives:
+            if type(last) is Key or type(last) is OtherKey:
+                if point < 0:
+                    to = values.key_ended(frame)
+                else:
+                    to = values.key_read(frame, chr(point)) if type(last) is Key else values.read(frame, chr(point))
+            else:
+                to = values.ended(frame) if point < 0 else values.read(frame, chr(point))
+            row.append(self._code(witness.frames(to)))
+        return row
+
+    def _code(self, frames: Frames | None) -> int:
+        """Return the code of a row that leads to frames."""
+        if frames is None:
+            return DEAD
+        if not frames[-1].levels:  # what has ended
+            frames = frames[:-1]
+            if not frames:
+                return POP
+        states = tuple(map(self._state, frames))
+        if len(states) == 1:
+            return states[0]
+        call = self._call_of.get(states)
+        if call is None:
+            call = self._call_of[states] = len(self.calls)
+            self.calls.append((states[-1], states[:-1]))
+        return CALL - call
+
+    def _state(self, frame: Frame) -> int:
+        number = self._numbers.get(frame)
+        if number is None:
+            number = self._numbers[frame] = len(self._frames)
+            self._frames.append(frame)
+        return number
