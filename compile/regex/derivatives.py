@@ -1,0 +1,559 @@
+r"""Derivatives of patterns: what is left of a pattern once a character was read, as formulas whose atoms are elements.
+
+An *element* is a node of the pattern and what follows it, to the end (a right-linear term: Antimirov, "Partial
+derivatives of regular expressions", 1996). What is left of an element after a character is a union of elements, of
+which there are no more than positions in the pattern. A repeat counts down and is never unrolled, and a union joins
+the counts of one repeat to an interval: x{3,5}y | x{6,9}y is x{3,9}y.
+
+**What assertions ask.** (?=x) asks for what follows: it is the formula that the rest is in x.*, beside what else is
+left of the pattern. \b, ^ and (?<=c) ask for the character before: a *question* about it, which is answered where a text
+gets there. A lookbehind of any width asks whether what came before ends with x: a *tracker* reads .*x from the start of
+the text on, beside the pattern, and says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ...automata.alphabet import Alphabet
+from ...automata.deadline import look
+from ...automata.formulas import Formula, Formulas, Kind
+from ...automata.utf8 import ANY, Ranges
+from .tree import Anchor, Boundary, Chars, Concat, Look, Repeat, Text, Union
+from .tree import Node as Tree
+from .unicode import NEWLINE
+
+READING = "reading a pattern"
+NO_QUESTIONS: frozenset[int] = frozenset()
+
+
+class NotLazyError(Exception):
+    """A lookbehind asks, inside, for what follows: its truth is not known where it is asked for."""
+
+
+class Question(NamedTuple):
+    """Asked where a character begins: whether the one before is of some classes, or what a tracker has read ends so."""
+
+    classes: int  # as bits
+    at_start: bool  # the answer where there is no character before; of a tracker, the answer if it does not end so
+    tracker: int = -1
+
+
+class Node:
+    """A part of a pattern. Nodes of one `Pattern` are equal only to themselves.
+
+    kind: one of the names below. empty: the formula, of elements and numbers of questions, under which it matches
+    nothing. is_plain: whether it has no assertions and matches something. least: characters of its shortest text.
+    front: questions that are asked where it begins. trackers: all that it may ask.
+    """
+
+    __slots__ = ("count", "empty", "front", "is_plain", "kind", "least", "parts", "trackers", "value")
+
+    def __init__(self, kind: str, parts: tuple[Node, ...], value: Any) -> None:
+        self.kind, self.parts, self.value = kind, parts, value
+        self.is_plain = all([part.is_plain for part in parts])
+        self.front: frozenset[int] = NO_QUESTIONS
+        self.trackers: frozenset[int] = NO_QUESTIONS.union(*[part.trackers for part in parts])
+        self.least = 0
+        self.count: tuple[int, int | None] = (0, None)
+        self.empty: Formula
+
+
+class Element:
+    """A node and the element that follows it; the last one, `Elements.end`, has neither. One object for equal ones."""
+
+    __slots__ = ("count_at", "derived", "forms", "front", "is_plain", "least", "node", "number", "rest", "trackers")
+
+    def __init__(self, node: Node | None, rest: Element | None, number: int, may_be_empty: bool) -> None:
+        self.node, self.rest, self.number = node, rest, number
+        self.forms: dict[frozenset[int], list[Form]] = {}
+        self.derived: dict[tuple[int, frozenset[int]], Formula] = {}
+        if node is None or rest is None:
+            self.is_plain, self.least, self.front, self.trackers = True, 0, NO_QUESTIONS, NO_QUESTIONS
+            return
+        self.is_plain = node.is_plain and rest.is_plain
+        self.least = node.least + rest.least
+        self.front = node.front | rest.front if may_be_empty else node.front
+        self.trackers = node.trackers | rest.trackers
+
+    def __repr__(self) -> str:
+        return f"Element({self.number})"
+
+
+class Form(NamedTuple):
+    """A way to read an element: a character of some classes, then the rest, if a condition holds before it."""
+
+    classes: int
+    rest: Element
+    condition: Formula
+
+
+class Elements:
+    """The nodes and elements of one pattern, and the formulas over them."""
+
+    def __init__(self, alphabet: Alphabet) -> None:
+        self.alphabet = alphabet
+        self.formulas = Formulas(self._join)
+        self.everything, self.nothing = self.formulas.everything, self.formulas.nothing
+        self.questions: list[Question] = []
+        self.trackers: list[Formula] = []  # what each reads from the start on
+        self._number_of: dict[Question, int] = {}
+        self._texts: list[tuple[int, ...]] = []
+        self._nodes: dict[Hashable, Node] = {}
+        self._elements: dict[tuple[int, int], Element] = {}
+        self._ids: dict[Node, int] = {}
+        self.end = Element(None, None, 0, True)
+        self._all_classes = (1 << alphabet.classes) - 1
+        self.nothing_read = self._node("empty", (), None)
+        self.any_text = self.repeat(self.characters(self._all_classes), 0, None)
+        self.anything = self.element(self.any_text, self.end)
+
+    @property
+    def count(self) -> int:
+        """How many elements there are."""
+        return len(self._elements)
+
+    # ------------------------------------------------------------------------------------------------------- nodes
+
+    def _node(self, kind: str, parts: tuple[Node, ...], value: Hashable) -> Node:
+        key = kind, tuple([self._ids[part] for part in parts]), value
+        found = self._nodes.get(key)
+        if found is None:
+            found = self._nodes[key] = Node(kind, parts, value)
+            self._ids[found] = len(self._ids)
+            self._complete(found)
+        return found
+
+    def _complete(self, node: Node) -> None:
+        """Work out what is known of a new node from its parts."""
+        kind, parts, f = node.kind, node.parts, self.formulas
+        if kind == "characters":
+            node.empty, node.least, node.is_plain = self.nothing, 1, node.value != 0
+        elif kind == "text":
+            text, at = self._texts[node.value[0]], node.value[1]
+            node.empty, node.least, node.is_plain = self.nothing, len(text) - at, all(text)
+        elif kind == "empty":
+            node.empty = self.everything
+        elif kind == "concat":
+            node.empty = f.all_of(*[part.empty for part in parts])
+            node.least = sum([part.least for part in parts])
+            front = set(parts[0].front)
+            for before, part in zip(parts, parts[1:], strict=False):
+                if before.empty is self.nothing:
+                    break
+                front |= part.front
+            node.front = frozenset(front)
+        elif kind == "union":
+            node.empty = f.any_of(*[part.empty for part in parts])
+            node.least = min([part.least for part in parts])
+            node.front = NO_QUESTIONS.union(*[part.front for part in parts])
+        elif kind == "repeat":
+            low, high = node.count = node.value
+            node.empty = self.everything if not low else parts[0].empty
+            node.least, node.front = low * parts[0].least, parts[0].front
+        elif kind == "question":
+            node.is_plain, node.front, node.empty = False, frozenset((node.value,)), f.atom(node.value)
+            tracker = self.questions[node.value].tracker
+            node.trackers = frozenset((tracker,)) if tracker >= 0 else NO_QUESTIONS
+        else:
+            element, negated = node.value
+            node.is_plain, node.front, node.trackers = False, element.front, element.trackers
+            node.empty = f.negated(f.atom(element)) if negated else f.atom(element)
+
+    def characters(self, classes: int) -> Node:
+        return self._node("characters", (), classes)
+
+    def text(self, classes: tuple[int, ...]) -> Node:
+        """Return the node of characters one after the other, each of some classes."""
+        self._texts.append(classes)
+        return self._text_from(len(self._texts) - 1, 0)
+
+    def _text_from(self, which: int, at: int) -> Node:
+        left = len(self._texts[which]) - at
+        if left > 1:
+            return self._node("text", (), (which, at))
+        return self.characters(self._texts[which][at]) if left else self.nothing_read
+
+    def concat(self, parts: Iterable[Node]) -> Node:
+        flat: list[Node] = []
+        for part in parts:
+            flat.extend(part.parts if part.kind == "concat" else () if part.kind == "empty" else (part,))
+        return self.nothing_read if not flat else flat[0] if len(flat) == 1 else self._node("concat", tuple(flat), None)
+
+    def union(self, parts: Iterable[Node]) -> Node:
+        distinct = tuple(dict.fromkeys(parts))
+        return distinct[0] if len(distinct) == 1 else self._node("union", distinct, None)
+
+    def repeat(self, part: Node, low: int, high: int | None) -> Node:
+        if high == 0 or part.kind == "empty":
+            return self.nothing_read
+        if part.empty is self.everything:
+            low = 0
+        if (low, high) == (1, 1):
+            return part
+        if part.kind == "repeat" and (low, high) == (0, None) and part.count[0] <= 1 and part.count[1] is None:
+            part = part.parts[0]  # (x*)* and (x+)*
+        return self._node("repeat", (part,), (low, high))
+
+    def question(self, classes: int, at_start: bool, tracker: int = -1) -> Node:
+        asked = Question(classes, at_start, tracker)
+        number = self._number_of.get(asked)
+        if number is None:
+            number = self._number_of[asked] = len(self.questions)
+            self.questions.append(asked)
+        return self._node("question", (), number)
+
+    def ahead(self, element: Element, negated: bool) -> Node:
+        return self._node("ahead", (), (element, negated))
+
+    def tracker(self, node: Node) -> int:
+        """Return the number of the tracker of texts that end with a node."""
+        self.trackers.append(self.atom(self.element(self.concat((self.any_text, node)), self.end)))
+        return len(self.trackers) - 1
+
+    # ---------------------------------------------------------------------------------------------------- elements
+
+    def element(self, node: Node, rest: Element) -> Element:
+        """Return a node and what follows it."""
+        if node.kind == "empty":
+            return rest
+        for part in reversed(node.parts if node.kind == "concat" else (node,)):
+            key = self._ids[part], rest.number
+            found = self._elements.get(key)
+            if found is None:
+                found = self._elements[key] = Element(
+                    part, rest, len(self._elements) + 1, part.empty is not self.nothing
+                )
+            rest = found
+        return rest
+
+    def atom(self, element: Element) -> Formula:
+        """Return the formula that the rest of the text is in an element."""
+        return self.everything if element is self.anything else self.formulas.atom(element)
+
+    def _counted(self, element: Element) -> Iterator[tuple[Hashable, tuple[int, int | None], Callable[[Node], Element]]]:
+        """Yield the first repeats of an element: what else it is, the count, and what makes it with another repeat."""
+        before: list[Node] = []
+        at = element
+        for _ in range(3):
+            node, rest = at.node, at.rest
+            if node is None or rest is None:
+                return
+            if node.kind == "repeat":
+                key = tuple(before), node.parts[0], rest
+
+                def remade(other: Node, before: tuple[Node, ...] = tuple(before), rest: Element = rest) -> Element:
+                    found = self.element(other, rest)
+                    for each in reversed(before):
+                        found = self.element(each, found)
+                    return found
+
+                yield key, node.count, remade
+            before.append(node)
+            at = rest
+
+    def _join(self, parts: set[Formula]) -> None:
+        """Join elements that differ in the count of one repeat, where the counts touch."""
+        while True:
+            groups: dict[Hashable, list[tuple[int, int | None, Formula, Callable[[Node], Element]]]] = {}
+            for part in parts:
+                if part.kind is Kind.ATOM and isinstance(part.atom, Element):
+                    for key, (low, high), remade in self._counted(part.atom):
+                        groups.setdefault(key, []).append((low, high, part, remade))
+            for key, found in groups.items():
+                if len(found) > 1 and self._joined(key[1], found, parts):  # type: ignore[index]
+                    break
+            else:
+                return
+
+    def _joined(self, part: Node, found: list[Any], parts: set[Formula]) -> bool:
+        found.sort(key=lambda each: (each[0], -1 if each[1] is None else each[1], each[2].number))
+        intervals: list[list[Any]] = []
+        for low, high, formula, remade in found:
+            last = intervals[-1] if intervals else None
+            if last is not None and (last[1] is None or low <= last[1] + 1):
+                last[1] = None if high is None or last[1] is None else max(last[1], high)
+                last[2].append(formula)
+            else:
+                intervals.append([low, high, [formula], remade])
+        if len(intervals) == len(found):
+            return False
+        for low, high, formulas, remade in intervals:
+            if len(formulas) > 1:
+                parts.difference_update(formulas)
+                parts.add(self.atom(remade(self.repeat(part, low, high))))
+        return True
+
+    # ------------------------------------------------------------------------------------------------- derivatives
+
+    def forms(self, element: Element, held: frozenset[int]) -> list[Form]:
+        """Return all ways to read an element where some of the questions at its front hold."""
+        found = element.forms.get(held)
+        if found is None:
+            found = element.forms[held] = list(self._forms(element, held))
+        return found
+
+    def _forms(self, element: Element, held: frozenset[int]) -> Iterator[Form]:
+        f, everything, nothing = self.formulas, self.everything, self.nothing
+        todo: list[tuple[Node, Element, Formula]] = []
+        at, condition = element, everything
+        while at.node is not None and at.rest is not None and condition is not nothing:
+            todo.append((at.node, at.rest, condition))
+            condition = f.all_of(condition, self._answered(at.node.empty, held))
+            at = at.rest
+        todo.reverse()
+        while todo:  # ways that read their first character within a node
+            node, rest, condition = todo.pop()
+            kind, parts = node.kind, node.parts
+            if condition is nothing:
+                continue
+            if kind == "characters":
+                yield Form(node.value, rest, condition)
+            elif kind == "text":
+                which, at_character = node.value
+                classes = self._texts[which][at_character]
+                yield Form(classes, self.element(self._text_from(which, at_character + 1), rest), condition)
+            elif kind == "union":
+                todo.extend([(part, rest, condition) for part in reversed(parts)])
+            elif kind == "concat":
+                behind = [rest]
+                for part in reversed(parts[1:]):
+                    behind.append(self.element(part, behind[-1]))
+                for part in parts:
+                    todo.append((part, behind.pop(), condition))
+                    condition = f.all_of(condition, self._answered(part.empty, held))
+                    if condition is nothing:
+                        break
+            elif kind == "repeat":
+                low, high = node.count
+                part, fewer = parts[0], None if high is None else high - 1
+                todo.append((part, self.element(self.repeat(part, max(low - 1, 0), fewer), rest), condition))
+                if low > 1 and part.empty is not nothing:  # those that must come may read nothing here
+                    none = f.all_of(condition, self._answered(part.empty, held))
+                    todo.append((part, self.element(self.repeat(part, 0, fewer), rest), none))
+
+    def _answered(self, formula: Formula, held: frozenset[int]) -> Formula:
+        """Return a condition in which the questions are answered."""
+        if formula is self.everything or formula is self.nothing:
+            return formula
+        known = formula.memo.get(held)
+        if known is None:
+
+            def answer(atom: Any) -> Formula:
+                if isinstance(atom, Element):
+                    return self.atom(atom)
+                return self.everything if atom in held else self.nothing
+
+            known = formula.memo[held] = self.formulas.replaced(formula, answer, {})
+        found: Formula = known
+        return found
+
+    def derived(self, formula: Formula, c: int, held: frozenset[int]) -> Formula:
+        """Return what is left of a formula after a character of class c, where some questions hold before it."""
+        return self.formulas.replaced(formula, lambda element: self._derived(element, c, held & element.front), {})
+
+    def _derived(self, element: Element, c: int, held: frozenset[int]) -> Formula:
+        found = element.derived.get((c, held))
+        if found is None:
+            look(READING)
+            left = []
+            for classes, rest, condition in self.forms(element, held):
+                if classes >> c & 1:
+                    if condition is self.everything:
+                        left.append(self.atom(rest))
+                    else:
+                        left.append(self.formulas.all_of(self.atom(rest), self.derived(condition, c, held)))
+            found = element.derived[c, held] = self.formulas.any_of(*left) if left else self.nothing
+        return found
+
+    def accepts(self, formula: Formula, held: frozenset[int]) -> bool:
+        """Return whether a text may end where this is left of it and some questions hold."""
+        kind = formula.kind
+        if kind is Kind.ATOM or kind is Kind.NOT:
+            return self._may_end(formula.atom, held) == (kind is Kind.ATOM)
+        found = [self.accepts(part, held) for part in formula.parts]
+        return all(found) if kind is Kind.ALL_OF else any(found) if kind is Kind.ANY_OF else kind is Kind.EVERYTHING
+
+    def _may_end(self, element: Element, held: frozenset[int]) -> bool:
+        at = element
+        while at.node is not None and at.rest is not None:
+            empty = self._answered(at.node.empty, held)
+            if empty is not self.everything and not self.accepts(empty, held):
+                return False
+            at = at.rest
+        return True
+
+    # ---------------------------------------------------------------------------------------------------- questions
+
+    def front(self, formula: Formula) -> frozenset[int]:
+        """Return the questions that a formula asks where it stands."""
+        found: frozenset[int] | None = formula.memo.get("front")
+        if found is None:
+            own = formula.atom.front if isinstance(formula.atom, Element) else NO_QUESTIONS
+            found = formula.memo["front"] = own.union(*[self.front(part) for part in formula.parts])
+        return found
+
+    def trackers_of(self, formula: Formula) -> frozenset[int]:
+        """Return the trackers that a formula may ask, sooner or later."""
+        found: frozenset[int] | None = formula.memo.get("trackers")
+        if found is None:
+            own = formula.atom.trackers if isinstance(formula.atom, Element) else NO_QUESTIONS
+            found = own.union(*[self.trackers_of(part) for part in formula.parts])
+            formula.memo["trackers"] = found = found.union(*[self.trackers_of(self.trackers[each]) for each in found])
+        return found
+
+    def first_classes(self, formula: Formula, held: frozenset[int]) -> set[int]:
+        """Return the sets of classes that the next character is asked to be of, as bits."""
+        out: set[int] = set()
+        todo, seen = [formula], set()
+        while todo:
+            each = todo.pop()
+            if isinstance(each.atom, Element):
+                for form in self.forms(each.atom, held & each.atom.front):
+                    out.add(form.classes)
+                    if form.condition not in seen:
+                        seen.add(form.condition)
+                        todo.append(form.condition)
+            todo.extend(each.parts)
+        return out
+
+
+# ------------------------------------------------------------------------------------------------------------- trees
+
+
+def sets_of(tree: Tree) -> tuple[Ranges, ...]:
+    """Return the sets of characters that a pattern tells apart."""
+    found: dict[Ranges, None] = {}
+    points: dict[str, None] = {}
+    todo: list[Tree] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Text):
+            points.update(dict.fromkeys(node.text))
+        elif isinstance(node, Chars):
+            found[node.ranges] = None
+        elif isinstance(node, (Concat, Union)):
+            todo.extend(node.items)
+        elif isinstance(node, (Repeat, Look)):
+            todo.append(node.item)
+        elif isinstance(node, Boundary):
+            found[node.word] = None
+        elif isinstance(node, Anchor):
+            if node.kind == "last newline":
+                found[NEWLINE] = None
+            elif node.terminators:
+                found[node.terminators] = None
+    found.update(dict.fromkeys(((ord(c), ord(c)),) for c in points))
+    found.pop(ANY, None)
+    return tuple(sorted(found))
+
+
+class Reader:
+    """Turns the tree of a pattern into nodes of `Elements`, without recursion."""
+
+    def __init__(self, elements: Elements) -> None:
+        self._elements = elements
+        self._points = elements.alphabet.representatives
+        self._bits: dict[Ranges, int] = {}
+
+    def classes(self, ranges: Ranges) -> int:
+        """Return the classes of a set that the alphabet tells apart, as bits."""
+        found = self._bits.get(ranges)
+        if found is None:
+            lows = [low for low, _ in ranges]
+            found = 0
+            for c, point in enumerate(self._points):
+                k = bisect_right(lows, point) - 1
+                if k >= 0 and point <= ranges[k][1]:
+                    found |= 1 << c
+            self._bits[ranges] = found
+        return found
+
+    def node(self, tree: Tree) -> Node:
+        """Return the node of a tree. Raises NotLazyError."""
+        e = self._elements
+        made: list[Node] = []
+        todo: list[tuple[Tree, bool]] = [(tree, False)]
+        while todo:
+            here, is_ready = todo.pop()
+            if isinstance(here, Text):
+                made.append(e.text(tuple([self._class_of(c) for c in here.text])))
+            elif isinstance(here, Chars):
+                made.append(e.characters(self.classes(here.ranges)))
+            elif isinstance(here, (Concat, Union)):
+                if not is_ready:
+                    todo.append((here, True))
+                    todo.extend([(item, False) for item in reversed(here.items)])
+                    continue
+                first = len(made) - len(here.items)
+                parts = made[first:]
+                del made[first:]
+                made.append(e.concat(parts) if isinstance(here, Concat) else e.union(parts))
+            elif isinstance(here, (Repeat, Look)):
+                if not is_ready:
+                    todo.extend(((here, True), (here.item, False)))
+                    continue
+                part = made.pop()
+                repeats = isinstance(here, Repeat)
+                made.append(e.repeat(part, here.low, here.high) if repeats else self._look(here, part))
+            else:
+                assert isinstance(here, (Anchor, Boundary)), "a pattern has no other nodes before it is lowered"
+                made.append(self._anchor(here) if isinstance(here, Anchor) else self._boundary(here))
+        return made[0]
+
+    def _class_of(self, character: str) -> int:
+        c = self._elements.alphabet.class_of(character)
+        return 1 << c if c >= 0 else 0
+
+    def _look(self, look: Look, part: Node) -> Node:
+        e = self._elements
+        if not look.behind:
+            return e.ahead(e.element(e.concat((part, e.any_text)), e.end), look.negated)
+        if part.kind == "characters":
+            classes = part.value ^ ((1 << e.alphabet.classes) - 1) if look.negated else part.value
+            return e.question(classes, look.negated)
+        if _asks_ahead(part):
+            raise NotLazyError
+        tracker = e.tracker(part)
+        return e.question(0, look.negated, tracker)
+
+    def _anchor(self, anchor: Anchor) -> Node:
+        e, ends = self._elements, self.classes(anchor.terminators)
+        if anchor.kind in ("start", "line start"):
+            return e.question(ends, True)
+        if anchor.kind == "end":
+            return e.ahead(e.end, False)
+        if anchor.kind == "last newline":
+            newline = e.characters(self.classes(NEWLINE))
+            return e.ahead(e.element(e.repeat(newline, 0, 1), e.end), False)
+        more = e.concat((e.characters(ends), e.any_text))
+        return e.ahead(e.element(e.repeat(more, 0, 1), e.end), False)
+
+    def _boundary(self, boundary: Boundary) -> Node:
+        e, word = self._elements, self.classes(boundary.word)
+        others = word ^ ((1 << e.alphabet.classes) - 1)
+        behind, not_behind = e.question(word, False), e.question(others, True)
+        ahead = e.element(e.concat((e.characters(word), e.any_text)), e.end)
+        is_ahead, is_not_ahead = e.ahead(ahead, False), e.ahead(ahead, True)
+        if not boundary.negated:
+            return e.union((e.concat((behind, is_not_ahead)), e.concat((not_behind, is_ahead))))
+        inside = e.concat((behind, is_ahead))
+        if boundary.in_empty:
+            return e.union((inside, e.concat((not_behind, is_not_ahead))))
+        some = e.ahead(e.element(e.concat((e.characters(others), e.any_text)), e.end), False)
+        return e.union((inside, e.concat((e.question(others, False), is_not_ahead)), e.concat((not_behind, some))))
+
+
+def _asks_ahead(node: Node) -> bool:
+    """Return whether an assertion within a node asks for what follows."""
+    todo, seen = [node], {node}
+    while todo:
+        here = todo.pop()
+        if here.kind == "ahead":
+            return True
+        todo.extend(part for part in here.parts if part not in seen)
+        seen.update(here.parts)
+    return False
+

@@ -1,0 +1,262 @@
+"""The states of a pattern that texts reach: formulas over its elements, and what they must know of what came before."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...automata.alphabet import utf8_alphabet
+from ...automata.deadline import look
+from ...automata.formulas import Formula, Kind
+from ...lazy.machine.rules import DEAD
+from .characters import Dialect
+from .derivatives import READING, NO_QUESTIONS, Element, Elements, Reader, sets_of
+from .parse import parse
+
+_OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
+_FAR = 1 << 20  # the estimate of what is empty
+
+
+class State(NamedTuple):
+    """What is left of a pattern, which questions at its front hold, and the trackers that it may still ask."""
+
+    left: Formula
+    held: frozenset[int]
+    trackers: tuple[tuple[int, Formula, frozenset[int]], ...]  # a number, what it has left, what holds at its front
+
+
+class PatternRules:
+    """The `Rules` of a pattern. Raises RegexError, and NotLazyError for a lookbehind that asks for what follows.
+
+    longest: bytes of the longest token. search: whether a match may stand anywhere in the text.
+    """
+
+    calls: list[tuple[int, tuple[int, ...]]]
+    end = 0
+
+    def __init__(
+        self, pattern: str, longest: int, *, flags: str = "", dialect: Dialect = "python", search: bool = False
+    ) -> None:
+        tree = parse(pattern, flags, dialect)
+        self._longest = longest
+        alphabet = utf8_alphabet(sets_of(tree))
+        self.alphabets, self.calls = [alphabet], []
+        self._elements = e = Elements(alphabet)
+        node = Reader(e).node(tree)
+        if search:
+            node = e.concat((e.any_text, node, e.any_text))
+        self._all = (1 << alphabet.classes) - 1
+        self._states: list[State] = []
+        self._number_of: dict[State, int] = {}
+        self._live: dict[State, bool] = {}
+        self._alike: dict[int, int] = {}
+        self._clamped: dict[Element, Element] = {}
+        self._estimates: dict[Formula, int] = {}
+        self._start = self._placed(e.atom(e.element(node, e.end)), None, ())
+        self._number(self._start)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no text matches."""
+        return not self._is_live(self._start)
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all states take."""
+        e = self._elements
+        return _OF_STATE * len(self._states) + _OF_FORMULA * len(e.formulas) + _OF_ELEMENT * e.count
+
+    def alphabet_of(self, state: int) -> int:
+        """Return 0: there is one alphabet."""
+        return 0
+
+    def accepts(self, state: int) -> bool:
+        """Return whether a text may end in a state."""
+        left, held, _ = self._states[state]
+        return self._elements.accepts(left, held)
+
+    def row(self, state: int) -> Sequence[int]:
+        """Return the state that each class of characters leads to, or DEAD."""
+        row = [DEAD] * self.alphabets[0].classes
+        for c, classes, after in self._steps(self._states[state]):
+            if self._is_live(after):
+                number = self._number(after)
+                while classes:
+                    bit = classes & -classes
+                    row[bit.bit_length() - 1] = number
+                    classes ^= bit
+        return row
+
+    def alike(self, state: int) -> int:
+        """Return a state that reads the same texts of up to the longest token, and accepts alike.
+
+        A repeat that must go on for longer than any token may as well go on for one character more than that, and one
+        that may go on for longer may go on for ever. That holds of what has no assertions: there all that is left can
+        be completed, so that only what a token itself can come to matters.
+        """
+        found = self._alike.get(state)
+        if found is None:
+            left, held, trackers = self._states[state]
+            found = state
+            if self._is_plain(left):
+                parts = left.parts if left.kind is Kind.ANY_OF else (left,)
+                e = self._elements
+                clamped = e.formulas.any_of(*[e.atom(self._clamp(part.atom)) for part in parts if part.atom])
+                if left.atom or left.parts:
+                    found = self._number(State(clamped, held, trackers))
+            self._alike[state] = found
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ states
+
+    def _number(self, state: State) -> int:
+        found = self._number_of.get(state)
+        if found is None:
+            found = self._number_of[state] = len(self._states)
+            self._states.append(state)
+        return found
+
+    def _placed(self, left: Formula, c: int | None, before: Sequence[tuple[int, Formula, frozenset[int]]]) -> State:
+        """Return the state of what is left behind a character of a class, None at the start.
+
+        before: the trackers behind the character, without what holds at their fronts.
+        """
+        e = self._elements
+        asked = e.trackers_of(left)
+        if not asked and not e.questions:
+            return State(left, NO_QUESTIONS, ())
+        formulas = {number: formula for number, formula, _ in before} if c is not None else dict(enumerate(e.trackers))
+        truths: dict[int, bool] = {}
+
+        def holding(formula: Formula) -> frozenset[int]:
+            found = []
+            for number in e.front(formula):
+                classes, at_start, tracker = e.questions[number]
+                if tracker >= 0:
+                    holds = truths[tracker] != at_start
+                else:
+                    holds = at_start if c is None else bool(classes >> c & 1)
+                if holds:
+                    found.append(number)
+            return frozenset(found)
+
+        trackers = []
+        for number in sorted(asked):  # a tracker asks those before it
+            formula = formulas[number]
+            held = holding(formula)
+            truths[number] = e.accepts(formula, held)
+            trackers.append((number, formula, held))
+        return State(left, holding(left), tuple(trackers))
+
+    def _after(self, state: State, c: int) -> State:
+        """Return the state behind a character of a class."""
+        e = self._elements
+        left = e.derived(state.left, c, state.held)
+        trackers = [(number, e.derived(formula, c, held), held) for number, formula, held in state.trackers]
+        return self._placed(left, c, trackers)
+
+    def _steps(self, state: State) -> list[tuple[int, int, State]]:
+        """Return a class of each set that leads to one state, the set as bits, and the state."""
+        e = self._elements
+        told_apart = set(e.first_classes(state.left, state.held))
+        for _, formula, held in state.trackers:
+            told_apart |= e.first_classes(formula, held)
+        if e.questions:
+            told_apart.update([question.classes for question in e.questions])
+        parts = [self._all]
+        for classes in told_apart:
+            if classes != self._all:
+                parts = [piece for part in parts for piece in (part & classes, part & ~classes) if piece]
+        found: dict[State, list[int]] = {}
+        for part in parts:
+            c = (part & -part).bit_length() - 1
+            found.setdefault(self._after(state, c), [c, 0])[1] |= part
+        return [(c, part, after) for after, (c, part) in found.items() if after.left is not e.nothing]
+
+    # -------------------------------------------------------------------------------------------------------- ends
+
+    def _is_plain(self, formula: Formula) -> bool:
+        """Return whether a formula is a union of elements without assertions, each of which can be completed."""
+        found: bool | None = formula.memo.get("plain")
+        if found is None:
+            if formula.kind is Kind.ATOM:
+                found = formula.atom.is_plain
+            elif formula.kind is Kind.ANY_OF:
+                found = all([self._is_plain(part) for part in formula.parts])
+            else:
+                found = formula is self._elements.everything
+            formula.memo["plain"] = found
+        return found
+
+    def _is_plainly_live(self, formula: Formula) -> bool:
+        """Return whether it is plain to see that a formula can be completed."""
+        if formula.kind is Kind.ANY_OF:
+            return any([self._is_plainly_live(part) for part in formula.parts])
+        return self._is_plain(formula)
+
+    def _is_live(self, state: State) -> bool:
+        """Return whether some text completes a state: the best-first search for one, shortest first."""
+        known = self._live.get(state)
+        if known is not None:
+            return known
+        before: dict[State, State | None] = {state: None}
+        heap = [(0, 0, state, 0)]
+        found: State | None = None
+        while heap and found is None:
+            _, _, here, depth = heapq.heappop(heap)
+            known = self._live.get(here)
+            if known or self._is_plainly_live(here.left) or self._elements.accepts(here.left, here.held):
+                found = here
+            elif known is None:
+                look(READING)
+                for _, _, after in self._steps(here):
+                    if after not in before:
+                        before[after] = here
+                        cost = 2 * self._estimate(after.left) + depth + 1
+                        heapq.heappush(heap, (cost, -len(before), after, depth + 1))
+        if found is None:
+            self._live.update(dict.fromkeys(before, False))
+            return False
+        at: State | None = found
+        while at is not None:
+            self._live[at] = True
+            at = before[at]
+        return True
+
+    def _estimate(self, formula: Formula) -> int:
+        """Return about how many characters complete a formula."""
+        found = self._estimates.get(formula)
+        if found is None:
+            kind = formula.kind
+            if kind is Kind.ATOM:
+                found = formula.atom.least
+            elif kind is Kind.ALL_OF:
+                found = min(sum(map(self._estimate, formula.parts)), _FAR)
+            elif kind is Kind.ANY_OF:
+                found = min(map(self._estimate, formula.parts))
+            elif kind is Kind.NOT:
+                found = int(self._elements.accepts(formula, NO_QUESTIONS) is False)
+            else:
+                found = 0 if kind is Kind.EVERYTHING else _FAR
+            self._estimates[formula] = found
+        return found
+
+    def _clamp(self, element: Element) -> Element:
+        """Return an element whose repeats count no further than a token reads; see `alike`."""
+        found = self._clamped.get(element)
+        if found is None:
+            e, most = self._elements, self._longest + 1
+            chain, at = [], element
+            while at.node is not None and at.rest is not None:
+                chain.append(at.node)
+                at = at.rest
+            found = at
+            for k, node in enumerate(reversed(chain)):
+                if node.kind == "repeat":
+                    low, high = node.count
+                    low = min(low, most if k else 1)  # at the end of all, no more can be asked
+                    node = e.repeat(node.parts[0], low, None if high is None or high >= most else high)
+                found = e.element(node, found)
+            self._clamped[element] = found
+        return found
