@@ -29,6 +29,8 @@ _SHORT = {0x22: b'"', 0x5C: b"\\", 0x08: b"b", 0x0C: b"f", 0x0A: b"n", 0x0D: b"r
 _HEX = b"0123456789abcdef", b"0123456789ABCDEF"
 _DIGITS = np.array([list(digits) for digits in _HEX])  # (2, 16)
 
+_NO_ROW = np.full(256, NOTHING, np.int32)
+
 Numbers = NDArray[np.int32]
 
 
@@ -82,40 +84,45 @@ class Alphabet:
 class _Rows:
     """The rows of `inner` that are being made, equal ones once."""
 
-    def __init__(self) -> None:
-        self._made: list[Numbers] = []
-        self._number: dict[bytes, int] = {}
+    def __init__(self, made: Numbers) -> None:
+        self._made = list(made)
+        self._number = {row.tobytes(): n for n, row in enumerate(made)}
+        self._number[_NO_ROW.tobytes()] = NOTHING
 
     def add(self, leads: Numbers, bytes_: NDArray[np.int64]) -> Numbers:
-        """Return the row for each line of leads (n, k), of which column j says where bytes_[.., j] lead.
+        """Return the row for each line of leads (n, k), of which column j says where the bytes bytes_[:, j] lead.
 
         A line that leads nowhere has no row: it is `NOTHING`.
         """
         unique, back = _unique(leads)
-        numbers = np.empty(len(unique), np.int32)
-        for i, line in enumerate(unique):
-            if (line == NOTHING).all():
-                numbers[i] = NOTHING
-                continue
-            row = np.full(256, NOTHING, np.int32)
-            row[bytes_] = line
-            key = row.tobytes()
-            found = self._number.get(key)
-            if found is None:
-                found = self._number[key] = len(self._made)
-                self._made.append(row)
-            numbers[i] = found
-        return numbers[back]
+        rows = np.full((len(unique), 256), NOTHING, np.int32)
+        rows[:, bytes_] = unique[:, None]
+        return np.array([self._number_of(row) for row in rows], np.int32)[back]
+
+    def _number_of(self, row: Numbers) -> int:
+        key = row.tobytes()
+        found = self._number.get(key)
+        if found is None:
+            found = self._number[key] = len(self._made)
+            self._made.append(row)
+        return found
 
     def array(self) -> Numbers:
         return np.array(self._made, np.int32).reshape(-1, 256)
 
 
 def _unique(lines: Numbers) -> tuple[Numbers, NDArray[np.int64]]:
-    """Return the distinct lines (u, k), and for each line (n,) which it is."""
+    """Return the distinct lines (u, k), and for each line (n,) which it is. Most lines hold one number throughout."""
     lines = np.ascontiguousarray(lines, np.int32)
-    _, first, back = np.unique(lines.view(f"V{4 * lines.shape[1]}").ravel(), return_index=True, return_inverse=True)
-    return lines[first], back
+    count, width = lines.shape
+    even = (lines == lines[:, :1]).all(axis=1)
+    values, back_even = np.unique(lines[even, 0], return_inverse=True)
+    mixed = lines[~even]
+    _, first, back_mixed = np.unique(mixed.view(f"V{4 * width}").ravel(), return_index=True, return_inverse=True)
+    back = np.empty(count, np.int64)
+    back[even] = back_even
+    back[~even] = back_mixed + len(values)
+    return np.concatenate((np.repeat(values[:, None], width, axis=1), mixed[first])), back
 
 
 @lru_cache(maxsize=256)
@@ -139,9 +146,7 @@ def string_alphabet(sets: tuple[Ranges, ...], ascii: bool, all_escapes: bool = F
     """
     starts, number, classes = _partition(sets)
     plain = utf8_alphabet(sets)
-    rows = _Rows()
-    for row in plain.inner if not ascii else ():  # which keep their numbers
-        rows.add(row[None], np.arange(256))
+    rows = _Rows(plain.inner[: 0 if ascii else None])
     root = plain.root.copy()
     root[0x7F if ascii else 256 :] = NOTHING
     every = ~_spread(starts, number, LAST + 1) if ascii or all_escapes else np.empty(0, np.int32)
@@ -160,9 +165,9 @@ def string_alphabet(sets: tuple[Ranges, ...], ascii: bool, all_escapes: bool = F
         escapes[0x2F] = plain.root[0x2F]
     leads = units.reshape(-1, 16)
     for _ in range(3):
-        leads = rows.add(leads, _DIGITS[:, None]).reshape(-1, 16)
-    escapes[ord("u")] = rows.add(leads, _DIGITS[:, None])[0]
-    root[0x5C] = rows.add(escapes[None], np.arange(256))[0]
+        leads = rows.add(leads, _DIGITS).reshape(-1, 16)
+    escapes[ord("u")] = rows.add(leads, _DIGITS)[0]
+    root[0x5C] = rows.add(escapes[None], np.arange(256)[None])[0]
     root[0x22] = ~classes
     return Alphabet(classes + 1, root, rows.array(), starts, number, classes)
 
@@ -172,14 +177,13 @@ def _low_surrogates(leads: Numbers, rows: _Rows) -> Numbers:
 
     leads: where the pair leads (1024, 1024).
     """
-    digits = _DIGITS[:, None]
     for _ in range(2):
-        leads = rows.add(leads.reshape(-1, 16), digits)
+        leads = rows.add(leads.reshape(-1, 16), _DIGITS)
     last = np.full((1024, 16), NOTHING, np.int32)  # DC00 .. DFFF
     last[:, 0xC:] = leads.reshape(1024, 4)
-    found = rows.add(last, digits)
+    found = rows.add(last, _DIGITS)
     for byte in (b"dD", b"u", b"\\"):
-        found = rows.add(found[:, None], np.array([list(byte)]).T)
+        found = rows.add(found[:, None], np.array([[each] for each in byte]))
     return found
 
 
@@ -245,8 +249,8 @@ def _rows_beyond(starts_bytes: bytes, local_bytes: bytes) -> tuple[Numbers, Numb
     Most blocks of 64 code points, which the last byte of a character chooses from, are of one class.
     """
     starts, local = np.frombuffer(starts_bytes, np.int32), np.frombuffer(local_bytes, np.int32) - 1
-    rows = _Rows()
-    last = np.arange(0x80, 0xC0)
+    rows = _Rows(np.empty((0, 256), np.int32))
+    last = np.arange(0x80, 0xC0)[None]
     blocks = np.arange(2, (LAST + 1) >> 6)
     at = np.searchsorted(starts, blocks << 6, "right") - 1
     is_mixed = np.append(starts, LAST + 1)[at + 1] < (blocks + 1) << 6
