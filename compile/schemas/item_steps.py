@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...automata.formulas import Formula
-from ..json_schema.algebra import Items, Node, Types, Unique, is_any
+from ..json_schema.algebra import Items, Node, Unique, is_any
 from .schema_formulas import VALUE, Path, SchemaFormulas
 from .state_atoms import Contained, ItemsAtLeast
 
@@ -50,4 +50,4 @@ def asked_of_item(atom: Node, place: int) -> tuple[Node, ...]:
         return (prefix[place] if place < len(prefix) else rest,)
     if shape is Unique:
         return tuple(atom.args[0])
-    return () if shape is Types else (atom.args[0],)
+    return (atom.args[0],)  # of Contains

@@ -42,7 +42,7 @@ class MemberSteps:
         schema, kind = self._schema, type(atom)
         f = schema.formulas
         if isinstance(atom, Members):
-            asked = f.all_of(*[f.inside(VALUE, schema.of(node)) for node in self._nodes(atom, key)])
+            asked = f.all_of(*[f.inside(VALUE, schema.of(node)) for node in self.nodes(atom, key)])
             return f.all_of(asked, self._left(atom, shape, place + 1))
         if kind is Has:
             if atom.key == key:
@@ -70,7 +70,7 @@ class MemberSteps:
         schema = self._schema
         return schema.formulas.atom(MembersAtLeast(least - 1, place)) if least > 1 else schema.everything
 
-    def _nodes(self, members: Members, key: str) -> list[Node]:
+    def nodes(self, members: Members, key: str) -> list[Node]:
         """Return the nodes that the value of a member with a key must be in."""
         properties, patterns, rest = members.args
         found = [node for name, node in properties if name == key]
@@ -93,7 +93,7 @@ class MemberSteps:
                 if key is None:
                     nodes.update(dict.fromkeys([*[node for _, node in members.args[1]], members.args[2]]))
                 else:
-                    nodes.update(dict.fromkeys(self._nodes(members, key)))
+                    nodes.update(dict.fromkeys(self.nodes(members, key)))
             found = self._asked[shape, key] = tuple(nodes)
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...automata.formulas import Formula, Inside
-from ..json_schema.algebra import AllOf, AnyOf, Members, Names, Node, Not, Reference, Required, Types
+from ..json_schema.algebra import OBJECT, AllOf, AnyOf, Members, Names, Node, Not, Reference, Required, Types
 from ..json_schema.escapes import has_spellings
 from ..json_schema.key_order import in_order
 from .schema_formulas import Path, SchemaFormulas
@@ -37,6 +37,7 @@ class ObjectShape:
         self.place = {key: place for place, key in enumerate(keys)}
         self.has_spellings = any(has_spellings(key, ascii) for key in keys)
         self.is_ascii = all(map(str.isascii, keys))
+        self.unsaid = 0  # keys of which formulas say nothing at the beginning, as something else says more
         self.trie = KeyBranch()
         for place, key in enumerate(keys):
             here = self.trie
@@ -45,6 +46,22 @@ class ObjectShape:
                 here = here.branches.setdefault(character, KeyBranch())
                 here.below.append(place)
             here.key = place
+
+    @property
+    def all_keys(self) -> int:
+        """All keys, a bit each."""
+        return (1 << self.end) - 1
+
+    def said_by(self, atoms: Iterable[Any]) -> int:
+        """Return the keys that atoms name, a bit each."""
+        said = 0
+        for atom in atoms:
+            if type(atom) is Has:
+                said |= 1 << self.place[atom.key]
+            elif isinstance(atom, Members):
+                for key, _ in atom.args[0]:
+                    said |= 1 << self.place[key]
+        return said
 
     def reach(self, members: Members) -> int:
         """Return the place behind the last key that Members declare."""
@@ -57,7 +74,7 @@ class ObjectShapes:
     def __init__(self, schema: SchemaFormulas, ascii: bool) -> None:
         self._schema, self._ascii = schema, ascii
         self._known: dict[Any, ObjectShape] = {}
-        self._told: dict[Members, bool] = {}
+        self._walks = NodeWalk(schema)
 
     def shape(self, formula: Formula, path: Path, asked: Sequence[Node]) -> ObjectShape:
         """Return the shape of the object at a path, before its first member.
@@ -65,33 +82,27 @@ class ObjectShapes:
         asked: the nodes that its value is asked to be in, in the order of the schema.
         """
         atoms = object_atoms(self._schema, formula, path)
-        key = tuple(asked), frozenset(atoms), bool(path)
+        if len(asked) > 1 or path:  # alternatives may be out
+            asked = [node for node in asked if not atoms.keys().isdisjoint(self._walks.atoms(node))]
+        key = tuple(asked), bool(path), frozenset(atoms)
         found = self._known.get(key)
         if found is None:
-            walk = _Walk(self._schema, atoms)
-            if path or len(asked) == 1:
-                for node in asked:
-                    walk.visit(node)
-            else:
-                walk.conjunction(asked)
-            keys = in_order(walk.orders())
-            told = any(type(atom) is Names or (type(atom) is Members and self.is_told(atom)) for atom in walk.atoms)
-            made = ObjectShape(keys, tuple(walk.members), told, self._ascii)
+            mentions = self._walks.mentions(asked, is_conjunction=not path)
+            keys = in_order(_orders(mentions))
+            told = any(type(atom) is Names or (isinstance(atom, Members) and self._is_told(atom)) for atom in mentions)
+            members = tuple([atom for atom in mentions if isinstance(atom, Members)])
+            made = ObjectShape(keys, members, told, self._ascii)
+            made.unsaid = made.all_keys & ~made.said_by(atoms)
             # one object for equal shapes
-            found = self._known.setdefault((made.keys, made.members, told), made)
-            self._known[key] = found
+            found = self._known[key] = self._known.setdefault((keys, members, told, made.unsaid), made)
         return found
 
-    def is_told(self, members: Members) -> bool:
+    def _is_told(self, members: Members) -> bool:
         """Return whether Members tell keys that they do not declare apart."""
-        found = self._told.get(members)
-        if found is None:
-            schema = self._schema
-            _, patterns, rest = members.args
-            is_any = schema.is_any(rest)
-            found = any(not (is_any and schema.is_any(node)) for _, node in patterns)
-            self._told[members] = found
-        return found
+        schema = self._schema
+        _, patterns, rest = members.args
+        is_any = schema.is_any(rest)
+        return any(not (is_any and schema.is_any(node)) for _, node in patterns)
 
 
 def object_atoms(schema: SchemaFormulas, formula: Formula, path: Path) -> dict[Any, None]:
@@ -116,72 +127,104 @@ def atoms_in(formula: Formula) -> tuple[Any, ...]:
     return known
 
 
-class _Walk:
-    """The keys of nodes in the order of the schema, as `json_schema.key_order` has it, of some atoms alone."""
+def _orders(mentions: Iterable[Node]) -> list[list[str]]:
+    """Return the orders of keys that atoms mention, as `json_schema.key_order` has them."""
+    declared = {key for atom in mentions if isinstance(atom, Members) for key, _ in atom.properties}
+    orders: list[list[str]] = []
+    for atom in mentions:
+        if isinstance(atom, Members):
+            orders.append([key for key, _ in atom.properties])
+        elif type(atom) is Required:
+            orders.extend([[key] for key in atom.args[0] if key not in declared])
+    return orders
 
-    def __init__(self, schema: SchemaFormulas, atoms: dict[Any, None]) -> None:
-        self._schema, self.atoms = schema, atoms
-        self.members: dict[Members, None] = {}
-        self._declared = {key for atom in atoms if type(atom) is Members for key, _ in atom.args[0]}
-        self._required = {atom.key for atom in atoms if type(atom) is Has}
-        self._orders: list[list[str]] = []
-        self._seen: set[Node] = set()
 
-    def orders(self) -> Iterable[Sequence[str]]:
-        """Return the orders that were noted, and those of atoms that no node that was visited has."""
-        for atom in self.atoms:
-            if type(atom) is Members:
-                self.visit(atom)
-        left = self._required - {key for order in self._orders for key in order}
-        return [*self._orders, *[[key] for key in sorted(left)]]
+class NodeWalk:
+    """The atoms about objects in nodes, in the order of the schema, without those of which other types depend."""
 
-    def visit(self, node: Node) -> None:
-        """Note the keys of a node."""
+    def __init__(self, schema: SchemaFormulas) -> None:
+        self._schema = schema
+        self._constant: dict[Node, bool | None] = {}
+        self._atoms: dict[Node, frozenset[Any]] = {}
+
+    def mentions(self, nodes: Sequence[Node], is_conjunction: bool) -> tuple[Node, ...]:
+        """Return the Members, Required and Names of nodes, each once.
+
+        Keys that are only required come last in their conjunction. is_conjunction: of all the nodes.
+        """
+        found: dict[Node, None] = {}
+        seen: set[Node] = set()
+        if is_conjunction and len(nodes) > 1:
+            parts = [part for node in nodes for part in (node.args if type(node) is AllOf else (node,))]
+            self._conjunction(parts, found, seen)
+        else:
+            for node in nodes:
+                self._visit(node, found, seen)
+        return tuple(found)
+
+    def atoms(self, node: Node) -> frozenset[Any]:
+        """Return the atoms of formulas that may come of a node."""
+        known = self._atoms.get(node)
+        if known is None:
+            found: set[Any] = set()
+            for atom in self.mentions((node,), False):
+                found.update([Has(key) for key in atom.args[0]] if type(atom) is Required else [atom])
+            known = self._atoms[node] = frozenset(found)
+        return known
+
+    def _visit(self, node: Node, found: dict[Node, None], seen: set[Node]) -> None:
         shape = type(node)
-        if isinstance(node, Members):
-            if node in self.atoms and node not in self.members:
-                self.members[node] = None
-                self._orders.append([key for key, _ in node.properties])
+        if shape is Members or shape is Required or shape is Names:
+            found[node] = None
         elif shape is Not:
-            self.visit(node.args[0])
-        elif shape is Types or node in self._seen:
+            self._visit(node.args[0], found, seen)
+        elif node in seen or node.kind or self.truth(node) is not None:
             return
-        elif shape is Required:
-            self._seen.add(node)
-            wanted = (key for key in node.args[0] if key in self._required and key not in self._declared)
-            self._orders.extend([[key] for key in wanted])
         elif shape is AllOf or shape is AnyOf:
-            self._seen.add(node)
-            self.conjunction(node.args)
+            seen.add(node)
+            self._conjunction(node.args, found, seen)
         elif isinstance(node, Reference):
-            self._seen.add(node)
+            seen.add(node)
             branches = self._schema.gates.get(node)
             if branches is None:
-                self.visit(node.node)
-            else:
-                self._gate(branches)
+                self._visit(node.node, found, seen)
+                return
+            for i, branch in enumerate(branches):  # each stands beside the negations of the others
+                others = [Not(other) for j, other in enumerate(branches) if j != i]
+                self._conjunction([*(branch.args if type(branch) is AllOf else (branch,)), *others], found, seen)
 
-    def conjunction(self, nodes: Iterable[Node]) -> None:
-        """Note the keys of several nodes, those last that are only required."""
+    def _conjunction(self, nodes: Iterable[Node], found: dict[Node, None], seen: set[Node]) -> None:
         late = []
         for part in nodes:
             if type(part) is Required:
                 late.append(part)
             else:
-                self.visit(part)
-        for part in late:
-            self.visit(part)
+                self._visit(part, found, seen)
+        found.update(dict.fromkeys(late))
 
-    def _gate(self, branches: Sequence[Node]) -> None:
-        """Note the keys of branches, of which each stands beside the negations of the others."""
-        for i, branch in enumerate(branches):
-            others = [other for j, other in enumerate(branches) if j != i]
-            self.conjunction([*(branch.args if type(branch) is AllOf else (branch,)), *map(_plain, others)])
+    def truth(self, node: Node) -> bool | None:
+        """Return whether all objects are plainly in a node, or none; None where it depends."""
+        if node not in self._constant:
+            self._constant[node] = None  # of a gate that refers to itself through a reference
+            self._constant[node] = self._truth(node)
+        return self._constant[node]
 
-
-def _plain(node: Node) -> Node:
-    """Return a node that `conjunction` visits where it stands."""
-    return Not(node)
+    def _truth(self, node: Node) -> bool | None:
+        shape = type(node)
+        if shape is Types:
+            return bool(node.args[0] & OBJECT)
+        if shape is AllOf or shape is AnyOf:
+            settles = shape is AnyOf
+            truths = [self.truth(part) for part in node.args]
+            if settles in truths:
+                return settles
+            return None if None in truths else not settles
+        if shape is Not:
+            inner = self.truth(node.args[0])
+            return None if inner is None else not inner
+        if isinstance(node, Reference):
+            return None if node in self._schema.gates else self.truth(node.node)
+        return None if node.kind == OBJECT else True
 
 
 def array_atoms(schema: SchemaFormulas, nodes: Iterable[Node], seen: set[Node]) -> Iterator[Node]:

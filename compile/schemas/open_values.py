@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...automata.formulas import Formula, Inside, Kind
-from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Items, Members, Node
+from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Contains, Items, Members, Node, Unique
 from ..json_schema.layout import Layout
 from .item_steps import asked_of_item, by_item
 from .levels import Array, Frame, Frames, Key, Levels, Number, Object, OtherKey, Text, Value, Word, path_of
@@ -162,8 +162,7 @@ class OpenValues:
             return Frame(self._numbers.begun(formula, path), (*levels[:-1], Number(True)))
         elif type(last) is Object and type(last.shape) is tuple:
             shape = self._shapes.shape(formula, path, last.shape)
-            foreign = self._foreign(shape, 0, formula, path, 0)
-            return Frame(formula, (*levels[:-1], Object(shape, 0, foreign, "{")))
+            return Frame(formula, (*levels[:-1], Object(shape, 0, 0, "{")))
         return None
 
     # ---------------------------------------------------------------------------------------------------- values
@@ -184,7 +183,7 @@ class OpenValues:
         elif kind == OBJECT:
             last = Object(value.asked, 0, 0, "{")
         elif kind == ARRAY:
-            last = Array(self._array_atoms(opened, levels, value.asked), 0, "[")
+            last = Array(self._array_atoms(value.asked), 0, "[")
         else:
             last = Word(WORDS[kind])
         return Frame(opened, (*levels[:-1], last))  # type: ignore[arg-type]
@@ -222,9 +221,9 @@ class OpenValues:
             found = self._item_asked[atoms, place] = tuple(asked)
         return found
 
-    def _array_atoms(self, formula: Formula, levels: Levels, asked: tuple[Node, ...]) -> tuple[Node, ...]:
+    def _array_atoms(self, asked: tuple[Node, ...]) -> tuple[Node, ...]:
         atoms = array_atoms(self.schema, asked, set())
-        return tuple([atom for atom in atoms if atom.kind == ARRAY and atom.args])
+        return tuple([atom for atom in atoms if type(atom) in (Items, Contains, Unique)])
 
     # --------------------------------------------------------------------------------------------------- members
 
@@ -270,14 +269,8 @@ class OpenValues:
         atoms = object_atoms(self.schema, formula, path)
         if not atoms:
             return foreign
-        said = 0
-        for atom in atoms:
-            if type(atom) is Has:
-                said |= 1 << shape.place[atom.key]
-            elif isinstance(atom, Members):
-                for key, _ in atom.args[0]:
-                    said |= 1 << shape.place[key]
-        return foreign | (~said & (1 << shape.end) - 1) >> place << place
+        unsaid = shape.all_keys & ~shape.said_by(atoms) & ~shape.unsaid
+        return foreign | unsaid >> place << place
 
     def with_key(self, frame: Frame, place: int) -> Frame | None:
         """Return the frame behind a declared key; None where it may not come."""
@@ -296,6 +289,10 @@ class OpenValues:
         foreign = self._foreign(shape, place + 1, left, path, foreign)
         asked = self._members.asked_of(shape, shape.keys[place])
         return Frame(left, (*levels[:-1], Object(shape, place + 1, foreign, "a"), self._colon(asked)))
+
+    def asked_by(self, members: tuple[Members, ...], key: str) -> tuple[Node, ...]:
+        """Return the nodes that Members ask the value of a key to be in."""
+        return tuple(dict.fromkeys([node for each in members for node in self._members.nodes(each, key)]))
 
     def _colon(self, asked: tuple[Node, ...]) -> Value:
         flexible = self.layout.flexible

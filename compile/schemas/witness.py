@@ -15,11 +15,12 @@ from typing import Any
 
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Inside, Kind
-from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE
+from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Node
 from .levels import Array, Frame, Frames, Key, Number, Object, OtherKey, Text, Value, Word
 from .number_formulas import NUMBER_CHARACTERS
 from .open_values import OpenValues
-from .state_atoms import Contained, ItemsAtLeast
+from .schema_formulas import VALUE
+from .state_atoms import Contained, Has, ItemsAtLeast
 
 _SEARCHING = "searching for a text that fits"
 _SHARPEN = 40  # frames after which what nothing satisfies is taken out
@@ -145,7 +146,7 @@ class Witness:
                     most = atom.args[0] - 1 if most < 0 else min(most, atom.args[0] - 1)
             elif type(atom) is Contained and part.kind is Kind.ATOM:
                 node, number = atom.args
-                if not self.can_end(Frame(self._schema.of(node), (Value(b"", 0, (node,)),))):
+                if not self._has_value((node,)):
                     return False
                 wanted += number
             else:
@@ -159,18 +160,44 @@ class Witness:
 
         def of_literal(literal: Formula) -> Formula:
             atom: Any = literal.atom
-            if type(atom) is Inside and atom.place == "value" and depth + 1 < len(levels):
+            if type(atom) is Inside and atom.place == VALUE and depth + 1 < len(levels):
                 inner = self._sharpened(atom.formula, frame, depth + 1)
                 if self.can_end(Frame(inner, levels[depth + 1 :])):
                     return f.inside(atom.place, inner)
                 return schema.nothing
-            if type(atom) is Contained:
-                node = atom.args[0]
-                if not self.can_end(Frame(schema.of(node), (Value(b"", 0, (node,)),))):
-                    return schema.everything if literal.kind is Kind.NOT else schema.nothing
+            if type(atom) is Contained and not self._has_value((atom.args[0],)):
+                return schema.everything if literal.kind is Kind.NOT else schema.nothing
             return literal
 
-        return schema.mapped(formula, of_literal, {})
+        found = schema.mapped(formula, of_literal, {})
+        last = levels[depth]
+        if type(last) is Object or type(last) is Key:
+            return self._with_values(found, ())
+        return found
+
+    def _with_values(self, formula: Formula, members: tuple[Members, ...]) -> Formula:
+        """Return a formula about an object without alternatives that ask for a member no value of which fits.
+
+        members: those that hold beside the formula.
+        """
+        f, kind = self._schema.formulas, formula.kind
+        if kind is Kind.ANY_OF:
+            return f.any_of(*[self._with_values(part, members) for part in formula.parts])
+        parts = formula.parts if kind is Kind.ALL_OF else (formula,)
+        here = [part.atom for part in parts if part.kind is Kind.ATOM]
+        members = (*members, *[atom for atom in here if isinstance(atom, Members)])
+        for atom in here:
+            if type(atom) is Has and not self._has_value(self._values.asked_by(members, atom.key)):
+                return self._schema.nothing
+        if kind is Kind.ALL_OF:
+            return f.all_of(*[self._with_values(p, members) if p.kind is Kind.ANY_OF else p for p in parts])
+        return formula
+
+    def _has_value(self, nodes: tuple[Node, ...]) -> bool:
+        """Return whether some value is in all of some nodes."""
+        of = self._schema.of
+        formula = self._schema.formulas.all_of(*map(of, nodes)) if nodes else self._schema.everything
+        return self.can_end(Frame(formula, (Value(b"", 0, nodes),)))
 
     # ------------------------------------------------------------------------------------------------------- moves
 
