@@ -21,6 +21,7 @@ from ...automata.alphabet import Alphabet
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Formulas, Kind
 from ...automata.utf8 import ANY, Ranges
+from .lower import settled
 from .tree import Anchor, Boundary, Chars, Concat, Look, Repeat, Text, Union
 from .tree import Node as Tree
 from .unicode import NEWLINE
@@ -493,7 +494,7 @@ class Reader:
                 made.append(e.concat(parts) if isinstance(here, Concat) else e.union(parts))
             elif isinstance(here, (Repeat, Look)):
                 if not is_ready:
-                    todo.extend(((here, True), (here.item, False)))
+                    todo.extend(((here, True), (settled(here.item) if isinstance(here, Look) else here.item, False)))
                     continue
                 part = made.pop()
                 repeats = isinstance(here, Repeat)

@@ -12,6 +12,7 @@ from ...automata.formulas import Formula, Kind
 from ...lazy.machine.rules import DEAD
 from .characters import Dialect
 from .derivatives import READING, NO_QUESTIONS, Element, Elements, Reader, sets_of
+from .lower import settled
 from .parse import parse
 
 _OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
@@ -38,7 +39,7 @@ class PatternRules:
     def __init__(
         self, pattern: str, longest: int, *, flags: str = "", dialect: Dialect = "python", search: bool = False
     ) -> None:
-        tree = parse(pattern, flags, dialect)
+        tree = settled(parse(pattern, flags, dialect))
         self._longest = longest
         alphabet = utf8_alphabet(sets_of(tree))
         self.alphabets, self.calls = [alphabet], []
