@@ -73,7 +73,7 @@ class Alphabet:
         bits = np.zeros((count, 64 * -(-self.classes // 64)), np.bool_)
         rows, bytes_ = np.nonzero((self.inner < 0) & (self.inner != NOTHING))
         bits[rows, ~self.inner[rows, bytes_]] = True
-        for n in range(count):  # a row leads to rows before it
+        for n in np.flatnonzero((self.inner >= 0).any(axis=1)):  # a row leads to rows before it
             below = np.unique(self.inner[n])
             below = below[below >= 0]
             if below.size:
@@ -149,12 +149,12 @@ def string_alphabet(sets: tuple[Ranges, ...], ascii: bool, all_escapes: bool = F
     rows = _Rows(plain.inner[: 0 if ascii else None])
     root = plain.root.copy()
     root[0x7F if ascii else 256 :] = NOTHING
-    every = ~_spread(starts, number, LAST + 1) if ascii or all_escapes else np.empty(0, np.int32)
     units = np.full(1 << 16, NOTHING, np.int32)  # where an escape of four digits leads
-    if every.size:
+    if ascii or all_escapes:
         first = 0 if all_escapes else 0x7F
-        units[first:] = np.where(every[first : 1 << 16] < 0, every[first : 1 << 16], NOTHING)
-        units[0xD800:0xDC00] = _low_surrogates(every[1 << 16 :].reshape(1024, 1024), rows)
+        units[first:] = _leads(_spread(*_part(starts, number, first, 1 << 16), 1 << 16))
+        lines, line_of = _blocks(starts, number, np.arange(1 << 6, (LAST + 1) >> 10), 10)
+        units[0xD800:0xDC00] = _low_surrogates(_leads(lines), rows)[line_of]
     escapes = np.full(256, NOTHING, np.int32)
     for point in (*range(0x20), 0x22, 0x5C):
         units[point] = plain.root[point]
@@ -173,14 +173,11 @@ def string_alphabet(sets: tuple[Ranges, ...], ascii: bool, all_escapes: bool = F
 
 
 def _low_surrogates(leads: Numbers, rows: _Rows) -> Numbers:
-    r"""Return where each high surrogate leads (1024,): to rows that read the escape of a low one.
-
-    leads: where the pair leads (1024, 1024).
-    """
+    r"""Return where high surrogates lead (n,): to rows that read the escape of a low one. leads: of pairs (n, 1024)."""
     for _ in range(2):
         leads = rows.add(leads.reshape(-1, 16), _DIGITS)
-    last = np.full((1024, 16), NOTHING, np.int32)  # DC00 .. DFFF
-    last[:, 0xC:] = leads.reshape(1024, 4)
+    last = np.full((len(leads) // 4, 16), NOTHING, np.int32)  # DC00 .. DFFF
+    last[:, 0xC:] = leads.reshape(-1, 4)
     found = rows.add(last, _DIGITS)
     for byte in (b"dD", b"u", b"\\"):
         found = rows.add(found[:, None], np.array([[each] for each in byte]))
@@ -228,6 +225,29 @@ def _spread(starts: Numbers, number: Numbers, stop: int) -> Numbers:
     return np.repeat(number, np.diff(starts, append=stop))
 
 
+def _blocks(
+    starts: Numbers, number: Numbers, blocks: NDArray[np.int64], bits: int
+) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return (lines (n, 1 << bits), the line of each block): the classes in some blocks of 1 << bits code points.
+
+    Most blocks are of one class, and these share a line.
+    """
+    at = np.searchsorted(starts, blocks << bits, "right") - 1
+    is_mixed = np.append(starts, LAST + 1)[at + 1] < (blocks + 1) << bits
+    points = (blocks[is_mixed, None] << bits) + np.arange(1 << bits)
+    mixed = number[np.searchsorted(starts, points, "right") - 1]
+    classes, back = np.unique(number[at[~is_mixed]], return_inverse=True)
+    line_of = np.empty(len(blocks), np.int64)
+    line_of[~is_mixed] = back
+    line_of[is_mixed] = len(classes) + np.arange(len(mixed))
+    return np.concatenate((np.repeat(classes[:, None], 1 << bits, axis=1), mixed)), line_of
+
+
+def _leads(classes: Numbers) -> Numbers:
+    """Return where whole characters of some classes lead; -1, of surrogates, leads nowhere."""
+    return np.where(classes >= 0, ~classes, np.int32(NOTHING))
+
+
 def _beyond_ascii(starts: Numbers, number: Numbers) -> tuple[Numbers, Numbers]:
     """Return where the bytes C2 .. FF lead, and the rows behind them, for the ranges of code points beyond ASCII."""
     changes = np.flatnonzero(np.concatenate(([True], number[1:] != number[:-1])))
@@ -244,24 +264,14 @@ def _beyond_ascii(starts: Numbers, number: Numbers) -> tuple[Numbers, Numbers]:
 
 @lru_cache(maxsize=256)
 def _rows_beyond(starts_bytes: bytes, local_bytes: bytes) -> tuple[Numbers, Numbers]:
-    """Return the same as `_beyond_ascii`, with classes counted from 1, and 0 for surrogates, less one.
-
-    Most blocks of 64 code points, which the last byte of a character chooses from, are of one class.
-    """
+    """Return the same as `_beyond_ascii`, with classes counted from 1, and 0 for surrogates, less one."""
     starts, local = np.frombuffer(starts_bytes, np.int32), np.frombuffer(local_bytes, np.int32) - 1
     rows = _Rows(np.empty((0, 256), np.int32))
     last = np.arange(0x80, 0xC0)[None]
     blocks = np.arange(2, (LAST + 1) >> 6)
-    at = np.searchsorted(starts, blocks << 6, "right") - 1
-    is_mixed = np.append(starts, LAST + 1)[at + 1] < (blocks + 1) << 6
-    points = (blocks[is_mixed, None] << 6) + np.arange(64)
-    mixed = local[np.searchsorted(starts, points, "right") - 1]
-    even = np.repeat(np.arange(-1, local.max() + 1, dtype=np.int32)[:, None], 64, axis=1)
-    lines = np.concatenate((even, mixed))
-    numbers = rows.add(np.where(lines >= 0, ~lines, NOTHING).astype(np.int32), last)
+    lines, line_of = _blocks(starts, local, blocks, 6)  # the last byte of a character chooses from such a block
     of_block = np.full(5 << 12, NOTHING, np.int32)
-    of_block[blocks] = numbers[local[at] + 1]
-    of_block[blocks[is_mixed]] = numbers[len(even) :]
+    of_block[blocks] = rows.add(_leads(lines), last)[line_of]
     beyond = np.full(256 - 0xC2, NOTHING, np.int32)
     beyond[: 0xE0 - 0xC2] = of_block[2:32]
     of_block[:32] = NOTHING  # no character is longer than it need be
