@@ -14,12 +14,14 @@ and without repetition, and what follows from a part in one step is gone.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from enum import Enum
+from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
 
 
-class Kind(Enum):
+class Kind(IntEnum):
     """What a formula is made of. `ONE_OF` holds where exactly one part does, `NOT_ONE_OF` where another number do."""
 
     EVERYTHING = 0
@@ -185,9 +187,7 @@ class Formulas:
         if len(rest) == 2 and self.negated(rest[0]) is rest[1]:
             return self.everything
         first = rest[0].atom
-        if type(first) is Inside and all(
-            type(part.atom) is Inside and part.atom.place == first.place for part in rest
-        ):
+        if type(first) is Inside and all(type(part.atom) is Inside and part.atom.place == first.place for part in rest):
             return self.inside(first.place, self.one_of(*[part.atom.formula for part in rest]))
         return self._make(Kind.ONE_OF, tuple(sorted(rest, key=_number)))
 
@@ -319,3 +319,15 @@ def atoms_of(*formulas: Formula) -> Iterator[Any]:
 
 def _number(formula: Formula) -> int:
     return formula.number
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Put off garbage collection. What is made is kept, and a walk over all objects takes longer than making it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ...automata.budget import Budget, Meter
+from ...automata.formulas import uncollected
 from ...depth import Flat, enough_stack
 from ...errors import BudgetError, KeepOrder, RegexError, SchemaError, UnenforcedWarning
 from ...lazy.lazy_table import Compiled
@@ -176,18 +176,6 @@ def _again(
 ) -> Compiled:  # fmt: skip
     """Return the table of a request that was sent in parts."""
     return compile_request(asked._replace(contents=contents, documents=documents), vocabulary, budget=budget)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Put off garbage collection. Compiling keeps what it makes, and a walk over all objects takes longer than it."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 @contextmanager

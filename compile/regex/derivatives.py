@@ -234,7 +234,9 @@ class Elements:
         """Return the formula that the rest of the text is in an element."""
         return self.everything if element is self.anything else self.formulas.atom(element)
 
-    def _counted(self, element: Element) -> Iterator[tuple[Hashable, tuple[int, int | None], Callable[[Node], Element]]]:
+    def _counted(
+        self, element: Element
+    ) -> Iterator[tuple[Hashable, tuple[int, int | None], Callable[[Node], Element]]]:
         """Yield the first repeats of an element: what else it is, the count, and what makes it with another repeat."""
         before: list[Node] = []
         at = element
@@ -557,4 +559,3 @@ def _asks_ahead(node: Node) -> bool:
         todo.extend(part for part in here.parts if part not in seen)
         seen.update(here.parts)
     return False
-

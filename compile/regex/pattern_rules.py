@@ -11,7 +11,7 @@ from ...automata.deadline import look
 from ...automata.formulas import Formula, Kind
 from ...lazy.machine.rules import DEAD
 from .characters import Dialect
-from .derivatives import READING, NO_QUESTIONS, Element, Elements, Reader, sets_of
+from .derivatives import NO_QUESTIONS, READING, Element, Elements, Reader, sets_of
 from .lower import settled
 from .parse import parse
 
@@ -51,6 +51,8 @@ class PatternRules:
         self._states: list[State] = []
         self._number_of: dict[State, int] = {}
         self._live: dict[State, bool] = {}
+        self._witness: dict[State, tuple[int, State]] = {}  # a character on the way to an end, and the state behind it
+        self._stepped: dict[State, list[tuple[int, State]]] = {}
         self._alike: dict[int, int] = {}
         self._clamped: dict[Element, Element] = {}
         self._estimates: dict[Formula, int] = {}
@@ -66,7 +68,11 @@ class PatternRules:
     def nbytes(self) -> int:
         """About how many bytes all states take."""
         e = self._elements
-        return _OF_STATE * len(self._states) + _OF_FORMULA * len(e.formulas) + _OF_ELEMENT * e.count
+        return (
+            _OF_STATE * (len(self._states) + 2 * len(self._stepped))
+            + _OF_FORMULA * len(e.formulas)
+            + _OF_ELEMENT * e.count
+        )
 
     def alphabet_of(self, state: int) -> int:
         """Return 0: there is one alphabet."""
@@ -80,8 +86,9 @@ class PatternRules:
     def row(self, state: int) -> Sequence[int]:
         """Return the state that each class of characters leads to, or DEAD."""
         row = [DEAD] * self.alphabets[0].classes
-        for c, classes, after in self._steps(self._states[state]):
-            if self._is_live(after):
+        here = self._states[state]
+        for classes, after in self._steps(here):
+            if self._is_live(after, here):
                 number = self._number(after)
                 while classes:
                     bit = classes & -classes
@@ -157,8 +164,14 @@ class PatternRules:
         trackers = [(number, e.derived(formula, c, held), held) for number, formula, held in state.trackers]
         return self._placed(left, c, trackers)
 
-    def _steps(self, state: State) -> list[tuple[int, int, State]]:
-        """Return a class of each set that leads to one state, the set as bits, and the state."""
+    def _steps(self, state: State) -> list[tuple[int, State]]:
+        """Return the sets of classes that lead to one state each, as bits, and these states."""
+        found = self._stepped.get(state)
+        if found is None:
+            found = self._stepped[state] = self._find_steps(state)
+        return found
+
+    def _find_steps(self, state: State) -> list[tuple[int, State]]:
         e = self._elements
         told_apart = set(e.first_classes(state.left, state.held))
         for _, formula, held in state.trackers:
@@ -169,11 +182,12 @@ class PatternRules:
         for classes in told_apart:
             if classes != self._all:
                 parts = [piece for part in parts for piece in (part & classes, part & ~classes) if piece]
-        found: dict[State, list[int]] = {}
+        found: dict[State, int] = {}
         for part in parts:
-            c = (part & -part).bit_length() - 1
-            found.setdefault(self._after(state, c), [c, 0])[1] |= part
-        return [(c, part, after) for after, (c, part) in found.items() if after.left is not e.nothing]
+            after = self._after(state, (part & -part).bit_length() - 1)
+            if after.left is not e.nothing:
+                found[after] = found.get(after, 0) | part
+        return [(part, after) for after, part in found.items()]
 
     # -------------------------------------------------------------------------------------------------------- ends
 
@@ -196,33 +210,64 @@ class PatternRules:
             return any([self._is_plainly_live(part) for part in formula.parts])
         return self._is_plain(formula)
 
-    def _is_live(self, state: State) -> bool:
-        """Return whether some text completes a state: the best-first search for one, shortest first."""
+    def _is_live(self, state: State, beside: State | None = None) -> bool:
+        """Return whether some text completes a state. beside: a live state that may well end by the same text."""
         known = self._live.get(state)
         if known is not None:
             return known
-        before: dict[State, State | None] = {state: None}
+        if self._is_complete(state) or self._ends_as(state, beside):
+            self._live[state] = True
+            return True
+        return self._search(state)
+
+    def _is_complete(self, state: State) -> bool:
+        """Return whether it is plain to see that a text completes a state."""
+        return self._is_plainly_live(state.left) or self._elements.accepts(state.left, state.held)
+
+    def _ends_as(self, state: State, other: State | None) -> bool:
+        """Return whether the text that completes another state completes this one, or comes to one that is live."""
+        path, at = [], state
+        while other in self._witness:
+            c, other = self._witness[other]
+            after = self._after(at, c)
+            path.append((at, c, after))
+            known = self._live.get(after)
+            if known or (known is None and self._is_complete(after)):
+                self._live[after] = True
+                for before, class_, behind in path:
+                    self._live[before], self._witness[before] = True, (class_, behind)
+                return True
+            if known is False or after.left is self._elements.nothing:
+                break
+            at = after
+        return False
+
+    def _search(self, state: State) -> bool:
+        """Search for a text that completes a state, best first by its estimated length."""
+        before: dict[State, tuple[State, int] | None] = {state: None}
         heap = [(0, 0, state, 0)]
         found: State | None = None
         while heap and found is None:
             _, _, here, depth = heapq.heappop(heap)
             known = self._live.get(here)
-            if known or self._is_plainly_live(here.left) or self._elements.accepts(here.left, here.held):
+            if known or self._is_complete(here):
                 found = here
             elif known is None:
                 look(READING)
-                for _, _, after in self._steps(here):
+                for classes, after in self._steps(here):
                     if after not in before:
-                        before[after] = here
+                        before[after] = here, (classes & -classes).bit_length() - 1
                         cost = 2 * self._estimate(after.left) + depth + 1
                         heapq.heappush(heap, (cost, -len(before), after, depth + 1))
         if found is None:
             self._live.update(dict.fromkeys(before, False))
             return False
-        at: State | None = found
-        while at is not None:
-            self._live[at] = True
-            at = before[at]
+        self._live[found] = True
+        at, way = found, before[found]
+        while way is not None:
+            here, c = way
+            self._live[here], self._witness[here] = True, (c, at)
+            at, way = here, before[here]
         return True
 
     def _estimate(self, formula: Formula) -> int:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.budget import Meter
+from ...automata.formulas import uncollected
 from ...errors import BudgetError
-from ...kernels.compiled import entry_of
 from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...kernels.pointers import address_of
@@ -26,25 +25,11 @@ from ...vocabulary.vocabulary import Vocabulary
 from .header import DONE, FARTHEST, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, WORK
 from .memory import MachineMemory
 from .rules import Rules
-from .walk import read_token, write_mask
+from .walk import entry_points
 
 _SITES_AT_ONCE = 4  # that a token is likely to pop
 _MANY_NODES = 512  # of the trie, from which on a mask is worth keeping
 _DOING = "reading a text"
-
-
-class _EntryPoints(NamedTuple):
-    write_mask: Any
-    read_token: Any
-
-
-@cache
-def _entry_points() -> _EntryPoints:
-    """Load the kernels before a caller waits for a mask."""
-    return _EntryPoints(
-        entry_of(write_mask, (0, 0, b"", 0, True, 0)),
-        entry_of(read_token, (0, 0, b"", b"", True)),
-    )
 
 
 class ByteMachine:
@@ -60,7 +45,7 @@ class ByteMachine:
     def __init__(self, rules: Rules, vocabulary: Vocabulary, meter: Meter, frames: bool = False) -> None:
         self.rules, self.meter = rules, meter
         self.depth = MOST_DEPTH if frames else 0
-        self._kernels = _entry_points()
+        self._kernels = entry_points()
         self._lock = threading.RLock()
         self._memory = memory = MachineMemory(rules, vocabulary)
         self._header, self._header_at = memory.header, address_of(memory.header)
@@ -137,15 +122,15 @@ class ByteMachine:
 
     def _walk(self, node: int, sites: bytes, mask_at: int, room: int) -> None:
         """Write a mask, without the end token: see `write_mask`. Raises BudgetError."""
-        goes_on, memory = False, self._memory
-        while True:
-            state = self._kernels.write_mask(self._header_at, node, sites, mask_at, goes_on, room)
-            if state == DONE:
-                return
-            self._make(state)
-            if room != NO_BOUND:
-                memory.bound(state)
-            goes_on = True
+        state = self._kernels.write_mask(self._header_at, node, sites, mask_at, False, room)
+        if state == DONE:
+            return
+        with uncollected():
+            while state != DONE:
+                self._make(state)
+                if room != NO_BOUND:
+                    self._memory.bound(state)
+                state = self._kernels.write_mask(self._header_at, node, sites, mask_at, True, room)
 
     # ------------------------------------------------------------------------------------------------------ ends
 

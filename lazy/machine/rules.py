@@ -1,4 +1,7 @@
-"""What a lazy machine asks of the language that it reads: one row for each state that a text comes to."""
+"""What a lazy machine asks of the language that it reads: one row for each state that a text comes to.
+
+Kernels take names from this file.
+"""
 
 from __future__ import annotations
 

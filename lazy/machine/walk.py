@@ -16,11 +16,12 @@ in and the frame below; 0 is the bottom.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...kernels.compiled import kernel
+from ...kernels.compiled import entry_of, kernel
 from ...kernels.pointers import array_at
 from ...vocabulary.token_trie import NODE_CHARACTERS, NODE_CHILD, NODE_STOP, NODE_TOKENS, OF_NODE
 from .header import (
@@ -257,3 +258,19 @@ def read_token(header_at: int, place: int, text: Any, sites: Any, is_all: bool) 
     for k in range(count - 1, -1, -1):
         pushed[k], left = np.int32(frames[OF_FRAME * left]), frames[OF_FRAME * left + 1]
     return state * header[NUM_INNER] + inner, height - below, count
+
+
+class EntryPoints(NamedTuple):
+    """The kernels that Python calls, without numba's check of the arguments: see `entry_of`."""
+
+    write_mask: Any
+    read_token: Any
+
+
+@cache
+def entry_points() -> EntryPoints:
+    """Load the kernels before a caller waits for a mask."""
+    return EntryPoints(
+        entry_of(write_mask, (0, 0, b"", 0, True, 0)),
+        entry_of(read_token, (0, 0, b"", b"", True)),
+    )
