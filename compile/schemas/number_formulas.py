@@ -66,7 +66,7 @@ class NumberFormulas:
         for part in parts:
             if _is_whole(part):
                 texts.append(f.any_of(f.negated(of_value(part)), self._state(grammar("whole"))))
-            elif _is_listed(part):
+            if _is_listed(part):
                 texts.append(f.any_of(f.negated(of_value(part)), self._state(_shortest())))
         asked = f.all_of(*texts)
         for place in reversed(path):
@@ -159,7 +159,8 @@ class NumberFormulas:
 @lru_cache(maxsize=1)
 def _shortest() -> Dfa:
     """Return the shortest text of each number, and that with .0 if it is integral."""
-    return to_dfa(r"-?(?:0|[1-9][0-9]*)(?:\.0|\.[0-9]*[1-9])?", dialect="ecma")
+    fraction = r"\.[0-9]*[1-9]"
+    return to_dfa(rf"0(?:\.0)?|-?0{fraction}|-?[1-9][0-9]*(?:\.0|{fraction})?", dialect="ecma")
 
 
 def _node(formula: Formula) -> Node:

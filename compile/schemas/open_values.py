@@ -14,7 +14,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...automata.formulas import Formula, Inside, Kind
-from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Contains, Items, Members, Node, Unique
+from ..json_schema.algebra import (
+    ARRAY,
+    FALSE,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TRUE,
+    Contains,
+    Items,
+    Members,
+    Node,
+    Unique,
+)
 from ..json_schema.layout import Layout
 from .item_steps import asked_of_item, by_item
 from .levels import Array, Frame, Frames, Key, Levels, Number, Object, OtherKey, Text, Value, Word, path_of

@@ -41,11 +41,10 @@ def spelled_alphabet(sets: tuple[Ranges, ...], spelling: Spelling, ascii: bool) 
     digits = _LOWER if spelling is Spelling.ONE else _LOWER + _UPPER[10:]
     leads = np.full(1 << 16, NOTHING, np.int32)
     leads[units] = ~class_of[units]
-    if units[-1] == 0xFFFF and spelling is not Spelling.NEEDED:
-        pairs = ~class_of[1 << 16 :].reshape(1024, 1024)
-        unique, back = np.unique(pairs, axis=0, return_inverse=True)
-        behind = np.array([_low_surrogate(line, rows, digits) for line in unique.astype(np.int32)], np.int32)
-        leads[0xD800:0xDC00] = behind[back.reshape(-1)]
+    if units[-1] == 0xFFFF:
+        pairs, back = _lines(~class_of[1 << 16 :], 1024)
+        behind = np.array([_low_surrogate(line, rows, digits) for line in pairs], np.int32)
+        leads[0xD800:0xDC00] = behind[back]
     escape = np.full(256, NOTHING, np.int32)
     escape[ord("u")] = _hexadecimal(leads, rows, digits)
     for point, letter in short.items():
@@ -91,17 +90,35 @@ class _Rows:
         return found
 
 
+def _lines(leads: Numbers, width: int) -> tuple[Numbers, NDArray[np.int64]]:
+    """Return the distinct lines (u, width) of an array cut into lines, and for each line which it is."""
+    lines = np.ascontiguousarray(leads.reshape(-1, width), np.int32)
+    even = (lines == lines[:, :1]).all(axis=1)  # most are, and cheap to tell apart
+    number: dict[bytes, int] = {}
+    back = np.empty(len(lines), np.int64)
+    values, of_value = np.unique(lines[even, 0], return_inverse=True)
+    back[even] = of_value
+    unique = [np.full(width, value, np.int32) for value in values.tolist()]
+    for n in np.flatnonzero(~even).tolist():
+        key = lines[n].tobytes()
+        if key not in number:
+            number[key] = len(unique)
+            unique.append(lines[n])
+        back[n] = number[key]
+    return np.array(unique, np.int32), back
+
+
 def _hexadecimal(leads: Numbers, rows: _Rows, digits: bytes) -> int:
     """Return the row that reads as many digits as tell so many codes apart, a power of 16."""
     while leads.size > 1:
-        unique, back = np.unique(leads.reshape(-1, 16), axis=0, return_inverse=True)
+        unique, back = _lines(leads, 16)
         numbers = []
         for line in unique:
             row = np.full(256, NOTHING, np.int32)
             for digit in digits:
                 row[digit] = line[int(chr(digit), 16)]
             numbers.append(rows.add(row))
-        leads = np.array(numbers, np.int32)[back.reshape(-1)]
+        leads = np.array(numbers, np.int32)[back]
     return int(leads[0])
 
 
