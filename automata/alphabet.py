@@ -34,7 +34,7 @@ _NO_ROW = np.full(256, NOTHING, np.int32)
 Numbers = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Alphabet:
     """Classes 0 .. classes - 1 of characters, and the bytes that spell them.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,11 +207,26 @@ def _joined(alphabets: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
     return np.concatenate(roots), np.concatenate(inners), np.concatenate(reaches)
 
 
+_groups: WeakKeyDictionary[Alphabet, NDArray[np.uint64]] = WeakKeyDictionary()
+
+
 def _groups_of(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
     """Return the classes (64, W), as bits, of the characters in each group of `BYTE_GROUP`.
 
     All bits of a group are set where some character of it is not spelled by its own bytes, and for `UNCLEAN`.
     """
+    found = _groups.get(alphabet)
+    if found is None:
+        found = _groups[alphabet] = _find_groups(alphabet, alphabet.reach.shape[1])
+    if found.shape[1] == words:
+        return found
+    wide = np.zeros((64, words), np.uint64)
+    wide[:, : found.shape[1]] = found
+    wide[(found == ~np.uint64(0)).all(axis=1)] = ~np.uint64(0)
+    return wide
+
+
+def _find_groups(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
     out = np.zeros((64, words), np.uint64)
     out[UNCLEAN] = ~np.uint64(0)
     for byte in range(0xF5):
@@ -221,7 +237,7 @@ def _groups_of(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
         if byte < 0x80 and NOTHING < found < 0:
             out[group, ~found >> 6] |= np.uint64(1) << np.uint64(~found & 63)
         elif byte >= 0xC2 and found >= 0 and _is_complete(alphabet, found, byte):
-            out[group] |= np.pad(alphabet.reach[found], (0, words - alphabet.reach.shape[1]))
+            out[group] |= alphabet.reach[found]
         else:
             out[group] = ~np.uint64(0)
     return out
