@@ -6,32 +6,27 @@ which there are no more than positions in the pattern. A repeat counts down and 
 the counts of one repeat to an interval: x{3,5}y | x{6,9}y is x{3,9}y.
 
 **What assertions ask.** (?=x) asks for what follows: it is the formula that the rest is in x.*, beside what else is
-left of the pattern. \b, ^ and (?<=c) ask for the character before: a *question* about it, which is answered where a text
-gets there. A lookbehind of any width asks whether what came before ends with x: a *tracker* reads .*x from the start of
-the text on, beside the pattern, and says so.
+left of the pattern. \b, ^ and (?<=c) ask for the character before: a *question* about it, which is answered where a
+text gets there. A lookbehind of any width asks whether what came before ends with x: a *tracker* reads .*x from the
+start of the text on, beside the pattern, and says so. If x asks for what follows, the answer is a formula about that.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ...automata.alphabet import Alphabet
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Formulas, Kind
-from ...automata.utf8 import ANY, Ranges
-from .lower import settled
-from .tree import Anchor, Boundary, Chars, Concat, Look, Repeat, Text, Union
-from .tree import Node as Tree
-from .unicode import NEWLINE
 
 READING = "reading a pattern"
 NO_QUESTIONS: frozenset[int] = frozenset()
 
 
 class NotLazyError(Exception):
-    """A lookbehind asks, inside, for what follows: its truth is not known where it is asked for."""
+    """A pattern that cannot be read lazily. None is known: kept for callers that fall back on a table."""
 
 
 class Question(NamedTuple):
@@ -40,6 +35,17 @@ class Question(NamedTuple):
     classes: int  # as bits
     at_start: bool  # the answer where there is no character before; of a tracker, the answer if it does not end so
     tracker: int = -1
+
+
+class OpenAnswer(NamedTuple):
+    """A question of a tracker that holds if a formula about what follows does."""
+
+    question: int
+    answer: Formula
+
+
+Held = frozenset[int]
+"""The questions that hold at a place, and -1 - k for number k of `Elements.open_answers`."""
 
 
 class Node:
@@ -54,7 +60,7 @@ class Node:
 
     def __init__(self, kind: str, parts: tuple[Node, ...], value: Any) -> None:
         self.kind, self.parts, self.value = kind, parts, value
-        self.is_plain = all([part.is_plain for part in parts])
+        self.is_plain = all(part.is_plain for part in parts)
         self.front: frozenset[int] = NO_QUESTIONS
         self.trackers: frozenset[int] = NO_QUESTIONS.union(*[part.trackers for part in parts])
         self.least = 0
@@ -63,14 +69,18 @@ class Node:
 
 
 class Element:
-    """A node and the element that follows it; the last one, `Elements.end`, has neither. One object for equal ones."""
+    """A node and the element that follows it; the last one has neither. One object for equal ones.
 
-    __slots__ = ("count_at", "derived", "forms", "front", "is_plain", "least", "node", "number", "rest", "trackers")
+    That is `Elements.end`, where the text ends, or `Elements.here`, where what a tracker looks for may have ended.
+    """
+
+    __slots__ = ("derived", "ends_here", "forms", "front", "is_plain", "least", "node", "number", "rest", "trackers")
 
     def __init__(self, node: Node | None, rest: Element | None, number: int, may_be_empty: bool) -> None:
         self.node, self.rest, self.number = node, rest, number
-        self.forms: dict[frozenset[int], list[Form]] = {}
-        self.derived: dict[tuple[int, frozenset[int]], Formula] = {}
+        self.forms: dict[Held, list[Form]] = {}
+        self.derived: dict[tuple[int, Held], Formula] = {}
+        self.ends_here = number < 0 if rest is None else rest.ends_here
         if node is None or rest is None:
             self.is_plain, self.least, self.front, self.trackers = True, 0, NO_QUESTIONS, NO_QUESTIONS
             return
@@ -100,12 +110,17 @@ class Elements:
         self.everything, self.nothing = self.formulas.everything, self.formulas.nothing
         self.questions: list[Question] = []
         self.trackers: list[Formula] = []  # what each reads from the start on
+        self.open_answers: list[OpenAnswer] = []
+        self._open_number: dict[OpenAnswer, int] = {}
+        self._tracker_of: dict[Node, int] = {}
+        self._restricted: dict[tuple[Held, frozenset[int]], Held] = {}
         self._number_of: dict[Question, int] = {}
         self._texts: list[tuple[int, ...]] = []
         self._nodes: dict[Hashable, Node] = {}
         self._elements: dict[tuple[int, int], Element] = {}
         self._ids: dict[Node, int] = {}
         self.end = Element(None, None, 0, True)
+        self.here = Element(None, None, -1, True)
         self._all_classes = (1 << alphabet.classes) - 1
         self.nothing_read = self._node("empty", (), None)
         self.any_text = self.repeat(self.characters(self._all_classes), 0, None)
@@ -141,7 +156,7 @@ class Elements:
             node.empty = f.all_of(*[part.empty for part in parts])
             node.least = sum([part.least for part in parts])
             front = set(parts[0].front)
-            for before, part in zip(parts, parts[1:], strict=False):
+            for before, part in pairwise(parts):
                 if before.empty is self.nothing:
                     break
                 front |= part.front
@@ -151,7 +166,8 @@ class Elements:
             node.least = min([part.least for part in parts])
             node.front = NO_QUESTIONS.union(*[part.front for part in parts])
         elif kind == "repeat":
-            low, high = node.count = node.value
+            node.count = node.value
+            low = node.count[0]
             node.empty = self.everything if not low else parts[0].empty
             node.least, node.front = low * parts[0].least, parts[0].front
         elif kind == "question":
@@ -211,8 +227,11 @@ class Elements:
 
     def tracker(self, node: Node) -> int:
         """Return the number of the tracker of texts that end with a node."""
-        self.trackers.append(self.atom(self.element(self.concat((self.any_text, node)), self.end)))
-        return len(self.trackers) - 1
+        found = self._tracker_of.get(node)
+        if found is None:
+            found = self._tracker_of[node] = len(self.trackers)
+            self.trackers.append(self.atom(self.element(self.concat((self.any_text, node)), self.here)))
+        return found
 
     # ---------------------------------------------------------------------------------------------------- elements
 
@@ -291,14 +310,14 @@ class Elements:
 
     # ------------------------------------------------------------------------------------------------- derivatives
 
-    def forms(self, element: Element, held: frozenset[int]) -> list[Form]:
+    def forms(self, element: Element, held: Held) -> list[Form]:
         """Return all ways to read an element where some of the questions at its front hold."""
         found = element.forms.get(held)
         if found is None:
             found = element.forms[held] = list(self._forms(element, held))
         return found
 
-    def _forms(self, element: Element, held: frozenset[int]) -> Iterator[Form]:
+    def _forms(self, element: Element, held: Held) -> Iterator[Form]:
         f, everything, nothing = self.formulas, self.everything, self.nothing
         todo: list[tuple[Node, Element, Formula]] = []
         at, condition = element, everything
@@ -337,27 +356,29 @@ class Elements:
                     none = f.all_of(condition, self._answered(part.empty, held))
                     todo.append((part, self.element(self.repeat(part, 0, fewer), rest), none))
 
-    def _answered(self, formula: Formula, held: frozenset[int]) -> Formula:
+    def _answered(self, formula: Formula, held: Held) -> Formula:
         """Return a condition in which the questions are answered."""
         if formula is self.everything or formula is self.nothing:
             return formula
         known = formula.memo.get(held)
         if known is None:
+            open_answers = dict([self.open_answers[-1 - number] for number in held if number < 0])
 
             def answer(atom: Any) -> Formula:
                 if isinstance(atom, Element):
                     return self.atom(atom)
-                return self.everything if atom in held else self.nothing
+                return self.everything if atom in held else open_answers.get(atom, self.nothing)
 
             known = formula.memo[held] = self.formulas.replaced(formula, answer, {})
         found: Formula = known
         return found
 
-    def derived(self, formula: Formula, c: int, held: frozenset[int]) -> Formula:
+    def derived(self, formula: Formula, c: int, held: Held) -> Formula:
         """Return what is left of a formula after a character of class c, where some questions hold before it."""
-        return self.formulas.replaced(formula, lambda element: self._derived(element, c, held & element.front), {})
+        return self.formulas.replaced(formula, lambda element: self._derived(element, c, held), {})
 
-    def _derived(self, element: Element, c: int, held: frozenset[int]) -> Formula:
+    def _derived(self, element: Element, c: int, held: Held) -> Formula:
+        held = self._of_front(held, element)
         found = element.derived.get((c, held))
         if found is None:
             look(READING)
@@ -371,7 +392,22 @@ class Elements:
             found = element.derived[c, held] = self.formulas.any_of(*left) if left else self.nothing
         return found
 
-    def accepts(self, formula: Formula, held: frozenset[int]) -> bool:
+    def ended(self, formula: Formula, held: Held) -> Formula:
+        """Return the formula about what follows under which what a tracker looks for has ended here."""
+
+        def answer(element: Element) -> Formula:
+            if not element.ends_here:
+                return self.atom(element)
+            conditions = []
+            at = element
+            while at.node is not None and at.rest is not None:
+                conditions.append(self._answered(at.node.empty, held))
+                at = at.rest
+            return self.formulas.all_of(*conditions)
+
+        return self.formulas.replaced(formula, answer, {})
+
+    def accepts(self, formula: Formula, held: Held) -> bool:
         """Return whether a text may end where this is left of it and some questions hold."""
         kind = formula.kind
         if kind is Kind.ATOM or kind is Kind.NOT:
@@ -379,7 +415,7 @@ class Elements:
         found = [self.accepts(part, held) for part in formula.parts]
         return all(found) if kind is Kind.ALL_OF else any(found) if kind is Kind.ANY_OF else kind is Kind.EVERYTHING
 
-    def _may_end(self, element: Element, held: frozenset[int]) -> bool:
+    def _may_end(self, element: Element, held: Held) -> bool:
         at = element
         while at.node is not None and at.rest is not None:
             empty = self._answered(at.node.empty, held)
@@ -389,6 +425,48 @@ class Elements:
         return True
 
     # ---------------------------------------------------------------------------------------------------- questions
+
+    def held(self, formula: Formula, answer: Callable[[Question], Formula]) -> Held:
+        """Return which questions hold of those that a formula asks where it stands."""
+        found: list[int] = []
+        todo = list(self.front(formula))
+        seen = set(todo)
+        while todo:
+            number = todo.pop()
+            holds = answer(self.questions[number])
+            if holds is self.everything:
+                found.append(number)
+            elif holds is not self.nothing:
+                found.append(self._opened(OpenAnswer(number, holds)))
+                asked = self.front(holds) - seen
+                seen |= asked
+                todo += asked
+        return frozenset(found)
+
+    def _opened(self, answer: OpenAnswer) -> int:
+        """Return the number that stands for an open answer in `Held`."""
+        found = self._open_number.get(answer)
+        if found is None:
+            found = self._open_number[answer] = -1 - len(self.open_answers)
+            self.open_answers.append(answer)
+        return found
+
+    def _of_front(self, held: Held, element: Element) -> Held:
+        """Return what holds of the questions that an element asks where it stands, and that the answers ask."""
+        if not self.open_answers or not held:
+            return held & element.front
+        key = held, element.front
+        found = self._restricted.get(key)
+        if found is None:
+            asked, kept = set(element.front), set()
+            while True:
+                more = {n for n in held - kept if (n if n >= 0 else self.open_answers[-1 - n].question) in asked}
+                if not more:
+                    break
+                kept |= more
+                asked.update(*[self.front(self.open_answers[-1 - n].answer) for n in more if n < 0])
+            found = self._restricted[key] = frozenset(kept)
+        return found
 
     def front(self, formula: Formula) -> frozenset[int]:
         """Return the questions that a formula asks where it stands."""
@@ -407,155 +485,17 @@ class Elements:
             formula.memo["trackers"] = found = found.union(*[self.trackers_of(self.trackers[each]) for each in found])
         return found
 
-    def first_classes(self, formula: Formula, held: frozenset[int]) -> set[int]:
+    def first_classes(self, formula: Formula, held: Held) -> set[int]:
         """Return the sets of classes that the next character is asked to be of, as bits."""
         out: set[int] = set()
         todo, seen = [formula], set()
         while todo:
             each = todo.pop()
             if isinstance(each.atom, Element):
-                for form in self.forms(each.atom, held & each.atom.front):
+                for form in self.forms(each.atom, self._of_front(held, each.atom)):
                     out.add(form.classes)
                     if form.condition not in seen:
                         seen.add(form.condition)
                         todo.append(form.condition)
             todo.extend(each.parts)
         return out
-
-
-# ------------------------------------------------------------------------------------------------------------- trees
-
-
-def sets_of(tree: Tree) -> tuple[Ranges, ...]:
-    """Return the sets of characters that a pattern tells apart."""
-    found: dict[Ranges, None] = {}
-    points: dict[str, None] = {}
-    todo: list[Tree] = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Text):
-            points.update(dict.fromkeys(node.text))
-        elif isinstance(node, Chars):
-            found[node.ranges] = None
-        elif isinstance(node, (Concat, Union)):
-            todo.extend(node.items)
-        elif isinstance(node, (Repeat, Look)):
-            todo.append(node.item)
-        elif isinstance(node, Boundary):
-            found[node.word] = None
-        elif isinstance(node, Anchor):
-            if node.kind == "last newline":
-                found[NEWLINE] = None
-            elif node.terminators:
-                found[node.terminators] = None
-    found.update(dict.fromkeys(((ord(c), ord(c)),) for c in points))
-    found.pop(ANY, None)
-    return tuple(sorted(found))
-
-
-class Reader:
-    """Turns the tree of a pattern into nodes of `Elements`, without recursion."""
-
-    def __init__(self, elements: Elements) -> None:
-        self._elements = elements
-        self._points = elements.alphabet.representatives
-        self._bits: dict[Ranges, int] = {}
-
-    def classes(self, ranges: Ranges) -> int:
-        """Return the classes of a set that the alphabet tells apart, as bits."""
-        found = self._bits.get(ranges)
-        if found is None:
-            lows = [low for low, _ in ranges]
-            found = 0
-            for c, point in enumerate(self._points):
-                k = bisect_right(lows, point) - 1
-                if k >= 0 and point <= ranges[k][1]:
-                    found |= 1 << c
-            self._bits[ranges] = found
-        return found
-
-    def node(self, tree: Tree) -> Node:
-        """Return the node of a tree. Raises NotLazyError."""
-        e = self._elements
-        made: list[Node] = []
-        todo: list[tuple[Tree, bool]] = [(tree, False)]
-        while todo:
-            here, is_ready = todo.pop()
-            if isinstance(here, Text):
-                made.append(e.text(tuple([self._class_of(c) for c in here.text])))
-            elif isinstance(here, Chars):
-                made.append(e.characters(self.classes(here.ranges)))
-            elif isinstance(here, (Concat, Union)):
-                if not is_ready:
-                    todo.append((here, True))
-                    todo.extend([(item, False) for item in reversed(here.items)])
-                    continue
-                first = len(made) - len(here.items)
-                parts = made[first:]
-                del made[first:]
-                made.append(e.concat(parts) if isinstance(here, Concat) else e.union(parts))
-            elif isinstance(here, (Repeat, Look)):
-                if not is_ready:
-                    todo.extend(((here, True), (settled(here.item) if isinstance(here, Look) else here.item, False)))
-                    continue
-                part = made.pop()
-                repeats = isinstance(here, Repeat)
-                made.append(e.repeat(part, here.low, here.high) if repeats else self._look(here, part))
-            else:
-                assert isinstance(here, (Anchor, Boundary)), "a pattern has no other nodes before it is lowered"
-                made.append(self._anchor(here) if isinstance(here, Anchor) else self._boundary(here))
-        return made[0]
-
-    def _class_of(self, character: str) -> int:
-        c = self._elements.alphabet.class_of(character)
-        return 1 << c if c >= 0 else 0
-
-    def _look(self, look: Look, part: Node) -> Node:
-        e = self._elements
-        if not look.behind:
-            return e.ahead(e.element(e.concat((part, e.any_text)), e.end), look.negated)
-        if part.kind == "characters":
-            classes = part.value ^ ((1 << e.alphabet.classes) - 1) if look.negated else part.value
-            return e.question(classes, look.negated)
-        if _asks_ahead(part):
-            raise NotLazyError
-        tracker = e.tracker(part)
-        return e.question(0, look.negated, tracker)
-
-    def _anchor(self, anchor: Anchor) -> Node:
-        e, ends = self._elements, self.classes(anchor.terminators)
-        if anchor.kind in ("start", "line start"):
-            return e.question(ends, True)
-        if anchor.kind == "end":
-            return e.ahead(e.end, False)
-        if anchor.kind == "last newline":
-            newline = e.characters(self.classes(NEWLINE))
-            return e.ahead(e.element(e.repeat(newline, 0, 1), e.end), False)
-        more = e.concat((e.characters(ends), e.any_text))
-        return e.ahead(e.element(e.repeat(more, 0, 1), e.end), False)
-
-    def _boundary(self, boundary: Boundary) -> Node:
-        e, word = self._elements, self.classes(boundary.word)
-        others = word ^ ((1 << e.alphabet.classes) - 1)
-        behind, not_behind = e.question(word, False), e.question(others, True)
-        ahead = e.element(e.concat((e.characters(word), e.any_text)), e.end)
-        is_ahead, is_not_ahead = e.ahead(ahead, False), e.ahead(ahead, True)
-        if not boundary.negated:
-            return e.union((e.concat((behind, is_not_ahead)), e.concat((not_behind, is_ahead))))
-        inside = e.concat((behind, is_ahead))
-        if boundary.in_empty:
-            return e.union((inside, e.concat((not_behind, is_not_ahead))))
-        some = e.ahead(e.element(e.concat((e.characters(others), e.any_text)), e.end), False)
-        return e.union((inside, e.concat((e.question(others, False), is_not_ahead)), e.concat((not_behind, some))))
-
-
-def _asks_ahead(node: Node) -> bool:
-    """Return whether an assertion within a node asks for what follows."""
-    todo, seen = [node], {node}
-    while todo:
-        here = todo.pop()
-        if here.kind == "ahead":
-            return True
-        todo.extend(part for part in here.parts if part not in seen)
-        seen.update(here.parts)
-    return False

@@ -6,14 +6,19 @@ import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...automata.alphabet import utf8_alphabet
+import numpy as np
+
+from ...automata.alphabet import Alphabet, utf8_alphabet
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Kind
+from ...lazy.machine.memory import groups_of
 from ...lazy.machine.rules import DEAD
+from ...vocabulary.vocabulary import Vocabulary
 from .characters import Dialect
-from .derivatives import NO_QUESTIONS, READING, Element, Elements, Reader, sets_of
+from .derivatives import NO_QUESTIONS, READING, Element, Elements, Held, Question
 from .lower import settled
 from .parse import parse
+from .tree_reader import TreeReader, sets_of
 
 _OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
 _FAR = 1 << 20  # the estimate of what is empty
@@ -23,28 +28,36 @@ class State(NamedTuple):
     """What is left of a pattern, which questions at its front hold, and the trackers that it may still ask."""
 
     left: Formula
-    held: frozenset[int]
-    trackers: tuple[tuple[int, Formula, frozenset[int]], ...]  # a number, what it has left, what holds at its front
+    held: Held
+    trackers: tuple[tuple[int, Formula, Held], ...]  # a number, what it has left, what holds at its front
 
 
 class PatternRules:
-    """The `Rules` of a pattern. Raises RegexError, and NotLazyError for a lookbehind that asks for what follows.
+    """The `Rules` of a pattern. Raises RegexError.
 
-    longest: bytes of the longest token. search: whether a match may stand anywhere in the text.
+    search: whether a match may stand anywhere in the text.
     """
 
+    alphabets: Sequence[Alphabet]
     calls: list[tuple[int, tuple[int, ...]]]
     end = 0
 
     def __init__(
-        self, pattern: str, longest: int, *, flags: str = "", dialect: Dialect = "python", search: bool = False
+        self,
+        pattern: str,
+        vocabulary: Vocabulary,
+        *,
+        flags: str = "",
+        dialect: Dialect = "python",
+        search: bool = False,
     ) -> None:
         tree = settled(parse(pattern, flags, dialect))
-        self._longest = longest
+        self._vocabulary = vocabulary
+        self._most: dict[Node, int] = {}
         alphabet = utf8_alphabet(sets_of(tree))
         self.alphabets, self.calls = [alphabet], []
         self._elements = e = Elements(alphabet)
-        node = Reader(e).node(tree)
+        node = TreeReader(e).node(tree)
         if search:
             node = e.concat((e.any_text, node, e.any_text))
         self._all = (1 << alphabet.classes) - 1
@@ -97,11 +110,12 @@ class PatternRules:
         return row
 
     def alike(self, state: int) -> int:
-        """Return a state that reads the same texts of up to the longest token, and accepts alike.
+        """Return a state that reads the same tokens, and accepts alike.
 
-        A repeat that must go on for longer than any token may as well go on for one character more than that, and one
-        that may go on for longer may go on for ever. That holds of what has no assertions: there all that is left can
-        be completed, so that only what a token itself can come to matters.
+        Each round of a repeat begins with a character of some set. A repeat that must go on for more rounds than any
+        token has such characters may as well go on for one more than that, and one that may go on for more rounds may
+        go on for ever. That holds of what has no assertions: there all that is left can be completed, so that only what
+        a token itself can come to matters.
         """
         found = self._alike.get(state)
         if found is None:
@@ -125,7 +139,7 @@ class PatternRules:
             self._states.append(state)
         return found
 
-    def _placed(self, left: Formula, c: int | None, before: Sequence[tuple[int, Formula, frozenset[int]]]) -> State:
+    def _placed(self, left: Formula, c: int | None, before: Sequence[tuple[int, Formula, Held]]) -> State:
         """Return the state of what is left behind a character of a class, None at the start.
 
         before: the trackers behind the character, without what holds at their fronts.
@@ -135,27 +149,21 @@ class PatternRules:
         if not asked and not e.questions:
             return State(left, NO_QUESTIONS, ())
         formulas = {number: formula for number, formula, _ in before} if c is not None else dict(enumerate(e.trackers))
-        truths: dict[int, bool] = {}
+        ended: dict[int, Formula] = {}  # by tracker: whether what it looks for ends here
 
-        def holding(formula: Formula) -> frozenset[int]:
-            found = []
-            for number in e.front(formula):
-                classes, at_start, tracker = e.questions[number]
-                if tracker >= 0:
-                    holds = truths[tracker] != at_start
-                else:
-                    holds = at_start if c is None else bool(classes >> c & 1)
-                if holds:
-                    found.append(number)
-            return frozenset(found)
+        def answer(question: Question) -> Formula:
+            classes, at_start, tracker = question
+            if tracker >= 0:
+                return e.formulas.negated(ended[tracker]) if at_start else ended[tracker]
+            return e.everything if (at_start if c is None else classes >> c & 1) else e.nothing
 
         trackers = []
         for number in sorted(asked):  # a tracker asks those before it
             formula = formulas[number]
-            held = holding(formula)
-            truths[number] = e.accepts(formula, held)
+            held = e.held(formula, answer)
+            ended[number] = e.ended(formula, held)
             trackers.append((number, formula, held))
-        return State(left, holding(left), tuple(trackers))
+        return State(left, e.held(left, answer), tuple(trackers))
 
     def _after(self, state: State, c: int) -> State:
         """Return the state behind a character of a class."""
@@ -198,7 +206,7 @@ class PatternRules:
             if formula.kind is Kind.ATOM:
                 found = formula.atom.is_plain
             elif formula.kind is Kind.ANY_OF:
-                found = all([self._is_plain(part) for part in formula.parts])
+                found = all(self._is_plain(part) for part in formula.parts)
             else:
                 found = formula is self._elements.everything
             formula.memo["plain"] = found
@@ -207,7 +215,7 @@ class PatternRules:
     def _is_plainly_live(self, formula: Formula) -> bool:
         """Return whether it is plain to see that a formula can be completed."""
         if formula.kind is Kind.ANY_OF:
-            return any([self._is_plainly_live(part) for part in formula.parts])
+            return any(self._is_plainly_live(part) for part in formula.parts)
         return self._is_plain(formula)
 
     def _is_live(self, state: State, beside: State | None = None) -> bool:
@@ -292,7 +300,7 @@ class PatternRules:
         """Return an element whose repeats count no further than a token reads; see `alike`."""
         found = self._clamped.get(element)
         if found is None:
-            e, most = self._elements, self._longest + 1
+            e = self._elements
             chain, at = [], element
             while at.node is not None and at.rest is not None:
                 chain.append(at.node)
@@ -301,8 +309,23 @@ class PatternRules:
             for k, node in enumerate(reversed(chain)):
                 if node.kind == "repeat":
                     low, high = node.count
+                    most = self._most_rounds(node.parts[0])
                     low = min(low, most if k else 1)  # at the end of all, no more can be asked
                     node = e.repeat(node.parts[0], low, None if high is None or high >= most else high)
                 found = e.element(node, found)
             self._clamped[element] = found
+        return found
+
+    def _most_rounds(self, node: Node) -> int:
+        """Return more rounds of a node than any token reads, one that begins within a character included."""
+        found = self._most.get(node)
+        if found is None:
+            e, alphabet = self._elements, self.alphabets[0]
+            bits = 0
+            for classes in e.first_classes(e.atom(e.element(node, e.end)), NO_QUESTIONS):
+                bits |= classes
+            wanted = np.array([bits >> 64 * w & 0xFFFFFFFFFFFFFFFF for w in range(alphabet.reach.shape[1])], np.uint64)
+            which = (groups_of(alphabet, len(wanted)) & wanted).any(axis=1)
+            groups = int(np.packbits(which, bitorder="little").view(np.uint64)[0])
+            found = self._most[node] = self._vocabulary.most_of(groups) + 2
         return found
