@@ -73,7 +73,7 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
     """Return the lazy table of a pattern, None if it cannot be read lazily."""
 
     def machine(meter: Meter) -> ByteMachine:
-        rules = PatternRules(pattern, vocabulary.trie.longest, flags=flags)
+        rules = PatternRules(pattern, vocabulary, flags=flags)
         if rules.is_empty:
             raise _matches_nothing(pattern)
         return ByteMachine(rules, vocabulary, meter)

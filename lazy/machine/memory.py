@@ -60,7 +60,7 @@ class MachineMemory:
         self._named_by_calls = [0]  # states that the newest calls name
         self._ends: ShortestEnds | None = None
         root, inner, reach = _joined(rules.alphabets)
-        self.words, self._groups = reach.shape[1], [_groups_of(each, reach.shape[1]) for each in rules.alphabets]
+        self.words, self._groups = reach.shape[1], [groups_of(each, reach.shape[1]) for each in rules.alphabets]
         branches, levels = vocabulary.trie.branches, vocabulary.trie.longest
         header = self.header
         header[NUM_INNER], header[NUM_WORDS], header[NUM_LEVELS] = len(inner), self.words, levels
@@ -210,7 +210,7 @@ def _joined(alphabets: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
 _groups: WeakKeyDictionary[Alphabet, NDArray[np.uint64]] = WeakKeyDictionary()
 
 
-def _groups_of(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
+def groups_of(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
     """Return the classes (64, W), as bits, of the characters in each group of `BYTE_GROUP`.
 
     All bits of a group are set where some character of it is not spelled by its own bytes, and for `UNCLEAN`.
