@@ -6,11 +6,33 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...automata.formulas import Formula, Inside
-from ..json_schema.algebra import OBJECT, AllOf, AnyOf, Members, Names, Node, Not, Reference, Required, Types
+from ..json_schema.algebra import (
+    OBJECT,
+    STRING,
+    AllOf,
+    AnyOf,
+    MemberCount,
+    Members,
+    Names,
+    Node,
+    Not,
+    Pattern,
+    Reference,
+    Required,
+    Types,
+    Words,
+    atoms,
+    restrict,
+)
 from ..json_schema.escapes import has_spellings
+from ..json_schema.key_classes import partition
 from ..json_schema.key_order import in_order
+from .counted_members import is_counted
 from .schema_formulas import Path, SchemaFormulas
 from .state_atoms import Has, Lacks
+
+
+_FEW = 64  # undeclared keys of a class that are declared where members are counted
 
 
 class KeyBranch:
@@ -81,21 +103,45 @@ class ObjectShapes:
 
         asked: the nodes that its value is asked to be in, in the order of the schema.
         """
-        atoms = object_atoms(self._schema, formula, path)
+        here = object_atoms(self._schema, formula, path)
         if len(asked) > 1 or path:  # alternatives may be out
-            asked = [node for node in asked if not atoms.keys().isdisjoint(self._walks.atoms(node))]
-        key = tuple(asked), bool(path), frozenset(atoms)
+            asked = [node for node in asked if not here.keys().isdisjoint(self._walks.atoms(node))]
+        key = tuple(asked), bool(path), frozenset(here)
         found = self._known.get(key)
         if found is None:
             mentions = self._walks.mentions(asked, is_conjunction=not path)
             keys = in_order(_orders(mentions))
+            if any(map(is_counted, mentions)):
+                keys = (*keys, *self._few(keys, mentions))
             told = any(type(atom) is Names or (isinstance(atom, Members) and self._is_told(atom)) for atom in mentions)
             members = tuple([atom for atom in mentions if isinstance(atom, Members)])
             made = ObjectShape(keys, members, told, self._ascii)
-            made.unsaid = made.all_keys & ~made.said_by(atoms)
+            made.unsaid = made.all_keys & ~made.said_by(here)
             # one object for equal shapes
             found = self._known[key] = self._known.setdefault((keys, members, told, made.unsaid), made)
         return found
+
+    def _few(self, keys: tuple[str, ...], mentions: Sequence[Node]) -> list[str]:
+        """Return the undeclared keys of classes that have few, so that they are counted as declared keys are.
+
+        First come those that the schema lists, in its order.
+        """
+        schema = self._schema
+        names = [restrict(atom.args[0], STRING) for atom in mentions if type(atom) is Names]
+        patterns = [
+            Pattern(source)
+            for atom in mentions
+            if isinstance(atom, Members) and self._is_told(atom)
+            for source, _ in atom.patterns
+        ]
+        if not names and not patterns:
+            return []
+        language, classes = partition(keys, [*dict.fromkeys([*patterns, *names])], schema.meter)
+        words: set[str] = set()
+        for letter in range(len(keys), len(keys) + len(classes)):
+            words.update(word.decode() for word in language.words(letter, _FEW, schema.meter) or ())
+        listed = [word for atom in atoms(*names) if type(atom) is Words for word in atom.args[0] if word in words]
+        return [*dict.fromkeys(listed + sorted(words))]
 
     def _is_told(self, members: Members) -> bool:
         """Return whether Members tell keys that they do not declare apart."""
@@ -174,7 +220,7 @@ class NodeWalk:
 
     def _visit(self, node: Node, found: dict[Node, None], seen: set[Node]) -> None:
         shape = type(node)
-        if shape is Members or shape is Required or shape is Names:
+        if shape is Members or shape is Required or shape is Names or shape is MemberCount:
             found[node] = None
         elif shape is Not:
             self._visit(node.args[0], found, seen)

@@ -29,6 +29,7 @@ from ..json_schema.algebra import (
     Unique,
 )
 from ..json_schema.layout import Layout
+from .counted_members import check_counts
 from .item_steps import asked_of_item, by_item
 from .levels import Array, Frame, Frames, Key, Levels, Number, Object, OtherKey, Text, Value, Word, path_of
 from .member_steps import MemberSteps
@@ -64,7 +65,6 @@ class OpenValues:
         self._choices: dict[Frame, Choices] = {}
         self._has_others: dict[tuple[Formula, Path, ObjectShape], bool] = {}
         self._item_asked: dict[tuple[tuple[Node, ...], int], tuple[Node, ...]] = {}
-        self.free_spelling = Spelling.NEEDED if layout.ascii else Spelling.ANY
 
     def start(self, node: Node) -> Frame:
         """Return the frame of a value that has not begun."""
@@ -116,12 +116,17 @@ class OpenValues:
         elif type(levels[0]) is OtherKey:
             behind = self._behind_key(levels, levels[0])
             if not any(atom.place == KEY for atom in insides(formula)):
-                return Frame(formula, behind), Frame(schema.everything, (Text(self.free_spelling),))
+                return Frame(formula, behind), Frame(schema.everything, (Text(self._free_spelling(levels[0].shape)),))
             found = self._apart(formula, KEY)
             if found is not None:
                 inside, rest = found
                 return Frame(rest, behind), Frame(inside, (Text(Spelling.NEEDED),))
         return None
+
+    def _free_spelling(self, shape: ObjectShape) -> Spelling:
+        """Return how a key is spelled of which nothing more is asked."""
+        is_told = shape.is_told or shape.has_spellings
+        return Spelling.NEEDED if self.layout.ascii and is_told else Spelling.ANY
 
     def _tested(self, formula: Formula, most: int) -> int:
         """Return the deepest level, up to `most`, of which a formula asks something."""
@@ -262,7 +267,11 @@ class OpenValues:
                 if not foreign >> place & 1:
                     declared[place] = left, foreign
             if required < 0:
-                return Choices(declared, self._members.by_other(left, path), foreign)
+                others = self._members.by_other(left, path)
+                if others is not nothing:
+                    for part in self.schema.innermost(left, path):
+                        check_counts(part)
+                return Choices(declared, others, foreign)
             left = self._members.without(left, path, shape, required)
             if left is nothing:
                 return Choices(declared, nothing, foreign)

@@ -11,10 +11,11 @@ from ...lazy.machine.rules import CALL, DEAD, KEEP, POP
 from ..json_schema.approximations import Approximations
 from ..json_schema.layout import Layout
 from ..json_schema.request import Request
-from .content_sets import content_sets
+from .content_sets import content_sets, nodes_in
+from .counted_members import check_counts, counting_formulas, is_counted, without_counts
 from .frame_reader import STRUCTURE, FrameReader
 from .gated_nodes import SchemaNode, schema_node
-from .levels import Frame, Frames, Indentation, Key, Number, OtherKey, Text
+from .levels import Frame, Frames, Indentation, Key, Number, Object, OtherKey, Text
 from .open_values import OpenValues
 from .schema_formulas import SchemaFormulas
 from .string_formulas import Spelling
@@ -58,9 +59,23 @@ class SchemaRules:
         start = self._values.start(schema.node)
         if not self._witness.can_end(start):
             raise SchemaError("the schema matches no value", "")
+        self._check_counts(schema)
         self._frames: list[Frame] = [start, Frame(self._schema.everything, ())]
         self._numbers = {frame: number for number, frame in enumerate(self._frames)}
         self._cells = 0
+
+    def _check_counts(self, whole: SchemaNode) -> None:
+        """Raise SchemaError where members are counted that cannot be told apart; see `check_counts`."""
+        if not any(map(is_counted, nodes_in(whole))):
+            return
+        for node, formula in counting_formulas(self._schema, whole):
+            frames = self._values.settled(Frame(formula, (Object((node,), 0, 0, "{"),)))
+            if frames is None:
+                continue
+            shape = frames[-1].levels[-1].shape  # type: ignore[union-attr]
+            left = without_counts(self._schema, formula)
+            if self._witness.can_end(Frame(left, (Object(shape, shape.end, 0, "k"),))):  # type: ignore[union-attr]
+                check_counts(formula)
 
     @property
     def nbytes(self) -> int:
