@@ -15,7 +15,7 @@ from ...lazy.machine.memory import groups_of
 from ...lazy.machine.rules import DEAD
 from ...vocabulary.vocabulary import Vocabulary
 from .characters import Dialect
-from .derivatives import NO_QUESTIONS, READING, Element, Elements, Held, Question
+from .derivatives import NO_QUESTIONS, READING, Element, Elements, Held, Node, Question
 from .lower import settled
 from .parse import parse
 from .tree_reader import TreeReader, sets_of
