@@ -21,7 +21,7 @@ from ..json_schema.algebra import (
 )
 from .gated_nodes import SchemaNode
 from .schema_formulas import SchemaFormulas
-from .state_atoms import Has, MembersAtLeast
+from .state_atoms import Has, MembersAtLeast, atoms_in
 
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 
@@ -42,11 +42,29 @@ def check_counts(formula: Formula, required: int = 0) -> None:
         check_counts(part, required)
 
 
+def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Formula, int]]:
+    """Yield what a formula about an object says before undeclared keys, and how many keys that it names came then.
+
+    Keys that must come have come; of the others, none or all.
+    """
+    keys = {atom.key for atom in atoms_in(formula) if type(atom) is Has}
+    parts = formula.parts if formula.kind is Kind.ALL_OF else (formula,)
+    required = {part.atom.key for part in parts if part.kind is Kind.ATOM and type(part.atom) is Has}
+    for came in (required, keys) if required < keys else (keys,):
+
+        def of_atom(atom: Any, came: set[str] = came) -> Formula:
+            if type(atom) is Has:
+                return schema.everything if atom.key in came else schema.nothing
+            return schema.formulas.atom(atom)
+
+        yield schema.mapped(formula, schema.exactly(of_atom), {}), len(came)
+
+
 def without_counts(schema: SchemaFormulas, formula: Formula) -> Formula:
-    """Return a formula about an object without what it asks of the presence and number of members."""
+    """Return a formula about an object without what it asks of the number of members."""
 
     def of_literal(literal: Formula) -> Formula:
-        return schema.everything if type(literal.atom) in (Has, MembersAtLeast) else literal
+        return schema.everything if type(literal.atom) is MembersAtLeast else literal
 
     return schema.step(formula, (), "without counts", of_literal)
 
@@ -61,7 +79,7 @@ def counting_formulas(schema: SchemaFormulas, whole: SchemaNode) -> list[tuple[N
     known = set(values)
     for node, holds in values:  # which grows
         formula = schema.opened(schema.of(node), (), OBJECT)
-        formula = formula if holds else schema.formulas.negated(formula)
+        formula = schema.ungated(formula if holds else schema.formulas.negated(formula))
         if _counts(formula):
             found[formula] = node
         for below in _values_below(node, holds, whole):

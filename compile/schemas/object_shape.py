@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...automata.formulas import Formula, Inside
+from ...automata.formulas import Formula
 from ..json_schema.algebra import (
     OBJECT,
     STRING,
@@ -29,7 +29,7 @@ from ..json_schema.key_classes import partition
 from ..json_schema.key_order import in_order
 from .counted_members import is_counted
 from .schema_formulas import Path, SchemaFormulas
-from .state_atoms import Has, Lacks
+from .state_atoms import Has, Lacks, atoms_in
 
 
 _FEW = 64  # undeclared keys of a class that are declared where members are counted
@@ -158,19 +158,6 @@ def object_atoms(schema: SchemaFormulas, formula: Formula, path: Path) -> dict[A
         for atom in atoms_in(part):
             found[atom.args[0] if type(atom) is Lacks else atom] = None
     return found
-
-
-def atoms_in(formula: Formula) -> tuple[Any, ...]:
-    """Return the atoms of a formula at its own level, each once."""
-    known: tuple[Any, ...] | None = formula.memo.get("atoms")
-    if known is None:
-        found: dict[Any, None] = {}
-        if formula.atom is not None and type(formula.atom) is not Inside:
-            found[formula.atom] = None
-        for part in formula.parts:
-            found.update(dict.fromkeys(atoms_in(part)))
-        known = formula.memo["atoms"] = tuple(found)
-    return known
 
 
 def _orders(mentions: Iterable[Node]) -> list[list[str]]:

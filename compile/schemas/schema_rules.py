@@ -12,10 +12,11 @@ from ..json_schema.approximations import Approximations
 from ..json_schema.layout import Layout
 from ..json_schema.request import Request
 from .content_sets import content_sets, nodes_in
-from .counted_members import check_counts, counting_formulas, is_counted, without_counts
+from .counted_members import before_others, check_counts, counting_formulas, is_counted, without_counts
 from .frame_reader import STRUCTURE, FrameReader
 from .gated_nodes import SchemaNode, schema_node
 from .levels import Frame, Frames, Indentation, Key, Number, Object, OtherKey, Text
+from .object_shape import ObjectShape
 from .open_values import OpenValues
 from .schema_formulas import SchemaFormulas
 from .string_formulas import Spelling
@@ -72,10 +73,14 @@ class SchemaRules:
             frames = self._values.settled(Frame(formula, (Object((node,), 0, 0, "{"),)))
             if frames is None:
                 continue
-            shape = frames[-1].levels[-1].shape  # type: ignore[union-attr]
-            left = without_counts(self._schema, formula)
-            if self._witness.can_end(Frame(left, (Object(shape, shape.end, 0, "k"),))):  # type: ignore[union-attr]
-                check_counts(formula)
+            last = frames[-1].levels[-1]
+            assert type(last) is Object
+            shape = last.shape
+            assert isinstance(shape, ObjectShape)
+            for left, came in before_others(self._schema, formula):
+                others = Object(shape, shape.end, 0, "k")
+                if self._witness.can_end(Frame(without_counts(self._schema, left), (others,))):
+                    check_counts(left, came)
 
     @property
     def nbytes(self) -> int:
