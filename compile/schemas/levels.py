@@ -47,7 +47,8 @@ class Number(NamedTuple):
 class Object(NamedTuple):
     """An object between members.
 
-    shape: the nodes that its value is asked to be in where it has not been found out. place: the first declared key that may still come. foreign: declared
+    shape: the nodes that its value is asked to be in where it has not been found out. place: the first declared key that may still come; where keys
+    come in any order, those that came, a bit each. foreign: declared
     keys that are read as undeclared ones are, a bit each. phase: "{" at the beginning, "a" behind a member, "k" before
     a key, "," before a key behind a comma, "}" before the closing brace, or bytes that stand before a key.
     """
@@ -75,6 +76,7 @@ class OtherKey(NamedTuple):
     """An undeclared key that can no longer become a declared one, of which formulas ask something."""
 
     shape: ObjectShape
+    place: int
     foreign: int
 
 

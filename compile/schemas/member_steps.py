@@ -13,17 +13,20 @@ from .string_formulas import StringFormulas
 
 
 class MemberSteps:
-    """Derivatives of formulas by members."""
+    """Derivatives of formulas by members.
 
-    def __init__(self, schema: SchemaFormulas, strings: StringFormulas) -> None:
-        self._schema, self._strings = schema, strings
+    any_order: whether members may come in any order, so that only the key at hand does not come again.
+    """
+
+    def __init__(self, schema: SchemaFormulas, strings: StringFormulas, any_order: bool) -> None:
+        self._schema, self._strings, self._any_order = schema, strings, any_order
         self._matching: dict[tuple[str, str], bool] = {}
         self._asked: dict[tuple[ObjectShape, str | None], tuple[Node, ...]] = {}
 
     # ---------------------------------------------------------------------------------------------- declared keys
 
     def by_key(self, formula: Formula, path: Path, shape: ObjectShape, place: int) -> Formula:
-        """Return what is left when the member of a declared key begins, and no key before it comes any more."""
+        """Return what is left when the member of a declared key begins. Then no key before it comes, unless any may."""
         schema = self._schema
         key = shape.keys[place]
         of_literal = schema.exactly(lambda atom: self._after_key(atom, shape, key, place))
@@ -43,22 +46,32 @@ class MemberSteps:
         f = schema.formulas
         if isinstance(atom, Members):
             asked = f.all_of(*[f.inside(VALUE, schema.of(node)) for node in self.nodes(atom, key)])
-            return f.all_of(asked, self._left(atom, shape, place + 1))
+            return f.all_of(asked, self._left(atom, shape, place))
         if kind is Has:
             if atom.key == key:
                 return schema.everything
-            return schema.nothing if shape.place[atom.key] < place else f.atom(atom)
+            is_past = not self._any_order and shape.place[atom.key] < place
+            return schema.nothing if is_past else f.atom(atom)
         if kind is MembersAtLeast:
             return self._fewer(atom)
         if kind is Names:
             named = schema.opened(schema.of(atom.args[0]), (), STRING)
             return f.atom(atom) if self._strings.holds(named, key) else schema.nothing
+        if kind is Lacks:  # a declared member that fails decides, as its key does not come again
+            asked = f.all_of(*[f.inside(VALUE, schema.of(node)) for node in self.nodes(atom.members, key)])
+            return f.any_of(f.negated(asked), f.atom(atom))
         raise TypeError(f"not about objects: {atom!r}")
 
     def _left(self, members: Members, shape: ObjectShape, place: int) -> Formula:
-        """Return what Members say from a place on."""
+        """Return what Members say behind the key at a place."""
         schema = self._schema
-        if members.args[0] and shape.reach(members) > place:
+        if self._any_order:
+            key = shape.keys[place]
+            properties, patterns, rest = members.args
+            left = tuple([each for each in properties if each[0] != key])
+            if left:
+                return schema.formulas.atom(Members(left, patterns, rest))
+        elif members.args[0] and shape.reach(members) > place + 1:
             return schema.formulas.atom(members)
         _, patterns, rest = members.args
         if schema.is_any(rest) and all(schema.is_any(node) for _, node in patterns):
@@ -124,7 +137,10 @@ class MemberSteps:
             named = schema.opened(schema.of(atom.args[0]), (), STRING)
             asked = f.inside(KEY, self._strings.of_content(f.negated(named) if negated else named))
             return f.any_of(asked, literal) if negated else f.all_of(asked, literal)
-        found = schema.nothing if kind is Has else self._fewer(atom)
+        if kind is Has:
+            found = f.atom(atom) if self._any_order else schema.nothing
+        else:
+            found = self._fewer(atom)
         return f.negated(found) if negated else found
 
     def _patterns(self, members: Members) -> list[tuple[Formula, Node]]:
@@ -135,8 +151,11 @@ class MemberSteps:
         ]
 
     def _bare(self, members: Members) -> Formula:
+        """Return what Members say behind an undeclared key."""
         schema = self._schema
-        _, patterns, rest = members.args
+        properties, patterns, rest = members.args
+        if self._any_order and properties:
+            return schema.formulas.atom(members)
         if schema.is_any(rest) and all(schema.is_any(node) for _, node in patterns):
             return schema.everything
         return schema.formulas.atom(Members((), patterns, rest))
@@ -175,7 +194,7 @@ class MemberSteps:
         schema, passing = self._schema, self._passing(members)
         f = schema.formulas
         bare = self._bare(members)
-        lacks = f.atom(Lacks(Members((), *members.args[1:])))
+        lacks = f.atom(Lacks(members if self._any_order else Members((), *members.args[1:])))
         return f.any_of(
             self._never(members),
             f.all_of(passing, f.negated(bare)),

@@ -56,11 +56,11 @@ class Choices(NamedTuple):
 class OpenValues:
     """Moves frames. What leads nowhere may still be moved: `Witness` tells."""
 
-    def __init__(self, schema: SchemaFormulas, layout: Layout) -> None:
-        self.schema, self.layout = schema, layout
+    def __init__(self, schema: SchemaFormulas, layout: Layout, any_order: bool = False) -> None:
+        self.schema, self.layout, self._any_order = schema, layout, any_order
         self._numbers, self._strings = NumberFormulas(schema), StringFormulas(schema)
         self._shapes = ObjectShapes(schema, layout.ascii)
-        self._members = MemberSteps(schema, self._strings)
+        self._members = MemberSteps(schema, self._strings, any_order)
         self._settled: dict[Frame, Frames | None] = {}
         self._choices: dict[Frame, Choices] = {}
         self._has_others: dict[tuple[Formula, Path, ObjectShape], bool] = {}
@@ -260,6 +260,9 @@ class OpenValues:
         assert not isinstance(shape, tuple)
         declared: dict[int, tuple[Formula, int]] = {}
         nothing = self.schema.nothing
+        if self._any_order:  # `place` has the keys that came
+            declared = {place: (left, 0) for place in range(shape.end) if not start >> place & 1}
+            return Choices(declared, self._others(left, path), 0)
         while True:
             required = self._required(left, path, shape, start)
             stop = shape.end if required < 0 else required + 1
@@ -267,16 +270,20 @@ class OpenValues:
                 if not foreign >> place & 1:
                     declared[place] = left, foreign
             if required < 0:
-                others = self._members.by_other(left, path)
-                if others is not nothing:
-                    for part in self.schema.innermost(left, path):
-                        check_counts(part)
-                return Choices(declared, others, foreign)
+                return Choices(declared, self._others(left, path), foreign)
             left = self._members.without(left, path, shape, required)
             if left is nothing:
                 return Choices(declared, nothing, foreign)
             start = stop
             foreign = self._foreign(shape, start, left, path, foreign)
+
+    def _others(self, left: Formula, path: Path) -> Formula:
+        """Return what is left when the member of an undeclared key begins."""
+        others = self._members.by_other(left, path)
+        if others is not self.schema.nothing:
+            for part in self.schema.innermost(left, path):
+                check_counts(part)
+        return others
 
     def _required(self, formula: Formula, path: Path, shape: ObjectShape, start: int) -> int:
         """Return the first place from `start` on whose key a formula asks for, -1 for none."""
@@ -308,9 +315,12 @@ class OpenValues:
         left = self._members.by_key(left, path, shape, place)
         if left is self.schema.nothing:
             return None
-        foreign = self._foreign(shape, place + 1, left, path, foreign)
         asked = self._members.asked_of(shape, shape.keys[place])
-        return Frame(left, (*levels[:-1], Object(shape, place + 1, foreign, "a"), self._colon(asked)))
+        if self._any_order:
+            here = Object(shape, last.place | 1 << place, 0, "a")
+        else:
+            here = Object(shape, place + 1, self._foreign(shape, place + 1, left, path, foreign), "a")
+        return Frame(left, (*levels[:-1], here, self._colon(asked)))
 
     def asked_by(self, members: tuple[Members, ...], key: str) -> tuple[Node, ...]:
         """Return the nodes that Members ask the value of a key to be in."""
@@ -329,7 +339,7 @@ class OpenValues:
         assert not isinstance(shape, tuple)
         others = choices.others
         if not shape.keys:
-            return None if others is self.schema.nothing else Frame(others, (*levels[:-1], OtherKey(shape, 0)))
+            return None if others is self.schema.nothing else Frame(others, (*levels[:-1], OtherKey(shape, last.place, 0)))
         if not choices.declared and others is self.schema.nothing:
             return None
         return Frame(formula, (*levels[:-1], Key(shape, last.place, last.foreign, shape.trie, others)))
@@ -346,7 +356,7 @@ class OpenValues:
             return Frame(formula, (*levels[:-1], last._replace(branch=branch, other=other)))
         if other is self.schema.nothing:
             return None
-        return Frame(other, (*levels[:-1], OtherKey(last.shape, self.choices(frame_before(frame)).foreign)))
+        return Frame(other, (*levels[:-1], OtherKey(last.shape, last.place, self.choices(frame_before(frame)).foreign)))
 
     def key_ended(self, frame: Frame) -> Frame | None:
         """Return the frame behind the closing quote of a key."""
@@ -359,7 +369,7 @@ class OpenValues:
             place = last.branch.key
             if place >= 0 and not foreign >> place & 1:
                 return self.with_key(before, place)
-            levels = (*levels[:-1], OtherKey(last.shape, foreign))
+            levels = (*levels[:-1], OtherKey(last.shape, last.place, foreign))
             formula = last.other
         left = schema.ended(formula, path_of(levels))
         key = levels[-1]
@@ -374,7 +384,8 @@ class OpenValues:
     def _behind_key(self, levels: Levels, key: OtherKey) -> Levels:
         shape = key.shape
         asked = self._members.asked_of(shape, None)
-        return (*levels[:-1], Object(shape, shape.end, key.foreign, "a"), self._colon(asked))
+        place = key.place if self._any_order else shape.end
+        return (*levels[:-1], Object(shape, place, key.foreign, "a"), self._colon(asked))
 
     def key_spelling(self, frame: Frame) -> Spelling:
         """Return how a key is spelled that may become a declared one."""

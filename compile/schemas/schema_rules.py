@@ -32,7 +32,7 @@ def schema_rules(asked: Request, meter: Meter, approximations: Approximations | 
     """
     found = approximations or Approximations(asked.allowed)
     node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
-    return SchemaRules(node, asked.layout, meter)
+    return SchemaRules(node, asked.layout, meter, asked.any_order)
 
 
 class SchemaRules:
@@ -44,16 +44,17 @@ class SchemaRules:
 
     end = 1
 
-    def __init__(self, schema: SchemaNode, layout: Layout, meter: Meter) -> None:
+    def __init__(self, schema: SchemaNode, layout: Layout, meter: Meter, any_order: bool = False) -> None:
         sets = content_sets(schema, meter)
         self.alphabets: Sequence[Alphabet] = [
             structure_alphabet(STRUCTURE),
             *[spelled_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
         ]
         self.calls: list[tuple[int, tuple[int, ...]]] = []
+        self._any_order = any_order
         self._call_of: dict[tuple[int, ...], int] = {}
         self._schema = SchemaFormulas(schema.gates, meter)
-        self._values = OpenValues(self._schema, layout)
+        self._values = OpenValues(self._schema, layout, any_order)
         points = self.alphabets[Spelling.NEEDED].representatives
         self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
         self._reader = FrameReader(self._values, self._witness)
@@ -78,7 +79,7 @@ class SchemaRules:
             shape = last.shape
             assert isinstance(shape, ObjectShape)
             for left, came in before_others(self._schema, formula):
-                others = Object(shape, shape.end, 0, "k")
+                others = Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k")
                 if self._witness.can_end(Frame(without_counts(self._schema, left), (others,))):
                     check_counts(left, came)
 

@@ -20,6 +20,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"whitespace": "compact"},
     {"whitespace": "spaced"},
     {"whitespace": (" , ", ":\n")},
+    {"any_order": True},
 ]
 
 
