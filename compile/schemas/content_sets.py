@@ -27,7 +27,9 @@ from ..json_schema.algebra import (
     Unique,
     Words,
 )
-from ..regex.lower import to_dfa
+from ..regex.lower import settled
+from ..regex.parse import parse
+from ..regex.tree_reader import sets_of
 from .gated_nodes import SchemaNode
 
 _DOING = "telling characters apart"
@@ -46,13 +48,13 @@ def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
             for key, _ in node.properties:
                 characters.update(dict.fromkeys(key))
             for source, _ in node.patterns:
-                found.update(dict.fromkeys(_of_pattern(source, meter)))
+                found.update(dict.fromkeys(_of_pattern(source)))
         elif shape is Pattern:
-            found.update(dict.fromkeys(_of_pattern(node.args[0], meter)))
+            found.update(dict.fromkeys(_of_pattern(node.args[0])))
         elif shape is Format:
             name = node.args[0]
-            found.update(dict.fromkeys(sets_of(formats.language(name, meter))))
-            found.update(dict.fromkeys(sets_of(formats.superset(name, meter))))
+            found.update(dict.fromkeys(sets_of_dfa(formats.language(name, meter))))
+            found.update(dict.fromkeys(sets_of_dfa(formats.superset(name, meter))))
     found.update(dict.fromkeys([((ord(c), ord(c)),) for c in characters]))
     return tuple(found)
 
@@ -87,11 +89,11 @@ def _below(node: Node, schema: SchemaNode) -> Iterable[Node]:
     return node.args[0] if shape is Unique else ()
 
 
-def _of_pattern(source: str, meter: Meter) -> tuple[Ranges, ...]:
-    return sets_of(to_dfa(source, dialect="ecma", search=True, meter=meter))
+def _of_pattern(source: str) -> tuple[Ranges, ...]:
+    return sets_of(settled(parse(source, "", "ecma")))
 
 
-def sets_of(dfa: Dfa) -> tuple[Ranges, ...]:
+def sets_of_dfa(dfa: Dfa) -> tuple[Ranges, ...]:
     """Return sets of characters such that those in the same sets lead from each state of a DFA to the same one."""
     dead = len(dfa.transition)
     columns = np.append(dfa.transition, np.full((1, dfa.transition.shape[1]), -1, np.int32), axis=0)

@@ -56,9 +56,11 @@ class Choices(NamedTuple):
 class OpenValues:
     """Moves frames. What leads nowhere may still be moved: `Witness` tells."""
 
-    def __init__(self, schema: SchemaFormulas, layout: Layout, any_order: bool = False) -> None:
+    def __init__(
+        self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False
+    ) -> None:
         self.schema, self.layout, self._any_order = schema, layout, any_order
-        self._numbers, self._strings = NumberFormulas(schema), StringFormulas(schema)
+        self._numbers, self._strings = NumberFormulas(schema), StringFormulas(schema, vocabulary)
         self._shapes = ObjectShapes(schema, layout.ascii)
         self._members = MemberSteps(schema, self._strings, any_order)
         self._settled: dict[Frame, Frames | None] = {}

@@ -8,6 +8,7 @@ from ...automata.alphabet import Alphabet
 from ...automata.budget import Meter
 from ...errors import SchemaError
 from ...lazy.machine.rules import CALL, DEAD, KEEP, POP
+from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema.approximations import Approximations
 from ..json_schema.layout import Layout
 from ..json_schema.request import Request
@@ -24,15 +25,17 @@ from .string_spellings import spelled_alphabet, structure_alphabet
 from .witness import Witness
 
 
-def schema_rules(asked: Request, meter: Meter, approximations: Approximations | None = None) -> SchemaRules:
+def schema_rules(
+    asked: Request, vocabulary: Vocabulary, meter: Meter, approximations: Approximations | None = None
+) -> SchemaRules:
     """Return the rules of a request.
 
-    approximations: notes what stays unenforced. Raises the errors of `compile_json_schema`, and SchemaError if no value
+    vocabulary: whose tokens texts are read by. approximations: notes what stays unenforced. Raises the errors of `compile_json_schema`, and SchemaError if no value
     is in the schema.
     """
     found = approximations or Approximations(asked.allowed)
     node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
-    return SchemaRules(node, asked.layout, meter, asked.any_order)
+    return SchemaRules(node, asked.layout, vocabulary, meter, asked.any_order)
 
 
 class SchemaRules:
@@ -44,7 +47,9 @@ class SchemaRules:
 
     end = 1
 
-    def __init__(self, schema: SchemaNode, layout: Layout, meter: Meter, any_order: bool = False) -> None:
+    def __init__(
+        self, schema: SchemaNode, layout: Layout, vocabulary: Vocabulary, meter: Meter, any_order: bool = False
+    ) -> None:
         sets = content_sets(schema, meter)
         self.alphabets: Sequence[Alphabet] = [
             structure_alphabet(STRUCTURE),
@@ -54,7 +59,7 @@ class SchemaRules:
         self._any_order = any_order
         self._call_of: dict[tuple[int, ...], int] = {}
         self._schema = SchemaFormulas(schema.gates, meter)
-        self._values = OpenValues(self._schema, layout, any_order)
+        self._values = OpenValues(self._schema, layout, vocabulary, any_order)
         points = self.alphabets[Spelling.NEEDED].representatives
         self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
         self._reader = FrameReader(self._values, self._witness)

@@ -6,12 +6,14 @@ nodes of the algebra they are known by their content, and equal ones are one obj
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ...automata.dfa import Dfa
 from ...automata.formulas import Formula, Formulas, Inside
 from ...automata.utf8 import text
 from ..json_schema.algebra import ARRAY, OBJECT, Members, Node
+from ..regex.pattern_rules import PatternRules
 
 
 class ContentAtom(Protocol):
@@ -134,6 +136,61 @@ def _closer(found: list[int], state: int, distance: int) -> bool:
 
 
 _BYTES_OF_UTF8 = sorted({*range(0x80), 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, *range(0xC2, 0xF5)} | set(range(0x80, 0xC0)))
+
+
+class PatternState:
+    """What is left of a pattern after what has been read: a state of its own rules, which are read lazily."""
+
+    __slots__ = ("_states", "accepts", "state")
+    is_live = True  # rows lead to no other states
+    estimate = 1
+
+    def __init__(self, states: PatternStates, state: int) -> None:
+        self._states, self.state = states, state
+        self.accepts = states.rules.accepts(state)
+
+    def after(self, formulas: Formulas, character: str) -> Formula:
+        """Return what is left after a character."""
+        return self._states.after(formulas, self.state, character)
+
+    def __repr__(self) -> str:
+        return f"PatternState({self.state})"
+
+
+class PatternStates:
+    """The states of one pattern as formulas."""
+
+    def __init__(self, rules: PatternRules) -> None:
+        self.rules = rules
+        self._alphabet = rules.alphabets[0]
+        self._known: dict[int, Formula] = {}
+        self._rows: dict[int, Sequence[int]] = {}
+
+    def _row(self, state: int) -> Sequence[int]:
+        row = self._rows.get(state)
+        if row is None:
+            row = self._rows[state] = self.rules.row(state)
+        return row
+
+    def start(self, formulas: Formulas) -> Formula:
+        """Return the formula of the texts in which the pattern matches."""
+        return formulas.nothing if self.rules.is_empty else self._formula(formulas, 0)
+
+    def after(self, formulas: Formulas, state: int, character: str) -> Formula:
+        """Return the formula of the state behind a character."""
+        to = self._row(state)[self._alphabet.class_of(character)]
+        return formulas.nothing if to < 0 else self._formula(formulas, to)
+
+    def _formula(self, formulas: Formulas, state: int) -> Formula:
+        found = self._known.get(state)
+        if found is None:
+            atom = PatternState(self, state)
+            if atom.accepts and all([to == state for to in self._row(state)]):
+                found = formulas.everything
+            else:
+                found = formulas.atom(atom)
+            self._known[state] = found
+        return found
 
 
 class Count(Node):

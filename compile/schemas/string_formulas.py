@@ -12,11 +12,12 @@ from enum import IntEnum
 from typing import Any
 
 from ...automata.formulas import Formula, Inside, Kind
+from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema import formats
 from ..json_schema.algebra import Format, Length, Node, Pattern, Words
-from ..regex.lower import to_dfa
+from ..regex.pattern_rules import PatternRules
 from .schema_formulas import Path, SchemaFormulas
-from .state_atoms import Count, counted, trie_of_words
+from .state_atoms import Count, PatternStates, counted, trie_of_words
 
 
 class Spelling(IntEnum):
@@ -31,8 +32,8 @@ class Spelling(IntEnum):
 class StringFormulas:
     """Begins strings."""
 
-    def __init__(self, schema: SchemaFormulas) -> None:
-        self._schema = schema
+    def __init__(self, schema: SchemaFormulas, vocabulary: Vocabulary) -> None:
+        self._schema, self._vocabulary = schema, vocabulary
         self._begun: dict[tuple[Formula, Path], tuple[Formula, Spelling]] = {}
         self._atoms: dict[Node, Formula] = {}
 
@@ -86,7 +87,8 @@ class StringFormulas:
         if shape is Format:
             return schema.start_of(formats.language(atom.args[0], schema.meter))
         if shape is Pattern:
-            return schema.start_of(to_dfa(atom.args[0], dialect="ecma", search=True, meter=schema.meter))
+            rules = PatternRules(atom.args[0], self._vocabulary, dialect="ecma", search=True)
+            return PatternStates(rules).start(schema.formulas)
         raise TypeError(f"not about strings: {atom!r}")
 
 

@@ -20,7 +20,7 @@ _LONGEST = 300
 
 def rules_of(schema: Any, seconds: float = 20, **options: Any) -> SchemaRules:
     """Return the rules of a schema."""
-    return schema_rules(request(schema, **options), Budget(seconds=seconds).begin())
+    return schema_rules(request(schema, **options), VOCABULARY, Budget(seconds=seconds).begin())
 
 
 def allowed(matcher: mw.Matcher) -> tuple[set[int], bool]:
