@@ -23,6 +23,8 @@ from ...automata.formulas import Formula, Formulas, Kind
 
 READING = "reading a pattern"
 NO_QUESTIONS: frozenset[int] = frozenset()
+_SHARED = 32  # characters at the end of texts, up to which equal ones are one node
+_MOST_BEGINNINGS = 40  # of texts within one another that are taken out of a union
 
 
 class NotLazyError(Exception):
@@ -60,7 +62,7 @@ class Node:
 
     def __init__(self, kind: str, parts: tuple[Node, ...], value: Any) -> None:
         self.kind, self.parts, self.value = kind, parts, value
-        self.is_plain = all(part.is_plain for part in parts)
+        self.is_plain: bool = all(part.is_plain for part in parts)
         self.front: frozenset[int] = NO_QUESTIONS
         self.trackers: frozenset[int] = NO_QUESTIONS.union(*[part.trackers for part in parts])
         self.least = 0
@@ -74,13 +76,18 @@ class Element:
     That is `Elements.end`, where the text ends, or `Elements.here`, where what a tracker looks for may have ended.
     """
 
-    __slots__ = ("derived", "ends_here", "forms", "front", "is_plain", "least", "node", "number", "rest", "trackers")
+    __slots__ = (
+        "asked", "counted", "derived", "ends_here", "forms", "front", "is_plain", "least", "node", "number", "rest",
+        "trackers",
+    )  # fmt: skip
 
     def __init__(self, node: Node | None, rest: Element | None, number: int, may_be_empty: bool) -> None:
         self.node, self.rest, self.number = node, rest, number
         self.forms: dict[Held, list[Form]] = {}
         self.derived: dict[tuple[int, Held], Formula] = {}
-        self.ends_here = number < 0 if rest is None else rest.ends_here
+        self.counted: list[Counted] | None = None
+        self.asked: dict[Held, tuple[frozenset[int], list[Formula]]] = {}
+        self.ends_here: bool = number < 0 if rest is None else rest.ends_here
         if node is None or rest is None:
             self.is_plain, self.least, self.front, self.trackers = True, 0, NO_QUESTIONS, NO_QUESTIONS
             return
@@ -91,6 +98,18 @@ class Element:
 
     def __repr__(self) -> str:
         return f"Element({self.number})"
+
+
+Apart = tuple[tuple[Node, ...], Node, Element]
+"""Of an element with a repeat: the nodes before it, what it repeats, and the element behind it."""
+
+
+class Counted(NamedTuple):
+    """A repeat in an element: what else the element is, and the count."""
+
+    apart: Apart
+    low: int
+    high: int | None
 
 
 class Form(NamedTuple):
@@ -116,6 +135,7 @@ class Elements:
         self._restricted: dict[tuple[Held, frozenset[int]], Held] = {}
         self._number_of: dict[Question, int] = {}
         self._texts: list[tuple[int, ...]] = []
+        self._number_of_text: dict[tuple[int, ...], int] = {}
         self._nodes: dict[Hashable, Node] = {}
         self._elements: dict[tuple[int, int], Element] = {}
         self._ids: dict[Node, int] = {}
@@ -184,14 +204,20 @@ class Elements:
 
     def text(self, classes: tuple[int, ...]) -> Node:
         """Return the node of characters one after the other, each of some classes."""
-        self._texts.append(classes)
-        return self._text_from(len(self._texts) - 1, 0)
+        number = self._number_of_text.get(classes)
+        if number is None:
+            number = self._number_of_text[classes] = len(self._texts)
+            self._texts.append(classes)
+        return self._text_from(number, 0)
 
     def _text_from(self, which: int, at: int) -> Node:
-        left = len(self._texts[which]) - at
+        text = self._texts[which]
+        left = len(text) - at
+        if at and 1 < left <= _SHARED:  # texts that end alike have the same states there
+            return self.text(text[at:])
         if left > 1:
             return self._node("text", (), (which, at))
-        return self.characters(self._texts[which][at]) if left else self.nothing_read
+        return self.characters(text[at]) if left else self.nothing_read
 
     def concat(self, parts: Iterable[Node]) -> Node:
         flat: list[Node] = []
@@ -199,9 +225,42 @@ class Elements:
             flat.extend(part.parts if part.kind == "concat" else () if part.kind == "empty" else (part,))
         return self.nothing_read if not flat else flat[0] if len(flat) == 1 else self._node("concat", tuple(flat), None)
 
-    def union(self, parts: Iterable[Node]) -> Node:
-        distinct = tuple(dict.fromkeys(parts))
-        return distinct[0] if len(distinct) == 1 else self._node("union", distinct, None)
+    def union(self, parts: Iterable[Node], depth: int = 0) -> Node:
+        """Return the node of any of some parts. Texts that begin alike become one part: there may be thousands.
+
+        depth: of a union within texts that begin alike.
+        """
+        texts: list[tuple[int, ...]] = []
+        others: dict[Node, None] = {}
+        classes = 0
+        for part in parts:
+            if part.kind == "text" and depth < _MOST_BEGINNINGS:
+                which, at = part.value
+                texts.append(self._texts[which][at:])
+            elif part.kind == "characters":
+                classes |= part.value
+            else:
+                others[part] = None
+        distinct = [*self._joined_texts(texts, depth), *others]
+        if classes or not distinct:
+            distinct.append(self.characters(classes))
+        return distinct[0] if len(distinct) == 1 else self._node("union", tuple(distinct), None)
+
+    def _joined_texts(self, texts: list[tuple[int, ...]], depth: int) -> list[Node]:
+        """Return the parts of a union of texts: one for all that begin with the same characters."""
+        groups: dict[int, list[tuple[int, ...]]] = {}
+        for text in texts:
+            groups.setdefault(text[0], []).append(text)
+        made = []
+        for group in groups.values():
+            first, last = min(group), max(group)
+            if first == last:
+                made.append(self.text(first))
+                continue
+            same = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+            rests = [self.text(text[same:]) for text in dict.fromkeys(group)]
+            made.append(self.concat((self.text(first[:same]), self.union(rests, depth + 1))))
+        return made
 
     def repeat(self, part: Node, low: int, high: int | None) -> Node:
         if high == 0 or part.kind == "empty":
@@ -253,60 +312,59 @@ class Elements:
         """Return the formula that the rest of the text is in an element."""
         return self.everything if element is self.anything else self.formulas.atom(element)
 
-    def _counted(
-        self, element: Element
-    ) -> Iterator[tuple[Hashable, tuple[int, int | None], Callable[[Node], Element]]]:
-        """Yield the first repeats of an element: what else it is, the count, and what makes it with another repeat."""
-        before: list[Node] = []
-        at = element
-        for _ in range(3):
-            node, rest = at.node, at.rest
-            if node is None or rest is None:
-                return
-            if node.kind == "repeat":
-                key = tuple(before), node.parts[0], rest
-
-                def remade(other: Node, before: tuple[Node, ...] = tuple(before), rest: Element = rest) -> Element:
-                    found = self.element(other, rest)
-                    for each in reversed(before):
-                        found = self.element(each, found)
-                    return found
-
-                yield key, node.count, remade
-            before.append(node)
-            at = rest
+    def _counted(self, element: Element) -> list[Counted]:
+        """Return the first repeats of an element."""
+        if element.counted is None:
+            element.counted = []
+            before: tuple[Node, ...] = ()
+            at = element
+            for _ in range(3):
+                node, rest = at.node, at.rest
+                if node is None or rest is None:
+                    break
+                if node.kind == "repeat":
+                    element.counted.append(Counted((before, node.parts[0], rest), *node.count))
+                before = (*before, node)
+                at = rest
+        return element.counted
 
     def _join(self, parts: set[Formula]) -> None:
         """Join elements that differ in the count of one repeat, where the counts touch."""
         while True:
-            groups: dict[Hashable, list[tuple[int, int | None, Formula, Callable[[Node], Element]]]] = {}
+            groups: dict[Apart, list[tuple[int, int | None, Formula]]] = {}
             for part in parts:
                 if part.kind is Kind.ATOM and isinstance(part.atom, Element):
-                    for key, (low, high), remade in self._counted(part.atom):
-                        groups.setdefault(key, []).append((low, high, part, remade))
-            for key, found in groups.items():
-                if len(found) > 1 and self._joined(key[1], found, parts):  # type: ignore[index]
+                    for apart, low, high in self._counted(part.atom):
+                        groups.setdefault(apart, []).append((low, high, part))
+            for apart, found in groups.items():
+                if len(found) > 1 and self._joined(apart, found, parts):
                     break
             else:
                 return
 
-    def _joined(self, part: Node, found: list[Any], parts: set[Formula]) -> bool:
+    def _joined(self, apart: Apart, found: list[tuple[int, int | None, Formula]], parts: set[Formula]) -> bool:
+        """Join the elements that differ in a count; return whether there were any."""
         found.sort(key=lambda each: (each[0], -1 if each[1] is None else each[1], each[2].number))
-        intervals: list[list[Any]] = []
-        for low, high, formula, remade in found:
-            last = intervals[-1] if intervals else None
-            if last is not None and (last[1] is None or low <= last[1] + 1):
-                last[1] = None if high is None or last[1] is None else max(last[1], high)
-                last[2].append(formula)
+        low, high, formula = found[0]
+        intervals: list[tuple[int, int | None, list[Formula]]] = []
+        together = [formula]
+        for next_low, next_high, formula in found[1:]:
+            if high is None or next_low <= high + 1:
+                high = None if high is None or next_high is None else max(high, next_high)
+                together.append(formula)
             else:
-                intervals.append([low, high, [formula], remade])
-        if len(intervals) == len(found):
-            return False
-        for low, high, formulas, remade in intervals:
-            if len(formulas) > 1:
-                parts.difference_update(formulas)
-                parts.add(self.atom(remade(self.repeat(part, low, high))))
-        return True
+                intervals.append((low, high, together))
+                low, high, together = next_low, next_high, [formula]
+        intervals.append((low, high, together))
+        before, part, rest = apart
+        for low, high, together in intervals:
+            if len(together) > 1:
+                joined = self.element(self.repeat(part, low, high), rest)
+                for node in reversed(before):
+                    joined = self.element(node, joined)
+                parts.difference_update(together)
+                parts.add(self.atom(joined))
+        return len(intervals) < len(found)
 
     # ------------------------------------------------------------------------------------------------- derivatives
 
@@ -458,7 +516,8 @@ class Elements:
         key = held, element.front
         found = self._restricted.get(key)
         if found is None:
-            asked, kept = set(element.front), set()
+            asked = set(element.front)
+            kept: set[int] = set()
             while True:
                 more = {n for n in held - kept if (n if n >= 0 else self.open_answers[-1 - n].question) in asked}
                 if not more:
@@ -485,6 +544,16 @@ class Elements:
             formula.memo["trackers"] = found = found.union(*[self.trackers_of(self.trackers[each]) for each in found])
         return found
 
+    def _asked(self, element: Element, held: Held) -> tuple[frozenset[int], list[Formula]]:
+        """Return the sets of classes that an element asks its first character to be of, and under what conditions."""
+        found = element.asked.get(held)
+        if found is None:
+            forms = self.forms(element, held)
+            conditions = dict.fromkeys([form.condition for form in forms])
+            conditions.pop(self.everything, None)
+            found = element.asked[held] = frozenset([form.classes for form in forms]), list(conditions)
+        return found
+
     def first_classes(self, formula: Formula, held: Held) -> set[int]:
         """Return the sets of classes that the next character is asked to be of, as bits."""
         out: set[int] = set()
@@ -492,10 +561,11 @@ class Elements:
         while todo:
             each = todo.pop()
             if isinstance(each.atom, Element):
-                for form in self.forms(each.atom, self._of_front(held, each.atom)):
-                    out.add(form.classes)
-                    if form.condition not in seen:
-                        seen.add(form.condition)
-                        todo.append(form.condition)
+                classes, conditions = self._asked(each.atom, self._of_front(held, each.atom))
+                out |= classes
+                for condition in conditions:
+                    if condition not in seen:
+                        seen.add(condition)
+                        todo.append(condition)
             todo.extend(each.parts)
         return out
