@@ -186,20 +186,15 @@ def _low_surrogates(leads: Numbers, rows: _Rows) -> Numbers:
 
 def _partition(sets: tuple[Ranges, ...]) -> tuple[Numbers, Numbers, int]:
     """Return (starts, the class of each range, classes) of what sets tell apart: see `Alphabet`."""
-    edges = [0, *_SURROGATES]
-    for ranges in sets:
-        for low, high in ranges:
-            edges += (low, high + 1)
-    starts = np.unique(np.array(edges, np.int32))
+    bounds = np.array([pair for ranges in sets for pair in ranges], np.int32).reshape(-1, 2)
+    bounds[:, 1] += 1
+    starts = np.unique(np.concatenate((np.array([0, *_SURROGATES], np.int32), bounds.ravel())))
     starts = starts[starts <= LAST]
-    member = np.zeros((len(sets) + 1, len(starts)), np.bool_)
-    for k, ranges in enumerate(sets):
-        if ranges:
-            change = np.zeros(len(starts) + 1, np.int32)
-            bounds = np.array(ranges, np.int64)
-            np.add.at(change, np.searchsorted(starts, bounds[:, 0]), 1)
-            np.add.at(change, np.searchsorted(starts, bounds[:, 1] + 1), -1)
-            member[k] = np.cumsum(change[:-1]) > 0
+    set_of = np.repeat(np.arange(len(sets)), [len(ranges) for ranges in sets])
+    change = np.zeros((len(sets) + 1, len(starts) + 1), np.int16)
+    np.add.at(change, (set_of, np.searchsorted(starts, bounds[:, 0])), 1)
+    np.add.at(change, (set_of, np.searchsorted(starts, bounds[:, 1])), -1)
+    member = np.cumsum(change[:, :-1], axis=1, dtype=np.int16) > 0
     surrogate = (starts >= _SURROGATES[0]) & (starts < _SURROGATES[1])
     packed = np.packbits(member[:, ~surrogate], axis=0).T
     _, first, back = np.unique(

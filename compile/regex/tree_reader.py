@@ -45,7 +45,10 @@ class TreeReader:
     def __init__(self, elements: Elements) -> None:
         self._elements = elements
         self._points = elements.alphabet.representatives
+        self._starts = elements.alphabet.starts.tolist()
+        self._class_of_range = elements.alphabet.class_of_range.tolist()
         self._bits: dict[Ranges, int] = {}
+        self._bit_of: dict[str, int] = {}
 
     def classes(self, ranges: Ranges) -> int:
         """Return the classes of a set that the alphabet tells apart, as bits."""
@@ -95,8 +98,12 @@ class TreeReader:
         return made[0]
 
     def _class_of(self, character: str) -> int:
-        c = self._elements.alphabet.class_of(character)
-        return 1 << c if c >= 0 else 0
+        """Return the class of a character as a bit."""
+        found = self._bit_of.get(character)
+        if found is None:
+            c = self._class_of_range[bisect_right(self._starts, ord(character)) - 1]
+            found = self._bit_of[character] = 1 << c if c >= 0 else 0
+        return found
 
     def _look(self, look: Look, part: Node) -> Node:
         e = self._elements
