@@ -24,7 +24,7 @@ class ShortestEnds:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._lengths = [_lengths(alphabet) for alphabet in rules.alphabets]
-        self._most_left = max(int(lengths.max(initial=1)) for lengths in self._lengths)
+        self._most_left = [_most_left(alphabet) for alphabet in rules.alphabets]
         self._found: dict[int, int] = {}
         self._open: set[int] = set()  # states whose search waits for another
         self._rows: dict[int, Sequence[int]] = {}
@@ -47,7 +47,7 @@ class ShortestEnds:
     def within(self, state: int) -> int:
         """Return the bytes to an end from within any character that a state reads; UNKNOWN or more."""
         costs = [self._behind(code) for code in set(self._row(state)) if code != DEAD]
-        return self._most_left + max(costs, default=0)
+        return self._most_left[self._rules.alphabet_of(state)] + max(costs, default=0)
 
     def _behind(self, code: int) -> int:
         """Return the bytes to an end of the frame behind a character that is read by a code."""
@@ -117,3 +117,11 @@ def _lengths(alphabet: Alphabet) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         seen[nodes] = True
         rows, length = alphabet.inner[nodes], length + 1
     return out
+
+
+def _most_left(alphabet: Alphabet) -> int:
+    """Return the most bytes that may follow the first byte of a character."""
+    left = np.zeros(len(alphabet.inner), np.int64)
+    for n, row in enumerate(alphabet.inner):  # which leads to rows before it
+        left[n] = 1 + left[row[row >= 0]].max(initial=0)
+    return int(left.max(initial=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ SOURCES = {
         {"patternProperties": {chr(97 + n): {"type": "integer", "minimum": n} for n in range(16)}},
     ),
     "a pattern of many pairs": (
-        mw.compile_regex,
+        partial(mw.compile_regex, lazy=False),
         "|".join(f"(.*k{n}.*z{n}.*q{n})" for n in range(12)),
     ),
     "keys of many branches, of which one holds": (mw.compile_json_schema, attacks.many_branches(150)),
@@ -36,6 +37,16 @@ def test_a_hostile_source_ends_in_time(name):
         compile_(source, VOCAB, budget=BUDGET)
     assert raised.value.limit == "seconds"
     assert time.thread_time() - began < 3  # collecting garbage of all tests before it takes part of that
+
+
+def test_a_pattern_whose_table_does_not_end_is_read_at_once():
+    _, source = SOURCES["a pattern of many pairs"]
+    began = time.thread_time()
+    matcher = mw.Matcher(mw.compile_regex(source, VOCAB, budget=BUDGET), VOCAB)
+    matcher.mask()
+    assert time.thread_time() - began < 0.5
+    assert matcher.accepts(VOCAB.encode("k1..k3...z3.q3"))
+    assert not matcher.accepts(VOCAB.encode("k1..k3...q3.z3"))
 
 
 def test_a_grammar_of_many_brackets_is_refused_for_its_depth():

@@ -197,8 +197,14 @@ def test_bounds_are_the_bytes_of_shortest_texts(seed: int) -> None:
         for room in (1, 2, 4, 100):
             mask = machine.within(place, stack, -1, room)
             assert not (mask & ~allowed).any()
-            for token, distance in behind.items():
-                assert bool(mask[token >> 5] >> (token & 31) & 1) == (distance < room)
+            for token, found in after.items():
+                is_allowed = bool(mask[token >> 5] >> (token & 31) & 1)
+                if token in behind:
+                    assert is_allowed == (behind[token] < room)
+                elif found is not None and is_allowed:  # within a character: some way on ends in time
+                    mores = [start + bytes([b]) for start in (b"", b"\x80") for b in range(0x80, 0xC0)]
+                    nexts = [(len(more), naive_read(rules, found, more)) for more in mores]
+                    assert any(x is not None and not x[1] and far[x[0]] + n < room for n, x in nexts)
         farthest = machine.farthest(place, stack)
         assert farthest >= max(behind.values(), default=-1)
         if all(found is None or not found[1] for found in after.values()):
