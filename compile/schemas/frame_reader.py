@@ -43,10 +43,11 @@ class FrameReader:
             return self._object(frame, last, character)
         if type(last) is Array:
             return self._array(frame, last, character)
-        if type(last) is Indentation and character in _MOST and last.character in ("", character):
-            if last.count < _MOST[character]:
-                return (Frame(frame.formula, (Indentation(character, last.count + 1),)),)
-        return None
+        if type(last) is not Indentation or last.character not in ("", character):
+            return None
+        if last.width >= _MOST.get(character, 0):
+            return None
+        return (Frame(frame.formula, (Indentation(character, last.width + 1),)),)
 
     def ends_number(self, frame: Frame, character: str) -> bool:
         """Return whether a frame that is one number ends before a character."""

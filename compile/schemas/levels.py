@@ -47,8 +47,8 @@ class Number(NamedTuple):
 class Object(NamedTuple):
     """An object between members.
 
-    shape: the nodes that its value is asked to be in where it has not been found out. place: the first declared key that may still come; where keys
-    come in any order, those that came, a bit each. foreign: declared
+    shape: the nodes that its value is asked to be in, where it has not been found out. place: the first declared key
+    that may still come; where keys come in any order, those that came, a bit each. foreign: declared
     keys that are read as undeclared ones are, a bit each. phase: "{" at the beginning, "a" behind a member, "k" before
     a key, "," before a key behind a comma, "}" before the closing brace, or bytes that stand before a key.
     """
@@ -83,7 +83,8 @@ class OtherKey(NamedTuple):
 class Array(NamedTuple):
     """An array between items.
 
-    atoms: those about it in the order of the schema. place: how many items there were, as far as it matters. phase: "[" at the beginning, "a" behind an item, "]" before the closing bracket.
+    atoms: those about it in the order of the schema. place: how many items there were, as far as it matters. phase: "["
+    at the beginning, "a" behind an item, "]" before the closing bracket.
     """
 
     atoms: tuple[Node, ...]
@@ -95,7 +96,7 @@ class Indentation(NamedTuple):
     """White space behind a line break: so many characters of a kind."""
 
     character: str
-    count: int
+    width: int
     is_white: None = None
     is_line: None = None
 

@@ -123,7 +123,9 @@ class MemberSteps:
         """Return whether the negation of what an atom asks of an undeclared member leads on in a way of its own."""
         if isinstance(atom, Members):
             schema = self._schema
-            return any(not schema.is_any(n) and not schema.is_never(n) for n in (atom.rest, *dict(atom.patterns).values()))
+            return any(
+                not schema.is_any(n) and not schema.is_never(n) for n in (atom.rest, *dict(atom.patterns).values())
+            )
         return type(atom) is Names
 
     def _after_other(self, literal: Formula) -> Formula:
@@ -137,10 +139,9 @@ class MemberSteps:
             named = schema.opened(schema.of(atom.args[0]), (), STRING)
             asked = f.inside(KEY, self._strings.of_content(f.negated(named) if negated else named))
             return f.any_of(asked, literal) if negated else f.all_of(asked, literal)
-        if kind is Has:
-            found = f.atom(atom) if self._any_order else schema.nothing
-        else:
-            found = self._fewer(atom)
+        if kind is Has and self._any_order:
+            return literal
+        found = schema.nothing if kind is Has else self._fewer(atom)
         return f.negated(found) if negated else found
 
     def _patterns(self, members: Members) -> list[tuple[Formula, Node]]:

@@ -223,4 +223,3 @@ def _is_listed(formula: Formula) -> bool:
     if kind is Kind.ANY_OF or kind is Kind.ONE_OF:
         return all(map(_is_listed, formula.parts))
     return kind is Kind.ATOM and type(formula.atom) is OneOfValues
-

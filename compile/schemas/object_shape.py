@@ -31,7 +31,6 @@ from .counted_members import is_counted
 from .schema_formulas import Path, SchemaFormulas
 from .state_atoms import Has, Lacks, atoms_in
 
-
 _FEW = 64  # undeclared keys of a class that are declared where members are counted
 
 
@@ -274,5 +273,3 @@ def array_atoms(schema: SchemaFormulas, nodes: Iterable[Node], seen: set[Node]) 
             yield from array_atoms(schema, (node.node,) if branches is None else branches, seen)
         else:
             yield node
-
-

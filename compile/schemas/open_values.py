@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...automata.formulas import Formula, Inside, Kind
+from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema.algebra import (
     ARRAY,
     FALSE,
@@ -31,7 +32,7 @@ from ..json_schema.algebra import (
 from ..json_schema.layout import Layout
 from .counted_members import check_counts
 from .item_steps import asked_of_item, by_item
-from .levels import Array, Frame, Frames, Key, Levels, Number, Object, OtherKey, Text, Value, Word, path_of
+from .levels import Array, Frame, Frames, Key, Level, Levels, Number, Object, OtherKey, Text, Value, Word, path_of
 from .member_steps import MemberSteps
 from .number_formulas import NumberFormulas
 from .object_shape import ObjectShape, ObjectShapes, array_atoms, object_atoms
@@ -56,9 +57,7 @@ class Choices(NamedTuple):
 class OpenValues:
     """Moves frames. What leads nowhere may still be moved: `Witness` tells."""
 
-    def __init__(
-        self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False
-    ) -> None:
+    def __init__(self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False) -> None:
         self.schema, self.layout, self._any_order = schema, layout, any_order
         self._numbers, self._strings = NumberFormulas(schema), StringFormulas(schema, vocabulary)
         self._shapes = ObjectShapes(schema, layout.ascii)
@@ -132,7 +131,7 @@ class OpenValues:
 
     def _tested(self, formula: Formula, most: int) -> int:
         """Return the deepest level, up to `most`, of which a formula asks something."""
-        here = (formula,)
+        here: tuple[Formula, ...] = (formula,)
         for depth in range(most):
             here = tuple({atom.formula: None for part in here for atom in insides(part) if atom.place == VALUE})
             if not here:
@@ -195,7 +194,7 @@ class OpenValues:
         opened = self.schema.opened(formula, path_of(levels), kind)
         if opened is self.schema.nothing:
             return None
-        last: object
+        last: Level
         if kind == STRING:
             last = Text(None)
         elif kind == NUMBER:
@@ -206,7 +205,7 @@ class OpenValues:
             last = Array(self._array_atoms(value.asked), 0, "[")
         else:
             last = Word(WORDS[kind])
-        return Frame(opened, (*levels[:-1], last))  # type: ignore[arg-type]
+        return Frame(opened, (*levels[:-1], last))
 
     def read(self, frame: Frame, character: str) -> Frame:
         """Return the frame behind a character of a string, number or undeclared key."""
@@ -341,7 +340,9 @@ class OpenValues:
         assert not isinstance(shape, tuple)
         others = choices.others
         if not shape.keys:
-            return None if others is self.schema.nothing else Frame(others, (*levels[:-1], OtherKey(shape, last.place, 0)))
+            return (
+                None if others is self.schema.nothing else Frame(others, (*levels[:-1], OtherKey(shape, last.place, 0)))
+            )
         if not choices.declared and others is self.schema.nothing:
             return None
         return Frame(formula, (*levels[:-1], Key(shape, last.place, last.foreign, shape.trie, others)))

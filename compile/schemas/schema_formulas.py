@@ -199,7 +199,8 @@ class SchemaFormulas:
         if shape is Required:
             return f.all_of(*[f.atom(Has(key)) for key in atom.args[0]])
         if shape is ItemCount:
-            return self._between(*atom.args, lambda least: f.atom(ItemsAtLeast(least)))
+            low, high = atom.args
+            return self._between(low, high, lambda least: f.atom(ItemsAtLeast(least)))
         if shape is MemberCount:
             low, high, place = atom.args
             return self._between(low, high, lambda least: f.atom(MembersAtLeast(least, place)))
@@ -218,9 +219,7 @@ class SchemaFormulas:
     def ended(self, formula: Formula, path: Path) -> Formula:
         """Return what is left where the value or key at a path ends here: at that level, everything or nothing."""
         everything, nothing = self.everything, self.nothing
-        return self.step(
-            formula, path, "end", self.exactly(lambda atom: everything if _ends(atom) else nothing)
-        )
+        return self.step(formula, path, "end", self.exactly(lambda atom: everything if _ends(atom) else nothing))
 
     def ends(self, formula: Formula) -> bool:
         """Return whether a value of which this is asked may end here."""
@@ -256,9 +255,7 @@ class SchemaFormulas:
             n = len(parts)
             self.meter.check(states=n * n, doing="telling the branches of oneOf apart")
             if kind is Kind.ONE_OF:
-                found = f.any_of(
-                    *[f.all_of(parts[i], *[others[j] for j in range(n) if j != i]) for i in range(n)]
-                )
+                found = f.any_of(*[f.all_of(parts[i], *[others[j] for j in range(n) if j != i]) for i in range(n)])
             else:
                 two = [f.all_of(parts[i], f.any_of(*parts[i + 1 :])) for i in range(n - 1)]
                 found = f.any_of(f.all_of(*others), *two)

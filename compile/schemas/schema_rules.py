@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from ...automata.alphabet import Alphabet
 from ...automata.budget import Meter
-from ...errors import SchemaError
+from ...automata.formulas import Formula, Kind
+from ...errors import RegexError, SchemaError
 from ...lazy.machine.rules import CALL, DEAD, KEEP, POP
 from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema.approximations import Approximations
 from ..json_schema.layout import Layout
-from ..json_schema.request import Request
+from ..json_schema.request import Request, wrong_pattern
 from .content_sets import content_sets, nodes_in
 from .counted_members import before_others, check_counts, counting_formulas, is_counted, without_counts
 from .frame_reader import STRUCTURE, FrameReader
@@ -20,6 +21,7 @@ from .levels import Frame, Frames, Indentation, Key, Number, Object, OtherKey, T
 from .object_shape import ObjectShape
 from .open_values import OpenValues
 from .schema_formulas import SchemaFormulas
+from .state_atoms import Count, PatternState, counted
 from .string_formulas import Spelling
 from .string_spellings import spelled_alphabet, structure_alphabet
 from .witness import Witness
@@ -30,12 +32,16 @@ def schema_rules(
 ) -> SchemaRules:
     """Return the rules of a request.
 
-    vocabulary: whose tokens texts are read by. approximations: notes what stays unenforced. Raises the errors of `compile_json_schema`, and SchemaError if no value
-    is in the schema.
+    vocabulary: whose tokens texts are read by. approximations: notes what stays unenforced.
+
+    Raises the errors of `compile_json_schema`, and SchemaError if no value is in the schema.
     """
     found = approximations or Approximations(asked.allowed)
-    node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
-    return SchemaRules(node, asked.layout, vocabulary, meter, asked.any_order)
+    try:
+        node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
+        return SchemaRules(node, asked.layout, vocabulary, meter, asked.any_order)
+    except RegexError as error:
+        raise wrong_pattern(error, asked.contents) from error
 
 
 class SchemaRules:
@@ -57,6 +63,8 @@ class SchemaRules:
         ]
         self.calls: list[tuple[int, tuple[int, ...]]] = []
         self._any_order = any_order
+        self._alike: dict[int, int] = {}
+        self._most = vocabulary.most_of((1 << 64) - 1) + 2  # characters that no token has
         self._call_of: dict[tuple[int, ...], int] = {}
         self._schema = SchemaFormulas(schema.gates, meter)
         self._values = OpenValues(self._schema, layout, vocabulary, any_order)
@@ -112,8 +120,28 @@ class SchemaRules:
         return len(levels) == 1 and type(levels[0]) is Number and self._values.ends(self._frames[state])
 
     def alike(self, state: int) -> int:
-        """Return the state itself."""
-        return state
+        """Return a state with the same mask: within a string of which one thing is asked, counts need not be exact."""
+        found = self._alike.get(state)
+        if found is None:
+            found = state
+            formula, levels = self._frames[state]
+            if len(levels) == 1 and type(levels[0]) is Text:
+                clamped = self._clamped(formula)
+                if clamped is not formula:
+                    found = self._state(Frame(clamped, levels))
+            self._alike[state] = found
+        return found
+
+    def _clamped(self, formula: Formula) -> Formula:
+        """Return a formula that reads the same tokens: it counts no further than a token has characters."""
+        atom, f = formula.atom, self._schema.formulas
+        if type(atom) is Count and formula.kind is Kind.ATOM:
+            most = self._most
+            low, high = atom.args
+            return counted(f, min(low, most), None if high is None or high >= most else high)
+        if type(atom) is PatternState and formula.kind is Kind.ATOM:
+            return atom.alike(f)
+        return formula
 
     def row(self, state: int) -> list[int]:
         """Return where each class of its alphabet leads from a state."""

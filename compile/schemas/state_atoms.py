@@ -153,6 +153,10 @@ class PatternState:
         """Return what is left after a character."""
         return self._states.after(formulas, self.state, character)
 
+    def alike(self, formulas: Formulas) -> Formula:
+        """Return the formula of a state that reads the same tokens."""
+        return self._states.formula(formulas, self._states.rules.alike(self.state))
+
     def __repr__(self) -> str:
         return f"PatternState({self.state})"
 
@@ -174,18 +178,19 @@ class PatternStates:
 
     def start(self, formulas: Formulas) -> Formula:
         """Return the formula of the texts in which the pattern matches."""
-        return formulas.nothing if self.rules.is_empty else self._formula(formulas, 0)
+        return formulas.nothing if self.rules.is_empty else self.formula(formulas, 0)
 
     def after(self, formulas: Formulas, state: int, character: str) -> Formula:
         """Return the formula of the state behind a character."""
         to = self._row(state)[self._alphabet.class_of(character)]
-        return formulas.nothing if to < 0 else self._formula(formulas, to)
+        return formulas.nothing if to < 0 else self.formula(formulas, to)
 
-    def _formula(self, formulas: Formulas, state: int) -> Formula:
+    def formula(self, formulas: Formulas, state: int) -> Formula:
+        """Return the formula of a state, everything where it reads any text."""
         found = self._known.get(state)
         if found is None:
             atom = PatternState(self, state)
-            if atom.accepts and all([to == state for to in self._row(state)]):
+            if atom.accepts and all(map(state.__eq__, self._row(state))):
                 found = formulas.everything
             else:
                 found = formulas.atom(atom)
@@ -274,7 +279,7 @@ class Has(Node):
 
 
 class MembersAtLeast(Node):
-    """Objects of which so many members or more are still to come: MembersAtLeast(number above 0, place of a keyword)."""
+    """Objects of which so many members, or more, are still to come: MembersAtLeast(number above 0, keyword's place)."""
 
     __slots__ = ()
     kind = OBJECT

@@ -48,14 +48,14 @@ class Witness:
     def can_end(self, frame: Frame) -> bool:
         """Return whether some text completes a frame."""
         frames = self._values.settled(frame)
-        return frames is not None and all([self._lives(each) for each in frames])
+        return frames is not None and all(map(self._lives, frames))
 
     def frames(self, frame: Frame | None) -> Frames | None:
         """Return the frames into which one falls apart; None if it cannot be completed."""
         if frame is None:
             return None
         frames = self._values.settled(frame)
-        return frames if frames is not None and all([self._lives(each) for each in frames]) else None
+        return frames if frames is not None and all(map(self._lives, frames)) else None
 
     def _lives(self, frame: Frame) -> bool:
         """Return whether some text completes a frame that does not fall apart."""
@@ -88,7 +88,7 @@ class Witness:
         count = tick = 0
         while heap:
             _, _, steps, frame, inside, before = heappop(heap)
-            if frame in parent or known.get(frame) is False or not all([self._lives(each) for each in inside]):
+            if frame in parent or known.get(frame) is False or not all(map(self._lives, inside)):
                 continue
             parent[frame] = before
             if not frame.levels or known.get(frame) or self._is_plain(frame):
@@ -135,7 +135,7 @@ class Witness:
         return False
 
     def _has_room(self, formula: Formula) -> bool:
-        """Return whether a formula about an array asks for some items and their number, and leaves room for them all."""
+        """Return whether a formula about an array asks for some items and a number, and leaves room for them all."""
         least, most, wanted = 0, -1, 0
         for part in formula.parts if formula.kind is Kind.ALL_OF else (formula,):
             atom = part.atom
@@ -273,4 +273,3 @@ def _is_live(formula: Formula) -> bool:
     if formula.kind is Kind.ATOM:
         return type(formula.atom) is not Inside and bool(formula.atom.is_live)
     return formula.kind is Kind.ANY_OF and any(map(_is_live, formula.parts))
-
