@@ -45,12 +45,16 @@ def check_counts(formula: Formula, required: int = 0) -> None:
 def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Formula, int]]:
     """Yield what a formula about an object says before undeclared keys, and how many keys that it names came then.
 
-    Keys that must come have come; of the others, none or all.
+    Keys that must come have come; of the others, none, one, or all.
     """
     keys = {atom.key for atom in atoms_in(formula) if type(atom) is Has}
     parts = formula.parts if formula.kind is Kind.ALL_OF else (formula,)
     required = {part.atom.key for part in parts if part.kind is Kind.ATOM and type(part.atom) is Has}
-    for came in (required, keys) if required < keys else (keys,):
+    for came in [
+        required,
+        *[required | {key} for key in sorted(keys - required)],
+        *([keys] if required < keys else []),
+    ]:
 
         def of_atom(atom: Any, came: set[str] = came) -> Formula:
             if type(atom) is Has:

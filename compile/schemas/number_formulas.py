@@ -9,8 +9,10 @@ text stands beside what is asked of its value, and no negation, or gate, is abou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 
 from ...automata.dfa import Dfa
@@ -35,6 +37,7 @@ from ..regex.lower import to_dfa
 from .schema_formulas import Path, SchemaFormulas
 
 NUMBER_CHARACTERS = "-+.0123456789eE"
+_FEW, _MOST_DIGITS = 4096, 18  # as `json_schema.numbers` has them
 
 
 class NumberFormulas:
@@ -66,7 +69,7 @@ class NumberFormulas:
         for part in parts:
             if _is_whole(part):
                 texts.append(f.any_of(f.negated(of_value(part)), self._state(grammar("whole"))))
-            if _is_listed(part):
+            if _is_listed(part, len(parts) - 1):
                 texts.append(f.any_of(f.negated(of_value(part)), self._state(_shortest())))
         asked = f.all_of(*texts)
         for place in reversed(path):
@@ -215,11 +218,35 @@ def _is_whole(formula: Formula) -> bool:
     return kind is Kind.ATOM and type(formula.atom) is Integer
 
 
-def _is_listed(formula: Formula) -> bool:
-    """Return whether a formula lists its numbers."""
+def _is_listed(formula: Formula, beside: int) -> bool:
+    """Return whether the numbers of a formula are listed, and written as listed numbers are.
+
+    beside: how many other formulas a number may have to be in, or not to be in.
+    """
     kind = formula.kind
     if kind is Kind.ALL_OF:
-        return any(map(_is_listed, formula.parts))
-    if kind is Kind.ANY_OF or kind is Kind.ONE_OF:
-        return all(map(_is_listed, formula.parts))
+        return any(_is_listed(part, 0) for part in formula.parts) or _is_few_multiples(formula.parts, beside)
+    if kind is Kind.ANY_OF:
+        return all(_is_listed(part, beside) for part in formula.parts)
+    if kind is Kind.ONE_OF:
+        return all(_is_listed(part, beside + len(formula.parts) - 1) for part in formula.parts)
     return kind is Kind.ATOM and type(formula.atom) is OneOfValues
+
+
+def _is_few_multiples(parts: tuple[Formula, ...], beside: int) -> bool:
+    """Return whether a conjunction has few multiples of something, and conditions from which on they are listed."""
+    atoms = [part.atom for part in parts if part.kind is Kind.ATOM]
+    others = sum([part.kind is not Kind.ATOM or type(part.atom) is Multiple for part in parts])
+    low, _, high, _ = _narrowest([atom for atom in atoms if type(atom) is Range])
+    steps = [
+        Decimal(1) if type(atom) is Integer else atom.args[0] for atom in atoms if type(atom) in (Integer, Multiple)
+    ]
+    if others + beside < 2 or not steps or low is None or high is None:
+        return False
+    if any(value and abs(value.adjusted()) > _MOST_DIGITS for value in (low, high, *steps)):
+        return False
+    step = Fraction(steps[0])
+    for other in map(Fraction, steps[1:]):  # the least common multiple
+        numerator = math.lcm(step.numerator * other.denominator, other.numerator * step.denominator)
+        step = Fraction(numerator, step.denominator * other.denominator)
+    return math.floor(Fraction(high) / step) - math.ceil(Fraction(low) / step) < _FEW
