@@ -110,7 +110,8 @@ def test_states_of_random_patterns_are_those_of_their_dfas(seed: int) -> None:
     "pattern",
     [
         r".{20,90}(?<=a.{12})(?<=bb.{9})", r"[ab]{20,40}(?<=aab[ab]{8})(?<!b.{4})",
-        r"(?!.*(.{3}a.{9}b)).{50,90}(?<=a.{12})", r"(?=.*x.{40}y)(?=.*y.{37}z).{200,400}", r"(?=.*[A-Z])(?=.*\d).{100,5000}(?<=x)",
+        r"(?!.*(.{3}a.{9}b)).{50,90}(?<=a.{12})", r"(?=.*x.{40}y)(?=.*y.{37}z).{200,400}",
+        r"(?=.*[A-Z])(?=.*\d).{100,5000}(?<=x)",
     ],
 )  # fmt: skip
 def test_a_search_for_an_end_goes_straight_to_it(pattern: str) -> None:
