@@ -60,7 +60,10 @@ def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
 
 
 def nodes_in(schema: SchemaNode) -> Iterator[Node]:
-    """Yield every node of a schema once, also those of members, items, and what references lead to."""
+    """Yield every node of a schema once, also those of members, items, and what references lead to.
+
+    So the errors of all parts are raised, also of those that no value comes to.
+    """
     todo, seen = [schema.node], {schema.node}
     while todo:
         node = todo.pop()

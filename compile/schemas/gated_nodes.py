@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...automata.budget import Meter
-from ..json_schema.algebra import Node, Reference, any_of
+from ..json_schema.algebra import ANY, NEVER, Node, Reference, any_of
 from ..json_schema.approximations import Approximations
 from ..json_schema.branches import Branches
 from ..json_schema.context import Compiler
@@ -60,8 +60,11 @@ class _GatedBranches(Branches):
 
     def exactly_one(self, nodes: list[Node]) -> list[Node]:
         """Return nodes whose union is what is in exactly one of several: these, or their gate."""
-        if len(nodes) == 1 or self.disjoint.all(nodes):
+        nodes = [node for node in nodes if node is not NEVER]
+        if len(nodes) < 2 or self.disjoint.all(nodes):
             return nodes
+        if ANY in nodes or len(set(nodes)) < len(nodes):  # little is left
+            return super().exactly_one(nodes)
         key = tuple(nodes)
         gate = self._gate_of.get(key)
         if gate is None:
