@@ -8,12 +8,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.compile.schemas.both_readers import Outcome
 from tests.strategies import odd_schemas, random_schemas
 
+GENERATE = (Phase.explicit, Phase.generate)  # to make an example smaller compiles thousands of tables
 LAYOUTS: list[dict[str, Any]] = [
     {},
     {"ascii": True},
@@ -46,7 +47,7 @@ def compare(schema: Any, values: list[Any], options: dict[str, Any]) -> None:
         assert found is None, found
 
 
-@settings(max_examples=120)
+@settings(max_examples=120, phases=GENERATE)
 @given(st.data())
 def test_random_schemas_of_all_keywords(data: st.DataObject) -> None:
     draft = data.draw(st.sampled_from(sorted(random_schemas.DRAFTS)))
@@ -55,14 +56,14 @@ def test_random_schemas_of_all_keywords(data: st.DataObject) -> None:
     compare(schema, values, data.draw(st.sampled_from(LAYOUTS)))
 
 
-@settings(max_examples=120)
+@settings(max_examples=120, phases=GENERATE)
 @given(odd_schemas.schemas, st.lists(odd_schemas.values, min_size=2, max_size=4), st.sampled_from(LAYOUTS))
 def test_random_schemas_with_odd_keys_and_texts(schema: Any, values: list[Any], options: dict[str, Any]) -> None:
     compare(schema, values, options)
 
 
 @pytest.mark.parametrize("draft", [2020])
-@settings(max_examples=60)
+@settings(max_examples=60, phases=GENERATE)
 @given(st.data())
 def test_texts_are_right_as_jsonschema_has_it(draft: int, data: st.DataObject) -> None:
     schema = data.draw(random_schemas.schemas(draft, only=frozenset({
