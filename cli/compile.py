@@ -46,8 +46,9 @@ def regex(regex: options.Pattern, tokenizer: Tokenizer, budget: Budget, output: 
     """Compile PATTERN, a regular expression of Python's re, into a table of the texts that match it as a whole."""
     parse(regex.pattern, regex.flags)
     _write(
-        lambda vocabulary: compile_regex(regex.pattern, vocabulary, flags=regex.flags, budget=budget), tokenizer, output
-    )
+        lambda vocabulary: compile_regex(regex.pattern, vocabulary, flags=regex.flags, lazy=False, budget=budget),
+        tokenizer, output,
+    )  # fmt: skip
 
 
 @group.command("choices")

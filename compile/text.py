@@ -20,7 +20,6 @@ from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
 from .arguments import begin_budget, check_vocabulary, source_of
 from .bind.bind import bind
-from .regex.derivatives import NotLazyError
 from .regex.lower import to_dfa
 from .regex.pattern_rules import PatternRules
 
@@ -34,9 +33,9 @@ def compile_regex(
     `(?aimsx)`; "u" is taken too and, as in `re`, says nothing new. Lookahead, lookbehind of any width, `\b` and anchors
     are exact. Ignoring case, `\p{..}` matches what a class of the property's characters would: these, and all that
     differ from one of them in case only; `\P{..}` matches all others. lazy: whether to return a `LazyTable`, whose
-    states are made when a `Matcher` reaches them, and whose arrays are worked out if something asks for them. A pattern
-    with a lookbehind that asks for what follows, such as `(?<=a(?=b))`, and a vocabulary that does not have all single
-    bytes, make the whole table. budget: limits of states, seconds and bytes for this compilation.
+    states are made when a `Matcher` reaches them, and whose arrays are worked out if something asks for them. A
+    vocabulary that does not have all single bytes makes the whole table. budget: limits of states, seconds and bytes
+    for this compilation, and of states and bytes for what is read lazily.
 
     Raises RegexError, with a caret under the position, for a pattern that is malformed, or that uses what is not
     supported: back-references, which are not regular in general, groups that depend on whether another matched, atomic
@@ -56,9 +55,7 @@ def compile_regex(
         raise TypeError(f"lazy must be True or False, not {lazy!r}")
     with begin_budget(budget) as meter:
         if lazy and vocabulary.spells_all_bytes:
-            made = _lazily(pattern, vocabulary, flags, meter)
-            if made is not None:
-                return made.made_by(_again, pattern, vocabulary, flags, budget)
+            return _lazily(pattern, vocabulary, flags, meter).made_by(_again, pattern, vocabulary, flags, budget)
         return _whole(pattern, vocabulary, flags, meter)
 
 
@@ -69,8 +66,7 @@ def _whole(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> Tr
     return bind(dfa, vocabulary, source=source_of("regex", flags, pattern), meter=meter)
 
 
-def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> LazyTable | None:
-    """Return the lazy table of a pattern, None if it cannot be read lazily."""
+def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> LazyTable:
 
     def machine(meter: Meter) -> ByteMachine:
         rules = PatternRules(pattern, vocabulary, flags=flags)
@@ -87,11 +83,9 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
         with meter.budget.begin() as again:
             return _whole(pattern, vocabulary, flags, again)
 
-    try:
-        with enough_stack(partial(RegexError, pattern=pattern, position=0)):
-            first = machine(patient.begin())
-    except NotLazyError:
-        return None
+    with enough_stack(partial(RegexError, pattern=pattern, position=0)):
+        first = machine(patient.begin())
+    meter.check(states=first.num_states, bytes=first.nbytes, doing="reading a pattern")
     return LazyTable(
         first, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
         source=source_of("regex", flags, pattern), depth=0, nested=False, renewed=renewed,

@@ -27,10 +27,6 @@ _SHARED = 32  # characters at the end of texts, up to which equal ones are one n
 _MOST_BEGINNINGS = 40  # of texts within one another that are taken out of a union
 
 
-class NotLazyError(Exception):
-    """A pattern that cannot be read lazily. None is known: kept for callers that fall back on a table."""
-
-
 class Question(NamedTuple):
     """Asked where a character begins: whether the one before is of some classes, or what a tracker has read ends so."""
 
