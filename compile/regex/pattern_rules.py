@@ -41,6 +41,7 @@ class PatternRules:
     alphabets: Sequence[Alphabet]
     calls: list[tuple[int, tuple[int, ...]]]
     end = 0
+    left_out = 0
 
     def __init__(
         self,

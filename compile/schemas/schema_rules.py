@@ -62,7 +62,7 @@ class SchemaRules:
             *[spelled_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
         ]
         self.calls: list[tuple[int, tuple[int, ...]]] = []
-        self._any_order = any_order
+        self._any_order, self._is_reading = any_order, False
         self._alike: dict[int, int] = {}
         self._most = vocabulary.most_of((1 << 64) - 1) + 2  # characters that no token has
         self._call_of: dict[tuple[int, ...], int] = {}
@@ -95,6 +95,15 @@ class SchemaRules:
                 others = Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k")
                 if self._witness.can_end(Frame(without_counts(self._schema, left), (others,))):
                     check_counts(left, came)
+
+    def begin_reading(self, meter: Meter) -> None:
+        """Have a meter limit what is made from now on, and leave out what cannot soon be shown to be completed."""
+        self._schema.meter, self._is_reading = meter, True
+
+    @property
+    def left_out(self) -> int:
+        """How many ways on were left out of rows, as a search for a text that completes them took long."""
+        return self._witness.left_out
 
     @property
     def nbytes(self) -> int:
@@ -147,7 +156,12 @@ class SchemaRules:
         """Return where each class of its alphabet leads from a state."""
         frame = self._frames[state]
         which = self.alphabet_of(state)
+        before = self._witness.left_out
+        self._witness.limit(self._is_reading)
         row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
+        if self._witness.left_out > before and row.count(DEAD) == len(row):
+            self._witness.limit(False)  # some text goes on: whoever waits for it waits longer, and is not left without
+            row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
         self._cells += len(row)
         return row
 

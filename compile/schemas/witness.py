@@ -23,8 +23,13 @@ from .schema_formulas import VALUE
 from .state_atoms import Contained, Has, ItemsAtLeast
 
 _SEARCHING = "searching for a text that fits"
+_MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
 _SHARPEN = 40  # frames after which what nothing satisfies is taken out
 _KINDS = (STRING, NUMBER, OBJECT, ARRAY, NULL, TRUE, FALSE)
+
+
+class _OutlastedError(Exception):
+    """A search took longer than a text should wait."""
 
 
 class Witness:
@@ -40,6 +45,8 @@ class Witness:
         self._open: set[Frame] = set()  # frames of searches that have not ended
         self._met_open = False  # whether one of these was asked for since
         self.expanded = 0
+        self.left_out = 0  # frames that were taken for such as cannot be completed, as a search took long
+        self._stop: int | None = None  # where `expanded` ends a search
 
     def __len__(self) -> int:
         """Return of how many frames it is known whether they can be completed."""
@@ -55,7 +62,16 @@ class Witness:
         if frame is None:
             return None
         frames = self._values.settled(frame)
-        return frames if frames is not None and all(map(self._lives, frames)) else None
+        try:
+            return frames if frames is not None and all(map(self._lives, frames)) else None
+        except _OutlastedError:
+            self.left_out += 1
+            self._met_open = False
+            return None
+
+    def limit(self, is_limited: bool) -> None:
+        """Leave out frames from now on once searches have taken long, as a text waits for a row; or no more."""
+        self._stop = self.expanded + _MOST_READING if is_limited else None
 
     def _lives(self, frame: Frame) -> bool:
         """Return whether some text completes a frame that does not fall apart."""
@@ -100,6 +116,8 @@ class Witness:
                 return True, parent
             count += 1
             self.expanded += 1
+            if self._stop is not None and self.expanded > self._stop:
+                raise _OutlastedError
             look(_SEARCHING)
             schema.meter.check(states=count, doing=_SEARCHING)
             if count == _SHARPEN:

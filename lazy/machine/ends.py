@@ -66,22 +66,24 @@ class ShortestEnds:
 
     def _search(self, start: int) -> int:
         rules = self._rules
-        best = {start: 0}
+        best, before = {start: 0}, {start: start}
         heap = [(0, start)]
-        found = UNKNOWN
+        found, last = UNKNOWN, start
         for _ in range(_MOST_STATES):
             if not heap:
                 break
             bytes_read, state = heapq.heappop(heap)
             if bytes_read >= found:
-                return found
+                break
             if best[state] < bytes_read:
                 continue
             if rules.accepts(state):
-                return bytes_read
+                found, last = bytes_read, state
+                break
             known = self._found.get(state)
             if known is not None:  # the rest of the way has been found before
-                found = min(found, bytes_read + known)
+                if bytes_read + known < found:
+                    found, last = bytes_read + known, state
                 continue
             lengths = self._lengths[rules.alphabet_of(state)]
             cheapest: dict[int, int] = {}
@@ -91,7 +93,8 @@ class ShortestEnds:
             for code, length in cheapest.items():
                 cost = bytes_read + (length if code != KEEP else 0)
                 if code in (POP, KEEP):
-                    found = min(found, cost)
+                    if cost < found:
+                        found, last = cost, state
                     continue
                 to = code
                 if code <= CALL:
@@ -99,8 +102,11 @@ class ShortestEnds:
                     to = behind[0]
                     cost += self.of(inner) + sum(map(self.of, behind[1:]))
                 if cost < min(found, best.get(to, UNKNOWN)):
-                    best[to] = cost
+                    best[to], before[to] = cost, state
                     heapq.heappush(heap, (cost, to))
+        while found < UNKNOWN and last != start:  # the rest of the way is the least from there, too
+            self._found.setdefault(last, found - best[last])
+            last = before[last]
         return found
 
 

@@ -73,6 +73,11 @@ class ByteMachine:
         """Bytes of what has been made so far."""
         return self._memory.nbytes
 
+    @property
+    def left_out(self) -> int:
+        """How often a way on was left out, as the search for a text that completes it took long."""
+        return self.rules.left_out
+
     def is_leaf(self, site: int) -> bool:
         """Return True: frames are not limited."""
         return True
@@ -134,7 +139,10 @@ class ByteMachine:
 
     # ------------------------------------------------------------------------------------------------------ ends
 
-    has_bounds = True
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it is known how many tokens an end is away at most: of texts without frames, whose rows are cheap."""
+        return not self.depth
 
     def nearest(self, node: int, stack: Any) -> int:
         """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""

@@ -53,5 +53,9 @@ class Rules(Protocol):
         """
 
     @property
+    def left_out(self) -> int:
+        """Return how often a way on was left out of a row, as the search for a text that completes it took long."""
+
+    @property
     def nbytes(self) -> int:
         """Return about how many bytes all that was made takes."""

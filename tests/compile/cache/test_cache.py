@@ -25,7 +25,7 @@ from maskwright.automata import budget as budgets
 from maskwright.compile import text as text_module
 from maskwright.compile.cache import cache as cache_module
 from maskwright.compile.grammar import build as grammar_module
-from maskwright.compile.json_schema import request as schema_module
+from maskwright.compile.schemas import compile_schema as schema_module
 from maskwright.compile.tags import build as tag_module
 
 

@@ -76,7 +76,7 @@ class ToyRules:
                     row.append(CALL - len(self.calls) + 1)
             self.rows.append(row)
         self.rows.append([DEAD] * self.alphabets[self._of[states]].classes)
-        self.nbytes = 0
+        self.nbytes = self.left_out = 0
 
     def alphabet_of(self, state: int) -> int:
         return self._of[state]
