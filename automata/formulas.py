@@ -97,7 +97,7 @@ class Formulas:
         key = kind, (atom if atom is not None else parts)
         found = self._made.get(key)
         if found is None:
-            is_open = any([part.is_open for part in parts])
+            is_open = any(part.is_open for part in parts)
             found = self._made[key] = Formula(kind, parts, atom, len(self._made), is_open)
         return found
 
@@ -165,7 +165,9 @@ class Formulas:
         return found
 
     def _one_of(self, formulas: tuple[Formula, ...]) -> Formula:
-        held, once, twice = 0, {}, set()
+        held = 0
+        once: dict[Formula, None] = {}
+        twice: set[Formula] = set()
         for formula in formulas:
             if formula is self.everything:
                 held += 1
@@ -217,7 +219,7 @@ class Formulas:
             elif formula is not unit:
                 parts.add(formula)
         if len(parts) > 1:
-            if any([type(part.atom) is Inside for part in parts]):
+            if any(type(part.atom) is Inside for part in parts):
                 self._join_places(is_union, parts)
             if is_union and self._join is not None:
                 self._join(parts)
@@ -305,7 +307,7 @@ class Formulas:
 
 
 def atoms_of(*formulas: Formula) -> Iterator[Any]:
-    """Yield the atoms of formulas, each as often as parts that are distinct have it; what is `Inside` is not entered."""
+    """Yield the atoms of formulas, as often as distinct parts have them; what is `Inside` is not entered."""
     todo, seen = list(formulas), set(formulas)
     while todo:
         formula = todo.pop()

@@ -20,13 +20,18 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..json_schema.approximations import Approximations
 from ..json_schema.request import Request, blaming_order, request, warn_of, wrong_pattern
+from .witness import TakesLongError
 
 if TYPE_CHECKING:
     from ..json_schema.layout import Whitespace
     from ..json_schema.source import Schema, SchemaSource
 
-_AHEAD = 0.05  # processor seconds in which the states of most schemas are settled
-_MORE = 8  # times as long as the last way had is what the other way has next
+_MOST_SETTLED = {  # states that are settled, by what is being done
+    "telling the cases of a value apart": 100, "finding the states of an object": 1000,
+    "finding the states of an array": 500,
+}  # fmt: skip
+_MOST_STATES = 10_000  # of other automata, such as those of patterns
+_MOST_SEARCHED = 3000  # states that the search for a first text looks at
 
 
 def compile_json_schema(
@@ -155,40 +160,58 @@ class _Settled:
         )  # fmt: skip
 
 
+class _TakesLongError(Exception):
+    """So many states that the other way is tried."""
+
+
+class _Settling(Meter):
+    """A meter under which states are settled only as far as that takes little time. It counts, and reads no clock."""
+
+    def check(self, *, states: int = 0, bytes: int = 0, ahead: float = 0.0, doing: str) -> None:
+        """Raise _TakesLongError for many states, and BudgetError as other meters do."""
+        if states > _MOST_SETTLED.get(doing, _MOST_STATES):
+            raise _TakesLongError
+        super().check(states=states, bytes=bytes, ahead=ahead, doing=doing)
+
+
 def _lazily(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
-    """Return a lazy table: of settled states, or by derivatives where settling them takes long.
+    """Return a lazy table: of settled states, or by derivatives where there are many states to settle.
 
-    Either way may take for ever where the other takes milliseconds, and nothing tells which before. So both are tried
-    in turn, each for longer than the last, until one is there or the budget is spent.
+    Either way may take for ever where the other takes milliseconds. Which is taken depends on counts, so that it is the
+    same one wherever a schema is compiled. Where neither ends by these counts, both have half of what is left.
     """
-    seconds, settles = _AHEAD, True
-    while True:
-        left = meter.budget.seconds - meter.seconds
-        is_last = seconds >= left / 2 or not vocabulary.spells_all_bytes
-        try:
-            with meter if is_last else replace(meter.budget, seconds=seconds).begin() as share:
-                if settles:
-                    settled = _Settled(asked, vocabulary, share)
-                else:
-                    return _by_derivatives(asked, vocabulary, share, meter.budget)
-            return settled.lazy_table(meter)
-        except BudgetError as error:
-            if error.limit != "seconds" or is_last:
-                raise
-        seconds, settles = _MORE * seconds, not settles
+    if not vocabulary.spells_all_bytes:
+        return _Settled(asked, vocabulary, meter).lazy_table(meter)
+    try:
+        return _Settled(asked, vocabulary, _Settling(meter.budget)).lazy_table(meter)
+    except _TakesLongError:
+        pass
+    try:
+        return _by_derivatives(asked, vocabulary, meter, meter.budget, _MOST_SEARCHED)
+    except TakesLongError:
+        pass
+    half = max(meter.budget.seconds - meter.seconds, 0) / 2
+    try:
+        with replace(meter.budget, seconds=half).begin() as share:
+            settled = _Settled(asked, vocabulary, share)
+        return settled.lazy_table(meter)
+    except BudgetError:
+        return _by_derivatives(asked, vocabulary, meter, meter.budget, None)
 
 
-def _by_derivatives(asked: Request, vocabulary: Vocabulary, meter: Meter, budget: Budget) -> LazyTable:
+def _by_derivatives(
+    asked: Request, vocabulary: Vocabulary, meter: Meter, budget: Budget, most: int | None
+) -> LazyTable:
     """Return the lazy table of a machine whose states are derivatives of the schema's formula.
 
-    budget: of what is made later.
+    budget: of what is made later. most: states that the search for a first text looks at, None for any number.
     """
     from .schema_rules import schema_rules
 
     approximations = Approximations(asked.allowed)
 
     def machine(meter: Meter) -> ByteMachine:
-        rules = schema_rules(asked, vocabulary, meter, approximations)
+        rules = schema_rules(asked, vocabulary, meter, approximations, most)
         patient = replace(budget, seconds=math.inf).begin()
         rules.begin_reading(patient)
         return ByteMachine(rules, vocabulary, patient, frames=True)

@@ -26,20 +26,24 @@ from .string_formulas import Spelling
 from .string_spellings import spelled_alphabet, structure_alphabet
 from .witness import Witness
 
+_MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
+
 
 def schema_rules(
-    asked: Request, vocabulary: Vocabulary, meter: Meter, approximations: Approximations | None = None
-) -> SchemaRules:
+    asked: Request, vocabulary: Vocabulary, meter: Meter, approximations: Approximations | None = None,
+    most: int | None = None,
+) -> SchemaRules:  # fmt: skip
     """Return the rules of a request.
 
-    vocabulary: whose tokens texts are read by. approximations: notes what stays unenforced.
+    vocabulary: whose tokens texts are read by. approximations: notes what stays unenforced. most: states that the
+    search for a first text looks at, None for any number.
 
-    Raises the errors of `compile_json_schema`, and SchemaError if no value is in the schema.
+    Raises the errors of `compile_json_schema`, SchemaError if no value is in the schema, and TakesLongError.
     """
     found = approximations or Approximations(asked.allowed)
     try:
         node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
-        return SchemaRules(node, asked.layout, vocabulary, meter, asked.any_order)
+        return SchemaRules(node, asked.layout, vocabulary, meter, asked.any_order, most)
     except RegexError as error:
         raise wrong_pattern(error, asked.contents) from error
 
@@ -54,8 +58,9 @@ class SchemaRules:
     end = 1
 
     def __init__(
-        self, schema: SchemaNode, layout: Layout, vocabulary: Vocabulary, meter: Meter, any_order: bool = False
-    ) -> None:
+        self, schema: SchemaNode, layout: Layout, vocabulary: Vocabulary, meter: Meter, any_order: bool = False,
+        most: int | None = None,
+    ) -> None:  # fmt: skip
         sets = content_sets(schema, meter)
         self.alphabets: Sequence[Alphabet] = [
             structure_alphabet(STRUCTURE),
@@ -72,6 +77,7 @@ class SchemaRules:
         self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
         self._reader = FrameReader(self._values, self._witness)
         start = self._values.start(schema.node)
+        self._witness.limit(most)
         if not self._witness.can_end(start):
             raise SchemaError("the schema matches no value", "")
         self._check_counts(schema)
@@ -157,10 +163,10 @@ class SchemaRules:
         frame = self._frames[state]
         which = self.alphabet_of(state)
         before = self._witness.left_out
-        self._witness.limit(self._is_reading)
+        self._witness.limit(_MOST_READING if self._is_reading else None)
         row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
         if self._witness.left_out > before and row.count(DEAD) == len(row):
-            self._witness.limit(False)  # some text goes on: whoever waits for it waits longer, and is not left without
+            self._witness.limit(None)  # some text goes on: whoever waits for it waits longer, and is not left without
             row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
         self._cells += len(row)
         return row

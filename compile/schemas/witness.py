@@ -23,13 +23,12 @@ from .schema_formulas import VALUE
 from .state_atoms import Contained, Has, ItemsAtLeast
 
 _SEARCHING = "searching for a text that fits"
-_MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
 _SHARPEN = 40  # frames after which what nothing satisfies is taken out
 _KINDS = (STRING, NUMBER, OBJECT, ARRAY, NULL, TRUE, FALSE)
 
 
-class _OutlastedError(Exception):
-    """A search took longer than a text should wait."""
+class TakesLongError(Exception):
+    """A search took longer than it may."""
 
 
 class Witness:
@@ -58,20 +57,20 @@ class Witness:
         return frames is not None and all(map(self._lives, frames))
 
     def frames(self, frame: Frame | None) -> Frames | None:
-        """Return the frames into which one falls apart; None if it cannot be completed."""
+        """Return the frames into which one falls apart; None if it cannot be completed, as far as the limit shows."""
         if frame is None:
             return None
         frames = self._values.settled(frame)
         try:
             return frames if frames is not None and all(map(self._lives, frames)) else None
-        except _OutlastedError:
+        except TakesLongError:
             self.left_out += 1
             self._met_open = False
             return None
 
-    def limit(self, is_limited: bool) -> None:
-        """Leave out frames from now on once searches have taken long, as a text waits for a row; or no more."""
-        self._stop = self.expanded + _MOST_READING if is_limited else None
+    def limit(self, most: int | None) -> None:
+        """End searches from now on once they have looked at so many frames together; None for no limit."""
+        self._stop = None if most is None else self.expanded + most
 
     def _lives(self, frame: Frame) -> bool:
         """Return whether some text completes a frame that does not fall apart."""
@@ -117,7 +116,7 @@ class Witness:
             count += 1
             self.expanded += 1
             if self._stop is not None and self.expanded > self._stop:
-                raise _OutlastedError
+                raise TakesLongError
             look(_SEARCHING)
             schema.meter.check(states=count, doing=_SEARCHING)
             if count == _SHARPEN:

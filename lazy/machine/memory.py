@@ -178,7 +178,7 @@ class MachineMemory:
         """Bytes of what has been made so far, and of the alphabets."""
         per_state = 8 + 8 + 4 + 8 * self.words
         shared = sum(self._arrays[at].nbytes for at in (AT_ROOT, AT_INNER, AT_REACH))
-        return per_state * len(self._arrays[AT_ROW]) + 4 * self._num_cells + shared + self._rules.nbytes
+        return int(per_state * len(self._arrays[AT_ROW]) + 4 * self._num_cells + shared + self._rules.nbytes)
 
 
 def _bits(which: NDArray[np.bool_], words: int) -> NDArray[np.uint64]:
@@ -194,7 +194,8 @@ def _joined(alphabets: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArr
     There a number above 0 is a row of `inner`, 0 is no way on, and -1 - c is a character of class c.
     """
     words = max(each.reach.shape[1] for each in alphabets)
-    roots, inners = [], [np.zeros((1, 256), np.int32)]
+    roots: list[NDArray[np.int32]] = []
+    inners = [np.zeros((1, 256), np.int32)]
     reaches = [np.zeros((1, words), np.uint64)]
     before = 1
     for each in alphabets:

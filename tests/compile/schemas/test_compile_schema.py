@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import maskwright as mw
-from maskwright.compile.schemas import witness
+from maskwright.compile.schemas import schema_rules
 from tests.compile.schemas.test_schema_shapes import (
     Shape,
     arrays_by_item,
@@ -148,7 +148,7 @@ def test_what_takes_long_to_prove_is_left_out_of_masks_and_counted(monkeypatch: 
         assert whole.advance(token)
     assert isinstance(exact, mw.LazyTable)
     assert exact.left_out == 0
-    monkeypatch.setattr(witness, "_MOST_READING", 1)
+    monkeypatch.setattr(schema_rules, "_MOST_READING", 1)
     table = mw.compile_json_schema(schema, VOCAB)
     assert isinstance(table, mw.LazyTable)
     matcher = mw.Matcher(table)
