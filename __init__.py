@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .compile.cache.cache import Cache
     from .compile.catalogue import Catalogue
     from .compile.grammar.build import compile_grammar
-    from .compile.json_schema.request import compile_json_schema
     from .compile.live_catalogue import LiveCatalogue
+    from .compile.schemas.compile_schema import compile_json_schema
     from .compile.sequences import compile_sequences, compile_sids, sort_sids
     from .compile.shards.build import build_shards
     from .compile.shards.merge import merge_shards
@@ -122,7 +122,7 @@ _NAMES = {
     "compile.cache.cache": ("Cache",),
     "compile.catalogue": ("Catalogue",),
     "compile.grammar.build": ("compile_grammar",),
-    "compile.json_schema.request": ("compile_json_schema",),
+    "compile.schemas.compile_schema": ("compile_json_schema",),
     "compile.live_catalogue": ("LiveCatalogue",),
     "compile.sequences": ("compile_sequences", "compile_sids", "sort_sids"),
     "compile.shards.build": ("build_shards",),

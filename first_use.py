@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .compile.grammar.build import compile_grammar
-from .compile.json_schema.request import compile_json_schema
+from .compile.schemas.compile_schema import compile_json_schema
 from .compile.sequences import compile_sids
 from .compile.tags.build import compile_structural_tag
 from .compile.tags.tagged_text import Tag, TaggedText

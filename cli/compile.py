@@ -13,9 +13,10 @@ from ..compile.grammar.build import compile_grammar
 from ..compile.json_schema.approximations import Approximations
 from ..compile.json_schema.build import build as build_skeleton
 from ..compile.json_schema.keywords import formula
-from ..compile.json_schema.request import compile_json_schema, wrong_pattern
+from ..compile.json_schema.request import wrong_pattern
 from ..compile.json_schema.source import read as read_schema
 from ..compile.regex.parse import parse
+from ..compile.schemas.compile_schema import compile_json_schema
 from ..compile.tags.build import compile_structural_tag
 from ..compile.tags.tagged_text import plain
 from ..compile.text import compile_choices, compile_regex
@@ -46,8 +47,9 @@ def regex(regex: options.Pattern, tokenizer: Tokenizer, budget: Budget, output: 
     """Compile PATTERN, a regular expression of Python's re, into a table of the texts that match it as a whole."""
     parse(regex.pattern, regex.flags)
     _write(
-        lambda vocabulary: compile_regex(regex.pattern, vocabulary, flags=regex.flags, budget=budget), tokenizer, output
-    )
+        lambda vocabulary: compile_regex(regex.pattern, vocabulary, flags=regex.flags, lazy=False, budget=budget),
+        tokenizer, output,
+    )  # fmt: skip
 
 
 @group.command("choices")

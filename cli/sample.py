@@ -10,8 +10,8 @@ import numpy as np
 
 from ..automata.budget import Budget, Meter
 from ..compile.grammar.build import compile_grammar
-from ..compile.json_schema.request import compile_json_schema
 from ..compile.regex.lower import to_dfa
+from ..compile.schemas.compile_schema import compile_json_schema
 from ..errors import ConstraintError
 from ..kernels.limits import UNREACHABLE
 from ..lazy.lazy_table import Compiled

@@ -38,7 +38,7 @@ def regex(regex: options.Pattern, tokenizer: Tokenizer | None, budget: Budget, m
     allowed = None
     if tokenizer is not None:
         vocabulary = tokenizer.vocabulary()
-        table = compile_regex(regex.pattern, vocabulary, flags=regex.flags, budget=budget)
+        table = compile_regex(regex.pattern, vocabulary, flags=regex.flags, lazy=False, budget=budget).to_table()
         allowed = drawing.tokens_by_state(dfa, table, vocabulary)
     drawing.write(drawing.draw_dfa(dfa, allowed=allowed, title=regex.pattern), output)
     click.echo(f"{output}: {dfa.num_states:,} states of the DFA")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .grammar.build import compile_grammar
-from .json_schema.request import compile_json_schema
+from .schemas.compile_schema import compile_json_schema
 from .sequences import compile_sequences, compile_sids, sort_sids
 from .tags.build import compile_structural_tag
 from .text import compile_choices, compile_regex

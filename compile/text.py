@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from ..automata.budget import Budget
+from ..automata.budget import Budget, Meter
 from ..automata.deadline import look
 from ..automata.nfa import Nfa
 from ..automata.subsets import determinize
-from ..errors import ConstraintError
+from ..depth import enough_stack
+from ..errors import ConstraintError, RegexError
+from ..lazy.lazy_table import Compiled, LazyTable
+from ..lazy.machine.lazy_machine import ByteMachine
+from ..lazy.protocol import LazyMachine
 from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
 from .arguments import begin_budget, check_vocabulary, source_of
 from .bind.bind import bind
 from .regex.lower import to_dfa
+from .regex.pattern_rules import PatternRules
 
 
 def compile_regex(
-    pattern: str, vocabulary: Vocabulary, *, flags: str = "", budget: Budget | None = None
-) -> TransitionTable:
+    pattern: str, vocabulary: Vocabulary, *, flags: str = "", lazy: bool = True, budget: Budget | None = None
+) -> Compiled:
     r"""Compile a regular expression into a table of exactly the texts that it matches from start to end.
 
     pattern: in the syntax and meaning of Python's `re` for text, and `\p{..}` besides. flags: letters of "aimsx", as in
     `(?aimsx)`; "u" is taken too and, as in `re`, says nothing new. Lookahead, lookbehind of any width, `\b` and anchors
     are exact. Ignoring case, `\p{..}` matches what a class of the property's characters would: these, and all that
-    differ from one of them in case only; `\P{..}` matches all others. budget: limits of states, seconds and bytes for
-    this compilation.
+    differ from one of them in case only; `\P{..}` matches all others. lazy: whether to return a `LazyTable`, whose
+    states are made when a `Matcher` reaches them, and whose arrays are worked out if something asks for them. A
+    vocabulary that does not have all single bytes makes the whole table. budget: limits of states, seconds and bytes
+    for this compilation, and of states and bytes for what is read lazily.
 
     Raises RegexError, with a caret under the position, for a pattern that is malformed, or that uses what is not
     supported: back-references, which are not regular in general, groups that depend on whether another matched, atomic
@@ -41,11 +52,54 @@ def compile_regex(
     check_vocabulary(vocabulary)
     if not isinstance(flags, str):
         raise TypeError(f'flags must be a str of letters, such as "im", not {type(flags).__name__}')
+    if not isinstance(lazy, bool):
+        raise TypeError(f"lazy must be True or False, not {lazy!r}")
     with begin_budget(budget) as meter:
-        dfa = to_dfa(pattern, flags=flags, meter=meter)
-        if dfa.is_empty:
-            raise ConstraintError(f"the pattern matches nothing: {pattern!r}")
-        return bind(dfa, vocabulary, source=source_of("regex", flags, pattern), meter=meter)
+        if lazy and vocabulary.spells_all_bytes:
+            return _lazily(pattern, vocabulary, flags, meter).made_by(_again, pattern, vocabulary, flags, budget)
+        return _whole(pattern, vocabulary, flags, meter)
+
+
+def _whole(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> TransitionTable:
+    dfa = to_dfa(pattern, flags=flags, meter=meter)
+    if dfa.is_empty:
+        raise _matches_nothing(pattern)
+    return bind(dfa, vocabulary, source=source_of("regex", flags, pattern), meter=meter)
+
+
+def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> LazyTable:
+
+    def machine(meter: Meter) -> ByteMachine:
+        rules = PatternRules(pattern, vocabulary, flags=flags)
+        if rules.is_empty:
+            raise _matches_nothing(pattern)
+        return ByteMachine(rules, vocabulary, meter)
+
+    patient = replace(meter.budget, seconds=math.inf)
+
+    def renewed(old: Any) -> LazyMachine:
+        return machine(patient.begin()) if old.is_large else old
+
+    def make() -> TransitionTable:
+        with meter.budget.begin() as again:
+            return _whole(pattern, vocabulary, flags, again)
+
+    with enough_stack(partial(RegexError, pattern=pattern, position=0)):
+        first = machine(patient.begin())
+    meter.check(states=first.num_states, bytes=first.nbytes, doing="reading a pattern")
+    return LazyTable(
+        first, make, vocab_size=vocabulary.size, eos=vocabulary.eos, vocabulary=vocabulary.fingerprint,
+        source=source_of("regex", flags, pattern), depth=0, nested=False, renewed=renewed,
+        other_ends=vocabulary.other_ends,
+    )  # fmt: skip
+
+
+def _again(pattern: str, vocabulary: Vocabulary, flags: str, budget: Budget | None) -> Compiled:
+    return compile_regex(pattern, vocabulary, flags=flags, budget=budget)
+
+
+def _matches_nothing(pattern: str) -> ConstraintError:
+    return ConstraintError(f"the pattern matches nothing: {pattern!r}")
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary, *, budget: Budget | None = None) -> TransitionTable:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +16,8 @@ from ..errors import BudgetError, NoTableError, Unenforced
 from ..table.grouped import token_rows
 from ..table.several_ends import all_ends, as_eos
 from ..table.transition_table import TransitionTable
+from ..vocabulary.vocabulary import Vocabulary
+from .machine.lazy_machine import ByteMachine
 from .protocol import LazyMachine
 
 
@@ -45,6 +49,7 @@ class LazyTable:
         self._renewed = renewed
         self._unenforced = unenforced
         self._nested = nested
+        self._made_by: tuple[Callable[..., Compiled], tuple[Any, ...]] | None = None
         self._table: TransitionTable | None = None
         self._refused = False  # whether there is known to be no table
         self._lock = threading.Lock()
@@ -70,10 +75,6 @@ class LazyTable:
                 self._table = self._make()
                 self._machine = self._make = self._renewed = None  # matchers that read it keep what they need
             return self._table
-
-    def complete(self) -> TransitionTable:
-        """Return the table: an earlier name of `to_table`."""
-        return self.to_table()
 
     @property
     def machine(self) -> LazyMachine | None:
@@ -146,10 +147,19 @@ class LazyTable:
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
         """Return whether each row of tokens (N, L) is in the set: bool (N,). Without calls it needs no arrays."""
         machine = self._machine  # another thread may complete the table meanwhile
-        if machine is None or machine.depth:
+        if machine is None or (machine.depth and not isinstance(machine, ByteMachine)):
             return self.to_table().contains(sids)
         rows = as_eos(token_rows(sids), self.eos, self.other_ends).tolist()
         return np.array([_accepts(machine, row, self.vocab_size, self.eos) for row in rows], np.bool_)
+
+    @property
+    def left_out(self) -> int:
+        """How often a way on was left out of masks, as the search for a text that completes it took long.
+
+        Masks are exact where it is 0. It is 0 of all but a few schemas whose states are derivatives.
+        """
+        machine = self._machine
+        return machine.left_out if isinstance(machine, ByteMachine) else 0
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
         """Return whether one sequence of tokens is in the set; EOS may close it, also more than once, as in a batch."""
@@ -165,8 +175,18 @@ class LazyTable:
         ends = f"ends={self.ends}" if self.other_ends else f"eos={self.eos}"
         return f"LazyTable(vocab_size={self.vocab_size}, {ends}, not worked out yet)"
 
+    def made_by(self, function: Callable[..., Compiled], *arguments: Any) -> LazyTable:
+        """Note the call that makes this constraint, with its `Vocabulary`: a pickle carries that. Return this table."""
+        self._made_by = function, arguments
+        return self
+
     def __reduce__(self) -> Any:
-        return _itself, (self.to_table(),)  # elsewhere it is the table that it stands for
+        # what it was compiled from is small and compiled again in little time; a table may be neither
+        if self._table is not None or self._made_by is None:
+            return _itself, (self.to_table(),)
+        function, arguments = self._made_by
+        sent = [replace(each, encoder=None) if isinstance(each, Vocabulary) else each for each in arguments]
+        return function, tuple(sent)  # a tokenizer's function may not be one that can be sent
 
     def __copy__(self) -> LazyTable:
         return self
@@ -180,20 +200,39 @@ def _itself(table: TransitionTable) -> TransitionTable:
 
 
 def _accepts(machine: LazyMachine, tokens: list[int], vocab_size: int, eos: int | None) -> bool:
-    """Return whether a machine without a stack accepts tokens, which EOS may close."""
-    node = 0
+    """Return whether a machine accepts tokens, which EOS may close."""
+    node, stack = 0, _Stack(-1, None)
     for i, token in enumerate(tokens):
         if token == eos:
-            return machine.accepts(node) and all(other == eos for other in tokens[i:])
-        found = machine.advance(node, None, token, _no_push) if 0 <= token < vocab_size else None
+            is_whole = stack.below is None and machine.accepts(node)
+            return is_whole and all(other == eos for other in tokens[i:])
+        found = machine.advance(node, stack, token, _Stack.pushed) if 0 <= token < vocab_size else None
         if found is None:
             return False
-        node = found[0]
-    return machine.accepts(node)
+        node, stack = found
+    return stack.below is None and machine.accepts(node)
 
 
-def _no_push(stack: Any, site: int) -> Any:
-    raise AssertionError("a machine without a stack pushes nothing")
+class _Stack:
+    """Open frames of one text: what `ByteMachine.advance` asks of a stack."""
+
+    __slots__ = ("below", "height", "site")
+
+    def __init__(self, site: int, below: _Stack | None) -> None:
+        self.site, self.below = site, below
+        self.height: int = 0 if below is None else below.height + 1
+
+    def pushed(self, site: int) -> _Stack:
+        return _Stack(site, self)
+
+    def top(self, most: int) -> bytes:
+        """Return at most so many sites from the top, int32, the outermost first."""
+        sites: list[int] = []
+        at = self
+        while len(sites) < most and at.below is not None:
+            sites.append(at.site)
+            at = at.below
+        return array("i", reversed(sites)).tobytes()
 
 
 Compiled: TypeAlias = TransitionTable | LazyTable

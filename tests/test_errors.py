@@ -156,7 +156,7 @@ TABLE = {
     ),
     "a budget of states": (
         mw.BudgetError,
-        lambda v: mw.compile_regex("a{500}", v, budget=mw.Budget(states=np.int32(100))),
+        lambda v: mw.compile_regex("a{500}", v, lazy=False, budget=mw.Budget(states=np.int32(100))),
         {"limit": "states", "allowed": 100, "remedies": (RaiseBudget(("states",), "make the constraint smaller"),)},
         "so far). Raise it with budget=Budget(states=...), or make the constraint smaller",
         "so far). Raise it with --budget-states, or make the constraint smaller",

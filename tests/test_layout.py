@@ -31,6 +31,7 @@ LAYERS = (
     "compile/bind",
     "compile/grammar",
     "compile/json_schema",
+    "compile/schemas",
     "compile/tags",
     "compile",
     "compile/shards",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import ConstraintError, VocabularyMismatchError
 from ..kernels.limits import MOST_TOKENS
 from . import tokenizers
-from .characters import TokenCharacters, shares_without
+from .characters import BYTE_GROUP, TokenCharacters, shares_without
 from .derived import Derived
 from .end_tokens import EndTokens, checked_ends
 from .longest_match import LongestMatch, shortened
@@ -37,6 +37,10 @@ _CONTEXTS = ("", "\n", ":", "0", "x", "\u00a0")
 MARKS = bytes([*range(0xFF, 0xF4, -1), 0xC1, 0xC0])
 """Bytes that stand nowhere in UTF-8, by which automata over bytes know special tokens: see `Vocabulary.marked`."""
 _MOST_MARKED = 8  # of one vocabulary kept, with their tries and JSON libraries
+
+
+class _MostOf(dict[int, int]):
+    """What `Vocabulary.most_of` found, by groups."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -301,6 +305,16 @@ class Vocabulary:
             (np.argsort(lengths, kind="stable").astype(np.int32), np.cumsum(np.bincount(lengths)).tolist())
             for lengths in (self.characters.length, self.characters.begun)
         ]
+
+    def most_of(self, groups: int) -> int:
+        """Return the most characters of some groups, bits of `BYTE_GROUP`, that any token begins."""
+        known = self.derived.of(_MostOf)
+        found = known.get(groups)
+        if found is None:
+            is_in = np.array([groups >> group & 1 for group in BYTE_GROUP.tolist()], np.int64)
+            begun = np.concatenate(([0], np.cumsum(is_in[self.token_bytes])))
+            found = known[groups] = int(np.diff(begun[self.token_offset]).max(initial=0))
+        return found
 
     @cached_property
     def shares(self) -> NDArray[np.float64]:

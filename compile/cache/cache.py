@@ -25,8 +25,9 @@ from ...vocabulary.vocabulary import Vocabulary
 from .. import arguments, text
 from ..grammar import build as grammars
 from ..grammar.notations import Syntax
-from ..json_schema import request as schemas
+from ..json_schema import request as requests
 from ..json_schema.approximations import allowed_keywords
+from ..schemas import compile_schema as schemas
 from ..tags import build as tags
 from ..tags.tagged_text import PARTS, SCHEMAS, plain
 from .compilers import Allowance, Compilers, Job
@@ -68,7 +69,7 @@ class Cache:
     whatever the cache forgets.
 
     directory: where tables are kept on disk too, for other processes and later ones, up to directory_bytes. Of lazy
-    tables that is what `LazyTable.complete` works out. Files that are damaged are made again, and a folder that cannot
+    tables that is what `LazyTable.to_table` works out. Files that are damaged are made again, and a folder that cannot
     be written is done without.
 
     compilers: processes that compile in place of the threads that ask, under hard limits. Whoever makes the cache
@@ -130,7 +131,7 @@ class Cache:
         spelling = self._spelling("json schema", schema, lazy, budget, options)
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
-        asked = schemas.request(schema, **options)
+        asked = requests.request(schema, **options)
         return self._get(
             _key("json schema", asked.source, lazy, budget),
             spelling,
@@ -153,21 +154,23 @@ class Cache:
             return None
         return spelling
 
-    def compile_regex(self, pattern: str, *, flags: str = "", budget: Budget | None = None) -> TransitionTable:
+    def compile_regex(
+        self, pattern: str, *, flags: str = "", lazy: bool = True, budget: Budget | None = None
+    ) -> Compiled:
         """Return the table of a pattern, as `maskwright.compile_regex` makes it, with its errors."""
-        if not isinstance(pattern, str) or not isinstance(flags, str):  # which it says
-            return text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget)
+        if not (isinstance(pattern, str) and isinstance(flags, str) and isinstance(lazy, bool)):  # which it says
+            return text.compile_regex(pattern, self.vocabulary, flags=flags, lazy=lazy, budget=budget)
+        lazy = lazy and self._compilers is None
         pattern, flags = "".join([pattern]), "".join(sorted(set(flags)))  # plain ones
-        spelling = "regex", flags, pattern, budget
+        spelling = "regex", flags, pattern, lazy, budget
         if (entry := self._known(spelling)) is not None:
-            return _answer(entry).to_table()
-        key = _key("regex", arguments.source_of("regex", flags, pattern), False, budget)
+            return _answer(entry)
         return self._get(
-            key,
+            _key("regex", arguments.source_of("regex", flags, pattern), lazy, budget),
             spelling,
-            lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, budget=budget),
+            lambda: text.compile_regex(pattern, self.vocabulary, flags=flags, lazy=lazy, budget=budget),
             Job("regex", pattern, {"flags": flags}, budget),
-        ).to_table()
+        )
 
     def compile_choices(self, choices: Iterable[str], *, budget: Budget | None = None) -> TransitionTable:
         """Return the table of a list of texts, as `maskwright.compile_choices` makes it, with its errors."""
@@ -230,7 +233,7 @@ class Cache:
         if spelling is not None and (entry := self._known(spelling)) is not None:
             return _answer(entry)
         contents = self._format(plain(tag)) if isinstance(tag, str) else tag
-        asked = schemas.request(True, **options)
+        asked = requests.request(True, **options)
         options = {**options, "allow": asked.allowed}  # what was given may be read only once
         return self._get(
             _key("structural tag", tags.source_of_tags(contents, asked, self.vocabulary), lazy, budget),
@@ -340,7 +343,7 @@ class Cache:
         """Return the key of a schema, or what is wrong with it."""
         given = {name: value for name, value in options.items() if name not in ("lazy", "budget")}
         try:
-            asked = schemas.request(schema, **given)
+            asked = requests.request(schema, **given)
         except ConstraintError as error:
             return None, error
         return _key("json schema", asked.source, options.get("lazy", True), options.get("budget")), None

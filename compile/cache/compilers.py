@@ -24,7 +24,7 @@ from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
 from .. import text
 from ..grammar import build as grammars
-from ..json_schema import request as schemas
+from ..schemas import compile_schema as schemas
 from ..tags import build as tags
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def whole(job: Job, vocabulary: Vocabulary) -> TransitionTable:
         case "json schema":
             return schemas.compile_json_schema(source, vocabulary, lazy=False, budget=budget, **options).to_table()
         case "regex":
-            return text.compile_regex(source, vocabulary, budget=budget, **options).to_table()
+            return text.compile_regex(source, vocabulary, lazy=False, budget=budget, **options).to_table()
         case "choices":
             return text.compile_choices(source, vocabulary, budget=budget).to_table()
         case "grammar":

@@ -12,7 +12,8 @@ from ...depth import Flat
 from ...errors import ConstraintError
 from ...table.transition_table import TransitionTable
 from ...vocabulary.vocabulary import Vocabulary
-from ..json_schema import request as schemas
+from ..json_schema import request as requests
+from ..schemas import compile_schema as schemas
 
 _own: dict[str, Any] = {}  # of a process that compiles for others: its vocabulary and options
 
@@ -49,7 +50,7 @@ def _begin(vocabulary: Vocabulary, options: dict[str, Any]) -> None:
 def _compile_whole(schema: Any) -> TransitionTable | ConstraintError:
     try:
         budget, options = _own["budget"], _own["options"]
-        asked = schemas.request(schema, **options)
+        asked = requests.request(schema, **options)
         return schemas.compile_request(asked, _own["vocabulary"], lazy=False, budget=budget).to_table()
     except ConstraintError as error:
         return copy.copy(error)

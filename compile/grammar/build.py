@@ -76,7 +76,16 @@ def compile_grammar(
     with begin_budget(budget) as meter, enough_stack(partial(GrammarError, grammar=grammar, position=0)):
         start, source = request(grammar, vocabulary, start=start, syntax=syntax, depth=depth)
         form = reader_of(syntax)(grammar, start=start, meter=meter)
-        return compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
+        made = compile_form(form, vocabulary, source=source, depth=depth, meter=meter)
+    return (
+        made.made_by(_again, grammar, vocabulary, start, syntax, depth, budget) if isinstance(made, LazyTable) else made
+    )
+
+
+def _again(
+    grammar: str, vocabulary: Vocabulary, start: str, syntax: Syntax, depth: int, budget: Budget | None
+) -> Compiled:
+    return compile_grammar(grammar, vocabulary, start=start, syntax=syntax, depth=depth, budget=budget)
 
 
 def request(grammar: str, vocabulary: Vocabulary, *, start: str | None, syntax: Syntax, depth: int) -> tuple[str, str]:

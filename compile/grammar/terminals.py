@@ -37,7 +37,7 @@ from ...automata.nfa import Nfa
 from ...automata.subsets import determinize
 from ...automata.utf8 import ANY, Ranges
 from ...errors import RegexError
-from ..regex.lower import _assertions, _at_edge, _Lowering, _settled
+from ..regex.lower import _assertions, _at_edge, _Lowering, settled
 from ..regex.parse import parse
 from ..regex.tree import (
     EMPTY,
@@ -148,7 +148,7 @@ def _words(pattern: str, meter: Meter) -> Dfa:
     if asked:
         _check(pattern, node, lowering)
     if _first(node, ()) is not None:
-        return lowering.language(_settled(node))
+        return lowering.language(settled(node))
     if len(asked) > _MOST_ASSERTIONS:
         raise RegexError(
             f"a terminal with {len(asked)} different assertions, of which {_MOST_ASSERTIONS} are supported where "

@@ -62,7 +62,7 @@ def to_dfa(
     True
     """
     with enough_stack(partial(RegexError, pattern=pattern, position=0)):
-        node = _settled(parse(pattern, flags, dialect))
+        node = settled(parse(pattern, flags, dialect))
         if search:
             node = _at_edge(_at_edge(node, True, _ANY_TEXT), False, _ANY_TEXT)
         return _Lowering(Budget().begin() if meter is None else meter).language(node)
@@ -390,7 +390,7 @@ def _next(ranges: Ranges, behind: bool, negated: bool) -> Look:
     return Look(Chars(ranges), behind, negated)  # one object for equal ones, so that they share a marker
 
 
-def _settled(node: Node) -> Node:
+def settled(node: Node) -> Node:
     r"""Return the tree without those questions about one character that the characters beside them answer.
 
     Before "word", \b need only ask for what is before it, and (?=\w) need not ask at all.
@@ -398,12 +398,12 @@ def _settled(node: Node) -> Node:
     if not _assertions(node):
         return node
     if isinstance(node, Repeat):
-        return Repeat(_settled(node.item), node.low, node.high)
+        return Repeat(settled(node.item), node.low, node.high)
     if isinstance(node, Union):
-        return Union(tuple(map(_settled, node.items)))
+        return Union(tuple(map(settled, node.items)))
     if not isinstance(node, Concat):
         return node
-    items = list(map(_settled, node.items))
+    items = list(map(settled, node.items))
     for i, item in enumerate(items):
         if isinstance(item, Boundary):
             for behind in (True, False):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from ...automata.budget import Budget
-from ...depth import enough_stack
-from ...lazy.lazy_table import Compiled
+from ...depth import Flat, enough_stack
+from ...lazy.lazy_table import Compiled, LazyTable
 from ...vocabulary.vocabulary import Vocabulary
 from ..arguments import begin_budget, check_vocabulary
 from ..grammar.build import compile_form
@@ -65,13 +65,26 @@ def compile_structural_tag(
         reading = read_tags(source, meter, vocabulary)
         hashed = source_of_tags(source, asked, vocabulary)
         grammar, marked = spelt(reading.grammar, vocabulary, reading.tokens)
-        if not reading.schemas:
-            return compile_form(grammar, marked, source=hashed, depth=asked.depth, meter=meter)
-        from .values import compile_values  # as for schemas: not for those who have none
+        if reading.schemas:
+            from .values import compile_values  # as for schemas: not for those who have none
 
-        made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
-        warn_of(allow, made)
+            made = compile_values(grammar, reading.schemas, marked, asked._replace(source=hashed), meter)
+            warn_of(allow, made)
+        else:
+            made = compile_form(grammar, marked, source=hashed, depth=asked.depth, meter=meter)
+    if not isinstance(made, LazyTable):
         return made
+    options = {
+        "whitespace": whitespace, "ascii": ascii, "allow": asked.allowed, "any_order": any_order, "depth": depth,
+        "budget": budget,
+    }  # fmt: skip
+    return made.made_by(_again, Flat(source), Flat(asked.documents), vocabulary, options)
+
+
+def _again(
+    source: Mapping[str, Any], documents: Mapping[str, Any] | None, vocabulary: Vocabulary, options: dict[str, Any]
+) -> Compiled:
+    return compile_structural_tag(source, vocabulary, documents=documents, **options)
 
 
 @enough_stack()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...automata.budget import Meter
 from ...automata.codes import DEAD, KEEP
 from ...automata.dfa import BYTES, Dfa
+from ...automata.formulas import uncollected
 from ...automata.labelled import Labelled
 from ...automata.network import Network
 from ...errors import Advice, ConstraintError, RegexError, SchemaError, Unenforced
@@ -37,7 +38,7 @@ from ..json_schema.keywords import formula
 from ..json_schema.layout import OPEN_ARRAY, OPEN_OBJECT, QUOTE
 from ..json_schema.lazily import lazily
 from ..json_schema.library import Library, frames
-from ..json_schema.request import Request, blaming_order, uncollected, wrong_pattern
+from ..json_schema.request import Request, blaming_order, wrong_pattern
 from ..json_schema.skeleton import Value
 from ..json_schema.source import placed
 from .json_rules import Rules

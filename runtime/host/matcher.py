@@ -108,7 +108,7 @@ class Matcher:
     def _configuration(self) -> tuple[int, tuple[int, ...]]:
         matcher = self
         if self._reader.grows and isinstance(self._table, LazyTable):  # with numbers of a machine
-            matcher = Matcher(self._table.complete())
+            matcher = Matcher(self._table.to_table())
             for token in self._tokens:
                 matcher.advance(token)
         return matcher._reader.configuration(matcher._place)

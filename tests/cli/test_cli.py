@@ -208,7 +208,7 @@ def same(a, b):
 def test_a_regex_is_compiled_as_in_python_and_inspected(tokenizer, vocab, tmp_path):
     printed = run_well("compile", "regex", DATE, "--tokenizer", tokenizer, "--eos", 0, "-o", tmp_path / "t")
     table = mw.TransitionTable.load(tmp_path / "t", vocabulary=vocab.fingerprint)
-    assert same(table, mw.compile_regex(DATE, vocab))
+    assert same(table, mw.compile_regex(DATE, vocab, lazy=False))
     assert table.accepts([*vocab.encode("2024-07"), 0])
     assert f" {table.num_states:,} states, " in printed
     assert "does not say" not in printed
@@ -624,8 +624,8 @@ def test_a_state_inside_of_tokens_is_said_to_be_one():
 def test_a_drawn_table_counts_what_each_state_allows(kind, vocab, tmp_path):
     pytest.importorskip("graphviz")
     table = {
-        "graph": lambda: mw.compile_regex(DATE, vocab),
-        "base": lambda: mw.compile_regex(STRING, vocab),
+        "graph": lambda: mw.compile_regex(DATE, vocab, lazy=False),
+        "base": lambda: mw.compile_regex(STRING, vocab, lazy=False),
         "trie": lambda: mw.compile_sequences([[1, 2, 3, 4], [1, 2], [5, 6]], vocab_size=9, eos=0),
     }[kind]()
     table.save(tmp_path / "t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,11 +22,11 @@ BUDGET = mw.Budget(seconds=0.3)
 SOURCES = {
     "a rule in which all others may be left out": (mw.compile_grammar, "start: " + "r " * 3_000 + '\nr: "a"?'),
     "keys of 16 patterns, any of which may hold together": (
-        mw.compile_json_schema,
+        partial(mw.compile_json_schema, lazy=False),
         {"patternProperties": {chr(97 + n): {"type": "integer", "minimum": n} for n in range(16)}},
     ),
     "a pattern of many pairs": (
-        mw.compile_regex,
+        partial(mw.compile_regex, lazy=False),
         "|".join(f"(.*k{n}.*z{n}.*q{n})" for n in range(12)),
     ),
     "tags that each have a trigger": (
@@ -36,7 +37,10 @@ SOURCES = {
             "triggers": [f"<{i}>" for i in range(20_000)],
         },
     ),
-    "keys of many branches, of which one holds": (mw.compile_json_schema, attacks.many_branches(150)),
+    "keys of many branches, of which one holds": (
+        partial(mw.compile_json_schema, lazy=False),
+        attacks.many_branches(150),
+    ),
 }
 
 
@@ -56,11 +60,11 @@ def words(count: int, size: int) -> list[str]:
 
 LARGE = {
     "objects with values of their own": (
-        mw.compile_json_schema, {"enum": [{"k": i, "l": [i]} for i in range(20_000)]},
+        partial(mw.compile_json_schema, lazy=False), {"enum": [{"k": i, "l": [i]} for i in range(20_000)]},
     ),
-    "numbers": (mw.compile_json_schema, {"enum": list(range(1_000_000))}),
+    "numbers": (partial(mw.compile_json_schema, lazy=False), {"enum": list(range(1_000_000))}),
     "keys of patterns with values of their own": (
-        mw.compile_json_schema,
+        partial(mw.compile_json_schema, lazy=False),
         {"patternProperties": {f"^{word}": {"const": i} for i, word in enumerate(words(2_000, 6))}},
     ),
     "choices": (mw.compile_choices, words(500_000, 8)),
@@ -94,9 +98,26 @@ def test_what_is_kept_of_objects_with_keys_of_their_own_counts_as_bytes():
     schema = {"enum": [{f"k{i}": i} for i in range(5_000)]}
     began = time.thread_time()
     with pytest.raises(mw.BudgetError) as raised:
-        mw.compile_json_schema(schema, VOCAB, budget=mw.Budget(seconds=20, bytes=20_000_000))
+        mw.compile_json_schema(schema, VOCAB, lazy=False, budget=mw.Budget(seconds=20, bytes=20_000_000))
     assert raised.value.limit == "bytes"
     assert time.thread_time() - began < 3
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("a pattern of many pairs", "k1..k3...z3.q3", "k1..k3...q3.z3"),
+        ("keys of 16 patterns, any of which may hold together", '{"xc": 2}', '{"xc": 1}'),
+        ("keys of many branches, of which one holds", '{"k7": 3}', "{}"),
+    ],
+)
+def test_what_has_no_table_in_time_is_read_at_once(name, right, wrong):
+    compile_, source = SOURCES[name]
+    began = time.thread_time()
+    matcher = mw.Matcher(compile_.func(source, VOCAB, budget=BUDGET), VOCAB)
+    matcher.mask()
+    assert time.thread_time() - began < 1
+    assert [matcher.accepts(VOCAB.encode(text)) for text in (right, wrong)] == [True, False]
 
 
 def test_a_grammar_of_many_brackets_is_refused_for_its_depth():

@@ -791,7 +791,6 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
         lambda t: t.save(tmp_path / "t.safetensors"),
         lambda t: t.accepts([1 + b for b in b"[1]"]),
         lambda t: mw.Matcher(t, max_tokens=2),
-        lambda t: pickle.dumps(t),
         lambda t: t.to_table(),
     ):
         table = mw.compile_json_schema(schema, vocab)
@@ -820,15 +819,35 @@ def test_reading_an_attribute_of_a_lazy_table_compiles_nothing():
     assert not table.is_complete
 
 
-def test_copies_and_pickles_of_a_lazy_table_are_the_table():
-    vocab = vocabulary(1000)
-    table = mw.compile_json_schema(TREE, vocab)
+def test_a_copy_of_a_lazy_table_is_the_table():
+    table = mw.compile_json_schema(TREE, vocabulary(1000))
     assert copy.copy(table) is table
     assert copy.deepcopy(table) is table
     assert not table.is_complete
-    loaded = pickle.loads(pickle.dumps(table))
-    assert not isinstance(loaded, mw.LazyTable)
-    assert (loaded.edges.target == table.to_table().edges.target).all()
+
+
+def test_a_pickle_carries_what_was_compiled_and_no_table():
+    vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0, encode=lambda text: [])
+    structure = {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}
+    tag = {"type": "structural_tag", "structures": [structure], "triggers": ["<f"]}
+    deep = {"type": "null"}
+    for _ in range(200):
+        deep = {"items": deep}
+    for table, right, wrong in (
+        (mw.compile_json_schema({"type": "array", "items": {"type": "integer"}}, vocab), "[1]", "[a"),
+        (mw.compile_json_schema(deep, vocab, documents={"http://a": {"type": "null"}}), "[]", "["),
+        (mw.compile_grammar('start: "(" start ")" | "x"', vocab), "((x))", "((x)"),
+        (mw.compile_structural_tag(tag, vocab), "a<f>1</f>", "<f>a"),
+    ):  # fmt: skip
+        assert not table.is_complete
+        loaded = pickle.loads(pickle.dumps(table))
+        assert isinstance(loaded, mw.LazyTable)
+        assert not table.is_complete
+        assert (loaded.vocabulary, loaded.source) == (table.vocabulary, table.source)
+        for text, is_right in ((right, True), (wrong, False)):
+            assert mw.Matcher(loaded).accepts([1 + b for b in text.encode()]) == is_right
+        table.to_table()
+        assert isinstance(pickle.loads(pickle.dumps(table)), mw.TransitionTable)
 
 
 def test_a_matcher_keeps_its_place_when_the_table_is_completed_or_pickled():
@@ -838,7 +857,7 @@ def test_a_matcher_keeps_its_place_when_the_table_is_completed_or_pickled():
     assert all(map(matcher.advance, (1 + b for b in b'["ab", "c')))
     before = matcher.mask().copy()
     loaded = pickle.loads(pickle.dumps(matcher))
-    assert table.is_complete
+    table.to_table()
     for one in (matcher, loaded, matcher.copy()):
         assert (one.mask() == before).all()
         assert one.num_tokens == 9

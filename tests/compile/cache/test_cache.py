@@ -25,7 +25,7 @@ from maskwright.automata import budget as budgets
 from maskwright.compile import text as text_module
 from maskwright.compile.cache import cache as cache_module
 from maskwright.compile.grammar import build as grammar_module
-from maskwright.compile.json_schema import request as schema_module
+from maskwright.compile.schemas import compile_schema as schema_module
 from maskwright.compile.tags import build as tag_module
 
 
@@ -451,10 +451,10 @@ def test_text_with_tags_counts_as_much_as_it_has_grown(vocab):
 
 def test_something_larger_than_the_cache_is_made_and_takes_its_place_alone(vocab):
     cache = mw.Cache(vocab, max_bytes=1)
-    cache.compile_regex("a")
-    table = cache.compile_regex("b")
+    cache.compile_regex("a", lazy=False)
+    table = cache.compile_regex("b", lazy=False)
     assert cache.stats.entries == 1
-    assert cache.compile_regex("b") is table
+    assert cache.compile_regex("b", lazy=False) is table
 
 
 # ---------------------------------------------------------------------------------------------------------- disk
@@ -463,7 +463,7 @@ def test_something_larger_than_the_cache_is_made_and_takes_its_place_alone(vocab
 def test_tables_and_errors_on_disk_serve_another_cache(vocab, tmp_path, compilations):
     first, folder = mw.Cache(vocab, directory=tmp_path / "new"), tmp_path / "new"
     made = first.compile_json_schema(number(1), lazy=False)
-    first.compile_regex("[a-c]{2,5}")
+    first.compile_regex("[a-c]{2,5}", lazy=False)
     with pytest.raises(mw.SchemaError) as error:
         first.compile_json_schema({"type": 3})
     assert sorted(path.suffix for path in folder.iterdir()) == [".json", ".safetensors", ".safetensors"]
@@ -474,7 +474,7 @@ def test_tables_and_errors_on_disk_serve_another_cache(vocab, tmp_path, compilat
         assert table.source == made.source
         assert accepts(table, '{"key1": 5}')
         assert not accepts(table, '{"key1": 0}')
-    assert accepts(second.compile_regex("[a-c]{2,5}"), "abc")
+    assert accepts(second.compile_regex("[a-c]{2,5}", lazy=False), "abc")
     with pytest.raises(mw.SchemaError) as again:
         second.compile_json_schema({"type": 3})
     assert (str(again.value), again.value.pointer) == (str(error.value), error.value.pointer)
@@ -533,10 +533,10 @@ def test_the_arrays_and_errors_of_tags_are_kept_on_disk(vocab, tmp_path, compila
 
 
 def test_another_vocabulary_has_tables_of_its_own(vocab, tmp_path):
-    mw.Cache(vocab, directory=tmp_path).compile_regex("a+")
+    mw.Cache(vocab, directory=tmp_path).compile_regex("a+", lazy=False)
     other = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256))], eos=0)
     cache = mw.Cache(other, directory=tmp_path)
-    assert cache.compile_regex("a+").vocabulary == other.fingerprint
+    assert cache.compile_regex("a+", lazy=False).vocabulary == other.fingerprint
     assert cache.stats.disk_hits == 0
 
 
@@ -546,7 +546,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_made_again(vocab, tmp_path, s
 
     def ask(cache):
         try:
-            return cache.compile_regex(pattern)
+            return cache.compile_regex(pattern, lazy=False)
         except mw.RegexError as error:
             return str(error)
 
@@ -580,7 +580,7 @@ vocab = mw.Vocabulary.from_bytes([b"", *(bytes([b]) for b in range(256)), b'{{"'
 cache = mw.Cache(vocab, directory={str(tmp_path)!r})
 print("ready", flush=True)
 for i in range(100_000):
-    cache.compile_regex("[a-c]{{1,%d}}" % (i + 1))
+    cache.compile_regex("[a-c]{{1,%d}}" % (i + 1), lazy=False)
 """
     for delay in (0.0, 0.01, 0.03, 0.1):
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
@@ -595,12 +595,12 @@ for i in range(100_000):
     for path in there:
         mw.TransitionTable.load(path)
     for i in range(min(len(there), 20)):
-        assert accepts(cache.compile_regex("[a-c]{1,%d}" % (i + 1)), "a" * (i + 1))  # noqa: UP031
+        assert accepts(cache.compile_regex("[a-c]{1,%d}" % (i + 1), lazy=False), "a" * (i + 1))  # noqa: UP031
     assert cache.stats.compilations <= 1
 
 
 def test_the_folder_is_bounded_and_forgets_what_was_not_used_for_longest(vocab, tmp_path):
-    mw.Cache(vocab, directory=tmp_path / "one").compile_regex("a{0}")
+    mw.Cache(vocab, directory=tmp_path / "one").compile_regex("a{0}", lazy=False)
     size = next((tmp_path / "one").iterdir()).stat().st_size
     cache = mw.Cache(vocab, directory=tmp_path / "some", directory_bytes=6 * size)
     (tmp_path / "some").mkdir()
@@ -609,15 +609,15 @@ def test_the_folder_is_bounded_and_forgets_what_was_not_used_for_longest(vocab, 
     os.utime(stale, (1.0, 1.0))
     (tmp_path / "some" / "notes.txt").write_text("not ours")
     for i in range(12):
-        cache.compile_regex(f"a{{{i}}}")
+        cache.compile_regex(f"a{{{i}}}", lazy=False)
         time.sleep(0.01)
     kept = [path for path in (tmp_path / "some").iterdir() if path.suffix == ".safetensors"]
     assert 1 <= len(kept) <= 6
     assert not stale.exists()
     assert (tmp_path / "some" / "notes.txt").exists()
     later = mw.Cache(vocab, directory=tmp_path / "some")
-    later.compile_regex("a{11}")
-    later.compile_regex("a{0}")
+    later.compile_regex("a{11}", lazy=False)
+    later.compile_regex("a{0}", lazy=False)
     assert later.stats.disk_hits == 1
 
 
@@ -625,7 +625,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(vocab, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     cache = mw.Cache(vocab, directory=blocked / "inside")
-    assert accepts(cache.compile_regex("a+"), "aa")
+    assert accepts(cache.compile_regex("a+", lazy=False), "aa")
     assert cache.compile_json_schema(number(1)).to_table().num_states
     assert cache.stats.compilations == 2
 
@@ -780,7 +780,7 @@ def test_what_ran_out_of_time_is_tried_again_and_what_was_too_large_is_not(vocab
     for budget, compilations in ((mw.Budget(states=10), 1), (mw.Budget(seconds=0), 3)):
         for _ in range(2):
             with pytest.raises(mw.BudgetError):
-                cache.compile_regex("(.*a.{20}){3}", budget=budget)
+                cache.compile_regex("(.*a.{20}){3}", budget=budget, lazy=False)
         assert cache.stats.compilations == compilations
     assert cache.stats.entries == 1
 
@@ -835,13 +835,13 @@ def test_a_file_under_another_s_name_is_not_believed(vocab, tmp_path):
         for one in (pattern, pattern + "b"):
             before = set(folder.iterdir()) if folder.exists() else set()
             try:
-                cache.compile_regex(one)
+                cache.compile_regex(one, lazy=False)
             except mw.RegexError as error:
                 assert one in str(error)  # noqa: PT017
             names += set(folder.iterdir()) - before
         names[1].write_bytes(names[0].read_bytes())
         try:
-            table = mw.Cache(vocab, directory=folder).compile_regex(pattern + "b")
+            table = mw.Cache(vocab, directory=folder).compile_regex(pattern + "b", lazy=False)
             assert accepts(table, "ab")
             assert not accepts(table, "a")
         except mw.RegexError as error:
@@ -849,13 +849,13 @@ def test_a_file_under_another_s_name_is_not_believed(vocab, tmp_path):
 
 
 def test_processes_that_write_little_bound_the_folder_too(vocab, tmp_path):
-    mw.Cache(vocab, directory=tmp_path / "one").compile_regex("a{0}")
+    mw.Cache(vocab, directory=tmp_path / "one").compile_regex("a{0}", lazy=False)
     size = next((tmp_path / "one").iterdir()).stat().st_size
     folder = tmp_path / "some"
     (folder / "table-foreign.json").mkdir(parents=True)
     os.utime(folder / "table-foreign.json", (1.0, 1.0))
     for i in range(9):
-        mw.Cache(vocab, directory=folder, directory_bytes=3 * size).compile_regex(f"a{{{i}}}")
+        mw.Cache(vocab, directory=folder, directory_bytes=3 * size).compile_regex(f"a{{{i}}}", lazy=False)
     kept = [path for path in folder.iterdir() if path.suffix == ".safetensors"]
     assert 1 <= len(kept) <= 4
 

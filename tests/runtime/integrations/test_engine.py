@@ -275,7 +275,7 @@ def test_a_sequence_without_a_budget_may_be_cut_and_says_so(model, vocab):
 def test_a_request_waits_until_the_arena_has_room(model, vocab, monkeypatch):
     tables = [mw.compile_regex(f"[a-z]{{{n}}}x", vocab) for n in (22, 21, 20)]
     # room for two, and for the third where either has been
-    small = dataclasses.replace(CAPACITY, states=2 * tables[0].num_rows + 3)
+    small = dataclasses.replace(CAPACITY, states=2 * tables[0].to_table().num_rows + 3)
     engine = Engine(model, mw.Arena(vocab, small), rows=3)
     requests = [engine.add([3], table, max_tokens=40) for table in tables]
     asked = []

@@ -190,7 +190,7 @@ def test_without_a_budget_what_ends_is_a_match(mode):
     constraint = ConstraintLogitsProcessor(table(PATTERN + "[a-z]*"))
     found = written(generate(llama(vocab.size), prompts(), logits_processor=[constraint], **MODES[mode]), 4)
     assert all(matches(vocab, tokens, PATTERN + "[a-z]*") for tokens, ended in found if ended)
-    assert all(table(PATTERN + "[a-z]*").walk([tokens])[0] != table().dead for tokens, _ in found)
+    assert all(table(PATTERN + "[a-z]*").to_table().walk([tokens])[0] != table().to_table().dead for tokens, _ in found)
 
 
 @pytest.mark.parametrize("mode", MODES)

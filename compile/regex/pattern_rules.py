@@ -1,0 +1,335 @@
+"""The states of a pattern that texts reach: formulas over its elements, and what they must know of what came before."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...automata.alphabet import Alphabet, utf8_alphabet
+from ...automata.deadline import look
+from ...automata.formulas import Formula, Kind
+from ...lazy.machine.memory import groups_of
+from ...lazy.machine.rules import DEAD
+from ...vocabulary.vocabulary import Vocabulary
+from .characters import Dialect
+from .derivatives import NO_QUESTIONS, READING, Element, Elements, Held, Node, Question
+from .lower import settled
+from .parse import parse
+from .tree_reader import TreeReader, sets_of
+
+_OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
+_FAR = 1 << 20  # the estimate of what is empty
+
+
+class State(NamedTuple):
+    """What is left of a pattern, which questions at its front hold, and the trackers that it may still ask."""
+
+    left: Formula
+    held: Held
+    trackers: tuple[tuple[int, Formula, Held], ...]  # a number, what it has left, what holds at its front
+
+
+class PatternRules:
+    """The `Rules` of a pattern. Raises RegexError.
+
+    search: whether a match may stand anywhere in the text.
+    """
+
+    alphabets: Sequence[Alphabet]
+    calls: list[tuple[int, tuple[int, ...]]]
+    end = 0
+    left_out = 0
+
+    def __init__(
+        self,
+        pattern: str,
+        vocabulary: Vocabulary,
+        *,
+        flags: str = "",
+        dialect: Dialect = "python",
+        search: bool = False,
+    ) -> None:
+        tree = settled(parse(pattern, flags, dialect))
+        self._vocabulary = vocabulary
+        self._most: dict[Node, int] = {}
+        alphabet = utf8_alphabet(sets_of(tree))
+        self.alphabets, self.calls = [alphabet], []
+        self._elements = e = Elements(alphabet)
+        node = TreeReader(e).node(tree)
+        if search:
+            node = e.concat((e.any_text, node, e.any_text))
+        self._all = (1 << alphabet.classes) - 1
+        self._states: list[State] = []
+        self._number_of: dict[State, int] = {}
+        self._live: dict[State, bool] = {}
+        self._witness: dict[State, tuple[int, State]] = {}  # a character on the way to an end, and the state behind it
+        self._stepped: dict[State, list[tuple[int, State]]] = {}
+        self._alike: dict[int, int] = {}
+        self._clamped: dict[Element, Element] = {}
+        self._estimates: dict[Formula, int] = {}
+        self._start = self._placed(e.atom(e.element(node, e.end)), None, ())
+        self._number(self._start)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no text matches."""
+        return not self._is_live(self._start)
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all states take."""
+        e = self._elements
+        return (
+            _OF_STATE * (len(self._states) + 2 * len(self._stepped))
+            + _OF_FORMULA * len(e.formulas)
+            + _OF_ELEMENT * e.count
+        )
+
+    def alphabet_of(self, state: int) -> int:
+        """Return 0: there is one alphabet."""
+        return 0
+
+    def accepts(self, state: int) -> bool:
+        """Return whether a text may end in a state."""
+        left, held, _ = self._states[state]
+        return self._elements.accepts(left, held)
+
+    def row(self, state: int) -> Sequence[int]:
+        """Return the state that each class of characters leads to, or DEAD."""
+        row = [DEAD] * self.alphabets[0].classes
+        here = self._states[state]
+        for classes, after in self._steps(here):
+            if self._is_live(after, here):
+                number = self._number(after)
+                while classes:
+                    bit = classes & -classes
+                    row[bit.bit_length() - 1] = number
+                    classes ^= bit
+        return row
+
+    def alike(self, state: int) -> int:
+        """Return a state that reads the same tokens, and accepts alike.
+
+        Each round of a repeat begins with a character of some set. A repeat that must go on for more rounds than any
+        token has such characters may as well go on for one more than that, and one that may go on for more rounds may
+        go on for ever. That holds of what has no assertions: there all that is left can be completed, so that only what
+        a token itself can come to matters.
+        """
+        found = self._alike.get(state)
+        if found is None:
+            left, held, trackers = self._states[state]
+            found = state
+            if self._is_plain(left):
+                parts = left.parts if left.kind is Kind.ANY_OF else (left,)
+                e = self._elements
+                clamped = e.formulas.any_of(*[e.atom(self._clamp(part.atom)) for part in parts if part.atom])
+                if left.atom or left.parts:
+                    found = self._number(State(clamped, held, trackers))
+            self._alike[state] = found
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ states
+
+    def _number(self, state: State) -> int:
+        found = self._number_of.get(state)
+        if found is None:
+            found = self._number_of[state] = len(self._states)
+            self._states.append(state)
+        return found
+
+    def _placed(self, left: Formula, c: int | None, before: Sequence[tuple[int, Formula, Held]]) -> State:
+        """Return the state of what is left behind a character of a class, None at the start.
+
+        before: the trackers behind the character, without what holds at their fronts.
+        """
+        e = self._elements
+        asked = e.trackers_of(left)
+        if not asked and not e.questions:
+            return State(left, NO_QUESTIONS, ())
+        formulas = {number: formula for number, formula, _ in before} if c is not None else dict(enumerate(e.trackers))
+        ended: dict[int, Formula] = {}  # by tracker: whether what it looks for ends here
+
+        def answer(question: Question) -> Formula:
+            classes, at_start, tracker = question
+            if tracker >= 0:
+                return e.formulas.negated(ended[tracker]) if at_start else ended[tracker]
+            return e.everything if (at_start if c is None else classes >> c & 1) else e.nothing
+
+        trackers = []
+        for number in sorted(asked):  # a tracker asks those before it
+            formula = formulas[number]
+            held = e.held(formula, answer)
+            ended[number] = e.ended(formula, held)
+            trackers.append((number, formula, held))
+        return State(left, e.held(left, answer), tuple(trackers))
+
+    def _after(self, state: State, c: int) -> State:
+        """Return the state behind a character of a class."""
+        e = self._elements
+        left = e.derived(state.left, c, state.held)
+        trackers = [(number, e.derived(formula, c, held), held) for number, formula, held in state.trackers]
+        return self._placed(left, c, trackers)
+
+    def _steps(self, state: State) -> list[tuple[int, State]]:
+        """Return the sets of classes that lead to one state each, as bits, and these states."""
+        found = self._stepped.get(state)
+        if found is None:
+            found = self._stepped[state] = self._find_steps(state)
+        return found
+
+    def _find_steps(self, state: State) -> list[tuple[int, State]]:
+        e = self._elements
+        told_apart = set(e.first_classes(state.left, state.held))
+        for _, formula, held in state.trackers:
+            told_apart |= e.first_classes(formula, held)
+        if e.questions:
+            told_apart.update([question.classes for question in e.questions])
+        parts = [self._all]
+        for classes in told_apart:
+            if classes != self._all:
+                parts = [piece for part in parts for piece in (part & classes, part & ~classes) if piece]
+        found: dict[State, int] = {}
+        for part in parts:
+            after = self._after(state, (part & -part).bit_length() - 1)
+            if after.left is not e.nothing:
+                found[after] = found.get(after, 0) | part
+        return [(part, after) for after, part in found.items()]
+
+    # -------------------------------------------------------------------------------------------------------- ends
+
+    def _is_plain(self, formula: Formula) -> bool:
+        """Return whether a formula is a union of elements without assertions, each of which can be completed."""
+        found: bool | None = formula.memo.get("plain")
+        if found is None:
+            if formula.kind is Kind.ATOM:
+                found = formula.atom.is_plain
+            elif formula.kind is Kind.ANY_OF:
+                found = all(self._is_plain(part) for part in formula.parts)
+            else:
+                found = formula is self._elements.everything
+            formula.memo["plain"] = found
+        return found
+
+    def _is_plainly_live(self, formula: Formula) -> bool:
+        """Return whether it is plain to see that a formula can be completed."""
+        if formula.kind is Kind.ANY_OF:
+            return any(self._is_plainly_live(part) for part in formula.parts)
+        return self._is_plain(formula)
+
+    def _is_live(self, state: State, beside: State | None = None) -> bool:
+        """Return whether some text completes a state. beside: a live state that may well end by the same text."""
+        known = self._live.get(state)
+        if known is not None:
+            return known
+        if self._is_complete(state) or self._ends_as(state, beside):
+            self._live[state] = True
+            return True
+        return self._search(state)
+
+    def _is_complete(self, state: State) -> bool:
+        """Return whether it is plain to see that a text completes a state."""
+        return self._is_plainly_live(state.left) or self._elements.accepts(state.left, state.held)
+
+    def _ends_as(self, state: State, other: State | None) -> bool:
+        """Return whether the text that completes another state completes this one, or comes to one that is live."""
+        path, at = [], state
+        while other in self._witness:
+            c, other = self._witness[other]
+            after = self._after(at, c)
+            path.append((at, c, after))
+            known = self._live.get(after)
+            if known or (known is None and self._is_complete(after)):
+                self._live[after] = True
+                for before, class_, behind in path:
+                    self._live[before], self._witness[before] = True, (class_, behind)
+                return True
+            if known is False or after.left is self._elements.nothing:
+                break
+            at = after
+        return False
+
+    def _search(self, state: State) -> bool:
+        """Search for a text that completes a state, best first by its estimated length."""
+        before: dict[State, tuple[State, int] | None] = {state: None}
+        heap = [(0, 0, state, 0)]
+        found: State | None = None
+        while heap and found is None:
+            _, _, here, depth = heapq.heappop(heap)
+            known = self._live.get(here)
+            if known or self._is_complete(here):
+                found = here
+            elif known is None:
+                look(READING)
+                for classes, after in self._steps(here):
+                    if after not in before:
+                        before[after] = here, (classes & -classes).bit_length() - 1
+                        # what a tracker has left to find is likely to be wanted: .{20,90}(?<=a.{12})(?<=bb.{9}) takes
+                        # 12 ms so, and more than 9 s by what is left of the pattern alone
+                        left = [after.left, *[formula for _, formula, _ in after.trackers]]
+                        cost = 2 * sum(map(self._estimate, left)) + depth + 1
+                        heapq.heappush(heap, (cost, -len(before), after, depth + 1))
+        if found is None:
+            self._live.update(dict.fromkeys(before, False))
+            return False
+        self._live[found] = True
+        at, way = found, before[found]
+        while way is not None:
+            here, c = way
+            self._live[here], self._witness[here] = True, (c, at)
+            at, way = here, before[here]
+        return True
+
+    def _estimate(self, formula: Formula) -> int:
+        """Return about how many characters complete a formula."""
+        found = self._estimates.get(formula)
+        if found is None:
+            kind = formula.kind
+            if kind is Kind.ATOM:
+                found = formula.atom.least
+            elif kind is Kind.ALL_OF:
+                found = min(sum(map(self._estimate, formula.parts)), _FAR)
+            elif kind is Kind.ANY_OF:
+                found = min(map(self._estimate, formula.parts))
+            elif kind is Kind.NOT:
+                found = int(self._elements.accepts(formula, NO_QUESTIONS) is False)
+            else:
+                found = 0 if kind is Kind.EVERYTHING else _FAR
+            self._estimates[formula] = found
+        return found
+
+    def _clamp(self, element: Element) -> Element:
+        """Return an element whose repeats count no further than a token reads; see `alike`."""
+        found = self._clamped.get(element)
+        if found is None:
+            e = self._elements
+            chain, at = [], element
+            while at.node is not None and at.rest is not None:
+                chain.append(at.node)
+                at = at.rest
+            found = at
+            for k, node in enumerate(reversed(chain)):
+                if node.kind == "repeat":
+                    low, high = node.count
+                    most = self._most_rounds(node.parts[0])
+                    low = min(low, most if k else 1)  # at the end of all, no more can be asked
+                    node = e.repeat(node.parts[0], low, None if high is None or high >= most else high)
+                found = e.element(node, found)
+            self._clamped[element] = found
+        return found
+
+    def _most_rounds(self, node: Node) -> int:
+        """Return more rounds of a node than any token reads, one that begins within a character included."""
+        found = self._most.get(node)
+        if found is None:
+            e, alphabet = self._elements, self.alphabets[0]
+            bits = 0
+            for classes in e.first_classes(e.atom(e.element(node, e.end)), NO_QUESTIONS):
+                bits |= classes
+            wanted = np.array([bits >> 64 * w & 0xFFFFFFFFFFFFFFFF for w in range(alphabet.reach.shape[1])], np.uint64)
+            which = (groups_of(alphabet, len(wanted)) & wanted).any(axis=1)
+            groups = int(np.packbits(which, bitorder="little").view(np.uint64)[0])
+            found = self._most[node] = self._vocabulary.most_of(groups) + 2
+        return found

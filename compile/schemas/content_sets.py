@@ -1,0 +1,154 @@
+"""The sets of characters that a schema tells apart inside strings and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ...automata.budget import Meter
+from ...automata.deadline import look
+from ...automata.dfa import Dfa
+from ...automata.utf8 import Ranges
+from ..json_schema import formats
+from ..json_schema.algebra import (
+    AllOf,
+    AnyOf,
+    Contains,
+    Format,
+    Items,
+    Members,
+    Names,
+    Node,
+    Not,
+    Pattern,
+    Reference,
+    Required,
+    Unique,
+    Words,
+)
+from ..regex.lower import settled
+from ..regex.parse import parse
+from ..regex.tree_reader import sets_of
+from .gated_nodes import SchemaNode
+
+_DOING = "telling characters apart"
+
+
+def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
+    """Return the sets of characters that atoms about strings tell apart, and each character of words and keys alone."""
+    characters: dict[str, None] = {}
+    found: dict[Ranges, None] = {}
+    for node in nodes_in(schema):
+        shape = type(node)
+        if shape is Words or shape is Required:
+            for word in node.args[0]:
+                characters.update(dict.fromkeys(word))
+        elif isinstance(node, Members):
+            for key, _ in node.properties:
+                characters.update(dict.fromkeys(key))
+            for source, _ in node.patterns:
+                found.update(dict.fromkeys(_of_pattern(source)))
+        elif shape is Pattern:
+            found.update(dict.fromkeys(_of_pattern(node.args[0])))
+        elif shape is Format:
+            name = node.args[0]
+            found.update(dict.fromkeys(sets_of_dfa(formats.language(name, meter))))
+            found.update(dict.fromkeys(sets_of_dfa(formats.superset(name, meter))))
+    found.update(dict.fromkeys([((ord(c), ord(c)),) for c in characters]))
+    return tuple(found)
+
+
+def nodes_in(schema: SchemaNode) -> Iterator[Node]:
+    """Yield every node of a schema once, also those of members, items, and what references lead to.
+
+    So the errors of all parts are raised, also of those that no value comes to.
+    """
+    todo, seen = [schema.node], {schema.node}
+    while todo:
+        node = todo.pop()
+        look(_DOING)
+        yield node
+        for below in _below(node, schema):
+            if below not in seen:
+                seen.add(below)
+                todo.append(below)
+
+
+def _below(node: Node, schema: SchemaNode) -> Iterable[Node]:
+    shape = type(node)
+    if shape is AllOf or shape is AnyOf or shape is Not:
+        return node.args
+    if isinstance(node, Reference):
+        branches = schema.gates.get(node)
+        return (node.node,) if branches is None else branches
+    if isinstance(node, Members):
+        nodes = [each for _, each in (*node.properties, *node.patterns)]
+        return [*nodes, node.rest]
+    if isinstance(node, Items):
+        return [*node.prefix, node.rest]
+    if shape is Contains or shape is Names:
+        return (node.args[0],)
+    return node.args[0] if shape is Unique else ()
+
+
+def _of_pattern(source: str) -> tuple[Ranges, ...]:
+    return sets_of(settled(parse(source, "", "ecma")))
+
+
+def sets_of_dfa(dfa: Dfa) -> tuple[Ranges, ...]:
+    """Return sets of characters such that those in the same sets lead from each state of a DFA to the same one."""
+    dead = len(dfa.transition)
+    columns = np.append(dfa.transition, np.full((1, dfa.transition.shape[1]), -1, np.int32), axis=0)
+    columns = np.where(columns < 0, dead, columns).T.copy()  # (C, N + 1)
+    maps = [np.arange(dead + 1, dtype=np.int32), np.full(dead + 1, dead, np.int32)]  # what bytes do to states
+    number = {maps[0].tobytes(): 0, maps[1].tobytes(): 1}
+
+    def behind(state_map: int, byte: int) -> int:
+        to = columns[dfa.class_of[byte]][maps[state_map]]
+        key = to.tobytes()
+        found = number.get(key)
+        if found is None:
+            found = number[key] = len(maps)
+            maps.append(to)
+        return found
+
+    known: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+
+    def runs(state_map: int, left: int) -> list[tuple[int, int, int]]:
+        """Return (first, stop, what a character does) for runs of characters, counted from the first of a block."""
+        size = 1 << 6 * left
+        if state_map == 1 or not left:
+            return [(0, size, state_map)]
+        found = known.get((state_map, left))
+        if found is None:
+            found = known[state_map, left] = []
+            step = size >> 6
+            for k in range(64):
+                _append(found, runs(behind(state_map, 0x80 + k), left - 1), k * step)
+        return found
+
+    every: list[tuple[int, int, int]] = []
+    for byte in range(0x80):
+        _append(every, [(0, 1, behind(0, byte))], byte)
+    for lead in range(0xC2, 0xF5):
+        left = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+        first = (lead & (0x1F, 0x0F, 0x07)[left - 1]) << 6 * left
+        part = runs(behind(0, lead), left)
+        low = (0x80, 0x800, 0x10000)[left - 1]
+        part = [(max(a, low - first), min(b, 0x110000 - first), m) for a, b, m in part if b > low - first]
+        _append(every, [run for run in part if run[0] < run[1]], first)
+    by_map: dict[int, list[tuple[int, int]]] = {}
+    for first, stop, state_map in every:
+        by_map.setdefault(state_map, []).append((first, stop - 1))
+    by_map.pop(1, None)
+    return tuple([tuple(ranges) for ranges in by_map.values()])
+
+
+def _append(runs: list[tuple[int, int, int]], more: Iterable[tuple[int, int, int]], at: int) -> None:
+    """Append runs that begin at a place, joined to the last one where that is of the same kind."""
+    for first, stop, kind in more:
+        if runs and runs[-1][2] == kind and runs[-1][1] == at + first:
+            runs[-1] = runs[-1][0], at + stop, kind
+        else:
+            runs.append((at + first, at + stop, kind))

@@ -1,0 +1,139 @@
+"""Counts of members, and where they cannot be kept: a text may repeat an undeclared key, which is no further member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...automata.formulas import Formula, Kind
+from ..json_schema.algebra import (
+    OBJECT,
+    AllOf,
+    AnyOf,
+    Contains,
+    Items,
+    MemberCount,
+    Members,
+    Node,
+    Not,
+    Reference,
+    Unique,
+)
+from .gated_nodes import SchemaNode
+from .schema_formulas import SchemaFormulas
+from .state_atoms import Has, MembersAtLeast, atoms_in
+
+_TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
+
+
+def check_counts(formula: Formula, required: int = 0) -> None:
+    """Raise SchemaError if a formula about an object asks for more undeclared members than can be told apart: for two.
+
+    What may stay unenforced is noted instead. required: how many other members the object has.
+    """
+    kind, atom = formula.kind, formula.atom
+    if kind is Kind.ATOM:
+        if type(atom) is MembersAtLeast and atom.args[1] is not None and atom.args[0] - required > 1:
+            atom.args[1].approximate(_TWICE, "the same key twice as two")
+        return
+    if kind is Kind.ALL_OF:
+        required += sum([part.kind is Kind.ATOM and type(part.atom) is Has for part in formula.parts])
+    for part in formula.parts:
+        check_counts(part, required)
+
+
+def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Formula, int]]:
+    """Yield what a formula about an object says before undeclared keys, and how many keys that it names came then.
+
+    Keys that must come have come; of the others, none, one, or all.
+    """
+    keys = {atom.key for atom in atoms_in(formula) if type(atom) is Has}
+    parts = formula.parts if formula.kind is Kind.ALL_OF else (formula,)
+    required = {part.atom.key for part in parts if part.kind is Kind.ATOM and type(part.atom) is Has}
+    for came in [
+        required,
+        *[required | {key} for key in sorted(keys - required)],
+        *([keys] if required < keys else []),
+    ]:
+
+        def of_atom(atom: Any, came: set[str] = came) -> Formula:
+            if type(atom) is Has:
+                return schema.everything if atom.key in came else schema.nothing
+            return schema.formulas.atom(atom)
+
+        yield schema.mapped(formula, schema.exactly(of_atom), {}), len(came)
+
+
+def without_counts(schema: SchemaFormulas, formula: Formula) -> Formula:
+    """Return a formula about an object without what it asks of the number of members."""
+
+    def of_literal(literal: Formula) -> Formula:
+        return schema.everything if type(literal.atom) is MembersAtLeast else literal
+
+    return schema.step(formula, (), "without counts", of_literal)
+
+
+def counting_formulas(schema: SchemaFormulas, whole: SchemaNode) -> list[tuple[Node, Formula]]:
+    """Return the formulas about objects that count members, as far as values are asked for by them alone.
+
+    Each is about an object that has begun, and comes with the node that it is of.
+    """
+    found: dict[Formula, Node] = {}
+    values = [(whole.node, True)]
+    known = set(values)
+    for node, holds in values:  # which grows
+        formula = schema.opened(schema.of(node), (), OBJECT)
+        formula = schema.ungated(formula if holds else schema.formulas.negated(formula))
+        if _counts(formula):
+            found[formula] = node
+        for below in _values_below(node, holds, whole):
+            if below not in known:
+                known.add(below)
+                values.append(below)
+    return [(node, formula) for formula, node in found.items()]
+
+
+def _counts(formula: Formula) -> bool:
+    atom: Any = formula.atom
+    if atom is not None:
+        return type(atom) is MembersAtLeast and atom.args[1] is not None
+    return any(map(_counts, formula.parts))
+
+
+def _values_below(node: Node, holds: bool, whole: SchemaNode) -> Iterator[tuple[Node, bool]]:
+    """Yield the nodes of the members and items of a node, and whether they are to be in them."""
+    todo = [(node, holds)]
+    seen = set(todo)
+    while todo:
+        node, holds = todo.pop()
+        shape = type(node)
+        inside: list[tuple[Node, bool]] = []
+        if shape is AllOf or shape is AnyOf:
+            inside = [(part, holds) for part in node.args]
+        elif shape is Not:
+            inside = [(node.args[0], not holds)]
+        elif isinstance(node, Reference):
+            branches = whole.gates.get(node)
+            inside = [(node.node, holds)]
+            if branches is not None:
+                inside = [(branch, either) for branch in branches for either in (True, False)]
+        elif isinstance(node, Members):
+            yield from [(each, holds) for _, each in (*node.properties, *node.patterns)]
+            yield node.rest, holds
+        elif isinstance(node, Items):
+            yield from [(each, holds) for each in (*node.prefix, node.rest)]
+        elif shape is Contains:
+            yield node.args[0], True
+            if not holds or node.args[2] is not None:
+                yield node.args[0], False
+        elif shape is Unique:
+            yield from [(each, holds) for each in node.args[0]]
+        for each in inside:
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+
+
+def is_counted(node: Node) -> bool:
+    """Return whether a node is a count that may have to be approximated."""
+    return type(node) is MemberCount and node.args[2] is not None

@@ -1,0 +1,224 @@
+"""`SchemaRules`: the rules of a lazy machine that reads the JSON texts of a schema's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...automata.alphabet import Alphabet
+from ...automata.budget import Meter
+from ...automata.formulas import Formula, Kind
+from ...errors import RegexError, SchemaError
+from ...lazy.machine.rules import CALL, DEAD, KEEP, POP
+from ...vocabulary.vocabulary import Vocabulary
+from ..json_schema.approximations import Approximations
+from ..json_schema.layout import Layout
+from ..json_schema.request import Request, wrong_pattern
+from .content_sets import content_sets, nodes_in
+from .counted_members import before_others, check_counts, counting_formulas, is_counted, without_counts
+from .frame_reader import STRUCTURE, FrameReader
+from .gated_nodes import SchemaNode, schema_node
+from .levels import Frame, Frames, Indentation, Key, Number, Object, OtherKey, Text
+from .object_shape import ObjectShape
+from .open_values import OpenValues
+from .schema_formulas import SchemaFormulas
+from .state_atoms import Count, PatternState, counted
+from .string_formulas import Spelling
+from .string_spellings import spelled_alphabet, structure_alphabet
+from .witness import Witness
+
+_MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
+
+
+def schema_rules(
+    asked: Request, vocabulary: Vocabulary, meter: Meter, approximations: Approximations | None = None,
+    most: int | None = None,
+) -> SchemaRules:  # fmt: skip
+    """Return the rules of a request.
+
+    vocabulary: whose tokens texts are read by. approximations: notes what stays unenforced. most: states that the
+    search for a first text looks at, None for any number.
+
+    Raises the errors of `compile_json_schema`, SchemaError if no value is in the schema, and TakesLongError.
+    """
+    found = approximations or Approximations(asked.allowed)
+    try:
+        node = schema_node(asked.contents, approximations=found, documents=asked.documents, meter=meter)
+        return SchemaRules(node, asked.layout, vocabulary, meter, asked.any_order, most)
+    except RegexError as error:
+        raise wrong_pattern(error, asked.contents) from error
+
+
+class SchemaRules:
+    """The `Rules` of a schema: a state is a frame, and those inside which it stands are to go on in.
+
+    What may stand in several places is read in the same states. The depth of texts is not limited: frames that are open
+    are no part of states.
+    """
+
+    end = 1
+
+    def __init__(
+        self, schema: SchemaNode, layout: Layout, vocabulary: Vocabulary, meter: Meter, any_order: bool = False,
+        most: int | None = None,
+    ) -> None:  # fmt: skip
+        sets = content_sets(schema, meter)
+        self.alphabets: Sequence[Alphabet] = [
+            structure_alphabet(STRUCTURE),
+            *[spelled_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
+        ]
+        self.calls: list[tuple[int, tuple[int, ...]]] = []
+        self._any_order, self._is_reading = any_order, False
+        self._alike: dict[int, int] = {}
+        self._most = vocabulary.most_of((1 << 64) - 1) + 2  # characters that no token has
+        self._call_of: dict[tuple[int, ...], int] = {}
+        self._schema = SchemaFormulas(schema.gates, meter)
+        self._values = OpenValues(self._schema, layout, vocabulary, any_order)
+        points = self.alphabets[Spelling.NEEDED].representatives
+        self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
+        self._reader = FrameReader(self._values, self._witness)
+        start = self._values.start(schema.node)
+        self._witness.limit(most)
+        if not self._witness.can_end(start):
+            raise SchemaError("the schema matches no value", "")
+        self._check_counts(schema)
+        self._frames: list[Frame] = [start, Frame(self._schema.everything, ())]
+        self._numbers = {frame: number for number, frame in enumerate(self._frames)}
+        self._cells = 0
+
+    def _check_counts(self, whole: SchemaNode) -> None:
+        """Raise SchemaError where members are counted that cannot be told apart; see `check_counts`."""
+        if not any(map(is_counted, nodes_in(whole))):
+            return
+        for node, formula in counting_formulas(self._schema, whole):
+            frames = self._values.settled(Frame(formula, (Object((node,), 0, 0, "{"),)))
+            if frames is None:
+                continue
+            last = frames[-1].levels[-1]
+            assert type(last) is Object
+            shape = last.shape
+            assert isinstance(shape, ObjectShape)
+            for left, came in before_others(self._schema, formula):
+                others = Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k")
+                if self._witness.can_end(Frame(without_counts(self._schema, left), (others,))):
+                    check_counts(left, came)
+
+    def begin_reading(self, meter: Meter) -> None:
+        """Have a meter limit what is made from now on, and leave out what cannot soon be shown to be completed."""
+        self._schema.meter, self._is_reading = meter, True
+
+    @property
+    def left_out(self) -> int:
+        """How many ways on were left out of rows, as a search for a text that completes them took long."""
+        return self._witness.left_out
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all that was made takes."""
+        return self._schema.nbytes + 200 * (len(self._frames) + len(self._witness)) + 8 * self._cells
+
+    def alphabet_of(self, state: int) -> int:
+        """Return the place of a state's alphabet in `alphabets`."""
+        frame = self._frames[state]
+        last = frame.levels[-1] if frame.levels else None
+        if type(last) is Text:
+            assert last.spelling is not None
+            return last.spelling
+        if type(last) is Key:
+            return self._values.key_spelling(frame)
+        return Spelling.NEEDED if type(last) is OtherKey else 0
+
+    def accepts(self, state: int) -> bool:
+        """Return whether a text may end in a state if nothing is open."""
+        levels = self._frames[state].levels
+        if not levels:
+            return True
+        return len(levels) == 1 and type(levels[0]) is Number and self._values.ends(self._frames[state])
+
+    def alike(self, state: int) -> int:
+        """Return a state with the same mask: within a string of which one thing is asked, counts need not be exact."""
+        found = self._alike.get(state)
+        if found is None:
+            found = state
+            formula, levels = self._frames[state]
+            if len(levels) == 1 and type(levels[0]) is Text:
+                clamped = self._clamped(formula)
+                if clamped is not formula:
+                    found = self._state(Frame(clamped, levels))
+            self._alike[state] = found
+        return found
+
+    def _clamped(self, formula: Formula) -> Formula:
+        """Return a formula that reads the same tokens: it counts no further than a token has characters."""
+        atom, f = formula.atom, self._schema.formulas
+        if type(atom) is Count and formula.kind is Kind.ATOM:
+            most = self._most
+            low, high = atom.args
+            return counted(f, min(low, most), None if high is None or high >= most else high)
+        if type(atom) is PatternState and formula.kind is Kind.ATOM:
+            return atom.alike(f)
+        return formula
+
+    def row(self, state: int) -> list[int]:
+        """Return where each class of its alphabet leads from a state."""
+        frame = self._frames[state]
+        which = self.alphabet_of(state)
+        before = self._witness.left_out
+        self._witness.limit(_MOST_READING if self._is_reading else None)
+        row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
+        if self._witness.left_out > before and row.count(DEAD) == len(row):
+            self._witness.limit(None)  # some text goes on: whoever waits for it waits longer, and is not left without
+            row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
+        self._cells += len(row)
+        return row
+
+    def _outside(self, frame: Frame) -> list[int]:
+        alphabet, reader = self.alphabets[0], self._reader
+        row = [DEAD] * alphabet.classes
+        if not frame.levels:
+            return row
+        is_line = type(frame.levels[0]) is Indentation
+        is_number = type(frame.levels[0]) is Number
+        for character in STRUCTURE:
+            code = self._code(reader.read(frame, character))
+            if code == DEAD and ((is_line and character > " ") or (is_number and reader.ends_number(frame, character))):
+                code = KEEP
+            row[alphabet.class_of(character)] = code
+        return row
+
+    def _in_string(self, frame: Frame, alphabet: Alphabet) -> list[int]:
+        values, witness, last = self._values, self._witness, frame.levels[-1]
+        row = []
+        for point in alphabet.representatives:
+            if type(last) is Key or type(last) is OtherKey:
+                if point < 0:
+                    to = values.key_ended(frame)
+                else:
+                    to = values.key_read(frame, chr(point)) if type(last) is Key else values.read(frame, chr(point))
+            else:
+                to = values.ended(frame) if point < 0 else values.read(frame, chr(point))
+            row.append(self._code(witness.frames(to)))
+        return row
+
+    def _code(self, frames: Frames | None) -> int:
+        """Return the code of a row that leads to frames."""
+        if frames is None:
+            return DEAD
+        if not frames[-1].levels:  # what has ended
+            frames = frames[:-1]
+            if not frames:
+                return POP
+        states = tuple(map(self._state, frames))
+        if len(states) == 1:
+            return states[0]
+        call = self._call_of.get(states)
+        if call is None:
+            call = self._call_of[states] = len(self.calls)
+            self.calls.append((states[-1], states[:-1]))
+        return CALL - call
+
+    def _state(self, frame: Frame) -> int:
+        number = self._numbers.get(frame)
+        if number is None:
+            number = self._numbers[frame] = len(self._frames)
+            self._frames.append(frame)
+        return number

@@ -1,0 +1,292 @@
+"""Whether a frame can be completed: a search for one text that does, best first.
+
+A search goes by whole keys and types and by classes of characters, and first where formulas seem nearest to an end. All
+frames on the way that it finds can be completed; if it ends without one, none of those that it saw can. Three
+things keep it short. A frame that falls apart is searched part by part. Some formulas plainly can be satisfied. And
+after some steps, what no value satisfies is taken out of the formula, as an alternative that cannot be satisfied may
+keep an endless search alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from ...automata.deadline import look
+from ...automata.formulas import Formula, Inside, Kind
+from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Node
+from .levels import Array, Frame, Frames, Key, Number, Object, OtherKey, Text, Value, Word
+from .number_formulas import NUMBER_CHARACTERS
+from .open_values import OpenValues
+from .schema_formulas import VALUE
+from .state_atoms import Contained, Has, ItemsAtLeast
+
+_SEARCHING = "searching for a text that fits"
+_SHARPEN = 40  # frames after which what nothing satisfies is taken out
+_KINDS = (STRING, NUMBER, OBJECT, ARRAY, NULL, TRUE, FALSE)
+
+
+class TakesLongError(Exception):
+    """A search took longer than it may."""
+
+
+class Witness:
+    """Tells which frames can be completed, and remembers it.
+
+    characters: one of each class that the formulas of a schema tell apart.
+    """
+
+    def __init__(self, values: OpenValues, characters: Sequence[str]) -> None:
+        self._values, self._characters = values, characters
+        self._schema = values.schema
+        self._known: dict[Frame, bool] = {}
+        self._open: set[Frame] = set()  # frames of searches that have not ended
+        self._met_open = False  # whether one of these was asked for since
+        self.expanded = 0
+        self.left_out = 0  # frames that were taken for such as cannot be completed, as a search took long
+        self._stop: int | None = None  # where `expanded` ends a search
+
+    def __len__(self) -> int:
+        """Return of how many frames it is known whether they can be completed."""
+        return len(self._known)
+
+    def can_end(self, frame: Frame) -> bool:
+        """Return whether some text completes a frame."""
+        frames = self._values.settled(frame)
+        return frames is not None and all(map(self._lives, frames))
+
+    def frames(self, frame: Frame | None) -> Frames | None:
+        """Return the frames into which one falls apart; None if it cannot be completed, as far as the limit shows."""
+        if frame is None:
+            return None
+        frames = self._values.settled(frame)
+        try:
+            return frames if frames is not None and all(map(self._lives, frames)) else None
+        except TakesLongError:
+            self.left_out += 1
+            self._met_open = False
+            return None
+
+    def limit(self, most: int | None) -> None:
+        """End searches from now on once they have looked at so many frames together; None for no limit."""
+        self._stop = None if most is None else self.expanded + most
+
+    def _lives(self, frame: Frame) -> bool:
+        """Return whether some text completes a frame that does not fall apart."""
+        if not frame.levels or frame.formula is self._schema.everything:
+            return frame.formula is self._schema.everything
+        found = self._known.get(frame)
+        return self._search(frame) if found is None else found
+
+    def _search(self, start: Frame) -> bool:
+        if start in self._open:
+            self._met_open = True
+            return False
+        before, self._met_open = self._met_open, False
+        self._open.add(start)
+        try:
+            found, seen = self._walk(start)
+        finally:
+            self._open.discard(start)
+        # what depends on a search that has not ended is not known not to be
+        if not found and (not self._met_open or not self._open):
+            self._known.update(dict.fromkeys(seen, False))
+        self._met_open = before or (self._met_open and bool(self._open) and not found)
+        return found
+
+    def _walk(self, start: Frame) -> tuple[bool, dict[Frame, Frame | None]]:
+        """Return whether a text completes a frame, and the frames that were seen, each with the one before it."""
+        schema, known = self._schema, self._known
+        parent: dict[Frame, Frame | None] = {}
+        heap: list[tuple[int, int, int, Frame, Frames, Frame | None]] = [(0, 0, 0, start, (), None)]
+        count = tick = 0
+        while heap:
+            _, _, steps, frame, inside, before = heappop(heap)
+            if frame in parent or known.get(frame) is False or not all(map(self._lives, inside)):
+                continue
+            parent[frame] = before
+            if not frame.levels or known.get(frame) or self._is_plain(frame):
+                here: Frame | None = frame
+                while here is not None:
+                    if here.levels:
+                        known[here] = True
+                    here = parent[here]
+                return True, parent
+            count += 1
+            self.expanded += 1
+            if self._stop is not None and self.expanded > self._stop:
+                raise TakesLongError
+            look(_SEARCHING)
+            schema.meter.check(states=count, doing=_SEARCHING)
+            if count == _SHARPEN:
+                sharper = self._sharpened(start.formula, start, 0)
+                if sharper is not start.formula:
+                    found = self.can_end(Frame(sharper, start.levels))
+                    if found:
+                        known[start] = True
+                    return found, {start: None}
+            for move in self._moves(frame):
+                frames = self._values.settled(move)
+                if frames is None or frames[0] in parent:
+                    continue
+                tick += 1
+                left = sum([schema.estimate(each.formula) for each in frames]) + 2 * len(frames[0].levels)
+                heappush(heap, (2 * left + steps + 1, -tick, steps + 1, frames[0], frames[1:], frame))
+        return False, parent
+
+    # ------------------------------------------------------------------------------------------------ what is plain
+
+    def _is_plain(self, frame: Frame) -> bool:
+        """Return whether a frame can plainly be completed."""
+        formula, levels = frame
+        if formula is self._schema.everything:
+            return True
+        if len(levels) > 1:
+            return False
+        last = levels[0]
+        if type(last) is Text or type(last) is Number:
+            return _is_live(formula)
+        if type(last) is Array and last.phase == "a":
+            return self._has_room(formula)
+        return False
+
+    def _has_room(self, formula: Formula) -> bool:
+        """Return whether a formula about an array asks for some items and a number, and leaves room for them all."""
+        least, most, wanted = 0, -1, 0
+        for part in formula.parts if formula.kind is Kind.ALL_OF else (formula,):
+            atom = part.atom
+            if type(atom) is ItemsAtLeast:
+                if part.kind is Kind.ATOM:
+                    least = max(least, atom.args[0])
+                else:
+                    most = atom.args[0] - 1 if most < 0 else min(most, atom.args[0] - 1)
+            elif type(atom) is Contained and part.kind is Kind.ATOM:
+                node, number = atom.args
+                if not self._has_value((node,)):
+                    return False
+                wanted += number
+            else:
+                return False
+        return most < 0 or max(least, wanted) <= most
+
+    def _sharpened(self, formula: Formula, frame: Frame, depth: int) -> Formula:
+        """Return a formula of which what nothing satisfies is taken out. depth: the level that it is about."""
+        schema, levels = self._schema, frame.levels
+        f = schema.formulas
+
+        def of_literal(literal: Formula) -> Formula:
+            atom: Any = literal.atom
+            if type(atom) is Inside and atom.place == VALUE and depth + 1 < len(levels):
+                inner = self._sharpened(atom.formula, frame, depth + 1)
+                if self.can_end(Frame(inner, levels[depth + 1 :])):
+                    return f.inside(atom.place, inner)
+                return schema.nothing
+            if type(atom) is Contained and not self._has_value((atom.args[0],)):
+                return schema.everything if literal.kind is Kind.NOT else schema.nothing
+            return literal
+
+        found = schema.mapped(formula, of_literal, {})
+        last = levels[depth]
+        if type(last) is Object or type(last) is Key:
+            return self._with_values(found, ())
+        return found
+
+    def _with_values(self, formula: Formula, members: tuple[Members, ...]) -> Formula:
+        """Return a formula about an object without alternatives that ask for a member no value of which fits.
+
+        members: those that hold beside the formula.
+        """
+        f, kind = self._schema.formulas, formula.kind
+        if kind is Kind.ANY_OF:
+            return f.any_of(*[self._with_values(part, members) for part in formula.parts])
+        parts = formula.parts if kind is Kind.ALL_OF else (formula,)
+        here = [part.atom for part in parts if part.kind is Kind.ATOM]
+        members = (*members, *[atom for atom in here if isinstance(atom, Members)])
+        for atom in here:
+            if type(atom) is Has and not self._has_value(self._values.asked_by(members, atom.key)):
+                return self._schema.nothing
+        if kind is Kind.ALL_OF:
+            return f.all_of(*[self._with_values(p, members) if p.kind is Kind.ANY_OF else p for p in parts])
+        return formula
+
+    def _has_value(self, nodes: tuple[Node, ...]) -> bool:
+        """Return whether some value is in all of some nodes."""
+        of = self._schema.of
+        formula = self._schema.formulas.all_of(*map(of, nodes)) if nodes else self._schema.everything
+        return self.can_end(Frame(formula, (Value(b"", 0, nodes),)))
+
+    # ------------------------------------------------------------------------------------------------------- moves
+
+    def _moves(self, frame: Frame) -> Iterator[Frame]:
+        """Yield the frames that a frame leads to, by as much of a text as is told apart."""
+        values, levels = self._values, frame.levels
+        last = levels[-1]
+        if type(last) is Value:
+            for kind in _KINDS:
+                opened = values.opened(frame, kind)
+                if opened is not None:
+                    yield Frame(opened.formula, opened.levels[:-1]) if type(opened.levels[-1]) is Word else opened
+        elif type(last) is Word:
+            yield Frame(frame.formula, levels[:-1])
+        elif type(last) is Text:
+            yield values.ended(frame)
+            for character in self._characters:
+                yield values.read(frame, character)
+        elif type(last) is Number:
+            yield values.ended(frame)
+            for character in NUMBER_CHARACTERS:
+                yield values.read(frame, character)
+        elif type(last) is Array:
+            if last.phase in "[a]":
+                yield values.ended(frame)
+            if last.phase != "]":
+                yield values.item(frame)
+        elif type(last) is Object:
+            yield from self._object_moves(frame, last)
+        else:
+            yield from self._key_moves(frame)
+
+    def _object_moves(self, frame: Frame, last: Object) -> Iterator[Frame]:
+        values = self._values
+        if last.phase in ("{", "a", "}"):
+            yield values.ended(frame)
+        if last.phase == "}":
+            return
+        for place in values.choices(frame).declared:
+            found = values.with_key(frame, place)
+            if found is not None:
+                yield found
+        found = values.key(frame)
+        if found is not None:
+            key = found.levels[-1]
+            if type(key) is not Key or key.other is not self._schema.nothing:
+                yield found
+
+    def _key_moves(self, frame: Frame) -> Iterator[Frame]:
+        values = self._values
+        last = frame.levels[-1]
+        ended = values.key_ended(frame)
+        if ended is not None:
+            yield ended
+        if type(last) is OtherKey:
+            for character in self._characters:
+                yield values.read(frame, character)
+            return
+        assert type(last) is Key
+        for place in last.branch.below:
+            found = values.key_by_place(frame, place)
+            if found is not None:
+                yield found
+        if last.other is not self._schema.nothing:
+            for character in self._characters:
+                found = values.key_read(frame, character)
+                if found is not None:
+                    yield found
+
+
+def _is_live(formula: Formula) -> bool:
+    """Return whether some content is plainly in a formula about the rest of one."""
+    if formula.kind is Kind.ATOM:
+        return type(formula.atom) is not Inside and bool(formula.atom.is_live)
+    return formula.kind is Kind.ANY_OF and any(map(_is_live, formula.parts))

@@ -1,0 +1,1 @@
+"""Machines of bytes whose states are made when a text reaches them."""

@@ -1,0 +1,204 @@
+"""`ByteMachine`: a machine of bytes that a matcher reads as it is, whose states are made when a text reaches them.
+
+A mask or a token asks for the rows of a few states, and the kernels of `walk` stop at each that has none. `Rules` make
+it, and the walk goes on. So the time to the first mask depends on what the first mask needs, however many states there
+are.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...automata.budget import Meter
+from ...automata.formulas import uncollected
+from ...errors import BudgetError
+from ...kernels.limits import MOST_DEPTH
+from ...kernels.mask_buffers import MaskBuffers
+from ...kernels.pointers import address_of
+from ...vocabulary.vocabulary import Vocabulary
+from .header import DONE, FARTHEST, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, WORK
+from .memory import MachineMemory
+from .rules import Rules
+from .walk import entry_points
+
+_SITES_AT_ONCE = 4  # that a token is likely to pop
+_MANY_NODES = 512  # of the trie, from which on a mask is worth keeping
+_DOING = "reading a text"
+
+
+class ByteMachine:
+    """A `LazyMachine` that rules describe.
+
+    The budget limits states and bytes of all that there are, and seconds for the work on one token or mask. Exceeding
+    it raises BudgetError, and what was made before can still be read. frames: whether texts open frames.
+    """
+
+    most_frames_required = -MOST_DEPTH
+    strings = 0  # any state may have others that allow the same
+
+    def __init__(self, rules: Rules, vocabulary: Vocabulary, meter: Meter, frames: bool = False) -> None:
+        self.rules, self.meter = rules, meter
+        self.depth = MOST_DEPTH if frames else 0
+        self._kernels = entry_points()
+        self._lock = threading.RLock()
+        self._memory = memory = MachineMemory(rules, vocabulary)
+        self._header, self._header_at = memory.header, address_of(memory.header)
+        self._inner = int(memory.header[NUM_INNER])
+        self._tokens, self._eos = vocabulary.tokens, vocabulary.eos
+        self._buffers = MaskBuffers(-(-vocabulary.size // 32))
+        self._over: BudgetError | None = None
+        with meter:
+            memory.make(0)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether texts have spent an eighth of the budget: the next text had better begin with a new machine."""
+        budget, memory = self.meter.budget, self._memory
+        large = 8 * memory.num_rows > budget.states or 8 * self.nbytes > budget.bytes
+        return self._over is not None or large or self._inner * (memory.num_rows + 1) > 1 << 27
+
+    @property
+    def num_states(self) -> int:
+        """States whose rows have been made so far."""
+        return self._memory.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what has been made so far."""
+        return self._memory.nbytes
+
+    @property
+    def left_out(self) -> int:
+        """How often a way on was left out, as the search for a text that completes it took long."""
+        return self.rules.left_out
+
+    def is_leaf(self, site: int) -> bool:
+        """Return True: frames are not limited."""
+        return True
+
+    def fits(self, node: int, stack: Any) -> bool:
+        """Return True: frames are not limited."""
+        return True
+
+    def accepts(self, node: int) -> bool:
+        """Return whether a text may end at a place if nothing is open."""
+        if node % self._inner:
+            return False
+        with self._lock:
+            return self.rules.accepts(node // self._inner)
+
+    def alike(self, node: int) -> int:
+        """Return the place that stands for all that allow the same tokens."""
+        state, inner = divmod(node, self._inner)
+        with self._lock:
+            return self.rules.alike(state) * self._inner + inner
+
+    def _make(self, state: int) -> None:
+        """Make the row of a state. Raises BudgetError."""
+        if self._over is not None:
+            raise copy.copy(self._over)
+        memory = self._memory
+        try:
+            self.meter.check(states=memory.num_rows + 1, bytes=memory.nbytes, doing=_DOING)
+            memory.make(state)
+        except BudgetError as error:
+            if error.limit != "seconds":
+                self._over = copy.copy(error)
+            raise
+
+    def mask(self, node: int, sites: bytes, frames: int) -> tuple[NDArray[np.uint32], int, bool]:
+        """Return the tokens that a place allows, the end token included: see `LazyMachine`."""
+        buffer = self._buffers.take()
+        mask = buffer.shown
+        with self._lock:
+            self._memory.room_for_frames(len(sites) // 4)
+            self._walk(node, sites, buffer.at, NO_BOUND)
+            looked, work = int(self._header[LOOKED]), int(self._header[WORK])
+            if self._end(node, sites, buffer.mask) and self.depth:
+                looked = max(looked, 1)
+        self._buffers.give(buffer)
+        return mask, looked, work > _MANY_NODES
+
+    def _walk(self, node: int, sites: bytes, mask_at: int, room: int) -> None:
+        """Write a mask, without the end token: see `write_mask`. Raises BudgetError."""
+        state = self._kernels.write_mask(self._header_at, node, sites, mask_at, False, room)
+        if state == DONE:
+            return
+        with uncollected():
+            while state != DONE:
+                self._make(state)
+                if room != NO_BOUND:
+                    self._memory.bound(state)
+                state = self._kernels.write_mask(self._header_at, node, sites, mask_at, True, room)
+
+    # ------------------------------------------------------------------------------------------------------ ends
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it is known how many tokens an end is away at most: of texts without frames, whose rows are cheap."""
+        return not self.depth
+
+    def nearest(self, node: int, stack: Any) -> int:
+        """Return the bytes of a text that ends all that is open, which are as many tokens; 2**30 or more if unknown."""
+        state, inner = divmod(node, self._inner)
+        with self._lock:
+            found = self._memory.bytes_to_end(state, inner)
+            return found + sum(self._memory.bytes_to_end(site, 0) for site in stack.as_array().tolist())
+
+    def farthest(self, node: int, stack: Any) -> int:
+        """Return the most that `nearest` is behind a token that is allowed next, -1 where none is."""
+        self.within(node, stack, -1, 0)
+        return int(self._header[FARTHEST])
+
+    def within(self, node: int, stack: Any, frames: int, room: int) -> NDArray[np.uint32]:
+        """Return the tokens behind which `nearest` is below room, and the end token, read-only."""
+        buffer = self._buffers.take()
+        mask = buffer.shown
+        sites = stack.sites()
+        with self._lock:
+            self._memory.room_for_frames(len(sites) // 4)
+            self._memory.bound(*stack.as_array().tolist())
+            self._walk(node, sites, buffer.at, room)
+            self._end(node, sites, buffer.mask)
+        self._buffers.give(buffer)
+        return mask
+
+    def _end(self, node: int, sites: bytes, mask: NDArray[np.uint32]) -> bool:
+        """Add the end token if a text may end at a place; return whether it may if nothing is open."""
+        accepts = self.accepts(node)
+        if accepts and self._eos is not None and not sites:
+            mask[self._eos >> 5] |= np.uint32(1 << (self._eos & 31))
+        return accepts
+
+    # ---------------------------------------------------------------------------------------------------- tokens
+
+    def advance(self, node: int, stack: Any, token: int, push: Callable[[Any, int], Any]) -> tuple[int, Any] | None:
+        """Return the place and the stack that a token leads to, None if it is not allowed: see `LazyMachine`."""
+        text = self._tokens[token]
+        if not text:
+            return None
+        sites = stack.top(_SITES_AT_ONCE) if self.depth else b""
+        with self._lock:
+            while True:
+                is_all = not self.depth or len(sites) >= 4 * stack.height
+                self._memory.room_for_frames(len(sites) // 4)
+                place, popped, pushed = self._kernels.read_token(self._header_at, node, text, sites, is_all)
+                if place >= 0:
+                    break
+                if place == DONE:
+                    self._make(popped)
+                elif place == NEEDS_SITES:
+                    sites = stack.top(len(sites))  # four times as many
+                else:
+                    return None
+            for _ in range(popped):
+                stack = stack.below
+            for site in self._memory.pushed[:pushed].tolist():
+                stack = push(stack, site)
+        return place, stack

@@ -1,0 +1,257 @@
+"""The arrays of a lazy machine, which grow as rows are made, and the header that kernels find them by."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...automata.alphabet import NOTHING, Alphabet
+from ...kernels.pointers import put
+from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
+from ...vocabulary.vocabulary import Vocabulary
+from .ends import ShortestEnds
+from .header import (
+    AT_ALPHABET,
+    AT_BYTE,
+    AT_CALL_START,
+    AT_CALL_STATES,
+    AT_CELLS,
+    AT_ENDS,
+    AT_FRAMES,
+    AT_INNER,
+    AT_LEVELS,
+    AT_LIVE,
+    AT_LOOPS,
+    AT_NODE,
+    AT_PUSHED,
+    AT_REACH,
+    AT_ROOT,
+    AT_ROW,
+    AT_TOKEN,
+    END,
+    HEADER,
+    MASK_WORDS,
+    NO_BOUND,
+    NO_ROW,
+    NUM_INNER,
+    NUM_LEVELS,
+    NUM_WORDS,
+    OF_FRAME,
+    OF_LEVEL,
+    UNKNOWN,
+)
+from .rules import DEAD, Rules
+
+_STATES, _CELLS, _CALLS = 64, 1024, 64  # of which arrays have room at first
+
+
+class MachineMemory:
+    """The header of a lazy machine and the arrays whose addresses are in it. `make` makes the row of a state."""
+
+    def __init__(self, rules: Rules, vocabulary: Vocabulary) -> None:
+        self._rules = rules
+        self.header = np.zeros(HEADER, np.int64)
+        self._arrays: dict[int, NDArray[Any]] = {}
+        self.num_rows = self._num_cells = self._num_calls = self._num_call_states = 0
+        self._most_frames = 1  # that a call opens
+        self._named_by_calls = [0]  # states that the newest calls name
+        self._ends: ShortestEnds | None = None
+        root, inner, reach = _joined(rules.alphabets)
+        self.words, self._groups = reach.shape[1], [groups_of(each, reach.shape[1]) for each in rules.alphabets]
+        branches, levels = vocabulary.trie.branches, vocabulary.trie.longest
+        header = self.header
+        header[NUM_INNER], header[NUM_WORDS], header[NUM_LEVELS] = len(inner), self.words, levels
+        header[END], header[MASK_WORDS] = rules.end, -(-vocabulary.size // 32)
+        for at, array in (
+            (AT_ROOT, root), (AT_INNER, inner), (AT_REACH, reach), (AT_BYTE, branches.byte),
+            (AT_NODE, branches.node), (AT_TOKEN, vocabulary.trie.token), (AT_CELLS, np.zeros(_CELLS, np.int32)),
+            (AT_CALL_START, np.zeros(_CALLS, np.int32)), (AT_CALL_STATES, np.zeros(_CALLS, np.int32)),
+            (AT_LEVELS, np.zeros(OF_LEVEL * (levels + 2), np.int64)), (AT_ROW, np.full(_STATES, NO_ROW, np.int64)),
+            (AT_ALPHABET, np.zeros(_STATES, np.int32)), (AT_LOOPS, np.zeros(_STATES, np.uint64)),
+            (AT_LIVE, np.zeros((_STATES, self.words), np.uint64)), (AT_ENDS, np.full((_STATES, 2), NO_BOUND, np.int64)),
+        ):  # fmt: skip
+            self._put(at, array)
+        self.room_for_frames(0)
+
+    def _put(self, at: int, array: NDArray[Any]) -> None:
+        array = np.ascontiguousarray(array)
+        self._arrays[at] = array
+        put(self.header, at, array)
+
+    def _lengthen(self, at: int, size: int, fill: int = 0) -> NDArray[Any]:
+        """Return the array at a place, with room for `size` rows."""
+        array = self._arrays[at]
+        if size > len(array):
+            longer = np.full((max(size, 2 * len(array)), *array.shape[1:]), fill, array.dtype)
+            longer[: len(array)] = array
+            self._put(at, longer)
+            return longer
+        return array
+
+    @property
+    def pushed(self) -> NDArray[np.int32]:
+        """The frames that the last token opened."""
+        return self._arrays[AT_PUSHED]
+
+    def room_for_frames(self, height: int) -> None:
+        """Make room for a walk above so many open frames."""
+        most = height + 2 + int(self.header[NUM_LEVELS] + 1) * self._most_frames
+        if AT_FRAMES not in self._arrays or OF_FRAME * most > self._arrays[AT_FRAMES].size:
+            self._put(AT_FRAMES, np.zeros(2 * OF_FRAME * most, np.int64))
+            self._put(AT_PUSHED, np.zeros(2 * most, np.int32))
+
+    def make(self, state: int) -> None:
+        """Make the row of a state, if it has none."""
+        rows = self._lengthen(AT_ROW, state + 1, NO_ROW)
+        if rows[state] >= 0:
+            return
+        rules = self._rules
+        codes = np.array(rules.row(state), np.int64)
+        self._take_calls()
+        first, stop = self._num_cells, self._num_cells + codes.size
+        self._lengthen(AT_CELLS, stop)[first:stop] = codes
+        self._num_cells = stop
+        states = 1 + max(state, int(codes.max(initial=0)), *self._named_by_calls)
+        alphabet = self._lengthen(AT_ALPHABET, states)
+        for each in {*codes[codes >= 0].tolist(), state, *self._named_by_calls}:
+            alphabet[each] = rules.alphabet_of(each)
+        live, loops = self._lengthen(AT_LIVE, states), self._lengthen(AT_LOOPS, states)
+        live[state] = _bits(codes != DEAD, self.words)
+        mine = rules.alike(state)
+        itself = codes == state
+        for other in set(codes[codes >= 0].tolist()):
+            if other != state and rules.alike(other) == mine:
+                itself |= codes == other
+        if itself.any():
+            groups = self._groups[alphabet[state]]
+            strange = (groups & ~_bits(itself, self.words)).any(axis=1)
+            loops[state] = np.packbits(~strange, bitorder="little").view(np.uint64)[0]
+        self._lengthen(AT_ENDS, states, NO_BOUND)
+        rows = self._lengthen(AT_ROW, states, NO_ROW)
+        rows[state] = first  # last: from here on it is read
+        self.num_rows += 1
+        if self._ends is not None:
+            self._bound_frames()
+
+    def bound(self, *states: int) -> None:
+        """Find in how many bytes the frames of some states can end, and of all that calls open from now on."""
+        if self._ends is None:
+            self._ends = ShortestEnds(self._rules)
+            self._bound_frames()
+        for state in states:
+            ends = self._lengthen(AT_ENDS, state + 1, NO_BOUND)
+            if ends[state, 0] == NO_BOUND:
+                found = self._ends.of(state), self._ends.within(state)
+                ends[state] = np.minimum(found, UNKNOWN)
+
+    def _bound_frames(self) -> None:
+        """Find in how many bytes the frames can end that calls open."""
+        named = self._arrays[AT_CALL_STATES][: self._num_call_states]
+        self.bound(*np.unique(named).tolist())
+
+    def bytes_to_end(self, state: int, inner: int) -> int:
+        """Return the bytes in which the frame of a place can end, UNKNOWN if that is not known."""
+        self.bound(state)
+        return int(self._arrays[AT_ENDS][state, int(inner > 0)])
+
+    def _take_calls(self) -> None:
+        """Write the calls that the rules have made since."""
+        calls, named = self._rules.calls, [0]
+        for n in range(self._num_calls, len(calls)):
+            inner, behind = calls[n]
+            states = [inner, *behind]
+            first, stop = self._num_call_states, self._num_call_states + len(states)
+            self._lengthen(AT_CALL_STATES, stop)[first:stop] = states
+            self._lengthen(AT_CALL_START, n + 2)[n + 1] = stop
+            self._num_call_states, self._num_calls = stop, n + 1
+            self._most_frames = max(self._most_frames, len(behind))
+            named.extend(states)
+        self._named_by_calls = named
+        if len(named) > 1:
+            self.room_for_frames(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what has been made so far, and of the alphabets."""
+        per_state = 8 + 8 + 4 + 8 * self.words
+        shared = sum(self._arrays[at].nbytes for at in (AT_ROOT, AT_INNER, AT_REACH))
+        return int(per_state * len(self._arrays[AT_ROW]) + 4 * self._num_cells + shared + self._rules.nbytes)
+
+
+def _bits(which: NDArray[np.bool_], words: int) -> NDArray[np.uint64]:
+    """Return classes (C,) as bits (W,)."""
+    out = np.zeros(64 * words, np.bool_)
+    out[: which.size] = which
+    return np.packbits(out, bitorder="little").view(np.uint64)
+
+
+def _joined(alphabets: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
+    """Return the arrays of all alphabets in one: see AT_ROOT.
+
+    There a number above 0 is a row of `inner`, 0 is no way on, and -1 - c is a character of class c.
+    """
+    words = max(each.reach.shape[1] for each in alphabets)
+    roots: list[NDArray[np.int32]] = []
+    inners = [np.zeros((1, 256), np.int32)]
+    reaches = [np.zeros((1, words), np.uint64)]
+    before = 1
+    for each in alphabets:
+        for out, array in ((roots, each.root[None]), (inners, each.inner)):
+            out.append(np.where(array >= 0, array + before, np.where(array == NOTHING, 0, array)).astype(np.int32))
+        wide = np.zeros((len(each.inner), words), np.uint64)
+        wide[:, : each.reach.shape[1]] = each.reach
+        reaches.append(wide)
+        before += len(each.inner)
+    return np.concatenate(roots), np.concatenate(inners), np.concatenate(reaches)
+
+
+_groups: WeakKeyDictionary[Alphabet, NDArray[np.uint64]] = WeakKeyDictionary()
+
+
+def groups_of(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
+    """Return the classes (64, W), as bits, of the characters in each group of `BYTE_GROUP`.
+
+    All bits of a group are set where some character of it is not spelled by its own bytes, and for `UNCLEAN`.
+    """
+    found = _groups.get(alphabet)
+    if found is None:
+        found = _groups[alphabet] = _find_groups(alphabet, alphabet.reach.shape[1])
+    if found.shape[1] == words:
+        return found
+    wide = np.zeros((64, words), np.uint64)
+    wide[:, : found.shape[1]] = found
+    wide[(found == ~np.uint64(0)).all(axis=1)] = ~np.uint64(0)
+    return wide
+
+
+def _find_groups(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
+    out = np.zeros((64, words), np.uint64)
+    out[UNCLEAN] = ~np.uint64(0)
+    for byte in range(0xF5):
+        group = BYTE_GROUP[byte]
+        if group == UNCLEAN:
+            continue
+        found = int(alphabet.root[byte])
+        if byte < 0x80 and NOTHING < found < 0:
+            out[group, ~found >> 6] |= np.uint64(1) << np.uint64(~found & 63)
+        elif byte >= 0xC2 and found >= 0 and _is_complete(alphabet, found, byte):
+            out[group] |= alphabet.reach[found]
+        else:
+            out[group] = ~np.uint64(0)
+    return out
+
+
+def _is_complete(alphabet: Alphabet, inner: int, byte: int) -> bool:
+    """Return whether all of UTF-8 that may follow a first byte is read."""
+    low, high, count = BEHIND[byte].tolist()
+    nodes = {inner}
+    for k in range(count):
+        found = alphabet.inner[sorted(nodes), low : high + 1]
+        if (found == NOTHING).any() or ((found >= 0) == (k == count - 1)).any():
+            return False
+        nodes = set(found[found >= 0].tolist())
+        low, high = 0x80, 0xBF
+    return True

@@ -1,0 +1,81 @@
+"""The language of a schema's rules is that of the table of `compile_json_schema`, byte by byte."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.compile.schemas.both_readers import Outcome
+from tests.strategies import odd_schemas, random_schemas
+
+GENERATE = (Phase.explicit, Phase.generate)  # to make an example smaller compiles thousands of tables
+LAYOUTS: list[dict[str, Any]] = [
+    {},
+    {"ascii": True},
+    {"whitespace": "compact"},
+    {"whitespace": "spaced"},
+    {"whitespace": (" , ", ":\n")},
+    {"any_order": True},
+]
+
+
+def texts_of(value: Any, options: dict[str, Any]) -> list[str]:
+    """Return a value in the form of a layout, with its members in some orders."""
+    whitespace = options.get("whitespace", "flexible")
+    comma, colon = {"flexible": (", ", ": "), "spaced": (", ", ": "), "compact": (",", ":")}.get(whitespace, whitespace)
+    orders = list(islice(odd_schemas.orders(value), 4))
+    ascii = options.get("ascii", False)
+    texts = [odd_schemas.dumps(each, ascii, comma, colon) for each in orders]
+    if whitespace == "flexible":
+        texts += [odd_schemas.dumps(orders[0], ascii, ",", ":"), odd_schemas.dumps(orders[0], ascii, "", ": ", "  ")]
+    return texts
+
+
+def compare(schema: Any, values: list[Any], options: dict[str, Any]) -> None:
+    """Assert that both readers agree on a schema, on values, and on texts drawn by chance."""
+    outcome = Outcome(schema, **options)
+    assert outcome.agrees_on_refusal, (schema, options, outcome.refusals)
+    if outcome.is_comparable:
+        texts = [text for value in values for text in texts_of(value, options)]
+        found = outcome.difference_on(texts, walks=3)
+        assert found is None, found
+
+
+@settings(max_examples=120, phases=GENERATE)
+@given(st.data())
+def test_random_schemas_of_all_keywords(data: st.DataObject) -> None:
+    draft = data.draw(st.sampled_from(sorted(random_schemas.DRAFTS)))
+    schema = data.draw(random_schemas.schemas(draft))
+    values = data.draw(st.lists(random_schemas.values, min_size=2, max_size=4))
+    compare(schema, values, data.draw(st.sampled_from(LAYOUTS)))
+
+
+@settings(max_examples=120, phases=GENERATE)
+@given(odd_schemas.schemas, st.lists(odd_schemas.values, min_size=2, max_size=4), st.sampled_from(LAYOUTS))
+def test_random_schemas_with_odd_keys_and_texts(schema: Any, values: list[Any], options: dict[str, Any]) -> None:
+    compare(schema, values, options)
+
+
+@pytest.mark.parametrize("draft", [2020])
+@settings(max_examples=60, phases=GENERATE)
+@given(st.data())
+def test_texts_are_right_as_jsonschema_has_it(draft: int, data: st.DataObject) -> None:
+    schema = data.draw(random_schemas.schemas(draft, only=frozenset({
+        "type", "enum", "const", "minimum", "maximum", "multipleOf", "minLength", "pattern", "properties", "required",
+        "items", "prefixItems", "minItems", "maxItems", "contains", "anyOf", "oneOf", "allOf", "not", "if", "then",
+        "else", "$ref", "additionalProperties", "dependentRequired", "unevaluatedProperties", "unevaluatedItems",
+    })))  # fmt: skip
+    outcome = Outcome(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    if outcome.reader is None:
+        return
+    for value in data.draw(st.lists(random_schemas.values, min_size=3, max_size=6)):
+        texts = [json.dumps(each) for each in islice(odd_schemas.orders(value), 50)]
+        valid = validator.is_valid(value)
+        assert any(map(outcome.reader.reads, texts)) == valid, (schema, value)
