@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...automata.formulas import Formula, Inside, Kind
+from ...errors import SchemaError
 from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema.algebra import (
     ARRAY,
@@ -55,10 +56,15 @@ class Choices(NamedTuple):
 
 
 class OpenValues:
-    """Moves frames. What leads nowhere may still be moved: `Witness` tells."""
+    """Moves frames. What leads nowhere may still be moved: `Witness` tells.
+
+    is_reading: whether a text is being read, which gets no error in its middle. left_out: how often undeclared keys were
+    left out for that, as their number cannot be told.
+    """
 
     def __init__(self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False) -> None:
         self.schema, self.layout, self._any_order = schema, layout, any_order
+        self.is_reading, self.left_out = False, 0
         self._numbers, self._strings = NumberFormulas(schema), StringFormulas(schema, vocabulary)
         self._shapes = ObjectShapes(schema, layout.ascii)
         self._members = MemberSteps(schema, self._strings, any_order)
@@ -282,8 +288,14 @@ class OpenValues:
         """Return what is left when the member of an undeclared key begins."""
         others = self._members.by_other(left, path)
         if others is not self.schema.nothing:
-            for part in self.schema.innermost(left, path):
-                check_counts(part)
+            try:
+                for part in self.schema.innermost(left, path):
+                    check_counts(part)
+            except SchemaError:
+                if not self.is_reading:
+                    raise
+                self.left_out += 1  # a text gets no error in its middle: such a key does not come
+                return self.schema.nothing
         return others
 
     def _required(self, formula: Formula, path: Path, shape: ObjectShape, start: int) -> int:

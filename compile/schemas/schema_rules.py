@@ -104,12 +104,12 @@ class SchemaRules:
 
     def begin_reading(self, meter: Meter) -> None:
         """Have a meter limit what is made from now on, and leave out what cannot soon be shown to be completed."""
-        self._schema.meter, self._is_reading = meter, True
+        self._schema.meter, self._is_reading, self._values.is_reading = meter, True, True
 
     @property
     def left_out(self) -> int:
-        """How many ways on were left out of rows, as a search for a text that completes them took long."""
-        return self._witness.left_out
+        """How many ways on were left out of rows, as it was not seen in time whether texts complete them."""
+        return self._witness.left_out + self._values.left_out
 
     @property
     def nbytes(self) -> int:
