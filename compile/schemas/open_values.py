@@ -58,8 +58,8 @@ class Choices(NamedTuple):
 class OpenValues:
     """Moves frames. What leads nowhere may still be moved: `Witness` tells.
 
-    is_reading: whether a text is being read, which gets no error in its middle. left_out: how often undeclared keys were
-    left out for that, as their number cannot be told.
+    is_reading: whether a text is being read, which gets no error in its middle. left_out: how often undeclared keys
+    were left out for that, as their number cannot be told.
     """
 
     def __init__(self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False) -> None:
