@@ -326,7 +326,7 @@ with mw.Budget(seconds=30).begin():
     if not child:
         code = 1
         try:
-            mw.compile_regex("(a|b)*a(a|b){20}", VOCABULARY, budget=mw.Budget(states=1 << 30, seconds=0.1))
+            mw.compile_regex("(a|b)*a(a|b){20}", VOCABULARY, lazy=False, budget=mw.Budget(states=1 << 30, seconds=0.1))
         except mw.BudgetError as error:
             code = 0 if error.limit == "seconds" else 2
         finally:
