@@ -221,7 +221,6 @@ class Cases:
         """Return the tests that all values of a branch plainly pass, and those that they plainly fail."""
         passed = failed = 0
         for bit in bits_of(tests):
-            look(TELLING)
             node = formulas.node(bit)
             sketch = self.sketch(node)
             if not branch.values.meet(sketch).mask:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from .algebra import NEVER, AllOf, AnyOf, Members, Node, Not, Required, Types, all_of, any_of, negate
+from .kept_bytes import KeptBytes
 from .member_letters import Letters
 from .negated_members import Beyond, Lacks
 from .value_builder import Parts
@@ -15,9 +16,8 @@ _OF_ENTRY = 100  # bytes that a set was seen to take besides its bits
 class KeySets:
     """The declared keys that formulas require, name or allow, each found once."""
 
-    def __init__(self, letters: Letters, spend: Callable[[int], None]) -> None:
-        """spend: notes bytes that are kept."""
-        self._letters, self._place, self._spend = letters, letters.place, spend
+    def __init__(self, letters: Letters, kept: KeptBytes) -> None:
+        self._letters, self._place, self._kept = letters, letters.place, kept
         self._required: dict[Node, int] = {}
         self._said: dict[Node, int] = {}
         self._allowed: dict[Node, int] = {}
@@ -63,7 +63,7 @@ class KeySets:
                 for part in node.args:
                     found |= self.required_in(part)
             self._required[node] = found
-            self._spend(_OF_ENTRY + found.bit_length() // 8)
+            self._kept.add(_OF_ENTRY + found.bit_length() // 8)
         return found
 
     def said_by(self, node: Node) -> int:
@@ -85,7 +85,7 @@ class KeySets:
                 for part in node.args:
                     found |= self.said_by(part)
             self._said[node] = found
-            self._spend(_OF_ENTRY + found.bit_length() // 8)
+            self._kept.add(_OF_ENTRY + found.bit_length() // 8)
         return found
 
     def allowed_in(self, left: Parts) -> int:
@@ -114,7 +114,7 @@ class KeySets:
                     if found < 0:
                         break
             self._allowed[node] = found
-            self._spend(_OF_ENTRY + found.bit_length() // 8)
+            self._kept.add(_OF_ENTRY + found.bit_length() // 8)
         return found
 
 

@@ -25,6 +25,7 @@ from .algebra import (
     negate,
     replaced,
 )
+from .kept_bytes import KeptBytes
 from .key_order import mentioned
 from .key_sets import KeySets, places_of
 from .member_counts import check_counts
@@ -37,7 +38,6 @@ from .value_tests import Case, Formulas, Test
 
 # bytes that a state, a step, and an entry of a row were seen to take; and a place in a list or tuple
 _OF_STATE, _OF_STEP, _OF_ENTRY, _OF_PLACE = 1000, 50, 200, 8
-_OFTEN = 1 << 20  # bytes after which the meter is asked again
 _EITHER, _PASSED, _FAILED = range(3)  # how a value leads to a case by the only test
 Left = tuple[Node, ...]  # what is left of each formula
 Asked = tuple[Node, Node]  # what an atom asks of a member's value, and what is left of the atom then
@@ -102,8 +102,7 @@ class MemberDerivatives:
     def __init__(self, builder: ValueBuilder, parts: Left) -> None:
         self._builder = builder
         keys, members, names = mentioned(parts)
-        self._found: list[tuple[int, Left, int]] = []
-        self._bytes = self._checked = 0  # of what is kept, about; and when the meter was last asked
+        self._bytes = KeptBytes(builder.meter)
         self._letters = Letters(builder, keys, members, names)
         self._counts = any(type(atom) is MemberCount and atom.args[2] is not None for atom in atoms(*parts))
         few = self._letters.few() if self._counts else []
@@ -119,28 +118,19 @@ class MemberDerivatives:
             ({}, {}) for _ in range(self._letters.num)
         ]
         self._formulas: dict[int, Formulas] = {}
-        self._key_sets = KeySets(self._letters, self._spend)
+        self._key_sets = KeySets(self._letters, self._bytes)
         self._unsaid: dict[Left, int] = {}
         self._tables: dict[tuple[Left, int], StepTable] = {}
         self._tests: dict[Left, Tests] = {}
         self._states: dict[tuple[int, Left, int], int] = {}
+        self._found: list[tuple[int, Left, int]] = []
         self.automaton = ObjectAutomaton(keys=keys, language=self._letters.language)
         self._begin(parts)
         for i, (place, left, foreign) in enumerate(self._found):  # which grows meanwhile
             if not i & 7:
-                self._check()
-            self._spend(_OF_STATE)
+                builder.meter.check(states=len(self._found), bytes=self._bytes.size, doing=FINDING)
+            self._bytes.add(_OF_STATE)
             self.automaton.states.append(self._make(place, left, foreign))
-
-    def _spend(self, size: int) -> None:
-        """Note bytes that are kept."""
-        self._bytes += size
-        if self._bytes - self._checked > _OFTEN:
-            self._check()
-
-    def _check(self) -> None:
-        self._checked = self._bytes
-        self._builder.meter.check(states=len(self._found), bytes=self._bytes, doing=FINDING)
 
     def _begin(self, parts: Left) -> None:
         self._number(0, parts, self._foreign(0, parts, 0))
@@ -160,7 +150,7 @@ class MemberDerivatives:
         table = self._tables.get((left, foreign))
         if table is None:
             look(FINDING)
-            self._spend(_OF_PLACE * self._end)
+            self._bytes.add(_OF_PLACE * self._end)
             table = self._tables[left, foreign] = StepTable(left, foreign, self._end)
             table.required = self._key_sets.required_by(left)
             table.allowed = self._key_sets.allowed_in(left)
@@ -171,7 +161,7 @@ class MemberDerivatives:
             tests = self._tests.get(left)
             if tests is None:
                 found = atoms(*left)
-                self._spend(_OF_PLACE * 2 * len(found))  # what is left has them too
+                self._bytes.add(_OF_PLACE * 2 * len(found))  # what is left has them too
                 tests = self._tests[left] = Tests(left, [self._row(atom) for atom in found])
             table.tests = tests
         return table
@@ -232,7 +222,7 @@ class MemberDerivatives:
         if read_alike is not None:
             for key in places_of(foreign):
                 steps[key] = read_alike
-        self._spend(_OF_PLACE * self._end)
+        self._bytes.add(_OF_PLACE * self._end)
         return ObjectState(close, 0, self._end, steps, others)
 
     def _fill(self, table: StepTable, start: int, stop: int) -> None:
@@ -256,7 +246,7 @@ class MemberDerivatives:
         return table.others
 
     def _step(self, table: StepTable, letter: int) -> Step | None:
-        self._spend(_OF_STEP)
+        self._bytes.add(_OF_STEP)
         tests = table.tests
         cases = tests.cases.get(letter)
         if cases is None:
@@ -318,7 +308,7 @@ class MemberDerivatives:
         alike = tests.alike.get(key)
         if alike is None:
             look(FINDING)  # what is left may be as long as the schema
-            self._spend(_OF_PLACE * 2 * len(pattern))
+            self._bytes.add(_OF_PLACE * 2 * len(pattern))
             alike = tests.alike[key] = _left_by_test(tests, letter >= self._end, pattern)
         return [
             (ANY if outcome == _EITHER else test if outcome == _PASSED else negate(test), left)
@@ -372,7 +362,7 @@ class MemberDerivatives:
         else:
             raise TypeError(f"not a formula about objects: {atom!r}")
         row[letter] = found
-        self._spend(_OF_ENTRY)
+        self._bytes.add(_OF_ENTRY)
         return found
 
     def _row(self, atom: Node) -> AtomRow:
@@ -386,7 +376,7 @@ class MemberDerivatives:
             elif type(atom) is Members and self._letters.declared(atom) >= 0:
                 usual, others = (NEVER, NEVER), self._letters.declared(atom)
             found = self._rows[atom] = AtomRow(atom, dict.fromkeys(places_of(others)), usual)
-            self._spend(_OF_ENTRY * (1 + len(found.row)))
+            self._bytes.add(_OF_ENTRY * (1 + len(found.row)))
         return found
 
     def _reach_of(self, members: Members) -> tuple[int, Node]:
