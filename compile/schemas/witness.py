@@ -118,7 +118,8 @@ class Witness:
             if self._stop is not None and self.expanded > self._stop:
                 raise TakesLongError
             look(_SEARCHING)
-            schema.meter.check(states=count, doing=_SEARCHING)
+            if not count & 15:
+                schema.meter.check(states=count, bytes=schema.nbytes, doing=_SEARCHING)
             if count == _SHARPEN:
                 sharper = self._sharpened(start.formula, start, 0)
                 if sharper is not start.formula:
