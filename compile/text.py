@@ -81,7 +81,7 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
         return machine(patient.begin()) if old.is_large else old
 
     def make() -> TransitionTable:
-        with meter.budget.begin() as again:
+        with begin_budget(meter.budget) as again:
             return _whole(pattern, vocabulary, flags, again)
 
     with enough_stack(partial(RegexError, pattern=pattern, position=0)):

@@ -150,7 +150,12 @@ class _Settled:
         asked = self._asked
 
         def make() -> TransitionTable:
-            with uncollected(), blaming_order(asked.any_order), meter.budget.begin() as again, enough_stack(_TOO_DEEP):
+            with (
+                uncollected(),
+                blaming_order(asked.any_order),
+                begin_budget(meter.budget) as again,
+                enough_stack(_TOO_DEEP),
+            ):
                 return self.table(again)
 
         return lazily(
@@ -223,7 +228,7 @@ def _by_derivatives(
             return machine(again)
 
     def make() -> TransitionTable:
-        with uncollected(), blaming_order(asked.any_order), budget.begin() as again, enough_stack(_TOO_DEEP):
+        with uncollected(), blaming_order(asked.any_order), begin_budget(budget) as again, enough_stack(_TOO_DEEP):
             return _Settled(asked, vocabulary, again).table(again)
 
     first = machine(meter)

@@ -72,7 +72,7 @@ def vocab():
 def tables(vocab):
     found = [
         mw.compile_json_schema(RECURSIVE, vocab),
-        mw.compile_regex("[a-z]{1,50}", vocab),
+        mw.compile_regex("[a-z]{1,50}", vocab, lazy=False),
         mw.compile_choices(["red", "green", "redder"], vocab),
         mw.compile_json_schema({"type": "array", "items": {"enum": ["a", 1, None]}, "maxItems": 3}, vocab),
         mw.compile_json_schema({}, vocab),
@@ -401,7 +401,7 @@ def test_refused_tables_leave_nothing_to_write(vocab):
     table = mw.compile_json_schema({"type": "string", "pattern": "^[a-m]+.*1$"}, vocab).to_table()
     made = Arena(vocab, dataclasses.replace(SMALL, states=table.num_rows + 60))
     torch_ops.put(made)
-    made.add(mw.compile_regex("[a-z]{120}", vocab))
+    made.add(mw.compile_regex("[a-z]{120}", vocab, lazy=False))
     for _ in range(3):
         with pytest.raises(mw.ArenaError):
             made.add(table)
@@ -458,9 +458,9 @@ def test_where_room_is_looked_for_in_order_what_fits_is_not_refused(vocab):
         mw.compile_json_schema({"type": "array", "items": items}, vocab, whitespace="compact")
         for items in ({"const": 2}, {"type": "string", "maxLength": 2})
     ]
-    made.drop(made.add(mw.compile_regex("[a-z]{14}", vocab)))
+    made.drop(made.add(mw.compile_regex("[a-z]{14}", vocab, lazy=False)))
     gone = made.add(lists[0])
-    made.add(mw.compile_regex("[a-z]{6}", vocab))
+    made.add(mw.compile_regex("[a-z]{6}", vocab, lazy=False))
     made.drop(gone)
     made.add(lists[1])
 
@@ -491,8 +491,8 @@ def test_what_nobody_holds_stays_until_its_room_is_needed(vocab):
 
 
 def test_nothing_goes_in_vain_where_what_is_held_lies_in_between(vocab):
-    small = [mw.compile_regex(f"[ab]{{{n}}}", vocab) for n in (20, 21, 22)]
-    large = mw.compile_regex("[ab]{60}", vocab)
+    small = [mw.compile_regex(f"[ab]{{{n}}}", vocab, lazy=False) for n in (20, 21, 22)]
+    large = mw.compile_regex("[ab]{60}", vocab, lazy=False)
     made = Arena(vocab, dataclasses.replace(SMALL, states=sum(table.num_rows + 1 for table in small) + 5))
     first, _, last = (made.add(table) for table in small)
     made.drop(first)
@@ -529,13 +529,13 @@ def test_masks_that_are_there_are_not_wanted_again(vocab):
 
 def test_nothing_goes_in_vain_for_a_table_that_what_is_held_has_no_room_for(vocab):
     made = Arena(vocab, dataclasses.replace(SMALL, states=100))
-    held = made.add(mw.compile_regex("[a-z]{60}", vocab))
-    made.drop(made.add(mw.compile_regex("[0-9]{20}", vocab)))
+    held = made.add(mw.compile_regex("[a-z]{60}", vocab, lazy=False))
+    made.drop(made.add(mw.compile_regex("[0-9]{20}", vocab, lazy=False)))
     with pytest.raises(mw.ArenaError, match="no room"):
-        made.add(mw.compile_regex("[A-Z]{60}", vocab))
+        made.add(mw.compile_regex("[A-Z]{60}", vocab, lazy=False))
     assert (made.stored.tables, made.stored.evictions) == (2, 0)
     made.drop(held)
-    made.add(mw.compile_regex("[A-Z]{60}", vocab))
+    made.add(mw.compile_regex("[A-Z]{60}", vocab, lazy=False))
 
 
 def test_mistakes_are_named(vocab, arena, tables):
@@ -567,7 +567,7 @@ def test_mistakes_are_named(vocab, arena, tables):
         torch_ops.start(torch_ops.at(torch_ops.put(made), [made.add(tables[1])] * 2), 3)
     other = mw.Vocabulary.from_bytes([b"", b"a"], eos=0)
     with pytest.raises(mw.VocabularyMismatchError, match="compile it with the arena's"):
-        made.add(mw.compile_regex("a", other))
+        made.add(mw.compile_regex("a", other, lazy=False))
     no_end = dataclasses.replace(
         mw.compile_sids([[1, 2]], vocab_size=vocab.size), vocabulary=vocab.fingerprint, source="x"
     )
@@ -794,7 +794,7 @@ def reached(ops, dev, inside, sequences):
 @pytest.mark.parametrize("sequences", [ITEMS, [[7, 7], *ITEMS[:4], [1, 5], *ITEMS[4:]]], ids=["fixed", "ragged"])
 def test_states_of_an_arena_lead_to_the_right_items_and_their_table_refuses_them(vocab, name, sequences):
     arena = Arena(vocab, SMALL)
-    arena.add(mw.compile_regex("[a-z]{1,50}", vocab))
+    arena.add(mw.compile_regex("[a-z]{1,50}", vocab, lazy=False))
     make = items if len({len(each) for each in sequences}) == 1 else trie
     table = make(vocab, sequences)
     handle = arena.add(table)
@@ -907,7 +907,7 @@ def test_room_for_a_trie_is_twice_its_states_and_an_error_says_so(vocab):
 
 
 def test_a_table_that_is_too_large_says_how_large_an_arena_it_takes(vocab):
-    table = mw.compile_regex("[a-z]{12}", vocab)
+    table = mw.compile_regex("[a-z]{12}", vocab, lazy=False)
     with pytest.raises(mw.ArenaError) as caught:
         Arena(vocab, dataclasses.replace(SMALL, states=2)).add(table)
     (remedy,) = caught.value.remedies
@@ -926,7 +926,7 @@ def test_an_arena_that_was_put_in_inference_mode_takes_tables_outside_of_it():
     arena = mw.Arena(vocab)
     with torch.inference_mode():
         dev = torch_ops.put(arena)
-    handle = arena.add(mw.compile_regex("a", vocab).to_table())
+    handle = arena.add(mw.compile_regex("a", vocab, lazy=False).to_table())
     placed = torch_ops.at(dev, [handle])
     mask = torch_ops.bitmask(placed, torch_ops.start(placed, 1))
     assert np.flatnonzero(np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")).tolist() == [
@@ -937,7 +937,7 @@ def test_an_arena_that_was_put_in_inference_mode_takes_tables_outside_of_it():
 def test_tables_of_an_arena_have_all_ends_of_its_vocabulary(vocab):
     several = mw.Vocabulary.from_bytes([*vocab.tokens, b"", b""], eos=[0, vocab.size, vocab.size + 1])
     arena = Arena(several, SMALL, budgets=True)
-    tables = [mw.compile_regex("a?b*", several), mw.compile_json_schema({"enum": [1, [12]]}, several)]
+    tables = [mw.compile_regex("a?b*", several, lazy=False), mw.compile_json_schema({"enum": [1, [12]]}, several)]
     whole = [table.to_table() for table in tables]
     handles = [arena.add(table) for table in whole]
     rng = np.random.default_rng(0)

@@ -128,7 +128,7 @@ def bound() -> mw.TransitionTable:
     rng = np.random.default_rng(0)
     longer = {bytes(rng.choice(list(b"abcd"), rng.integers(6, 12)).tolist()) for _ in range(900)}
     vocab = mw.Vocabulary.from_bytes([b"", *letters, *sorted(longer), *(bytes([b]) for b in range(256))], eos=0)
-    table = mw.compile_regex("(?:[abc]{0,40}[bcd]{5,30})(?:x[abcd]*abc[abcd]*)?", vocab)
+    table = mw.compile_regex("(?:[abc]{0,40}[bcd]{5,30})(?:x[abcd]*abc[abcd]*)?", vocab, lazy=False)
     assert not table.is_trie
     assert table.bases.mask.size > 1
     assert (table.bases.target & 1).any(), "relative codes"
@@ -330,7 +330,7 @@ def large() -> tuple[mw.TransitionTable, mw.Vocabulary]:
     single = [bytes([b]) for b in range(256) if b not in b"abcd0123456789"]
     numbers = [str(n).encode() for n in range(262_144 - 1 - len(words) - len(single))]
     vocab = mw.Vocabulary.from_bytes([*words, *single, *numbers, b""], eos=262_143)
-    return mw.compile_regex("x[a-d]{3,30}(?:[0-9]{1,9})?", vocab), vocab
+    return mw.compile_regex("x[a-d]{3,30}(?:[0-9]{1,9})?", vocab, lazy=False), vocab
 
 
 @pytest.mark.slow
@@ -422,7 +422,7 @@ def test_torch_takes_batches_of_nothing_and_of_one(torch_way):
 
 def test_gradients_pass_through_what_a_graph_allows(torch_way):
     ops, torch = torch_way.ops, torch_way.torch
-    table = mw.compile_regex("[ab]", mw.Vocabulary.from_bytes([b"", b"a", b"b", b"c"], eos=0))
+    table = mw.compile_regex("[ab]", mw.Vocabulary.from_bytes([b"", b"a", b"b", b"c"], eos=0), lazy=False)
     dev = ops.put(table)
     for mask in (ops.mask_logits, lambda dev, x, state: ops.mask_logits_(dev, x * 1, state)):
         logits = torch.zeros(1, 4, requires_grad=True)
@@ -502,7 +502,7 @@ def test_a_traced_step_holds_the_operations_and_not_their_results():
 
     from maskwright.runtime import torch_ops as ops
 
-    table = mw.compile_regex("ab", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0))
+    table = mw.compile_regex("ab", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0), lazy=False)
     dev = ops.put(table)
     traced = make_fx(lambda logits, node: ops.mask_logits_(dev, logits, State(node)))(
         torch.zeros(1, 3), torch.tensor([0])
@@ -678,7 +678,7 @@ def test_jax_scans_maps_and_masks_graphs_in_place():
     from maskwright.runtime import jax_ops as ops
 
     vocab = mw.Vocabulary.from_bytes([b"", b"a", b"b", b"ab", b"ba"], eos=0)
-    table = mw.compile_regex("(?:ab){1,5}", vocab)
+    table = mw.compile_regex("(?:ab){1,5}", vocab, lazy=False)
     dev = ops.put(table, budgets=True)
     logits = jnp.asarray(logits_like(3, 5, 0, special=False))
 
@@ -716,7 +716,7 @@ def test_jax_budgets_of_any_integer_type_mean_the_same(kind):
 
     from maskwright.runtime import jax_ops as ops
 
-    table = mw.compile_regex("a{2,4}", mw.Vocabulary.from_bytes([b"", b"a", b"aa", b"aaa"], eos=0))
+    table = mw.compile_regex("a{2,4}", mw.Vocabulary.from_bytes([b"", b"a", b"aa", b"aaa"], eos=0), lazy=False)
     nodes = np.tile(np.arange(table.num_states), 4)
     room = np.repeat([np.iinfo(kind).min if kind == "int32" else 0, 1, 2, 200], table.num_states)
     with jax.enable_x64(kind == "int64"):
@@ -828,7 +828,7 @@ def paths(table: mw.TransitionTable, longest: int) -> dict[naive.Tokens, int]:
 def test_beam_search_over_graphs_finds_the_best_sequences(name):
     vocab = mw.Vocabulary.from_bytes([b"a", b"b", b"ab", b"", b"bb", b"c"], eos=3)
     for pattern, longest in (("(?:ab|b){1,6}c?", 3), ("[abc]{2,3}", 3), ("(?:a|bb)*", 3)):
-        table = mw.compile_regex(pattern, vocab)
+        table = mw.compile_regex(pattern, vocab, lazy=False)
         members = paths(table, longest)
         logits = np.random.default_rng(3).normal(size=(longest + 1, 6, 6)).astype(np.float32)
         if name == "torch":

@@ -481,7 +481,7 @@ def test_tables_without_calls_have_nothing_of_them_on_a_device():
     pytest.importorskip("torch")
     from maskwright.runtime import torch_ops as ops
 
-    for table in (mw.compile_regex("(?:ab)*", vocabulary()), mw.compile_sids([[1, 2]], 4)):
+    for table in (mw.compile_regex("(?:ab)*", vocabulary(), lazy=False), mw.compile_sids([[1, 2]], 4)):
         dev = ops.put(table)
         assert dev.calls is None
         assert isinstance(ops.start(dev, 2), State)
@@ -817,7 +817,7 @@ def test_elements_may_have_nested_and_flat_tables_and_none(way, mode):
     from maskwright.runtime.integrations.generate import constrained_generate
     from maskwright.runtime.integrations.processor import ConstraintLogitsProcessor
 
-    flat = mw.compile_regex("[ab]{2,5}", vocabulary())
+    flat = mw.compile_regex("[ab]{2,5}", vocabulary(), lazy=False)
     assert not flat.is_nested
     tables = [of_schema("tree"), flat, None, compiled("lists", 2), of_schema("tree")]
     assert len({table.slots for table in tables if table is not None}) == 3

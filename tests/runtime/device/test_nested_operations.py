@@ -1324,7 +1324,7 @@ def test_a_base_may_lead_outside_only_by_tokens_that_the_row_takes_itself():
 
 
 def test_tables_without_calls_have_nothing_of_them_and_tries_take_none():
-    flat = mw.compile_regex("ab*", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0))
+    flat = mw.compile_regex("ab*", mw.Vocabulary.from_bytes([b"", b"a", b"b"], eos=0), lazy=False)
     assert (flat.is_nested, flat.slots, flat.depth, flat.num_sites, flat.num_symbols) == (False, 0, 0, 0, 0)
     lists = np.zeros(3, np.int32)
     for name, value in (("depth", 3), ("exits.label", np.zeros(1, np.int32)), ("exits.start", lists)):
@@ -1447,7 +1447,10 @@ def test_distances_of_many_items_take_about_as_long_as_there_are_items():
 @pytest.mark.parametrize("least", [-(2**63), -1])
 def test_budgets_below_none_leave_what_a_budget_of_none_does(least):
     vocab = mw.Vocabulary.from_bytes([b"", *(bytes([byte]) for byte in range(256))], eos=0)
-    for table in (mw.compile_regex("[ab]+", vocab), mw.compile_json_schema(True, vocab, lazy=False).to_table()):
+    for table in (
+        mw.compile_regex("[ab]+", vocab, lazy=False),
+        mw.compile_json_schema(True, vocab, lazy=False).to_table(),
+    ):
         state = numpy_ops.start(table, 1)
         none, huge = numpy_ops.bitmask(table, state, np.array([0])), numpy_ops.bitmask(table, state)
         assert not none.any()

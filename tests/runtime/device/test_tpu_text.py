@@ -156,7 +156,7 @@ def test_copies_are_waited_for_before_they_are_read():
 
 
 def test_logits_masked_by_a_graph_agree_with_numpy(interpreted):
-    table = mw.compile_regex("[a-z]{1,4}(,[a-z]{1,3}){0,2}", vocabulary(["abc", "a,", ",b", "xyz", "zz"]))
+    table = mw.compile_regex("[a-z]{1,4}(,[a-z]{1,3}){0,2}", vocabulary(["abc", "a,", ",b", "xyz", "zz"]), lazy=False)
     state = wandering(table, 8, 6, 0)
     assert isinstance(state, State)
     left = np.arange(len(state.node)) % 7 - 1
