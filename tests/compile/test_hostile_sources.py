@@ -116,7 +116,7 @@ def test_what_has_no_table_in_time_is_read_at_once(name, right, wrong):
     began = time.thread_time()
     matcher = mw.Matcher(compile_.func(source, VOCAB, budget=BUDGET), VOCAB)
     matcher.mask()
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3
     assert [matcher.accepts(VOCAB.encode(text)) for text in (right, wrong)] == [True, False]
 
 
@@ -125,7 +125,7 @@ def test_a_grammar_of_many_brackets_is_refused_for_its_depth():
     with pytest.raises(mw.GrammarError) as raised:
         mw.compile_grammar("start: " + "(" * 300_000 + '"a"', VOCAB, budget=BUDGET)
     assert raised.value.limit == "depth"
-    assert time.thread_time() - began < 1
+    assert time.thread_time() - began < 3
 
 
 def test_a_rule_of_many_symbols_in_a_row_ends_in_time():

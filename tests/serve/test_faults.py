@@ -72,14 +72,14 @@ def ask(cache, n, whole=False):
     """
     try:
         if n % 4 == 0:
-            return cache.compile_regex("[a-c]{1,%d}x{%d}" % (n + 1, n % 7))  # noqa: UP031
+            return cache.compile_regex("[a-c]{1,%d}x{%d}" % (n + 1, n % 7), lazy=False)  # noqa: UP031
         if n % 4 == 1:
             schema = {"type": "object", "properties": {f"p{n}": {"maxLength": n}, "b": {"type": "array"}}}
             return cache.compile_json_schema(schema, lazy=False)
         if n % 4 == 2:
             return cache.compile_choices([f"choice {k}" for k in range(n + 1)])
         if n % 8 == 3:
-            return cache.compile_regex("(ab" * n)
+            return cache.compile_regex("(ab" * n, lazy=False)
         return cache.compile_json_schema({"properties": {f"a{n}": {"type": "none"}}}, lazy=False)
     except (RegexError, SchemaError) as error:
         return error if whole else str(error)

@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_refused_by_name(model, tokenizer):
     for prompts in ({"role": "user", "content": "a"}, [["a"]], [1]):
         with pytest.raises(TypeError, match="prompts must be texts"):
             mw.generate(model, tokenizer, prompts, regex="a")
-    with pytest.raises(mw.BudgetError):
+    with pytest.raises(mw.ConstraintError):
         mw.generate(model, tokenizer, "a", regex="(a|b)*c{2000}", budget=mw.Budget(states=10))
 
 
