@@ -14,6 +14,7 @@ True
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -32,6 +33,15 @@ _DIGITS = np.array([list(digits) for digits in _HEX])  # (2, 16)
 _NO_ROW = np.full(256, NOTHING, np.int32)
 
 Numbers = NDArray[np.int32]
+
+
+class Spelling(IntEnum):
+    """How characters of a string of JSON are written."""
+
+    ANY = 1  # by any of their escapes, or as they are
+    NEEDED = 2  # by an escape if they need one
+    KEY = 3  # by any of their escapes, or as they are, but for printable ASCII
+    ONE = 4  # in the one way of json.dumps
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,51 +146,63 @@ def utf8_alphabet(sets: tuple[Ranges, ...]) -> Alphabet:
     return Alphabet(classes, root, inner, starts, number)
 
 
-@lru_cache(maxsize=256)
-def string_alphabet(sets: tuple[Ranges, ...], ascii: bool, all_escapes: bool = False) -> Alphabet:
-    r"""Return the classes that some sets tell apart, spelled as in a string of JSON; its closing quote is `end`.
+@lru_cache(maxsize=64)
+def string_alphabet(sets: tuple[Ranges, ...], spelling: Spelling, ascii: bool) -> Alphabet:
+    """Return the classes that some sets tell apart, spelled as in a string of JSON; its closing quote is `end`.
 
-    Quotes, backslashes and controls have all their escapes. If ascii, so have DEL and what is beyond ASCII: escapes of
-    four hexadecimal digits, two of them beyond the basic plane, as json.dumps has it. Other characters have none, but
-    with all_escapes, which also lets \/ stand for a slash.
+    ascii: whether DEL and what is beyond ASCII are escapes alone, as json.dumps has it. Characters beyond the basic
+    plane are two of them.
     """
     starts, number, classes = _partition(sets)
     plain = utf8_alphabet(sets)
     rows = _Rows(plain.inner[: 0 if ascii else None])
     root = plain.root.copy()
     root[0x7F if ascii else 256 :] = NOTHING
-    units = np.full(1 << 16, NOTHING, np.int32)  # where an escape of four digits leads
-    if ascii or all_escapes:
-        first = 0 if all_escapes else 0x7F
-        units[first:] = _leads(_spread(*_part(starts, number, first, 1 << 16), 1 << 16))
+    root[[*range(0x20), 0x22, 0x5C]] = NOTHING
+    digits = _DIGITS[: 1 if spelling is Spelling.ONE else 2]
+    is_escaped = _by_four_digits(spelling, ascii)
+    units = _leads(_spread(*_part(starts, number, 0, 1 << 16), 1 << 16))  # where an escape of four digits leads
+    units[~is_escaped] = NOTHING
+    if is_escaped[-1]:
         lines, line_of = _blocks(starts, number, np.arange(1 << 6, (LAST + 1) >> 10), 10)
-        units[0xD800:0xDC00] = _low_surrogates(_leads(lines), rows)[line_of]
-    escapes = np.full(256, NOTHING, np.int32)
-    for point in (*range(0x20), 0x22, 0x5C):
-        units[point] = plain.root[point]
-        root[point] = NOTHING
-    for point, letter in _SHORT.items():
-        escapes[letter[0]] = units[point]
-    if all_escapes:
-        escapes[0x2F] = plain.root[0x2F]
+        units[0xD800:0xDC00] = _low_surrogates(_leads(lines), rows, digits)[line_of]
     leads = units.reshape(-1, 16)
     for _ in range(3):
-        leads = rows.add(leads, _DIGITS).reshape(-1, 16)
-    escapes[ord("u")] = rows.add(leads, _DIGITS)[0]
+        leads = rows.add(leads, digits).reshape(-1, 16)
+    escapes = np.full(256, NOTHING, np.int32)
+    escapes[ord("u")] = rows.add(leads, digits)[0]
+    for point, letter in _SHORT.items():
+        escapes[letter[0]] = plain.root[point]
+    if spelling is Spelling.ANY:
+        escapes[0x2F] = plain.root[0x2F]
     root[0x5C] = rows.add(escapes[None], np.arange(256)[None])[0]
     root[0x22] = ~classes
     return Alphabet(classes + 1, root, rows.array(), starts, number, classes)
 
 
-def _low_surrogates(leads: Numbers, rows: _Rows) -> Numbers:
-    r"""Return where high surrogates lead (n,): to rows that read the escape of a low one. leads: of pairs (n, 1024)."""
+def _by_four_digits(spelling: Spelling, ascii: bool) -> NDArray[np.bool_]:
+    """Return which characters of the basic plane (65536,) an escape of four digits may stand for."""
+    points = np.arange(1 << 16)
+    scalar = (points < _SURROGATES[0]) | (points >= _SURROGATES[1])
+    if spelling is Spelling.ANY:
+        return scalar
+    must: NDArray[np.bool_] = (points < 0x20) | (points == 0x22) | (points == 0x5C)
+    if spelling is Spelling.ONE:
+        must &= ~np.isin(points, list(_SHORT))
+    if ascii or spelling is Spelling.KEY:
+        must |= (points >= 0x7F) & scalar
+    return must
+
+
+def _low_surrogates(leads: Numbers, rows: _Rows, digits: NDArray[np.int64]) -> Numbers:
+    """Return where high surrogates lead (n,): to rows that read the escape of a low one. leads: of pairs (n, 1024)."""
     for _ in range(2):
-        leads = rows.add(leads.reshape(-1, 16), _DIGITS)
+        leads = rows.add(leads.reshape(-1, 16), digits)
     last = np.full((len(leads) // 4, 16), NOTHING, np.int32)  # DC00 .. DFFF
     last[:, 0xC:] = leads.reshape(-1, 4)
-    found = rows.add(last, _DIGITS)
-    for byte in (b"dD", b"u", b"\\"):
-        found = rows.add(found[:, None], np.array([[each] for each in byte]))
+    found = rows.add(last, digits)
+    for bytes_ in (digits[:, 0xD], b"u", b"\\"):
+        found = rows.add(found[:, None], np.array([[each] for each in bytes_]))
     return found
 
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
+from .deadline import look
+
 
 class Kind(IntEnum):
     """What a formula is made of. `ONE_OF` holds where exactly one part does, `NOT_ONE_OF` where another number do."""
@@ -71,6 +73,8 @@ class Inside:
         return f"Inside({self.place!r}, {self.formula!r})"
 
 
+Literal = Callable[[Formula], Formula]
+"""What a formula that is an atom or a negated atom becomes."""
 Join = Callable[[set[Formula]], None]
 """Makes the parts of a union fewer where it can, in place: see `Formulas`."""
 
@@ -272,24 +276,23 @@ class Formulas:
 
     # ---------------------------------------------------------------------------------------------------- mapping
 
-    def replaced(self, formula: Formula, replace: Callable[[Any], Formula], known: dict[Formula, Formula]) -> Formula:
-        """Return a formula in which each atom becomes `replace(atom)`, negated where the atom is.
+    def mapped(self, formula: Formula, of_literal: Literal, known: dict[Formula, Formula]) -> Formula:
+        """Return a formula in which each literal, an atom or a negated one, becomes another formula.
 
-        known: the results of the same replacement so far, by formula.
+        known: the results of the same mapping so far, by formula.
         """
         found = known.get(formula)
         if found is not None:
             return found
         kind = formula.kind
-        if kind is Kind.ATOM:
-            found = replace(formula.atom)
-        elif kind is Kind.NOT:
-            found = self.negated(replace(formula.atom))
+        if kind is Kind.ATOM or kind is Kind.NOT:
+            found = of_literal(formula)
         elif kind is Kind.ALL_OF or kind is Kind.ANY_OF:
+            look("deriving formulas")
             zero = self.nothing if kind is Kind.ALL_OF else self.everything
             parts = []
             for part in formula.parts:
-                new = self.replaced(part, replace, known)
+                new = self.mapped(part, of_literal, known)
                 if new is zero:
                     found = zero
                     break
@@ -297,7 +300,7 @@ class Formulas:
             else:
                 found = self.all_of(*parts) if kind is Kind.ALL_OF else self.any_of(*parts)
         elif kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF:
-            found = self.one_of(*[self.replaced(part, replace, known) for part in formula.parts])
+            found = self.one_of(*[self.mapped(part, of_literal, known) for part in formula.parts])
             if kind is Kind.NOT_ONE_OF:
                 found = self.negated(found)
         else:
@@ -305,18 +308,14 @@ class Formulas:
         known[formula] = found
         return found
 
+    def exactly(self, of_atom: Callable[[Any], Formula]) -> Literal:
+        """Return what literals become if a negated atom becomes the complement of what the atom does."""
 
-def atoms_of(*formulas: Formula) -> Iterator[Any]:
-    """Yield the atoms of formulas, as often as distinct parts have them; what is `Inside` is not entered."""
-    todo, seen = list(formulas), set(formulas)
-    while todo:
-        formula = todo.pop()
-        if formula.atom is not None:
-            yield formula.atom
-        for part in formula.parts:
-            if part not in seen:
-                seen.add(part)
-                todo.append(part)
+        def of_literal(literal: Formula) -> Formula:
+            found = of_atom(literal.atom)
+            return found if literal.kind is Kind.ATOM else self.negated(found)
+
+        return of_literal
 
 
 def _number(formula: Formula) -> int:

@@ -73,6 +73,7 @@ def _lazily(pattern: str, vocabulary: Vocabulary, flags: str, meter: Meter) -> L
         rules = PatternRules(pattern, vocabulary, flags=flags)
         if rules.is_empty:
             raise _matches_nothing(pattern)
+        rules.begin_reading()
         return ByteMachine(rules, vocabulary, meter)
 
     patient = replace(meter.budget, seconds=math.inf)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import BudgetError, NoTableError, Unenforced
+from ..kernels.limits import MOST_DEPTH
 from ..table.grouped import token_rows
 from ..table.several_ends import all_ends, as_eos
 from ..table.transition_table import TransitionTable
 from ..vocabulary.vocabulary import Vocabulary
-from .machine.lazy_machine import ByteMachine
 from .protocol import LazyMachine
 
 
@@ -145,9 +145,9 @@ class LazyTable:
         return self._nested if self._table is None else self._table.is_nested
 
     def contains(self, sids: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each row of tokens (N, L) is in the set: bool (N,). Without calls it needs no arrays."""
+        """Return whether each row of tokens (N, L) is in the set: bool (N,). It makes arrays if frames may run out."""
         machine = self._machine  # another thread may complete the table meanwhile
-        if machine is None or (machine.depth and not isinstance(machine, ByteMachine)):
+        if machine is None or machine.most_frames_required > -MOST_DEPTH:  # frames may run out
             return self.to_table().contains(sids)
         rows = as_eos(token_rows(sids), self.eos, self.other_ends).tolist()
         return np.array([_accepts(machine, row, self.vocab_size, self.eos) for row in rows], np.bool_)
@@ -159,7 +159,7 @@ class LazyTable:
         Masks are exact where it is 0. It is 0 of all but a few schemas whose states are derivatives.
         """
         machine = self._machine
-        return machine.left_out if isinstance(machine, ByteMachine) else 0
+        return 0 if machine is None else machine.left_out
 
     def accepts(self, tokens: Sequence[int] | NDArray[Any]) -> bool:
         """Return whether one sequence of tokens is in the set; EOS may close it, also more than once, as in a batch."""
@@ -214,9 +214,10 @@ def _accepts(machine: LazyMachine, tokens: list[int], vocab_size: int, eos: int 
 
 
 class _Stack:
-    """Open frames of one text: what `ByteMachine.advance` asks of a stack."""
+    """Open frames of one text: what `LazyMachine.advance` asks of a stack."""
 
     __slots__ = ("below", "height", "site")
+    packed: bytes | None = None
 
     def __init__(self, site: int, below: _Stack | None) -> None:
         self.site, self.below = site, below

@@ -24,6 +24,10 @@ class LazyMachine(Protocol):
     def nbytes(self) -> int:
         """Bytes of what has been written so far."""
 
+    @property
+    def left_out(self) -> int:
+        """How often a way on was left out of masks, as the search for a text that completes it took long."""
+
     def is_leaf(self, site: int) -> bool:
         """Return whether a site is pushed for a fragment that makes no calls."""
 

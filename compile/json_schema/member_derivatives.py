@@ -25,9 +25,8 @@ from .algebra import (
     negate,
     replaced,
 )
-from .kept_bytes import KeptBytes
 from .key_order import mentioned
-from .key_sets import KeySets, places_of
+from .key_sets import KeptBytes, KeySets, places_of
 from .member_counts import check_counts
 from .member_letters import FINDING, Letters
 from .negated_members import Beyond, Lacks, either_way, lacking

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 
 import numpy as np
@@ -10,6 +11,7 @@ from ...automata import ops
 from ...automata.budget import Meter
 from ...automata.dfa import Dfa
 from ...automata.minimize import canonical
+from .algebra import Range
 from .memo import remembered
 from .number_texts import BYTE_CLASSES, NUM_CLASSES, check_digits, grammar
 
@@ -115,3 +117,15 @@ def _compare(whole: str, part: str, wanted: int, fraction: bool, rows: list[list
         d = int(part[j]) if j < k else 0
         digits = [point_less + 1] * d + [tail + min(j + 1, last)] + [point_greater + 1] * (9 - d)
         add(j > 0 and (less if j < k else equal), -1, digits)
+
+
+def narrowest(bounds: Iterable[Range]) -> tuple[Decimal | None, bool, Decimal | None, bool]:
+    """Return the bounds of the numbers between all of some bounds: low, whether it is out, high, whether it is out."""
+    low, low_open, high, high_open = None, False, None, False
+    for each in bounds:
+        least, most, least_open, most_open = each.args
+        if least is not None and (low is None or least > low or (least == low and least_open)):
+            low, low_open = least, least_open
+        if most is not None and (high is None or most < high or (most == high and most_open)):
+            high, high_open = most, most_open
+    return low, low_open, high, high_open

@@ -29,7 +29,7 @@ from ...automata.dfa import Dfa
 from ...automata.labelled import Labelled, labelled, relabelled, spelled
 from .algebra import AllOf, AnyOf, Integer, Multiple, Node, Not, OneOfValues, Range, Types, atoms, once_each
 from .memo import remembered
-from .number_bounds import interval
+from .number_bounds import interval, narrowest
 from .number_texts import WRITING, dfa_of_values, dfa_of_words, fraction_of, grammar, plain_text, signed
 from .remainders import by_remainder, is_about_remainders, multiples, multiples_between, truths_of
 
@@ -262,12 +262,13 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
     kind = type(node)
     if kind is AnyOf:
         return ops.unions([_regular(part, whole, meter) for part in node.args], meter)
-    low = high = multiple = None
-    low_open = high_open = integral = False
+    multiple = None
+    integral = False
     parts = node.args if kind is AllOf else (node,)
     inner: list[Node] = []
     outer: list[Node] = []
     found: list[Dfa] = []
+    bounds: list[Range] = []
     remainders = [part for part in parts if type(part) is not Integer and is_about_remainders(part)]
     if len(remainders) > 1 or (remainders and type(remainders[0]) is AnyOf):
         told = by_remainder(remainders, meter)
@@ -276,12 +277,8 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
             parts = tuple([part for part in parts if part not in remainders])
     for part in parts:
         shape = type(part)
-        if shape is Range:
-            least, most, least_open, most_open = part.args
-            if least is not None and (low is None or least > low or (least == low and least_open)):
-                low, low_open = least, least_open
-            if most is not None and (high is None or most < high or (most == high and most_open)):
-                high, high_open = most, most_open
+        if isinstance(part, Range):
+            bounds.append(part)
         elif shape is Integer:
             integral = True
         elif shape is Not:
@@ -290,6 +287,7 @@ def _regular(node: Node, whole: bool, meter: Meter) -> Dfa:
             multiple = part
         elif shape is not Types or not part.args[0]:
             inner.append(part)
+    low, low_open, high, high_open = narrowest(bounds)
     if multiple is not None:
         values = multiples_between(multiple.args[0], low, high, meter)
         inner.append(multiple if values is None else OneOfValues(values))

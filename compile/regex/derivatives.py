@@ -423,13 +423,14 @@ class Elements:
                     return self.atom(atom)
                 return self.everything if atom in held else open_answers.get(atom, self.nothing)
 
-            known = formula.memo[held] = self.formulas.replaced(formula, answer, {})
+            known = formula.memo[held] = self.formulas.mapped(formula, self.formulas.exactly(answer), {})
         found: Formula = known
         return found
 
     def derived(self, formula: Formula, c: int, held: Held) -> Formula:
         """Return what is left of a formula after a character of class c, where some questions hold before it."""
-        return self.formulas.replaced(formula, lambda element: self._derived(element, c, held), {})
+        f = self.formulas
+        return f.mapped(formula, f.exactly(lambda element: self._derived(element, c, held)), {})
 
     def _derived(self, element: Element, c: int, held: Held) -> Formula:
         held = self._of_front(held, element)
@@ -459,7 +460,7 @@ class Elements:
                 at = at.rest
             return self.formulas.all_of(*conditions)
 
-        return self.formulas.replaced(formula, answer, {})
+        return self.formulas.mapped(formula, self.formulas.exactly(answer), {})
 
     def accepts(self, formula: Formula, held: Held) -> bool:
         """Return whether a text may end where this is left of it and some questions hold."""

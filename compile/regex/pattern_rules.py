@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from .tree_reader import TreeReader, sets_of
 
 _OF_STATE, _OF_FORMULA, _OF_ELEMENT = 400, 600, 700  # bytes that each was seen to take
 _FAR = 1 << 20  # the estimate of what is empty
+_MOST_READING = 3000  # states that the searches for a row look at, while a text waits for it
 
 
 class State(NamedTuple):
@@ -41,7 +43,6 @@ class PatternRules:
     alphabets: Sequence[Alphabet]
     calls: list[tuple[int, tuple[int, ...]]]
     end = 0
-    left_out = 0
 
     def __init__(
         self,
@@ -70,8 +71,15 @@ class PatternRules:
         self._alike: dict[int, int] = {}
         self._clamped: dict[Element, Element] = {}
         self._estimates: dict[Formula, int] = {}
+        self.left_out = 0  # ways on that were left out of rows, as a search took long
+        self._is_reading = False
+        self._left_to_search: float = math.inf
         self._start = self._placed(e.atom(e.element(node, e.end)), None, ())
         self._number(self._start)
+
+    def begin_reading(self) -> None:
+        """Leave a way on out of rows from now on if the search for its end takes long: a text waits for the row."""
+        self._is_reading = True
 
     @property
     def is_empty(self) -> bool:
@@ -100,6 +108,7 @@ class PatternRules:
     def row(self, state: int) -> Sequence[int]:
         """Return the state that each class of characters leads to, or DEAD."""
         row = [DEAD] * self.alphabets[0].classes
+        self._left_to_search = _MOST_READING if self._is_reading else math.inf
         here = self._states[state]
         for classes, after in self._steps(here):
             if self._is_live(after, here):
@@ -263,6 +272,10 @@ class PatternRules:
                 found = here
             elif known is None:
                 look(READING)
+                self._left_to_search -= 1
+                if self._left_to_search < 0:  # nothing is known of the states that were seen
+                    self.left_out += 1
+                    return False
                 for classes, after in self._steps(here):
                     if after not in before:
                         before[after] = here, (classes & -classes).bit_length() - 1

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...automata.budget import Budget, Meter
 from ...automata.formulas import uncollected
-from ...depth import Flat, enough_stack
+from ...depth import Flat, enough_stack, inside
 from ...errors import BudgetError, RegexError, SchemaError
 from ...lazy.lazy_table import Compiled, LazyTable
 from ...lazy.machine.lazy_machine import ByteMachine
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from ..json_schema.layout import Whitespace
     from ..json_schema.source import Schema, SchemaSource
 
-_MOST_SETTLED = {  # states that are settled, by what is being done
-    "telling the cases of a value apart": 100, "finding the states of an object": 12_000,
-    "finding the states of an array": 5000,
-}  # fmt: skip
-_MOST_STATES = 40_000  # of other automata, such as those of patterns
+_MOST_SETTLED = {  # states that are settled, by what is being done: how many in any case, and for each part of a schema
+    "telling the cases of a value apart": (100, 0.5),
+    "finding the states of an object": (1000, 2.0),
+    "finding the states of an array": (500, 4.0),
+}
+_MOST_STATES = (10_000, 10.0)  # of other automata, such as those of patterns
 _MOST_SEARCHED = 3000  # states that the search for a first text looks at
 
 
@@ -170,11 +171,14 @@ class _TakesLongError(Exception):
 
 
 class _Settling(Meter):
-    """A meter under which states are settled only as far as that takes little time. It counts, and reads no clock."""
+    """A meter under which few states are settled for the size of a schema. It counts, and reads no clock for that."""
+
+    parts = 0  # of the schema
 
     def check(self, *, states: int = 0, bytes: int = 0, ahead: float = 0.0, doing: str) -> None:
         """Raise _TakesLongError for many states, and BudgetError as other meters do."""
-        if states > _MOST_SETTLED.get(doing, _MOST_STATES):
+        most, for_each = _MOST_SETTLED.get(doing, _MOST_STATES)
+        if states > max(most, for_each * self.parts):
             raise _TakesLongError
         super().check(states=states, bytes=bytes, ahead=ahead, doing=doing)
 
@@ -188,7 +192,9 @@ def _lazily(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
     if not vocabulary.spells_all_bytes:
         return _Settled(asked, vocabulary, meter).lazy_table(meter)
     try:
-        return _Settled(asked, vocabulary, _Settling(meter.budget)).lazy_table(meter)
+        settling = _Settling(meter.budget)
+        settling.parts = _parts_of(asked.contents)
+        return _Settled(asked, vocabulary, settling).lazy_table(meter)
     except _TakesLongError:
         pass
     try:
@@ -202,6 +208,16 @@ def _lazily(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
         return settled.lazy_table(meter)
     except BudgetError:
         return _by_derivatives(asked, vocabulary, meter, meter.budget, None)
+
+
+def _parts_of(contents: Schema) -> int:
+    """Return how many members and items a schema has at all levels; a part that several share counts once."""
+    wholes = {id(contents): contents} if isinstance(contents, dict) else {}
+    todo: list[Any] = list(wholes.values())
+    while todo:
+        todo = [part for part in inside(todo) if id(part) not in wholes]
+        wholes.update({id(part): part for part in todo})
+    return sum(map(len, wholes.values()))
 
 
 def _by_derivatives(

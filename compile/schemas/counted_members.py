@@ -61,7 +61,7 @@ def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Fo
                 return schema.everything if atom.key in came else schema.nothing
             return schema.formulas.atom(atom)
 
-        yield schema.mapped(formula, schema.exactly(of_atom), {}), len(came)
+        yield schema.formulas.mapped(formula, schema.formulas.exactly(of_atom), {}), len(came)
 
 
 def without_counts(schema: SchemaFormulas, formula: Formula) -> Formula:

@@ -12,7 +12,7 @@ from .state_atoms import Contained, ItemsAtLeast
 
 def by_item(schema: SchemaFormulas, formula: Formula, path: Path) -> Formula:
     """Return what is left of a formula about the array at a path when one more item begins."""
-    return schema.step(formula, path, "item", schema.exactly(lambda atom: _after(schema, atom)))
+    return schema.step(formula, path, "item", schema.formulas.exactly(lambda atom: _after(schema, atom)))
 
 
 def _after(schema: SchemaFormulas, atom: Any) -> Formula:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...automata.alphabet import Spelling
 from ...automata.formulas import Formula
 from ..json_schema.algebra import Node
 from .object_shape import KeyBranch, ObjectShape
 from .schema_formulas import KEY, VALUE, Path
-from .string_formulas import Spelling
 
 # As tuples these are never equal to each other: they differ in length, or in the type of a field.
 

@@ -29,7 +29,7 @@ class MemberSteps:
         """Return what is left when the member of a declared key begins. Then no key before it comes, unless any may."""
         schema = self._schema
         key = shape.keys[place]
-        of_literal = schema.exactly(lambda atom: self._after_key(atom, shape, key, place))
+        of_literal = schema.formulas.exactly(lambda atom: self._after_key(atom, shape, key, place))
         return schema.step(formula, path, ("key", shape, place), of_literal)
 
     def without(self, formula: Formula, path: Path, shape: ObjectShape, place: int) -> Formula:
@@ -39,7 +39,7 @@ class MemberSteps:
         def absent(atom: Any) -> Formula:
             return schema.nothing if type(atom) is Has and atom.key == key else schema.formulas.atom(atom)
 
-        return schema.step(formula, path, ("without", key), schema.exactly(absent))
+        return schema.step(formula, path, ("without", key), schema.formulas.exactly(absent))
 
     def _after_key(self, atom: Any, shape: ObjectShape, key: str, place: int) -> Formula:
         schema, kind = self._schema, type(atom)

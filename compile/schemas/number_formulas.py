@@ -29,7 +29,7 @@ from ..json_schema.algebra import (
     any_of,
     negate,
 )
-from ..json_schema.number_bounds import interval
+from ..json_schema.number_bounds import interval, narrowest
 from ..json_schema.number_texts import any_number, dfa_of_values, grammar, signed
 from ..json_schema.numbers import numbers
 from ..json_schema.remainders import multiples, multiples_between
@@ -88,7 +88,7 @@ class NumberFormulas:
                 return schema.formulas.inside(path[0], self._at(atom.formula, path[1:], of_value))
             return literal
 
-        return schema.mapped(formula, of_inside, {}) if formula.is_open else formula
+        return schema.formulas.mapped(formula, of_inside, {}) if formula.is_open else formula
 
     def _alone(self, formula: Formula) -> Formula:
         """Return the texts of the numbers in a formula on which nothing else depends, as one automaton."""
@@ -115,7 +115,7 @@ class NumberFormulas:
         if kind is Kind.ALL_OF:
             bounds = [part for part in formula.parts if part.kind is Kind.ATOM and type(part.atom) is Range]
             others = [part for part in formula.parts if part not in bounds]
-            low, low_open, high, high_open = _narrowest([part.atom for part in bounds])
+            low, low_open, high, high_open = narrowest([part.atom for part in bounds])
             found = []
             for part in others:
                 atom = part.atom
@@ -129,7 +129,7 @@ class NumberFormulas:
                 found.append(self._state(interval(low, low_open, high, high_open, True, schema.meter)))
             return f.all_of(*found)
         if kind is Kind.ATOM or kind is Kind.NOT:
-            return schema.exactly(lambda atom: self._state(self._atom(atom)))(formula)
+            return schema.formulas.exactly(lambda atom: self._state(self._atom(atom)))(formula)
         if kind is Kind.ANY_OF:
             return f.any_of(*map(self._value, formula.parts))
         if kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF:
@@ -154,8 +154,8 @@ class NumberFormulas:
         """Return the numbers in a formula about signs, in all their texts."""
         found = self._signs.get(formula)
         if found is None:
-            of_literal = self._schema.exactly(lambda atom: self._state(signed(*_signs_of(atom))))
-            found = self._signs[formula] = self._schema.mapped(formula, of_literal, {})
+            of_literal = self._schema.formulas.exactly(lambda atom: self._state(signed(*_signs_of(atom))))
+            found = self._signs[formula] = self._schema.formulas.mapped(formula, of_literal, {})
         return found
 
 
@@ -179,18 +179,6 @@ def _node(formula: Formula) -> Node:
         return any_of(map(_node, formula.parts))
     node: Node = formula.atom
     return node if kind is Kind.ATOM else negate(node)
-
-
-def _narrowest(bounds: list[Range]) -> tuple[Decimal | None, bool, Decimal | None, bool]:
-    """Return the bounds of the numbers between all of some bounds: low, whether it is out, high, whether it is out."""
-    low, low_open, high, high_open = None, False, None, False
-    for each in bounds:
-        least, most, least_open, most_open = each.args
-        if least is not None and (low is None or least > low or (least == low and least_open)):
-            low, low_open = least, least_open
-        if most is not None and (high is None or most < high or (most == high and most_open)):
-            high, high_open = most, most_open
-    return low, low_open, high, high_open
 
 
 def _signs_of(atom: Node) -> tuple[bool, bool, bool]:
@@ -237,7 +225,7 @@ def _is_few_multiples(parts: tuple[Formula, ...], beside: int) -> bool:
     """Return whether a conjunction has few multiples of something, and conditions from which on they are listed."""
     atoms = [part.atom for part in parts if part.kind is Kind.ATOM]
     others = sum([part.kind is not Kind.ATOM or type(part.atom) is Multiple for part in parts])
-    low, _, high, _ = _narrowest([atom for atom in atoms if type(atom) is Range])
+    low, _, high, _ = narrowest([atom for atom in atoms if type(atom) is Range])
     steps = [
         Decimal(1) if type(atom) is Integer else atom.args[0] for atom in atoms if type(atom) in (Integer, Multiple)
     ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...automata.alphabet import Spelling
 from ...automata.formulas import Formula, Inside, Kind
 from ...errors import SchemaError
 from ...vocabulary.vocabulary import Vocabulary
@@ -39,7 +40,7 @@ from .number_formulas import NumberFormulas
 from .object_shape import ObjectShape, ObjectShapes, array_atoms, object_atoms
 from .schema_formulas import KEY, VALUE, Path, SchemaFormulas, insides
 from .state_atoms import Has
-from .string_formulas import Spelling, StringFormulas
+from .string_formulas import StringFormulas
 
 WORDS = {NULL: "null", FALSE: "false", TRUE: "true"}
 
@@ -56,15 +57,11 @@ class Choices(NamedTuple):
 
 
 class OpenValues:
-    """Moves frames. What leads nowhere may still be moved: `Witness` tells.
-
-    is_reading: whether a text is being read, which gets no error in its middle. left_out: how often undeclared keys
-    were left out for that, as their number cannot be told.
-    """
+    """Moves frames. What leads nowhere may still be moved: `Witness` tells."""
 
     def __init__(self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False) -> None:
         self.schema, self.layout, self._any_order = schema, layout, any_order
-        self.is_reading, self.left_out = False, 0
+        self._is_reading, self._left_out = False, 0
         self._numbers, self._strings = NumberFormulas(schema), StringFormulas(schema, vocabulary)
         self._shapes = ObjectShapes(schema, layout.ascii)
         self._members = MemberSteps(schema, self._strings, any_order)
@@ -72,6 +69,16 @@ class OpenValues:
         self._choices: dict[Frame, Choices] = {}
         self._has_others: dict[tuple[Formula, Path, ObjectShape], bool] = {}
         self._item_asked: dict[tuple[tuple[Node, ...], int], tuple[Node, ...]] = {}
+
+    def begin_reading(self) -> None:
+        """Leave out from now on what cannot be counted, or soon be shown to end: a text gets no error in its middle."""
+        self._is_reading = True
+        self._strings.begin_reading()
+
+    @property
+    def left_out(self) -> int:
+        """How many ways on were left out."""
+        return self._left_out + self._strings.left_out
 
     def start(self, node: Node) -> Frame:
         """Return the frame of a value that has not begun."""
@@ -292,9 +299,9 @@ class OpenValues:
                 for part in self.schema.innermost(left, path):
                     check_counts(part)
             except SchemaError:
-                if not self.is_reading:
+                if not self._is_reading:
                     raise
-                self.left_out += 1  # a text gets no error in its middle: such a key does not come
+                self._left_out += 1  # a text gets no error in its middle: such a key does not come
                 return self.schema.nothing
         return others
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...automata.budget import Meter
-from ...automata.deadline import look
 from ...automata.dfa import Dfa
-from ...automata.formulas import Formula, Formulas, Inside, Join, Kind
+from ...automata.formulas import Formula, Formulas, Inside, Kind, Literal
 from ..json_schema.algebra import (
     EVERYTHING,
     AllOf,
@@ -42,8 +41,6 @@ from .state_atoms import Contained, Count, DfaStates, Has, ItemsAtLeast, Lacks, 
 VALUE, KEY = "value", "key"
 Path = tuple[str, ...]
 """Places inside one another, `VALUE` or `KEY`."""
-Literal = Callable[[Formula], Formula]
-"""What a formula that is an atom or a negated atom becomes."""
 
 _READING = "reading a schema"
 _FAR = 1 << 20  # the estimate of what is empty
@@ -52,9 +49,9 @@ _FAR = 1 << 20  # the estimate of what is empty
 class SchemaFormulas:
     """The formulas of one schema."""
 
-    def __init__(self, gates: Gates, meter: Meter, join: Join | None = None) -> None:
+    def __init__(self, gates: Gates, meter: Meter) -> None:
         self.gates, self.meter = gates, meter
-        self.formulas = Formulas(join)
+        self.formulas = Formulas()
         self.everything, self.nothing = self.formulas.everything, self.formulas.nothing
         self._of: dict[Node, Formula] = {}
         self.origin: dict[Formula, Node] = {}  # the first node of a formula
@@ -108,42 +105,13 @@ class SchemaFormulas:
 
     # ----------------------------------------------------------------------------------------------------- mapping
 
-    def mapped(self, formula: Formula, of_literal: Literal, known: dict[Formula, Formula]) -> Formula:
-        """Return a formula in which each literal becomes another formula. known: results so far, by formula."""
-        found = known.get(formula)
-        if found is not None:
-            return found
-        kind, f = formula.kind, self.formulas
-        if kind is Kind.ATOM or kind is Kind.NOT:
-            found = of_literal(formula)
-        elif kind is Kind.ALL_OF or kind is Kind.ANY_OF:
-            look(_READING)
-            zero = self.nothing if kind is Kind.ALL_OF else self.everything
-            parts = []
-            for part in formula.parts:
-                new = self.mapped(part, of_literal, known)
-                if new is zero:
-                    found = zero
-                    break
-                parts.append(new)
-            else:
-                found = f.all_of(*parts) if kind is Kind.ALL_OF else f.any_of(*parts)
-        elif kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF:
-            found = f.one_of(*[self.mapped(part, of_literal, known) for part in formula.parts])
-            if kind is Kind.NOT_ONE_OF:
-                found = f.negated(found)
-        else:
-            found = formula
-        known[formula] = found
-        return found
-
     def step(self, formula: Formula, path: Path, key: Hashable, of_literal: Literal) -> Formula:
         """Return a formula in which each literal at a path becomes another. key: names what it becomes."""
         known = self._known.get((path, key))
         if known is None:
             known = self._known[path, key] = {}
         if not path:
-            return self.mapped(formula, of_literal, known)
+            return self.formulas.mapped(formula, of_literal, known)
         if not formula.is_open:
             return formula
         place, below = path[0], path[1:]
@@ -154,7 +122,7 @@ class SchemaFormulas:
                 return self.formulas.inside(place, self.step(atom.formula, below, key, of_literal))
             return literal
 
-        return self.mapped(formula, of_inside, known)
+        return self.formulas.mapped(formula, of_inside, known)
 
     def innermost(self, formula: Formula, path: Path) -> tuple[Formula, ...]:
         """Return the formulas at a path, each once."""
@@ -166,15 +134,6 @@ class SchemaFormulas:
                     below.update(dict.fromkeys([a.formula for a in insides(each) if a.place == place]))
             here = below
         return tuple(here)
-
-    def exactly(self, of_atom: Callable[[Any], Formula]) -> Literal:
-        """Return what literals become if a negated atom becomes the complement of what the atom does."""
-
-        def of_literal(literal: Formula) -> Formula:
-            found = of_atom(literal.atom)
-            return found if literal.kind is Kind.ATOM else self.formulas.negated(found)
-
-        return of_literal
 
     # ----------------------------------------------------------------------------------------------- whole values
 
@@ -191,7 +150,7 @@ class SchemaFormulas:
                 return self.everything
             return self._begun(atom)
 
-        return self.step(formula, path, ("open", kind), self.exactly(of_atom))
+        return self.step(formula, path, ("open", kind), self.formulas.exactly(of_atom))
 
     def _begun(self, atom: Node) -> Formula:
         """Return an atom in the form that it has while a value is written."""
@@ -219,7 +178,9 @@ class SchemaFormulas:
     def ended(self, formula: Formula, path: Path) -> Formula:
         """Return what is left where the value or key at a path ends here: at that level, everything or nothing."""
         everything, nothing = self.everything, self.nothing
-        return self.step(formula, path, "end", self.exactly(lambda atom: everything if _ends(atom) else nothing))
+        return self.step(
+            formula, path, "end", self.formulas.exactly(lambda atom: everything if _ends(atom) else nothing)
+        )
 
     def ends(self, formula: Formula) -> bool:
         """Return whether a value of which this is asked may end here."""
@@ -228,7 +189,7 @@ class SchemaFormulas:
     def read(self, formula: Formula, path: Path, character: str) -> Formula:
         """Return what is left behind a character of the string, key or number at a path."""
         f = self.formulas
-        return self.step(formula, path, character, self.exactly(lambda atom: atom.after(f, character)))
+        return self.step(formula, path, character, self.formulas.exactly(lambda atom: atom.after(f, character)))
 
     # ------------------------------------------------------------------------------------------------------- gates
 

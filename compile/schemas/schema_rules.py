@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...automata.alphabet import Alphabet
+from ...automata.alphabet import Alphabet, Spelling, string_alphabet, utf8_alphabet
 from ...automata.budget import Meter
 from ...automata.formulas import Formula, Kind
 from ...errors import RegexError, SchemaError
@@ -22,8 +22,6 @@ from .object_shape import ObjectShape
 from .open_values import OpenValues
 from .schema_formulas import SchemaFormulas
 from .state_atoms import Count, PatternState, counted
-from .string_formulas import Spelling
-from .string_spellings import spelled_alphabet, structure_alphabet
 from .witness import Witness
 
 _MOST_READING = 3000  # frames that the searches for a row look at, while a text waits for it
@@ -63,8 +61,8 @@ class SchemaRules:
     ) -> None:  # fmt: skip
         sets = content_sets(schema, meter)
         self.alphabets: Sequence[Alphabet] = [
-            structure_alphabet(STRUCTURE),
-            *[spelled_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
+            utf8_alphabet(tuple([((ord(c), ord(c)),) for c in STRUCTURE])),
+            *[string_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
         ]
         self.calls: list[tuple[int, tuple[int, ...]]] = []
         self._any_order, self._is_reading = any_order, False
@@ -104,7 +102,8 @@ class SchemaRules:
 
     def begin_reading(self, meter: Meter) -> None:
         """Have a meter limit what is made from now on, and leave out what cannot soon be shown to be completed."""
-        self._schema.meter, self._is_reading, self._values.is_reading = meter, True, True
+        self._schema.meter, self._is_reading = meter, True
+        self._values.begin_reading()
 
     @property
     def left_out(self) -> int:

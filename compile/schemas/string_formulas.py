@@ -7,26 +7,14 @@ escaped that must be, in any of the ways for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import IntEnum
-from typing import Any
-
-from ...automata.formulas import Formula, Inside, Kind
+from ...automata.alphabet import Spelling
+from ...automata.formulas import Formula, Kind
 from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema import formats
 from ..json_schema.algebra import Format, Length, Node, Pattern, Words
 from ..regex.pattern_rules import PatternRules
 from .schema_formulas import Path, SchemaFormulas
-from .state_atoms import Count, PatternStates, counted, trie_of_words
-
-
-class Spelling(IntEnum):
-    """How characters of a string are written."""
-
-    ANY = 1  # by any of their escapes, or as they are
-    NEEDED = 2  # by an escape if they need one
-    KEY = 3  # by any of their escapes, or as they are, but for printable ASCII
-    ONE = 4  # in the one way of json.dumps
+from .state_atoms import Count, PatternStates, atoms_in, counted, trie_of_words
 
 
 class StringFormulas:
@@ -36,6 +24,17 @@ class StringFormulas:
         self._schema, self._vocabulary = schema, vocabulary
         self._begun: dict[tuple[Formula, Path], tuple[Formula, Spelling]] = {}
         self._atoms: dict[Node, Formula] = {}
+        self._patterns: list[PatternRules] = []
+
+    def begin_reading(self) -> None:
+        """Have rows of patterns leave out from now on what cannot soon be shown to be completed."""
+        for rules in self._patterns:
+            rules.begin_reading()
+
+    @property
+    def left_out(self) -> int:
+        """How many ways on were left out of rows of patterns."""
+        return sum([rules.left_out for rules in self._patterns])
 
     def begun(self, formula: Formula, path: Path) -> tuple[Formula, Spelling]:
         """Return what is asked of a string at a path before its first character, and how it is spelled."""
@@ -88,6 +87,7 @@ class StringFormulas:
             return schema.start_of(formats.language(atom.args[0], schema.meter))
         if shape is Pattern:
             rules = PatternRules(atom.args[0], self._vocabulary, dialect="ecma", search=True)
+            self._patterns.append(rules)
             return PatternStates(rules).start(schema.formulas)
         raise TypeError(f"not about strings: {atom!r}")
 
@@ -111,18 +111,4 @@ def _is_counted(formula: Formula) -> bool:
 
 def _is_inexact(formula: Formula) -> bool:
     """Return whether a formula has a format that is known between two bounds only."""
-    return any_atom(formula, lambda atom: type(atom) is Format and atom.args[0] in formats.INEXACT)
-
-
-def any_atom(formula: Formula, test: Callable[[Any], bool]) -> bool:
-    """Return whether an atom of a formula, at its own level, passes a test."""
-    todo, seen = [formula], {formula}
-    while todo:
-        here = todo.pop()
-        if here.atom is not None and type(here.atom) is not Inside and test(here.atom):
-            return True
-        for part in here.parts:
-            if part not in seen:
-                seen.add(part)
-                todo.append(part)
-    return False
+    return any(type(atom) is Format and atom.args[0] in formats.INEXACT for atom in atoms_in(formula))

@@ -187,7 +187,7 @@ class Witness:
                 return schema.everything if literal.kind is Kind.NOT else schema.nothing
             return literal
 
-        found = schema.mapped(formula, of_literal, {})
+        found = schema.formulas.mapped(formula, of_literal, {})
         last = levels[depth]
         if type(last) is Object or type(last) is Key:
             return self._with_values(found, ())

@@ -43,7 +43,7 @@ class LazyGrammar:
     states.
     """
 
-    depth = 0
+    depth = left_out = 0
     most_frames_required = -MOST_DEPTH
     strings = (1 << 31) - 1  # no state is within a string that is counted
 

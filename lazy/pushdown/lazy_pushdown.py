@@ -69,6 +69,8 @@ class LazyPushdown:
     where the bounds of its ends come from, None if there are none.
     """
 
+    left_out = 0
+
     def __init__(
         self,
         machine: PushdownMachine,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskwright.automata.formulas import Formula, Formulas, Inside, Kind, atoms_of
+from maskwright.automata.formulas import Formula, Formulas, Inside, Kind
 
 NAMES = "abcd"
 TREES = st.recursive(
@@ -63,6 +63,10 @@ def of_formula(formula: Formula, held: frozenset[str], inner: frozenset[str]) ->
     }[kind]  # fmt: skip
 
 
+def has_inside(formula: Formula) -> bool:
+    return isinstance(formula.atom, Inside) or any(map(has_inside, formula.parts))
+
+
 def sets() -> list[frozenset[str]]:
     return [
         frozenset(name for name, is_in in zip(NAMES, row, strict=True) if is_in) for row in product([0, 1], repeat=4)
@@ -78,7 +82,7 @@ def test_a_formula_means_what_its_tree_does(tree: Any) -> None:
         for inner in inside:
             assert of_formula(formula, held, inner) == of_tree(tree, held, inner)
     assert f.negated(f.negated(formula)) is formula
-    assert formula.is_open == any(isinstance(atom, Inside) for atom in atoms_of(formula))
+    assert formula.is_open == has_inside(formula)
 
 
 @given(TREES, st.randoms(use_true_random=False))
@@ -101,7 +105,7 @@ def test_replacing_atoms(tree: Any, by: dict[str, str]) -> None:
 
     def replace(atom: Any) -> Formula:
         if isinstance(atom, Inside):
-            return f.inside(atom.place, f.replaced(atom.formula, replace, {}))
+            return f.inside(atom.place, f.mapped(atom.formula, f.exactly(replace), {}))
         return built(f, by.get(atom, atom))
 
     def replaced(tree: Any) -> Any:
@@ -114,6 +118,6 @@ def test_replacing_atoms(tree: Any, by: dict[str, str]) -> None:
             return tree[0], replaced(tree[1])
         return tree[0], [replaced(part) for part in tree[1]]
 
-    found = f.replaced(built(f, tree), replace, {})
+    found = f.mapped(built(f, tree), f.exactly(replace), {})
     for held in sets():
         assert of_formula(found, held, held) == of_tree(replaced(tree), held, held)

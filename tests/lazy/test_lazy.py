@@ -789,7 +789,6 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
     assert not isinstance(complete, mw.LazyTable)
     for use in (
         lambda t: t.save(tmp_path / "t.safetensors"),
-        lambda t: t.accepts([1 + b for b in b"[1]"]),
         lambda t: mw.Matcher(t, max_tokens=2),
         lambda t: t.to_table(),
     ):
@@ -807,6 +806,22 @@ def test_whatever_needs_arrays_completes_a_lazy_table(tmp_path):
         assert "states" in repr(table)
         assert (table.to_table().edges.token == complete.edges.token).all()
         assert table.to_table().nbytes == complete.nbytes
+
+
+def test_whether_texts_are_in_a_set_needs_arrays_only_where_frames_may_run_out():
+    vocab = vocabulary(1000)
+    texts = ["[[1], []]", "[[1], [", "[1]", "[[]]", "[[1],[2,3]]", ""]
+    rows = np.zeros((len(texts), 12), np.int64)  # which the end token closes
+    for row, text in zip(rows, texts, strict=True):
+        row[: len(text)] = [1 + b for b in text.encode()]
+    bounded = {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}
+    endless = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}}
+    for schema, needs_arrays in ((bounded, False), (endless, True)):
+        table = mw.compile_json_schema(schema, vocab)
+        whole = mw.compile_json_schema(schema, vocab, lazy=False)
+        assert np.array_equal(table.contains(rows), whole.contains(rows))
+        assert whole.contains(rows).any()
+        assert table.is_complete == needs_arrays
 
 
 def test_reading_an_attribute_of_a_lazy_table_compiles_nothing():

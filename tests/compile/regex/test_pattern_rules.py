@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 
 import pytest
@@ -202,3 +203,18 @@ def test_states_are_made_as_texts_reach_them(pattern: str) -> None:
     rules = PatternRules(pattern, VOCAB)
     rules.row(0)
     assert len(rules._states) < 8
+
+
+def test_a_search_that_takes_long_holds_up_no_text_and_is_counted() -> None:
+    """A text of a and b has no a and b in the same place from its end, which takes 2 ** 19 states to see."""
+    never = "(?=[ab]*a[ab]{18}$)(?=[ab]*b[ab]{18}$)[ab]*"
+    began = time.thread_time()
+    table = mw.compile_regex(f"x|y(?:z{never}|w)", VOCAB)
+    matcher = mw.Matcher(table)
+    assert matcher.advance(ord("y"))
+    mask = matcher.mask()
+    assert [b for b in range(256) if mask[b >> 5] >> (b & 31) & 1] == [ord("w")]
+    assert time.thread_time() - began < 10
+    assert isinstance(table, mw.LazyTable)
+    assert table.left_out == 1
+    assert mw.compile_regex("x|yw", VOCAB).left_out == 0  # type: ignore[union-attr]

@@ -14,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import maskwright as mw
+from maskwright.automata.alphabet import Spelling, string_alphabet
 from maskwright.automata.budget import Budget
 from maskwright.automata.utf8 import LAST
 from maskwright.compile.json_schema.escapes import quoted
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.schemas.schema_rules import schema_rules
-from maskwright.compile.schemas.string_formulas import Spelling
-from maskwright.compile.schemas.string_spellings import spelled_alphabet
 from maskwright.errors import ConstraintError, SchemaError
 from maskwright.lazy.machine.rules import DEAD
 from tests.compile.schemas.both_readers import VOCABULARY, rules_of
@@ -38,7 +37,7 @@ class _OneString:
 
     def __init__(self, spelling: Spelling, ascii: bool) -> None:
         sets = tuple([((ord(c), ord(c)),) for c in CHARACTERS])
-        self.alphabet = spelled_alphabet(sets, spelling, ascii)
+        self.alphabet = string_alphabet(sets, spelling, ascii)
 
     def class_of(self, text: bytes) -> int | None:
         """Return the class that bytes spell; None if they spell no one character."""
