@@ -14,6 +14,8 @@ import pytest
 
 import maskwright as mw
 from maskwright.compile.schemas import schema_rules
+from maskwright.lazy.machine.lazy_machine import ByteMachine
+from maskwright.lazy.pushdown.lazy_pushdown import LazyPushdown
 from tests.compile.schemas.test_schema_shapes import (
     Shape,
     arrays_by_item,
@@ -97,6 +99,19 @@ def test_what_masks_allow_can_be_completed_and_fits(shape: Shape) -> None:
     assert not table.is_complete
 
 
+def test_how_a_schema_is_read_goes_by_its_states_for_its_size() -> None:
+    one = {"type": "object", "properties": {"kind": {"const": "k"}, "v": {"type": "integer"}}, "required": ["kind"]}
+    many = {"oneOf": [{**one, "properties": {"kind": {"const": f"k{i}"}, "v": {"minimum": i}}} for i in range(300)]}
+    wide = {
+        "properties": {f"k{i}": {"type": "integer"} for i in range(1500)},
+        "patternProperties": {"^k": {"minimum": 1}},
+    }
+    for schema, settles in ((many, True), (wide, True), (if_by_field(16)[0], False), (kinds_by_pattern(16)[0], False)):
+        table = mw.compile_json_schema(schema, VOCAB)
+        assert isinstance(table, mw.LazyTable)
+        assert isinstance(table.machine, LazyPushdown if settles else ByteMachine)
+
+
 def test_a_pickle_a_cache_and_threads_read_the_same() -> None:
     schema, right, wrong = kinds_by_pattern(16)
     cache = mw.Cache(VOCAB)
@@ -138,7 +153,9 @@ def test_a_machine_that_grew_large_is_renewed_and_running_matchers_go_on() -> No
     assert np.array_equal(running.mask(), mw.Matcher(table).mask())
 
 
-def test_what_takes_long_to_prove_is_left_out_of_masks_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [0, 1, 5])
+def test_what_takes_long_to_prove_is_left_out_of_masks_and_counted(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask is never empty for that: rows of which nothing would be left are made without the limit."""
     schema, right, _ = several_contains(16)
     tokens = written(json.dumps(right), random.Random(1))
     exact = mw.compile_json_schema(schema, VOCAB)
@@ -148,7 +165,7 @@ def test_what_takes_long_to_prove_is_left_out_of_masks_and_counted(monkeypatch: 
         assert whole.advance(token)
     assert isinstance(exact, mw.LazyTable)
     assert exact.left_out == 0
-    monkeypatch.setattr(schema_rules, "_MOST_READING", 1)
+    monkeypatch.setattr(schema_rules, "_MOST_READING", most)
     table = mw.compile_json_schema(schema, VOCAB)
     assert isinstance(table, mw.LazyTable)
     matcher = mw.Matcher(table)
