@@ -18,9 +18,13 @@ import gc
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from .deadline import look
+
+_Arguments = ParamSpec("_Arguments")
+_Found = TypeVar("_Found")
 
 
 class Kind(IntEnum):
@@ -40,8 +44,8 @@ class Formula:
     """A formula of one `Formulas`. Compare by identity.
 
     parts: of `ALL_OF`, `ANY_OF`, `ONE_OF` and `NOT_ONE_OF`, by ascending number. atom: of `ATOM` and `NOT`. number: no
-    other formula of the same `Formulas` has it. is_open: whether an `Inside` occurs in it. memo: for whoever derives
-    formulas, so that what was found of a part is found again.
+    other formula of the same `Formulas` has it. is_open: whether an `Inside` occurs in it. memo: what was found of the
+    formula, see `kept`.
     """
 
     __slots__ = ("_negated", "atom", "is_open", "kind", "memo", "number", "parts")
@@ -320,6 +324,26 @@ class Formulas:
 
 def _number(formula: Formula) -> int:
     return formula.number
+
+
+def kept(function: Callable[_Arguments, _Found]) -> Callable[_Arguments, _Found]:
+    """Keep what a function of a formula, its last argument, returns.
+
+    Formulas share parts: a walk that goes into a part each time takes a time that is exponential in the depth.
+    """
+
+    @wraps(function)
+    def found_or_made(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Found:
+        formula: Any = args[-1]
+        memo, key = formula.memo, (function, *args[:-1])
+        found: Any = memo.get(key, memo)
+        if found is memo:
+            look("reading formulas")
+            found = memo[key] = function(*args, **kwargs)
+        kept_result: _Found = found
+        return kept_result
+
+    return found_or_made
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ...automata.alphabet import Alphabet
 from ...automata.deadline import look
-from ...automata.formulas import Formula, Formulas, Kind
+from ...automata.formulas import Formula, Formulas, Kind, kept
 
 READING = "reading a pattern"
 NO_QUESTIONS: frozenset[int] = frozenset()
@@ -414,18 +414,18 @@ class Elements:
         """Return a condition in which the questions are answered."""
         if formula is self.everything or formula is self.nothing:
             return formula
-        known = formula.memo.get(held)
-        if known is None:
-            open_answers = dict([self.open_answers[-1 - number] for number in held if number < 0])
+        return self._with_answers(held, formula)
 
-            def answer(atom: Any) -> Formula:
-                if isinstance(atom, Element):
-                    return self.atom(atom)
-                return self.everything if atom in held else open_answers.get(atom, self.nothing)
+    @kept
+    def _with_answers(self, held: Held, formula: Formula) -> Formula:
+        open_answers = dict([self.open_answers[-1 - number] for number in held if number < 0])
 
-            known = formula.memo[held] = self.formulas.mapped(formula, self.formulas.exactly(answer), {})
-        found: Formula = known
-        return found
+        def answer(atom: Any) -> Formula:
+            if isinstance(atom, Element):
+                return self.atom(atom)
+            return self.everything if atom in held else open_answers.get(atom, self.nothing)
+
+        return self.formulas.mapped(formula, self.formulas.exactly(answer), {})
 
     def derived(self, formula: Formula, c: int, held: Held) -> Formula:
         """Return what is left of a formula after a character of class c, where some questions hold before it."""
@@ -524,22 +524,18 @@ class Elements:
             found = self._restricted[key] = frozenset(kept)
         return found
 
+    @kept
     def front(self, formula: Formula) -> frozenset[int]:
         """Return the questions that a formula asks where it stands."""
-        found: frozenset[int] | None = formula.memo.get("front")
-        if found is None:
-            own = formula.atom.front if isinstance(formula.atom, Element) else NO_QUESTIONS
-            found = formula.memo["front"] = own.union(*[self.front(part) for part in formula.parts])
-        return found
+        own: frozenset[int] = formula.atom.front if isinstance(formula.atom, Element) else NO_QUESTIONS
+        return own.union(*map(self.front, formula.parts))
 
+    @kept
     def trackers_of(self, formula: Formula) -> frozenset[int]:
         """Return the trackers that a formula may ask, sooner or later."""
-        found: frozenset[int] | None = formula.memo.get("trackers")
-        if found is None:
-            own = formula.atom.trackers if isinstance(formula.atom, Element) else NO_QUESTIONS
-            found = own.union(*[self.trackers_of(part) for part in formula.parts])
-            formula.memo["trackers"] = found = found.union(*[self.trackers_of(self.trackers[each]) for each in found])
-        return found
+        own = formula.atom.trackers if isinstance(formula.atom, Element) else NO_QUESTIONS
+        found = own.union(*map(self.trackers_of, formula.parts))
+        return found.union(*[self.trackers_of(self.trackers[each]) for each in found])
 
     def _asked(self, element: Element, held: Held) -> tuple[frozenset[int], list[Formula]]:
         """Return the sets of classes that an element asks its first character to be of, and under what conditions."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...automata.alphabet import Alphabet, utf8_alphabet
 from ...automata.deadline import look
-from ...automata.formulas import Formula, Kind
+from ...automata.formulas import Formula, Kind, kept
 from ...lazy.machine.memory import groups_of
 from ...lazy.machine.rules import DEAD
 from ...vocabulary.vocabulary import Vocabulary
@@ -70,7 +70,6 @@ class PatternRules:
         self._stepped: dict[State, list[tuple[int, State]]] = {}
         self._alike: dict[int, int] = {}
         self._clamped: dict[Element, Element] = {}
-        self._estimates: dict[Formula, int] = {}
         self.left_out = 0  # ways on that were left out of rows, as a search took long
         self._is_reading = False
         self._left_to_search: float = math.inf
@@ -209,23 +208,21 @@ class PatternRules:
 
     # -------------------------------------------------------------------------------------------------------- ends
 
+    @kept
     def _is_plain(self, formula: Formula) -> bool:
         """Return whether a formula is a union of elements without assertions, each of which can be completed."""
-        found: bool | None = formula.memo.get("plain")
-        if found is None:
-            if formula.kind is Kind.ATOM:
-                found = formula.atom.is_plain
-            elif formula.kind is Kind.ANY_OF:
-                found = all(self._is_plain(part) for part in formula.parts)
-            else:
-                found = formula is self._elements.everything
-            formula.memo["plain"] = found
-        return found
+        if formula.kind is Kind.ATOM:
+            plain: bool = formula.atom.is_plain
+            return plain
+        if formula.kind is Kind.ANY_OF:
+            return all(map(self._is_plain, formula.parts))
+        return formula is self._elements.everything
 
+    @kept
     def _is_plainly_live(self, formula: Formula) -> bool:
         """Return whether it is plain to see that a formula can be completed."""
         if formula.kind is Kind.ANY_OF:
-            return any(self._is_plainly_live(part) for part in formula.parts)
+            return any(map(self._is_plainly_live, formula.parts))
         return self._is_plain(formula)
 
     def _is_live(self, state: State, beside: State | None = None) -> bool:
@@ -295,23 +292,20 @@ class PatternRules:
             at, way = here, before[here]
         return True
 
+    @kept
     def _estimate(self, formula: Formula) -> int:
         """Return about how many characters complete a formula."""
-        found = self._estimates.get(formula)
-        if found is None:
-            kind = formula.kind
-            if kind is Kind.ATOM:
-                found = formula.atom.least
-            elif kind is Kind.ALL_OF:
-                found = min(sum(map(self._estimate, formula.parts)), _FAR)
-            elif kind is Kind.ANY_OF:
-                found = min(map(self._estimate, formula.parts))
-            elif kind is Kind.NOT:
-                found = int(self._elements.accepts(formula, NO_QUESTIONS) is False)
-            else:
-                found = 0 if kind is Kind.EVERYTHING else _FAR
-            self._estimates[formula] = found
-        return found
+        kind = formula.kind
+        if kind is Kind.ATOM:
+            least: int = formula.atom.least
+            return least
+        if kind is Kind.ALL_OF:
+            return min(sum(map(self._estimate, formula.parts)), _FAR)
+        if kind is Kind.ANY_OF:
+            return min(map(self._estimate, formula.parts))
+        if kind is Kind.NOT:
+            return int(not self._elements.accepts(formula, NO_QUESTIONS))
+        return 0 if kind is Kind.EVERYTHING else _FAR
 
     def _clamp(self, element: Element) -> Element:
         """Return an element whose repeats count no further than a token reads; see `alike`."""

@@ -212,12 +212,12 @@ def _lazily(asked: Request, vocabulary: Vocabulary, meter: Meter) -> LazyTable:
 
 def _parts_of(contents: Schema) -> int:
     """Return how many members and items a schema has at all levels; a part that several share counts once."""
-    wholes = {id(contents): contents} if isinstance(contents, dict) else {}
-    todo: list[Any] = list(wholes.values())
-    while todo:
-        todo = [part for part in inside(todo) if id(part) not in wholes]
-        wholes.update({id(part): part for part in todo})
-    return sum(map(len, wholes.values()))
+    new: dict[int, Any] = {id(contents): contents} if isinstance(contents, dict) else {}
+    known = dict(new)
+    while new:
+        new = {id(part): part for part in inside(new.values()) if id(part) not in known}
+        known.update(new)
+    return sum(map(len, known.values()))
 
 
 def _by_derivatives(

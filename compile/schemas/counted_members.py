@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...automata.formulas import Formula, Kind
+from ...automata.formulas import Formula, Kind, kept
 from ..json_schema.algebra import (
     OBJECT,
     AllOf,
@@ -26,7 +26,8 @@ from .state_atoms import Has, MembersAtLeast, atoms_in
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 
 
-def check_counts(formula: Formula, required: int = 0) -> None:
+@kept
+def check_counts(required: int, formula: Formula) -> None:
     """Raise SchemaError if a formula about an object asks for more undeclared members than can be told apart: for two.
 
     What may stay unenforced is noted instead. required: how many other members the object has.
@@ -39,7 +40,7 @@ def check_counts(formula: Formula, required: int = 0) -> None:
     if kind is Kind.ALL_OF:
         required += sum([part.kind is Kind.ATOM and type(part.atom) is Has for part in formula.parts])
     for part in formula.parts:
-        check_counts(part, required)
+        check_counts(required, part)
 
 
 def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Formula, int]]:
@@ -93,6 +94,7 @@ def counting_formulas(schema: SchemaFormulas, whole: SchemaNode) -> list[tuple[N
     return [(node, formula) for formula, node in found.items()]
 
 
+@kept
 def _counts(formula: Formula) -> bool:
     atom: Any = formula.atom
     if atom is not None:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from ...automata.dfa import Dfa
-from ...automata.formulas import Formula, Kind
+from ...automata.formulas import Formula, Kind, kept
 from ..json_schema.algebra import (
     ANY,
     NEVER,
@@ -38,6 +38,7 @@ from .schema_formulas import Path, SchemaFormulas
 
 NUMBER_CHARACTERS = "-+.0123456789eE"
 _FEW, _MOST_DIGITS = 4096, 18  # as `json_schema.numbers` has them
+_BESIDE = 2  # formulas that ask something of a number: multiples are listed from there on
 
 
 class NumberFormulas:
@@ -46,8 +47,6 @@ class NumberFormulas:
     def __init__(self, schema: SchemaFormulas) -> None:
         self._schema = schema
         self._begun: dict[tuple[Formula, Path], Formula] = {}
-        self._values: dict[Formula, Formula] = {}
-        self._signs: dict[Formula, Formula] = {}
 
     def begun(self, formula: Formula, path: Path) -> Formula:
         """Return what is asked of a number at a path before its first character, about its text."""
@@ -69,7 +68,7 @@ class NumberFormulas:
         for part in parts:
             if _is_whole(part):
                 texts.append(f.any_of(f.negated(of_value(part)), self._state(grammar("whole"))))
-            if _is_listed(part, len(parts) - 1):
+            if _is_listed(min(len(parts) - 1, _BESIDE), part):
                 texts.append(f.any_of(f.negated(of_value(part)), self._state(_shortest())))
         asked = f.all_of(*texts)
         for place in reversed(path):
@@ -102,14 +101,9 @@ class NumberFormulas:
 
     # ------------------------------------------------------------------------------------------------------ values
 
+    @kept
     def _value(self, formula: Formula) -> Formula:
         """Return the numbers in a formula, in all their texts without an exponent."""
-        found = self._values.get(formula)
-        if found is None:
-            found = self._values[formula] = self._value_of(formula)
-        return found
-
-    def _value_of(self, formula: Formula) -> Formula:
         schema, kind = self._schema, formula.kind
         f = schema.formulas
         if kind is Kind.ALL_OF:
@@ -150,13 +144,11 @@ class NumberFormulas:
             return dfa_of_values(atom.args[0], meter)
         raise TypeError(f"not about numbers: {atom!r}")
 
+    @kept
     def _by_sign(self, formula: Formula) -> Formula:
         """Return the numbers in a formula about signs, in all their texts."""
-        found = self._signs.get(formula)
-        if found is None:
-            of_literal = self._schema.formulas.exactly(lambda atom: self._state(signed(*_signs_of(atom))))
-            found = self._signs[formula] = self._schema.formulas.mapped(formula, of_literal, {})
-        return found
+        of_literal = self._schema.formulas.exactly(lambda atom: self._state(signed(*_signs_of(atom))))
+        return self._schema.formulas.mapped(formula, of_literal, {})
 
 
 @lru_cache(maxsize=1)
@@ -166,6 +158,7 @@ def _shortest() -> Dfa:
     return to_dfa(rf"0(?:\.0)?|-?0{fraction}|-?[1-9][0-9]*(?:\.0|{fraction})?", dialect="ecma")
 
 
+@kept
 def _node(formula: Formula) -> Node:
     """Return the node of a formula about numbers, none of whose atoms is a state."""
     kind = formula.kind
@@ -188,6 +181,7 @@ def _signs_of(atom: Node) -> tuple[bool, bool, bool]:
     return below, (below or not low_open) and (above or not high_open), above
 
 
+@kept
 def _is_by_sign(formula: Formula) -> bool:
     """Return whether nothing but the sign of a number matters."""
     if formula.atom is not None:
@@ -196,6 +190,7 @@ def _is_by_sign(formula: Formula) -> bool:
     return all(map(_is_by_sign, formula.parts))
 
 
+@kept
 def _is_whole(formula: Formula) -> bool:
     """Return whether a formula says outright that its numbers are integral."""
     kind = formula.kind
@@ -206,18 +201,20 @@ def _is_whole(formula: Formula) -> bool:
     return kind is Kind.ATOM and type(formula.atom) is Integer
 
 
-def _is_listed(formula: Formula, beside: int) -> bool:
+@kept
+def _is_listed(beside: int, formula: Formula) -> bool:
     """Return whether the numbers of a formula are listed, and written as listed numbers are.
 
-    beside: how many other formulas a number may have to be in, or not to be in.
+    beside: how many other formulas a number may have to be in, or not to be in, `_BESIDE` for more.
     """
     kind = formula.kind
     if kind is Kind.ALL_OF:
-        return any(_is_listed(part, 0) for part in formula.parts) or _is_few_multiples(formula.parts, beside)
+        return any(_is_listed(0, part) for part in formula.parts) or _is_few_multiples(formula.parts, beside)
     if kind is Kind.ANY_OF:
-        return all(_is_listed(part, beside) for part in formula.parts)
+        return all(_is_listed(beside, part) for part in formula.parts)
     if kind is Kind.ONE_OF:
-        return all(_is_listed(part, beside + len(formula.parts) - 1) for part in formula.parts)
+        beside = min(beside + len(formula.parts) - 1, _BESIDE)
+        return all(_is_listed(beside, part) for part in formula.parts)
     return kind is Kind.ATOM and type(formula.atom) is OneOfValues
 
 
@@ -229,7 +226,7 @@ def _is_few_multiples(parts: tuple[Formula, ...], beside: int) -> bool:
     steps = [
         Decimal(1) if type(atom) is Integer else atom.args[0] for atom in atoms if type(atom) in (Integer, Multiple)
     ]
-    if others + beside < 2 or not steps or low is None or high is None:
+    if others + beside < _BESIDE or not steps or low is None or high is None:
         return False
     if any(value and abs(value.adjusted()) > _MOST_DIGITS for value in (low, high, *steps)):
         return False

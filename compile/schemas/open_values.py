@@ -297,7 +297,7 @@ class OpenValues:
         if others is not self.schema.nothing:
             try:
                 for part in self.schema.innermost(left, path):
-                    check_counts(part)
+                    check_counts(0, part)
             except SchemaError:
                 if not self._is_reading:
                     raise

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...automata.budget import Meter
 from ...automata.dfa import Dfa
-from ...automata.formulas import Formula, Formulas, Inside, Kind, Literal
+from ...automata.formulas import Formula, Formulas, Inside, Kind, Literal, kept
 from ..json_schema.algebra import (
     EVERYTHING,
     AllOf,
@@ -193,69 +193,53 @@ class SchemaFormulas:
 
     # ------------------------------------------------------------------------------------------------------- gates
 
+    @kept
     def ungated(self, formula: Formula) -> Formula:
         """Return a formula without gates: each part of one stands beside the negations of the others.
 
         Some atoms are known between two bounds only, or lead on differently when they are negated. They need it.
         """
-        known = self._known.setdefault("ungated", {})
-        found = known.get(formula)
-        if found is not None:
-            return found
         kind, f = formula.kind, self.formulas
-        found = formula
         if kind is Kind.ATOM and type(formula.atom) is Inside:
-            found = f.inside(formula.atom.place, self.ungated(formula.atom.formula))
-        elif kind is Kind.ALL_OF:
-            found = f.all_of(*map(self.ungated, formula.parts))
-        elif kind is Kind.ANY_OF:
-            found = f.any_of(*map(self.ungated, formula.parts))
-        elif kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF:
-            parts = [self.ungated(part) for part in formula.parts]
-            others = [self.ungated(f.negated(part)) for part in formula.parts]
-            n = len(parts)
-            self.meter.check(states=n * n, doing="telling the branches of oneOf apart")
-            if kind is Kind.ONE_OF:
-                found = f.any_of(*[f.all_of(parts[i], *[others[j] for j in range(n) if j != i]) for i in range(n)])
-            else:
-                two = [f.all_of(parts[i], f.any_of(*parts[i + 1 :])) for i in range(n - 1)]
-                found = f.any_of(f.all_of(*others), *two)
-        known[formula] = found
-        return found
+            return f.inside(formula.atom.place, self.ungated(formula.atom.formula))
+        if kind is Kind.ALL_OF:
+            return f.all_of(*map(self.ungated, formula.parts))
+        if kind is Kind.ANY_OF:
+            return f.any_of(*map(self.ungated, formula.parts))
+        if kind is not Kind.ONE_OF and kind is not Kind.NOT_ONE_OF:
+            return formula
+        parts = [self.ungated(part) for part in formula.parts]
+        others = [self.ungated(f.negated(part)) for part in formula.parts]
+        n = len(parts)
+        self.meter.check(states=n * n, doing="telling the branches of oneOf apart")
+        if kind is Kind.ONE_OF:
+            return f.any_of(*[f.all_of(parts[i], *[others[j] for j in range(n) if j != i]) for i in range(n)])
+        two = [f.all_of(parts[i], f.any_of(*parts[i + 1 :])) for i in range(n - 1)]
+        return f.any_of(f.all_of(*others), *two)
 
+    @kept
     def is_gated(self, formula: Formula) -> bool:
         """Return whether a gate stands anywhere in a formula."""
-        found: bool | None = formula.memo.get("gated")
-        if found is None:
-            kind = formula.kind
-            if kind is Kind.ATOM:
-                found = type(formula.atom) is Inside and self.is_gated(formula.atom.formula)
-            else:
-                found = kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF or any(map(self.is_gated, formula.parts))
-            formula.memo["gated"] = found
-        return found
+        kind = formula.kind
+        if kind is Kind.ATOM:
+            return type(formula.atom) is Inside and self.is_gated(formula.atom.formula)
+        return kind is Kind.ONE_OF or kind is Kind.NOT_ONE_OF or any(map(self.is_gated, formula.parts))
 
     # --------------------------------------------------------------------------------------------------- estimates
 
+    @kept
     def estimate(self, formula: Formula) -> int:
         """Return about how much must be written until a formula is satisfied: it guides a search, no more."""
-        found: int | None = formula.memo.get("estimate")
-        if found is None:
-            kind = formula.kind
-            if kind is Kind.EVERYTHING:
-                found = 0
-            elif kind is Kind.NOTHING:
-                found = _FAR
-            elif kind is Kind.ALL_OF:
-                found = min(sum(map(self.estimate, formula.parts)), _FAR)
-            elif kind is Kind.ANY_OF or kind is Kind.ONE_OF:
-                found = min(map(self.estimate, formula.parts))
-            elif kind is Kind.NOT_ONE_OF:
-                found = 1
-            else:
-                found = self._estimate_of(formula.atom, kind is Kind.NOT)
-            formula.memo["estimate"] = found
-        return found
+        kind = formula.kind
+        if kind is Kind.EVERYTHING:
+            return 0
+        if kind is Kind.NOTHING:
+            return _FAR
+        if kind is Kind.ALL_OF:
+            return min(sum(map(self.estimate, formula.parts)), _FAR)
+        if kind is Kind.ANY_OF or kind is Kind.ONE_OF:
+            return min(map(self.estimate, formula.parts))
+        return 1 if kind is Kind.NOT_ONE_OF else self._estimate_of(formula.atom, kind is Kind.NOT)
 
     def _estimate_of(self, atom: Any, negated: bool) -> int:
         shape = type(atom)
@@ -285,18 +269,16 @@ class SchemaFormulas:
         return 400 * len(self.formulas) + 120 * sum(map(len, self._known.values()))
 
 
+@kept
 def insides(formula: Formula) -> tuple[Inside, ...]:
     """Return the `Inside` atoms of a formula, each once."""
-    found: tuple[Inside, ...] | None = formula.memo.get("insides")
-    if found is None:
-        each: dict[Inside, None] = {}
-        if type(formula.atom) is Inside:
-            each[formula.atom] = None
-        for part in formula.parts:
-            if part.is_open:
-                each.update(dict.fromkeys(insides(part)))
-        found = formula.memo["insides"] = tuple(each)
-    return found
+    found: dict[Inside, None] = {}
+    if type(formula.atom) is Inside:
+        found[formula.atom] = None
+    for part in formula.parts:
+        if part.is_open:
+            found.update(dict.fromkeys(insides(part)))
+    return tuple(found)
 
 
 _NEVER_AT_END = frozenset({Has, MembersAtLeast, ItemsAtLeast, Contained})

@@ -98,7 +98,7 @@ class SchemaRules:
             for left, came in before_others(self._schema, formula):
                 others = Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k")
                 if self._witness.can_end(Frame(without_counts(self._schema, left), (others,))):
-                    check_counts(left, came)
+                    check_counts(came, left)
 
     def begin_reading(self, meter: Meter) -> None:
         """Have a meter limit what is made from now on, and leave out what cannot soon be shown to be completed."""

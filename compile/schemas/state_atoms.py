@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ...automata.dfa import Dfa
-from ...automata.formulas import Formula, Formulas, Inside
+from ...automata.formulas import Formula, Formulas, Inside, kept
 from ...automata.utf8 import text
 from ..json_schema.algebra import ARRAY, OBJECT, Members, Node
 from ..regex.pattern_rules import PatternRules
@@ -314,14 +314,12 @@ class Contained(Node):
     kind = ARRAY
 
 
+@kept
 def atoms_in(formula: Formula) -> tuple[Any, ...]:
     """Return the atoms of a formula at its own level, each once."""
-    known: tuple[Any, ...] | None = formula.memo.get("atoms")
-    if known is None:
-        found: dict[Any, None] = {}
-        if formula.atom is not None and type(formula.atom) is not Inside:
-            found[formula.atom] = None
-        for part in formula.parts:
-            found.update(dict.fromkeys(atoms_in(part)))
-        known = formula.memo["atoms"] = tuple(found)
-    return known
+    found: dict[Any, None] = {}
+    if formula.atom is not None and type(formula.atom) is not Inside:
+        found[formula.atom] = None
+    for part in formula.parts:
+        found.update(dict.fromkeys(atoms_in(part)))
+    return tuple(found)

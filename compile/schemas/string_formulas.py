@@ -8,7 +8,7 @@ escaped that must be, in any of the ways for it.
 from __future__ import annotations
 
 from ...automata.alphabet import Spelling
-from ...automata.formulas import Formula, Kind
+from ...automata.formulas import Formula, Kind, kept
 from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema import formats
 from ..json_schema.algebra import Format, Length, Node, Pattern, Words
@@ -92,6 +92,7 @@ class StringFormulas:
         raise TypeError(f"not about strings: {atom!r}")
 
 
+@kept
 def _is_listed(formula: Formula) -> bool:
     """Return whether a formula lists its strings."""
     kind = formula.kind
@@ -102,6 +103,7 @@ def _is_listed(formula: Formula) -> bool:
     return kind is Kind.ATOM and type(formula.atom) is Words
 
 
+@kept
 def _is_counted(formula: Formula) -> bool:
     """Return whether a formula about a content asks for nothing but a number of characters."""
     if formula.kind is Kind.ALL_OF:

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ...automata.deadline import look
-from ...automata.formulas import Formula, Inside, Kind
+from ...automata.formulas import Formula, Inside, Kind, kept
 from ..json_schema.algebra import ARRAY, FALSE, NULL, NUMBER, OBJECT, STRING, TRUE, Members, Node
 from .levels import Array, Frame, Frames, Key, Number, Object, OtherKey, Text, Value, Word
 from .number_formulas import NUMBER_CHARACTERS
@@ -25,6 +25,7 @@ from .state_atoms import Contained, Has, ItemsAtLeast
 _SEARCHING = "searching for a text that fits"
 _SHARPEN = 40  # frames after which what nothing satisfies is taken out
 _KINDS = (STRING, NUMBER, OBJECT, ARRAY, NULL, TRUE, FALSE)
+_Sharpened = dict[tuple[Formula, tuple[Members, ...]], Formula]
 
 
 class TakesLongError(Exception):
@@ -190,17 +191,24 @@ class Witness:
         found = schema.formulas.mapped(formula, of_literal, {})
         last = levels[depth]
         if type(last) is Object or type(last) is Key:
-            return self._with_values(found, ())
+            return self._with_values(found, (), {})
         return found
 
-    def _with_values(self, formula: Formula, members: tuple[Members, ...]) -> Formula:
+    def _with_values(self, formula: Formula, members: tuple[Members, ...], known: _Sharpened) -> Formula:
         """Return a formula about an object without alternatives that ask for a member no value of which fits.
 
-        members: those that hold beside the formula.
+        members: those that hold beside the formula. known: what was found for the same object.
         """
+        found = known.get((formula, members))
+        if found is None:
+            look("looking for alternatives that no value fits")
+            found = known[formula, members] = self._find_values(formula, members, known)
+        return found
+
+    def _find_values(self, formula: Formula, members: tuple[Members, ...], known: _Sharpened) -> Formula:
         f, kind = self._schema.formulas, formula.kind
         if kind is Kind.ANY_OF:
-            return f.any_of(*[self._with_values(part, members) for part in formula.parts])
+            return f.any_of(*[self._with_values(part, members, known) for part in formula.parts])
         parts = formula.parts if kind is Kind.ALL_OF else (formula,)
         here = [part.atom for part in parts if part.kind is Kind.ATOM]
         members = (*members, *[atom for atom in here if isinstance(atom, Members)])
@@ -208,7 +216,7 @@ class Witness:
             if type(atom) is Has and not self._has_value(self._values.asked_by(members, atom.key)):
                 return self._schema.nothing
         if kind is Kind.ALL_OF:
-            return f.all_of(*[self._with_values(p, members) if p.kind is Kind.ANY_OF else p for p in parts])
+            return f.all_of(*[self._with_values(p, members, known) if p.kind is Kind.ANY_OF else p for p in parts])
         return formula
 
     def _has_value(self, nodes: tuple[Node, ...]) -> bool:
@@ -286,6 +294,7 @@ class Witness:
                     yield found
 
 
+@kept
 def _is_live(formula: Formula) -> bool:
     """Return whether some content is plainly in a formula about the rest of one."""
     if formula.kind is Kind.ATOM:
