@@ -1,15 +1,25 @@
-"""The sets of characters that a schema tells apart inside strings and keys."""
+"""The sets of characters that a schema tells apart inside strings and keys, and the alphabets for them.
+
+An alphabet takes milliseconds to make. So each ASCII character is a class of its own in those of all schemas, and most
+schemas share theirs. A schema groups the classes by what it tells apart.
+"""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...automata.budget import Meter
+from ...automata.alphabet import Alphabet, Spelling, string_alphabet
+from ...automata.budget import Budget, Meter
 from ...automata.deadline import look
 from ...automata.dfa import Dfa
-from ...automata.utf8 import Ranges
+from ...automata.utf8 import LAST, Ranges
 from ..json_schema import formats
 from ..json_schema.algebra import (
     AllOf,
@@ -33,6 +43,47 @@ from ..regex.tree_reader import sets_of
 from .gated_nodes import SchemaNode
 
 _DOING = "telling characters apart"
+_ASCII: tuple[Ranges, ...] = tuple([((point, point),) for point in range(0x80)])
+
+
+class Groups(NamedTuple):
+    """The classes of an alphabet that a schema does not tell apart, together.
+
+    points: a code point of each group, -1 for the end of a string. of_class: the group of each class.
+    """
+
+    points: list[int]
+    of_class: NDArray[np.intp]
+
+
+def content_alphabets(sets: tuple[Ranges, ...], ascii: bool) -> list[tuple[Alphabet, Groups]]:
+    """Return an alphabet for each `Spelling`, and its groups by what sets tell apart. ascii: see `string_alphabet`."""
+    beyond = {tuple([(max(low, 0x80), high) for low, high in ranges if high >= 0x80]) for ranges in sets}
+    shared = (*_ASCII, *sorted(beyond - {(), ((0x80, LAST),)}))
+    out = [string_alphabet((), Spelling.ANY, ascii)]
+    out += [string_alphabet(shared, each, ascii) for each in Spelling if each is not Spelling.ANY]
+    none, groups = _grouped(out[0], ()), _grouped(out[1], sets)  # all but the first have the same classes
+    return [(alphabet, groups if k else none) for k, alphabet in enumerate(out)]
+
+
+def _grouped(alphabet: Alphabet, sets: tuple[Ranges, ...]) -> Groups:
+    points = alphabet.representatives
+    order = sorted(range(len(points)), key=points.__getitem__)
+    ascending = [points[c] for c in order]
+    inside = [0] * len(points)  # of each class, in which sets it is, as bits
+    inside[alphabet.end] = -1
+    for k, ranges in enumerate(sets):
+        for low, high in ranges:
+            for c in order[bisect_left(ascending, low) : bisect_right(ascending, high)]:
+                inside[c] |= 1 << k
+    number: dict[int, int] = {}
+    of_class = [number.setdefault(which, len(number)) for which in inside]
+    out = [-1] * len(number)
+    for c in reversed(order):
+        group = of_class[c]
+        if not 0x20 <= out[group] < 0x7F or 0x20 <= points[c] < 0x7F:
+            out[group] = points[c]
+    return Groups(out, np.array(of_class, np.intp))
 
 
 def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
@@ -53,8 +104,7 @@ def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
             found.update(dict.fromkeys(_of_pattern(node.args[0])))
         elif shape is Format:
             name = node.args[0]
-            found.update(dict.fromkeys(sets_of_dfa(formats.language(name, meter))))
-            found.update(dict.fromkeys(sets_of_dfa(formats.superset(name, meter))))
+            found.update(dict.fromkeys(_of_format(name)))
     found.update(dict.fromkeys([((ord(c), ord(c)),) for c in characters]))
     return tuple(found)
 
@@ -90,6 +140,12 @@ def _below(node: Node, schema: SchemaNode) -> Iterable[Node]:
     if shape is Contains or shape is Names:
         return (node.args[0],)
     return node.args[0] if shape is Unique else ()
+
+
+@lru_cache(maxsize=64)
+def _of_format(name: str) -> tuple[Ranges, ...]:
+    meter = Budget(seconds=math.inf).begin()
+    return (*sets_of_dfa(formats.language(name, meter)), *sets_of_dfa(formats.superset(name, meter)))
 
 
 def _of_pattern(source: str) -> tuple[Ranges, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...automata.alphabet import Alphabet, Spelling, string_alphabet, utf8_alphabet
+import numpy as np
+
+from ...automata.alphabet import Alphabet, Spelling, utf8_alphabet
 from ...automata.budget import Meter
 from ...automata.formulas import Formula, Kind
 from ...errors import RegexError, SchemaError
@@ -13,7 +15,7 @@ from ...vocabulary.vocabulary import Vocabulary
 from ..json_schema.approximations import Approximations
 from ..json_schema.layout import Layout
 from ..json_schema.request import Request, wrong_pattern
-from .content_sets import content_sets, nodes_in
+from .content_sets import Groups, content_alphabets, content_sets, nodes_in
 from .counted_members import before_others, check_counts, counting_formulas, is_counted, without_counts
 from .frame_reader import STRUCTURE, FrameReader
 from .gated_nodes import SchemaNode, schema_node
@@ -59,11 +61,10 @@ class SchemaRules:
         self, schema: SchemaNode, layout: Layout, vocabulary: Vocabulary, meter: Meter, any_order: bool = False,
         most: int | None = None,
     ) -> None:  # fmt: skip
-        sets = content_sets(schema, meter)
-        self.alphabets: Sequence[Alphabet] = [
-            utf8_alphabet(tuple([((ord(c), ord(c)),) for c in STRUCTURE])),
-            *[string_alphabet(() if each is Spelling.ANY else sets, each, layout.ascii) for each in Spelling],
-        ]
+        of_strings = content_alphabets(content_sets(schema, meter), layout.ascii)
+        structure = utf8_alphabet(tuple([((ord(c), ord(c)),) for c in STRUCTURE]))
+        self.alphabets: Sequence[Alphabet] = (structure, *[alphabet for alphabet, _ in of_strings])
+        self._groups = [groups for _, groups in of_strings]
         self.calls: list[tuple[int, tuple[int, ...]]] = []
         self._any_order, self._is_reading = any_order, False
         self._alike: dict[int, int] = {}
@@ -71,7 +72,7 @@ class SchemaRules:
         self._call_of: dict[tuple[int, ...], int] = {}
         self._schema = SchemaFormulas(schema.gates, meter)
         self._values = OpenValues(self._schema, layout, vocabulary, any_order)
-        points = self.alphabets[Spelling.NEEDED].representatives
+        points = self._groups[-1].points
         self._witness = Witness(self._values, [chr(point) for point in points if point >= 0])
         self._reader = FrameReader(self._values, self._witness)
         start = self._values.start(schema.node)
@@ -163,10 +164,10 @@ class SchemaRules:
         which = self.alphabet_of(state)
         before = self._witness.left_out
         self._witness.limit(_MOST_READING if self._is_reading else None)
-        row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
+        row = self._in_string(frame, self._groups[which - 1]) if which else self._outside(frame)
         if self._witness.left_out > before and row.count(DEAD) == len(row):
             self._witness.limit(None)  # some text goes on: whoever waits for it waits longer, and is not left without
-            row = self._in_string(frame, self.alphabets[which]) if which else self._outside(frame)
+            row = self._in_string(frame, self._groups[which - 1]) if which else self._outside(frame)
         self._cells += len(row)
         return row
 
@@ -184,10 +185,10 @@ class SchemaRules:
             row[alphabet.class_of(character)] = code
         return row
 
-    def _in_string(self, frame: Frame, alphabet: Alphabet) -> list[int]:
+    def _in_string(self, frame: Frame, groups: Groups) -> list[int]:
         values, witness, last = self._values, self._witness, frame.levels[-1]
         row = []
-        for point in alphabet.representatives:
+        for point in groups.points:
             if type(last) is Key or type(last) is OtherKey:
                 if point < 0:
                     to = values.key_ended(frame)
@@ -196,7 +197,8 @@ class SchemaRules:
             else:
                 to = values.ended(frame) if point < 0 else values.read(frame, chr(point))
             row.append(self._code(witness.frames(to)))
-        return row
+        of_class: list[int] = np.array(row)[groups.of_class].tolist()
+        return of_class
 
     def _code(self, frames: Frames | None) -> int:
         """Return the code of a row that leads to frames."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,7 +60,7 @@ class MachineMemory:
         self._most_frames = 1  # that a call opens
         self._named_by_calls = [0]  # states that the newest calls name
         self._ends: ShortestEnds | None = None
-        root, inner, reach = _joined(rules.alphabets)
+        root, inner, reach = _joined(tuple(rules.alphabets))
         self.words, self._groups = reach.shape[1], [groups_of(each, reach.shape[1]) for each in rules.alphabets]
         branches, levels = vocabulary.trie.branches, vocabulary.trie.longest
         header = self.header
@@ -188,7 +189,8 @@ def _bits(which: NDArray[np.bool_], words: int) -> NDArray[np.uint64]:
     return np.packbits(out, bitorder="little").view(np.uint64)
 
 
-def _joined(alphabets: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
+@lru_cache(maxsize=16)
+def _joined(alphabets: tuple[Alphabet, ...]) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
     """Return the arrays of all alphabets in one: see AT_ROOT.
 
     There a number above 0 is a row of `inner`, 0 is no way on, and -1 - c is a character of class c.
