@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...automata.alphabet import Alphabet, Spelling, string_alphabet
+from ...automata.alphabet import Alphabet, Spelling, string_alphabet, utf8_alphabet
 from ...automata.budget import Budget, Meter
 from ...automata.deadline import look
 from ...automata.dfa import Dfa
@@ -40,7 +40,9 @@ from ..json_schema.algebra import (
 from ..regex.lower import settled
 from ..regex.parse import parse
 from ..regex.tree_reader import sets_of
+from .counted_members import is_counted
 from .gated_nodes import SchemaNode
+from .object_shape import MOST_COUNTED
 
 _DOING = "telling characters apart"
 _ASCII: tuple[Ranges, ...] = tuple([((point, point),) for point in range(0x80)])
@@ -54,6 +56,11 @@ class Groups(NamedTuple):
 
     points: list[int]
     of_class: NDArray[np.intp]
+
+    def spread(self, of_group: list[int]) -> list[int]:
+        """Return what is known of each group, for each class."""
+        of_class: list[int] = np.array(of_group)[self.of_class].tolist()
+        return of_class
 
 
 def content_alphabets(sets: tuple[Ranges, ...], ascii: bool) -> list[tuple[Alphabet, Groups]]:
@@ -90,8 +97,10 @@ def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
     """Return the sets of characters that atoms about strings tell apart, and each character of words and keys alone."""
     characters: dict[str, None] = {}
     found: dict[Ranges, None] = {}
+    counts = False
     for node in nodes_in(schema):
         shape = type(node)
+        counts = counts or is_counted(node)
         if shape is Words or shape is Required:
             for word in node.args[0]:
                 characters.update(dict.fromkeys(word))
@@ -105,8 +114,23 @@ def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:
         elif shape is Format:
             name = node.args[0]
             found.update(dict.fromkeys(_of_format(name)))
+    if counts:  # the keys of a class that are counted have no characters that more others could stand for
+        characters.update(dict.fromkeys(_of_few(tuple(found))))
     found.update(dict.fromkeys([((ord(c), ord(c)),) for c in characters]))
     return tuple(found)
+
+
+def _of_few(sets: tuple[Ranges, ...]) -> str:
+    """Return the characters that sets tell apart from all but a few."""
+    alphabet = utf8_alphabet(sets)
+    starts, number = alphabet.starts.tolist(), alphabet.class_of_range.tolist()
+    ranges = list(zip(starts, [*starts[1:], LAST + 1], number, strict=True))
+    size = [0] * alphabet.classes
+    for first, stop, c in ranges:
+        if c >= 0:
+            size[c] += stop - first
+    few = [range(first, stop) for first, stop, c in ranges if c >= 0 and size[c] <= MOST_COUNTED]
+    return "".join([chr(point) for points in few for point in points])
 
 
 def nodes_in(schema: SchemaNode) -> Iterator[Node]:

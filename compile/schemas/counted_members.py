@@ -20,7 +20,7 @@ from ..json_schema.algebra import (
     Unique,
 )
 from .gated_nodes import SchemaNode
-from .schema_formulas import SchemaFormulas
+from .schema_formulas import Path, SchemaFormulas
 from .state_atoms import Has, MembersAtLeast, atoms_in
 
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
@@ -65,13 +65,13 @@ def before_others(schema: SchemaFormulas, formula: Formula) -> Iterator[tuple[Fo
         yield schema.formulas.mapped(formula, schema.formulas.exactly(of_atom), {}), len(came)
 
 
-def without_counts(schema: SchemaFormulas, formula: Formula) -> Formula:
-    """Return a formula about an object without what it asks of the number of members."""
+def without_counts(schema: SchemaFormulas, formula: Formula, path: Path = ()) -> Formula:
+    """Return a formula without what it asks of the number of members of the object at a path."""
 
     def of_literal(literal: Formula) -> Formula:
         return schema.everything if type(literal.atom) is MembersAtLeast else literal
 
-    return schema.step(formula, (), "without counts", of_literal)
+    return schema.step(formula, path, "without counts", of_literal)
 
 
 def counting_formulas(schema: SchemaFormulas, whole: SchemaNode) -> list[tuple[Node, Formula]]:

@@ -31,7 +31,8 @@ from .counted_members import is_counted
 from .schema_formulas import Path, SchemaFormulas
 from .state_atoms import Has, Lacks, atoms_in
 
-_FEW = 64  # undeclared keys of a class that are declared where members are counted
+MOST_COUNTED = 64
+"""Undeclared keys of a class that are declared where members are counted."""
 
 
 class KeyBranch:
@@ -138,7 +139,7 @@ class ObjectShapes:
         language, classes = partition(keys, [*dict.fromkeys([*patterns, *names])], schema.meter)
         words: set[str] = set()
         for letter in range(len(keys), len(keys) + len(classes)):
-            words.update(word.decode() for word in language.words(letter, _FEW, schema.meter) or ())
+            words.update(word.decode() for word in language.words(letter, MOST_COUNTED, schema.meter) or ())
         listed = [word for atom in atoms(*names) if type(atom) is Words for word in atom.args[0] if word in words]
         return [*dict.fromkeys(listed + sorted(words))]
 

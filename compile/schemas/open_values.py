@@ -11,6 +11,7 @@ No frame depends on another: a text can be completed if each of its frames can.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...automata.alphabet import Spelling
@@ -32,7 +33,7 @@ from ..json_schema.algebra import (
     Unique,
 )
 from ..json_schema.layout import Layout
-from .counted_members import check_counts
+from .counted_members import check_counts, without_counts
 from .item_steps import asked_of_item, by_item
 from .levels import Array, Frame, Frames, Key, Level, Levels, Number, Object, OtherKey, Text, Value, Word, path_of
 from .member_steps import MemberSteps
@@ -57,7 +58,12 @@ class Choices(NamedTuple):
 
 
 class OpenValues:
-    """Moves frames. What leads nowhere may still be moved: `Witness` tells."""
+    """Moves frames. What leads nowhere may still be moved: `Witness` tells.
+
+    can_end: whether some text completes a frame. The `Witness` that searches these values sets it.
+    """
+
+    can_end: Callable[[Frame], bool]
 
     def __init__(self, schema: SchemaFormulas, layout: Layout, vocabulary: Vocabulary, any_order: bool = False) -> None:
         self.schema, self.layout, self._any_order = schema, layout, any_order
@@ -276,7 +282,7 @@ class OpenValues:
         nothing = self.schema.nothing
         if self._any_order:  # `place` has the keys that came
             declared = {place: (left, 0) for place in range(shape.end) if not start >> place & 1}
-            return Choices(declared, self._others(left, path), 0)
+            return Choices(declared, self._others(left, levels), 0)
         while True:
             required = self._required(left, path, shape, start)
             stop = shape.end if required < 0 else required + 1
@@ -284,26 +290,36 @@ class OpenValues:
                 if not foreign >> place & 1:
                     declared[place] = left, foreign
             if required < 0:
-                return Choices(declared, self._others(left, path), foreign)
+                return Choices(declared, self._others(left, levels), foreign)
             left = self._members.without(left, path, shape, required)
             if left is nothing:
                 return Choices(declared, nothing, foreign)
             start = stop
             foreign = self._foreign(shape, start, left, path, foreign)
 
-    def _others(self, left: Formula, path: Path) -> Formula:
+    def _others(self, left: Formula, levels: Levels) -> Formula:
         """Return what is left when the member of an undeclared key begins."""
+        path = path_of(levels)
         others = self._members.by_other(left, path)
         if others is not self.schema.nothing:
             try:
                 for part in self.schema.innermost(left, path):
                     check_counts(0, part)
             except SchemaError:
-                if not self._is_reading:
-                    raise
-                self._left_out += 1  # a text gets no error in its middle: such a key does not come
+                if self.can_end(Frame(without_counts(self.schema, left, path), self._before_others(levels))):
+                    if not self._is_reading:
+                        raise
+                    self._left_out += 1  # a text gets no error in its middle: such a key does not come
                 return self.schema.nothing
         return others
+
+    def _before_others(self, levels: Levels) -> Levels:
+        """Return the levels of an object in which none but undeclared keys may come, and one must."""
+        last = levels[-1]
+        assert type(last) is Object or type(last) is Key
+        shape = last.shape
+        assert not isinstance(shape, tuple)
+        return (*levels[:-1], Object(shape, shape.all_keys if self._any_order else shape.end, 0, "k"))
 
     def _required(self, formula: Formula, path: Path, shape: ObjectShape, start: int) -> int:
         """Return the first place from `start` on whose key a formula asks for, -1 for none."""
@@ -371,14 +387,20 @@ class OpenValues:
         formula, levels = frame
         last = levels[-1]
         assert type(last) is Key
-        path = (*(VALUE,) * (len(levels) - 1), KEY)
-        other = self.schema.read(last.other, path, character)
+        other = self.other_read(frame, character)
         branch = last.branch.branches.get(character)
         if branch is not None:
             return Frame(formula, (*levels[:-1], last._replace(branch=branch, other=other)))
         if other is self.schema.nothing:
             return None
         return Frame(other, (*levels[:-1], OtherKey(last.shape, last.place, self.choices(frame_before(frame)).foreign)))
+
+    def other_read(self, frame: Frame, character: str) -> Formula:
+        """Return the formula for an undeclared key behind a character of a key that may become a declared one."""
+        last = frame.levels[-1]
+        assert type(last) is Key
+        other = last.other
+        return self.schema.read(other, (*path_of(frame.levels), KEY), character) if other.is_open else other
 
     def key_ended(self, frame: Frame) -> Frame | None:
         """Return the frame behind the closing quote of a key."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...automata.alphabet import Alphabet, Spelling, utf8_alphabet
 from ...automata.budget import Meter
 from ...automata.formulas import Formula, Kind
@@ -187,18 +185,34 @@ class SchemaRules:
 
     def _in_string(self, frame: Frame, groups: Groups) -> list[int]:
         values, witness, last = self._values, self._witness, frame.levels[-1]
+        if type(last) is Key:
+            return self._in_key(frame, last, groups)
         row = []
         for point in groups.points:
-            if type(last) is Key or type(last) is OtherKey:
-                if point < 0:
-                    to = values.key_ended(frame)
-                else:
-                    to = values.key_read(frame, chr(point)) if type(last) is Key else values.read(frame, chr(point))
+            to: Frame | None
+            if point >= 0:
+                to = values.read(frame, chr(point))
             else:
-                to = values.ended(frame) if point < 0 else values.read(frame, chr(point))
+                to = values.key_ended(frame) if type(last) is OtherKey else values.ended(frame)
             row.append(self._code(witness.frames(to)))
-        of_class: list[int] = np.array(row)[groups.of_class].tolist()
-        return of_class
+        return groups.spread(row)
+
+    def _in_key(self, frame: Frame, key: Key, groups: Groups) -> list[int]:
+        values, witness = self._values, self._witness
+        of_others = {self._schema.nothing: DEAD}  # by what is left of the formula for an undeclared key
+        row = []
+        for point in groups.points:
+            character = "" if point < 0 else chr(point)
+            if point < 0 or character in key.branch.branches:
+                to = values.key_read(frame, character) if character else values.key_ended(frame)
+                row.append(self._code(witness.frames(to)))
+                continue
+            other = values.other_read(frame, character)
+            code = of_others.get(other)
+            if code is None:
+                code = of_others[other] = self._code(witness.frames(values.key_read(frame, character)))
+            row.append(code)
+        return groups.spread(row)
 
     def _code(self, frames: Frames | None) -> int:
         """Return the code of a row that leads to frames."""

@@ -40,6 +40,7 @@ class Witness:
 
     def __init__(self, values: OpenValues, characters: Sequence[str]) -> None:
         self._values, self._characters = values, characters
+        values.can_end = self.can_end
         self._schema = values.schema
         self._known: dict[Frame, bool] = {}
         self._open: set[Frame] = set()  # frames of searches that have not ended
@@ -108,11 +109,7 @@ class Witness:
                 continue
             parent[frame] = before
             if not frame.levels or known.get(frame) or self._is_plain(frame):
-                here: Frame | None = frame
-                while here is not None:
-                    if here.levels:
-                        known[here] = True
-                    here = parent[here]
+                self._note(frame, parent)
                 return True, parent
             count += 1
             self.expanded += 1
@@ -132,10 +129,28 @@ class Witness:
                 frames = self._values.settled(move)
                 if frames is None or frames[0] in parent:
                     continue
+                if all(map(self._is_known, frames)):
+                    self._note(frame, parent)
+                    return True, parent
                 tick += 1
                 left = sum([schema.estimate(each.formula) for each in frames]) + 2 * len(frames[0].levels)
                 heappush(heap, (2 * left + steps + 1, -tick, steps + 1, frames[0], frames[1:], frame))
         return False, parent
+
+    def _note(self, frame: Frame, parent: dict[Frame, Frame | None]) -> None:
+        """Note that a frame, and those on the way to it, can be completed."""
+        here: Frame | None = frame
+        while here is not None:
+            if here.levels:
+                self._known[here] = True
+            here = parent[here]
+
+    def _is_known(self, frame: Frame) -> bool:
+        """Return whether it is known that some text completes a frame that does not fall apart."""
+        everything = self._schema.everything
+        return (
+            frame.formula is everything if not frame.levels else self._known.get(frame, False) or self._is_plain(frame)
+        )
 
     # ------------------------------------------------------------------------------------------------ what is plain
 

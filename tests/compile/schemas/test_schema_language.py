@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
+from itertools import islice, permutations
 from typing import Any
 
 import jsonschema
@@ -79,3 +79,21 @@ def test_texts_are_right_as_jsonschema_has_it(draft: int, data: st.DataObject) -
         texts = [json.dumps(each) for each in islice(odd_schemas.orders(value), 50)]
         valid = validator.is_valid(value)
         assert any(map(outcome.reader.reads, texts)) == valid, (schema, value)
+
+
+@pytest.mark.parametrize("options", [{}, {"any_order": True}])
+@pytest.mark.parametrize("schema", [
+    {"patternProperties": {"^[ab]$": {"type": "integer"}}, "additionalProperties": False, "minProperties": 2},
+    {"propertyNames": {"pattern": "^[ab]c?$"}, "minProperties": 3},
+    {"propertyNames": {"pattern": "^[ab]c?$"}, "maxProperties": 1, "properties": {"c": {"const": 1}}},
+    {"propertyNames": {"pattern": "^[^\\W\\d_]$", "maxLength": 1}, "minProperties": 3, "maxProperties": 3},
+    {"properties": {"a": True}, "patternProperties": {"^b[ac]$": {"minimum": 1}}, "additionalProperties": False,
+     "not": {"maxProperties": 2}},
+])  # fmt: skip
+def test_keys_of_a_few_that_patterns_allow_are_counted(schema: Any, options: dict[str, Any]) -> None:
+    keys = ["a", "b", "ac", "ba", "bc", "c"]
+    values = [dict.fromkeys(some, 1) for n in range(4) for some in permutations(keys, n)]
+    outcome = Outcome({"type": "object", **schema}, **options)
+    assert outcome.is_comparable
+    found = outcome.difference_on([json.dumps(value) for value in values], walks=20)
+    assert found is None, found
