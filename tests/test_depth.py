@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -120,18 +121,25 @@ def as_llguidance(kind: str, source: Any) -> Any:
 
 
 def within_second(door: Callable[[str, Any], Any], kind: str, source: Any) -> tuple[Any, str]:
-    """Return what a door makes of a source, or its error, and what is wrong with that."""
-    began = time.process_time()
-    try:
-        found = door(kind, source)
-        if found is not None:
-            walked(found)
-    except mw.ConstraintError as error:
-        found = error
-    except BaseException as error:
-        return None, f"{type(error).__name__}: {str(error)[:80]}"
-    seconds = time.process_time() - began
-    return found, f"{seconds:.2f} s" if seconds > SECOND else ""
+    """Return what a door makes of a source, or its error, and what is wrong with that.
+
+    On a busy machine the same work takes more processor time: the least of three tries counts.
+    """
+    least = math.inf
+    for _ in range(3):
+        began = time.process_time()
+        try:
+            found = door(kind, source)
+            if found is not None:
+                walked(found)
+        except mw.ConstraintError as error:
+            found = error
+        except BaseException as error:
+            return None, f"{type(error).__name__}: {str(error)[:80]}"
+        least = min(least, time.process_time() - began)
+        if least <= SECOND:
+            break
+    return found, f"{least:.2f} s" if least > SECOND else ""
 
 
 def walked(table: Any, steps: int = 40) -> Matcher:
