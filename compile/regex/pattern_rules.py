@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...automata.alphabet import Alphabet, utf8_alphabet
 from ...automata.deadline import look
@@ -117,6 +118,10 @@ class PatternRules:
                     row[bit.bit_length() - 1] = number
                     classes ^= bit
         return row
+
+    def rows(self, state: int) -> tuple[list[int], NDArray[np.int64]]:
+        """Return a state and its row."""
+        return [state], np.array([self.row(state)], np.int64)
 
     def alike(self, state: int) -> int:
         """Return a state that reads the same tokens, and accepts alike.

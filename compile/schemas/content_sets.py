@@ -40,9 +40,8 @@ from ..json_schema.algebra import (
 from ..regex.lower import settled
 from ..regex.parse import parse
 from ..regex.tree_reader import sets_of
-from .counted_members import is_counted
+from .counted_members import MOST_COUNTED, is_counted
 from .gated_nodes import SchemaNode
-from .object_shape import MOST_COUNTED
 
 _DOING = "telling characters apart"
 _ASCII: tuple[Ranges, ...] = tuple([((point, point),) for point in range(0x80)])
@@ -51,11 +50,14 @@ _ASCII: tuple[Ranges, ...] = tuple([((point, point),) for point in range(0x80)])
 class Groups(NamedTuple):
     """The classes of an alphabet that a schema does not tell apart, together.
 
-    points: a code point of each group, -1 for the end of a string. of_class: the group of each class.
+    points: a code point of each group, -1 for the end of a string. of_class: the group of each class. of_character: the
+    group of each such code point. end: the group of the end.
     """
 
     points: list[int]
     of_class: NDArray[np.intp]
+    of_character: dict[str, int]
+    end: int
 
     def spread(self, of_group: list[int]) -> list[int]:
         """Return what is known of each group, for each class."""
@@ -90,7 +92,8 @@ def _grouped(alphabet: Alphabet, sets: tuple[Ranges, ...]) -> Groups:
         group = of_class[c]
         if not 0x20 <= out[group] < 0x7F or 0x20 <= points[c] < 0x7F:
             out[group] = points[c]
-    return Groups(out, np.array(of_class, np.intp))
+    of_character = {chr(point): group for group, point in enumerate(out) if point >= 0}
+    return Groups(out, np.array(of_class, np.intp), of_character, out.index(-1))
 
 
 def content_sets(schema: SchemaNode, meter: Meter) -> tuple[Ranges, ...]:

@@ -23,6 +23,8 @@ from .gated_nodes import SchemaNode
 from .schema_formulas import Path, SchemaFormulas
 from .state_atoms import Has, MembersAtLeast, atoms_in
 
+MOST_COUNTED = 64
+"""Undeclared keys of a class that are declared where members are counted."""
 _TWICE = 'keys that "properties" does not declare are not remembered, and the same one twice would count as two'
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ...automata.alphabet import Spelling
 from ...automata.formulas import Formula
 from ..json_schema.algebra import Node
-from .object_shape import KeyBranch, ObjectShape
+from .key_trie import KeyBranch
+from .object_shape import ObjectShape
 from .schema_formulas import KEY, VALUE, Path
 
 # As tuples these are never equal to each other: they differ in length, or in the type of a field.

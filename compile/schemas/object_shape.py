@@ -1,4 +1,4 @@
-"""The keys that formulas about an object name, in the order of writing, and how keys are read."""
+"""The keys that formulas about an object name, in the order of writing."""
 
 from __future__ import annotations
 
@@ -27,23 +27,10 @@ from ..json_schema.algebra import (
 from ..json_schema.escapes import has_spellings
 from ..json_schema.key_classes import partition
 from ..json_schema.key_order import in_order
-from .counted_members import is_counted
+from .counted_members import MOST_COUNTED, is_counted
+from .key_trie import trie_of
 from .schema_formulas import Path, SchemaFormulas
 from .state_atoms import Has, Lacks, atoms_in
-
-MOST_COUNTED = 64
-"""Undeclared keys of a class that are declared where members are counted."""
-
-
-class KeyBranch:
-    """A place in the trie of an object's keys. key: the place of the key that ends here, or -1."""
-
-    __slots__ = ("below", "branches", "key")
-
-    def __init__(self) -> None:
-        self.key = -1
-        self.branches: dict[str, KeyBranch] = {}
-        self.below: list[int] = []  # the places of all keys that go on from here, or end here
 
 
 class ObjectShape:
@@ -60,14 +47,7 @@ class ObjectShape:
         self.has_spellings = any(has_spellings(key, ascii) for key in keys)
         self.is_ascii = all(map(str.isascii, keys))
         self.unsaid = 0  # keys of which formulas say nothing at the beginning, as something else says more
-        self.trie = KeyBranch()
-        for place, key in enumerate(keys):
-            here = self.trie
-            here.below.append(place)
-            for character in key:
-                here = here.branches.setdefault(character, KeyBranch())
-                here.below.append(place)
-            here.key = place
+        self.trie = trie_of(keys)
 
     @property
     def all_keys(self) -> int:

@@ -393,7 +393,7 @@ class OpenValues:
             return Frame(formula, (*levels[:-1], last._replace(branch=branch, other=other)))
         if other is self.schema.nothing:
             return None
-        return Frame(other, (*levels[:-1], OtherKey(last.shape, last.place, self.choices(frame_before(frame)).foreign)))
+        return Frame(other, (*levels[:-1], OtherKey(last.shape, last.place, self.foreign(frame))))
 
     def other_read(self, frame: Frame, character: str) -> Formula:
         """Return the formula for an undeclared key behind a character of a key that may become a declared one."""
@@ -404,26 +404,32 @@ class OpenValues:
 
     def key_ended(self, frame: Frame) -> Frame | None:
         """Return the frame behind the closing quote of a key."""
-        formula, levels = frame
-        last = levels[-1]
-        schema = self.schema
+        last = frame.levels[-1]
         if type(last) is Key:
-            before = frame_before(frame)
-            foreign = self.choices(before).foreign
             place = last.branch.key
-            if place >= 0 and not foreign >> place & 1:
-                return self.with_key(before, place)
-            levels = (*levels[:-1], OtherKey(last.shape, last.place, foreign))
-            formula = last.other
-        left = schema.ended(formula, path_of(levels))
-        key = levels[-1]
+            if place >= 0 and not self.foreign(frame) >> place & 1:
+                return self.with_key(frame_before(frame), place)
+            frame = self.other_begun(frame)
+        schema = self.schema
+        left = schema.ended(frame.formula, path_of(frame.levels))
+        key = frame.levels[-1]
         assert type(key) is OtherKey
-        return None if left is schema.nothing else Frame(left, self._behind_key(levels, key))
+        return None if left is schema.nothing else Frame(left, self._behind_key(frame.levels, key))
+
+    def other_begun(self, frame: Frame) -> Frame:
+        """Return the frame in which a key that may become a declared one is read as an undeclared one."""
+        last = frame.levels[-1]
+        assert type(last) is Key
+        return Frame(last.other, (*frame.levels[:-1], OtherKey(last.shape, last.place, self.foreign(frame))))
+
+    def foreign(self, frame: Frame) -> int:
+        """Return the declared keys that are read as undeclared ones are where a key has begun, a bit each."""
+        return self.choices(frame_before(frame)).foreign
 
     def key_by_place(self, frame: Frame, place: int) -> Frame | None:
         """Return the frame behind a declared key that was begun; None where it may not come."""
         before = frame_before(frame)
-        return None if self.choices(before).foreign >> place & 1 else self.with_key(before, place)
+        return None if self.foreign(frame) >> place & 1 else self.with_key(before, place)
 
     def _behind_key(self, levels: Levels, key: OtherKey) -> Levels:
         shape = key.shape

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...automata.alphabet import Alphabet, Spelling, utf8_alphabet
 from ...automata.budget import Meter
 from ...automata.formulas import Formula, Kind
@@ -17,6 +20,7 @@ from .content_sets import Groups, content_alphabets, content_sets, nodes_in
 from .counted_members import before_others, check_counts, counting_formulas, is_counted, without_counts
 from .frame_reader import STRUCTURE, FrameReader
 from .gated_nodes import SchemaNode, schema_node
+from .key_trie import KeyBlock
 from .levels import Frame, Frames, Indentation, Key, Number, Object, OtherKey, Text
 from .object_shape import ObjectShape
 from .open_values import OpenValues
@@ -168,6 +172,50 @@ class SchemaRules:
             row = self._in_string(frame, self._groups[which - 1]) if which else self._outside(frame)
         self._cells += len(row)
         return row
+
+    def rows(self, state: int) -> tuple[list[int], NDArray[np.int64]]:
+        """Return a state and its row; of a state within a key, those of all that the key may go on with."""
+        frame = self._frames[state]
+        last = frame.levels[-1] if frame.levels else None
+        block = last.branch.block if type(last) is Key and not last.other.is_open else None
+        if block is None:
+            return [state], np.array([self.row(state)], np.int64)
+        states, codes = self._in_block(frame, block)
+        self._cells += codes.size
+        return states, codes
+
+    def _in_block(self, frame: Frame, block: KeyBlock) -> tuple[list[int], NDArray[np.int64]]:
+        """Return the states within a key, that of a frame first, and their rows, where undeclared keys are alike."""
+        values, formula, outer = self._values, frame.formula, frame.levels[:-1]
+        key = frame.levels[-1]
+        assert type(key) is Key
+        foreign, most = values.foreign(frame), _MOST_READING if self._is_reading else None
+        while True:
+            before = self._witness.left_out
+            begun = values.other_begun(frame)
+            other, other_end = self._searched(begun, most), self._searched(values.key_ended(begun), most)
+            behind = [
+                other_end if foreign >> place & 1 else self._searched(values.key_by_place(frame, place), most)
+                for place in block.keys
+            ]
+            live = block.towards([code != DEAD for code in behind])
+            live |= other != DEAD or other_end != DEAD
+            if live[0] or self._witness.left_out == before:
+                break
+            most = None  # some text goes on: whoever waits for it waits longer, and is not left without
+        live[0] = True
+        places = np.full(len(live), DEAD, np.int64)
+        for n in np.flatnonzero(live).tolist():
+            branch = Key(key.shape, key.place, key.foreign, block.branches[n], key.other)
+            places[n] = self._state(Frame(formula, (*outer, branch)))
+        groups = self._groups[values.key_spelling(frame) - 1]
+        codes = block.rows(places, behind, other, other_end, groups)[live]
+        return places[live].tolist(), codes
+
+    def _searched(self, frame: Frame | None, most: int | None) -> int:
+        """Return the code of a row that leads to a frame. most: frames that the search for its end looks at."""
+        self._witness.limit(most)
+        return self._code(self._witness.frames(frame))
 
     def _outside(self, frame: Frame) -> list[int]:
         alphabet, reader = self.alphabets[0], self._reader

@@ -71,7 +71,7 @@ class MachineMemory:
             (AT_NODE, branches.node), (AT_TOKEN, vocabulary.trie.token), (AT_CELLS, np.zeros(_CELLS, np.int32)),
             (AT_CALL_START, np.zeros(_CALLS, np.int32)), (AT_CALL_STATES, np.zeros(_CALLS, np.int32)),
             (AT_LEVELS, np.zeros(OF_LEVEL * (levels + 2), np.int64)), (AT_ROW, np.full(_STATES, NO_ROW, np.int64)),
-            (AT_ALPHABET, np.zeros(_STATES, np.int32)), (AT_LOOPS, np.zeros(_STATES, np.uint64)),
+            (AT_ALPHABET, np.full(_STATES, -1, np.int32)), (AT_LOOPS, np.zeros(_STATES, np.uint64)),
             (AT_LIVE, np.zeros((_STATES, self.words), np.uint64)), (AT_ENDS, np.full((_STATES, 2), NO_BOUND, np.int64)),
         ):  # fmt: skip
             self._put(at, array)
@@ -105,35 +105,37 @@ class MachineMemory:
             self._put(AT_PUSHED, np.zeros(2 * most, np.int32))
 
     def make(self, state: int) -> None:
-        """Make the row of a state, if it has none."""
-        rows = self._lengthen(AT_ROW, state + 1, NO_ROW)
-        if rows[state] >= 0:
+        """Make the row of a state, if it has none, and of neighbours."""
+        if self._lengthen(AT_ROW, state + 1, NO_ROW)[state] >= 0:
             return
         rules = self._rules
-        codes = np.array(rules.row(state), np.int64)
+        states, codes = rules.rows(state)
         self._take_calls()
+        targets = set(codes[codes >= 0].tolist())
+        named = {*targets, *states, *self._named_by_calls}
+        size = 1 + max(named)
+        rows = self._lengthen(AT_ROW, size, NO_ROW)
+        new = [k for k, each in enumerate(states) if rows[each] < 0]
+        if len(new) < len(states):
+            states, codes = [states[k] for k in new], codes[new]
         first, stop = self._num_cells, self._num_cells + codes.size
-        self._lengthen(AT_CELLS, stop)[first:stop] = codes
+        self._lengthen(AT_CELLS, stop)[first:stop] = codes.ravel()
         self._num_cells = stop
-        states = 1 + max(state, int(codes.max(initial=0)), *self._named_by_calls)
-        alphabet = self._lengthen(AT_ALPHABET, states)
-        for each in {*codes[codes >= 0].tolist(), state, *self._named_by_calls}:
-            alphabet[each] = rules.alphabet_of(each)
-        live, loops = self._lengthen(AT_LIVE, states), self._lengthen(AT_LOOPS, states)
-        live[state] = _bits(codes != DEAD, self.words)
-        mine = rules.alike(state)
-        itself = codes == state
-        for other in set(codes[codes >= 0].tolist()):
-            if other != state and rules.alike(other) == mine:
-                itself |= codes == other
+        alphabet = self._lengthen(AT_ALPHABET, size, -1)
+        alphabet[states] = rules.alphabet_of(state)
+        for each in named:
+            if alphabet[each] < 0:
+                alphabet[each] = rules.alphabet_of(each)
+        live, loops = self._lengthen(AT_LIVE, size), self._lengthen(AT_LOOPS, size)
+        live[states] = _bits(codes != DEAD, self.words)
+        itself = _leads_to_itself(rules, state, codes[states.index(state)])
         if itself.any():
             groups = self._groups[alphabet[state]]
             strange = (groups & ~_bits(itself, self.words)).any(axis=1)
             loops[state] = np.packbits(~strange, bitorder="little").view(np.uint64)[0]
-        self._lengthen(AT_ENDS, states, NO_BOUND)
-        rows = self._lengthen(AT_ROW, states, NO_ROW)
-        rows[state] = first  # last: from here on it is read
-        self.num_rows += 1
+        self._lengthen(AT_ENDS, size, NO_BOUND)
+        rows[states] = first + codes.shape[1] * np.arange(len(states))  # last: from here on they are read
+        self.num_rows += len(states)
         if self._ends is not None:
             self._bound_frames()
 
@@ -182,11 +184,21 @@ class MachineMemory:
         return int(per_state * len(self._arrays[AT_ROW]) + 4 * self._num_cells + shared + self._rules.nbytes)
 
 
+def _leads_to_itself(rules: Rules, state: int, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which cells of a row lead to its state, or to one that reads the same tokens."""
+    mine = rules.alike(state)
+    itself: NDArray[np.bool_] = codes == state
+    for other in set(codes[codes >= 0].tolist()):
+        if other != state and rules.alike(other) == mine:
+            itself |= codes == other
+    return itself
+
+
 def _bits(which: NDArray[np.bool_], words: int) -> NDArray[np.uint64]:
-    """Return classes (C,) as bits (W,)."""
-    out = np.zeros(64 * words, np.bool_)
-    out[: which.size] = which
-    return np.packbits(out, bitorder="little").view(np.uint64)
+    """Return classes (..., C) as bits (..., W)."""
+    out = np.zeros((*which.shape[:-1], 64 * words), np.bool_)
+    out[..., : which.shape[-1]] = which
+    return np.packbits(out, axis=-1, bitorder="little").view(np.uint64)
 
 
 @lru_cache(maxsize=16)

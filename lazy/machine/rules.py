@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ...automata.alphabet import Alphabet
 
 DEAD = -1
@@ -42,6 +45,12 @@ class Rules(Protocol):
 
     def row(self, state: int) -> Sequence[int]:
         """Return where each class of its alphabet leads from a state: a state, `DEAD`, `POP`, `KEEP` or a call."""
+
+    def rows(self, state: int) -> tuple[list[int], NDArray[np.int64]]:
+        """Return states of one alphabet, of which one has been asked for, and their rows (N, C).
+
+        The others are neighbours that are made with it in less time. No row of theirs leads to its own state.
+        """
 
     def accepts(self, state: int) -> bool:
         """Return whether a text may end in a state if nothing is open."""
