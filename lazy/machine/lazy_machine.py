@@ -127,7 +127,8 @@ class ByteMachine:
 
     def _walk(self, node: int, sites: bytes, mask_at: int, room: int) -> None:
         """Write a mask, without the end token: see `write_mask`. Raises BudgetError."""
-        state = self._kernels.write_mask(self._header_at, node, sites, mask_at, False, room)
+        before = self._memory.tokens_at_home(node // self._inner) if room == NO_BOUND and not node % self._inner else 0
+        state = self._kernels.write_mask(self._header_at, node, sites, mask_at, False, room, before)
         if state == DONE:
             return
         with uncollected():
@@ -135,7 +136,7 @@ class ByteMachine:
                 self._make(state)
                 if room != NO_BOUND:
                     self._memory.bound(state)
-                state = self._kernels.write_mask(self._header_at, node, sites, mask_at, True, room)
+                state = self._kernels.write_mask(self._header_at, node, sites, mask_at, True, room, before)
 
     # ------------------------------------------------------------------------------------------------------ ends
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.alphabet import NOTHING, Alphabet
-from ...kernels.pointers import put
+from ...kernels.pointers import address_of, put
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from ...vocabulary.vocabulary import Vocabulary
 from .ends import ShortestEnds
@@ -47,6 +47,8 @@ from .header import (
 from .rules import DEAD, Rules
 
 _STATES, _CELLS, _CALLS = 64, 1024, 64  # of which arrays have room at first
+_MANY_GROUPS = 32  # of characters that lead a state back to itself, from which on their tokens are worth keeping
+_MOST_TOKENS = 64  # masks that are kept of a vocabulary, each of a set of groups
 
 
 class MachineMemory:
@@ -60,6 +62,8 @@ class MachineMemory:
         self._most_frames = 1  # that a call opens
         self._named_by_calls = [0]  # states that the newest calls name
         self._ends: ShortestEnds | None = None
+        self._vocabulary = vocabulary
+        self._at_home: dict[int, NDArray[np.uint32]] = {}  # by the groups that lead back
         root, inner, reach = _joined(tuple(rules.alphabets))
         self.words, self._groups = reach.shape[1], [groups_of(each, reach.shape[1]) for each in rules.alphabets]
         branches, levels = vocabulary.trie.branches, vocabulary.trie.longest
@@ -139,6 +143,19 @@ class MachineMemory:
         if self._ends is not None:
             self._bound_frames()
 
+    def tokens_at_home(self, state: int) -> int:
+        """Return the address of a mask of the tokens all characters of which lead a state back to itself.
+
+        0 where the state has no row, or where these are few.
+        """
+        loops = int(self._arrays[AT_LOOPS][state]) if state < len(self._arrays[AT_LOOPS]) else 0
+        if loops.bit_count() < _MANY_GROUPS:
+            return 0
+        found = self._at_home.get(loops)
+        if found is None:
+            found = self._at_home[loops] = _tokens_of(self._vocabulary, loops)
+        return address_of(found)
+
     def bound(self, *states: int) -> None:
         """Find in how many bytes the frames of some states can end, and of all that calls open from now on."""
         if self._ends is None:
@@ -182,6 +199,23 @@ class MachineMemory:
         per_state = 8 + 8 + 4 + 8 * self.words
         shared = sum(self._arrays[at].nbytes for at in (AT_ROOT, AT_INNER, AT_REACH))
         return int(per_state * len(self._arrays[AT_ROW]) + 4 * self._num_cells + shared + self._rules.nbytes)
+
+
+_tokens: WeakKeyDictionary[Vocabulary, dict[int, NDArray[np.uint32]]] = WeakKeyDictionary()
+
+
+def _tokens_of(vocabulary: Vocabulary, groups: int) -> NDArray[np.uint32]:
+    """Return a mask of the tokens that have characters of some groups alone; see `BYTE_GROUP`."""
+    known = _tokens.setdefault(vocabulary, {})
+    found = known.get(groups)
+    if found is None:
+        bits = np.zeros(32 * -(-vocabulary.size // 32), np.bool_)
+        bits[: vocabulary.size] = vocabulary.characters.groups & ~np.uint64(groups) == 0
+        found = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+        if len(known) >= _MOST_TOKENS:
+            known.clear()
+        known[groups] = found
+    return found
 
 
 def _leads_to_itself(rules: Rules, state: int, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
