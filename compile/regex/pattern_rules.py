@@ -123,6 +123,9 @@ class PatternRules:
         """Return a state and its row."""
         return [state], np.array([self.row(state)], np.int64)
 
+    def counts(self, state: int) -> None:
+        """Return None: no state is known to do nothing but count."""
+
     def alike(self, state: int) -> int:
         """Return a state that reads the same tokens, and accepts alike.
 

@@ -149,6 +149,14 @@ class SchemaRules:
             self._alike[state] = found
         return found
 
+    def counts(self, state: int) -> int | None:
+        """Return how many characters may follow in a string of which nothing but the number is asked, else None."""
+        formula, levels = self._frames[state]
+        if len(levels) != 1 or type(levels[0]) is not Text or type(formula.atom) is not Count:
+            return None
+        high = formula.atom.args[1]
+        return None if formula.kind is not Kind.ATOM else 1 << 20 if high is None else int(high)
+
     def _clamped(self, formula: Formula) -> Formula:
         """Return a formula that reads the same tokens: it counts no further than a token has characters."""
         atom, f = formula.atom, self._schema.formulas

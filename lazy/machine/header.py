@@ -38,11 +38,13 @@ below can end."""
     AT_LEVELS, AT_FRAMES, AT_PUSHED,
 ) = range(0, 34, 2)  # fmt: skip
 # Places of numbers: rows of AT_INNER, W, levels of the trie, the state of a text that is complete, words of a mask; of
-# the walk at hand its level, how many of the topmost levels are in the state where it began, how many frames are noted,
-# the most open frames that it looked at, the nodes that it read, and the bytes of the farthest end
+# the walk at hand its level; its home, the groups of characters that lead to there and that stay there, and how many of
+# the topmost levels are at home, see `walk`; how many frames are noted, the most open frames that it looked at, the
+# nodes that it read, and the bytes of the farthest end
 (
-    NUM_INNER, NUM_WORDS, NUM_LEVELS, END, MASK_WORDS, LEVEL, AT_HOME, NUM_FRAMES, LOOKED, WORK, FARTHEST, HEADER,
-) = range(34, 46)  # fmt: skip
+    NUM_INNER, NUM_WORDS, NUM_LEVELS, END, MASK_WORDS, LEVEL, HOME, TO_HOME, IN_HOME, AT_HOME, NUM_FRAMES, LOOKED, WORK,
+    FARTHEST, HEADER,
+) = range(34, 49)  # fmt: skip
 OF_LEVEL = 6
 """Numbers of a level: the next node and the node after the last, the state, the place within a character, the innermost
 open frame, and how many frames were noted."""

@@ -22,8 +22,8 @@ from ...kernels.limits import MOST_DEPTH
 from ...kernels.mask_buffers import MaskBuffers
 from ...kernels.pointers import address_of
 from ...vocabulary.vocabulary import Vocabulary
-from .header import DONE, FARTHEST, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, WORK
-from .memory import MachineMemory
+from .header import DONE, FARTHEST, HOME, IN_HOME, LOOKED, NEEDS_SITES, NO_BOUND, NUM_INNER, TO_HOME, WORK
+from .memory import Home, MachineMemory
 from .rules import Rules
 from .walk import entry_points
 
@@ -53,6 +53,7 @@ class ByteMachine:
         self._tokens, self._eos = vocabulary.tokens, vocabulary.eos
         self._buffers = MaskBuffers(-(-vocabulary.size // 32))
         self._over: BudgetError | None = None
+        self._homes: dict[int, Home | None] = {}  # by the state that a walk begins in
         with meter:
             memory.make(0)
 
@@ -100,7 +101,9 @@ class ByteMachine:
             return self.rules.alike(state) * self._inner + inner
 
     def _make(self, state: int) -> None:
-        """Make the row of a state. Raises BudgetError."""
+        """Make the row of a state, if it has none. Raises BudgetError."""
+        if self._memory.has_row(state):
+            return
         if self._over is not None:
             raise copy.copy(self._over)
         memory = self._memory
@@ -127,7 +130,7 @@ class ByteMachine:
 
     def _walk(self, node: int, sites: bytes, mask_at: int, room: int) -> None:
         """Write a mask, without the end token: see `write_mask`. Raises BudgetError."""
-        before = self._memory.tokens_at_home(node // self._inner) if room == NO_BOUND and not node % self._inner else 0
+        before = self._find_home(node) if room == NO_BOUND else 0
         state = self._kernels.write_mask(self._header_at, node, sites, mask_at, False, room, before)
         if state == DONE:
             return
@@ -137,6 +140,19 @@ class ByteMachine:
                 if room != NO_BOUND:
                     self._memory.bound(state)
                 state = self._kernels.write_mask(self._header_at, node, sites, mask_at, True, room, before)
+
+    def _find_home(self, node: int) -> int:
+        """Set the home of a walk from a place; return the address of the mask before it, 0 without a home."""
+        state, inner = divmod(node, self._inner)
+        if inner:
+            return 0
+        if state not in self._homes:
+            self._homes[state] = self._memory.home_of(state, self._make)
+        home = self._homes[state]
+        if home is None:
+            return 0
+        self._header[HOME], self._header[TO_HOME], self._header[IN_HOME] = home.state, home.first, home.groups
+        return address_of(home.tokens)
 
     # ------------------------------------------------------------------------------------------------------ ends
 

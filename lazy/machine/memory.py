@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...automata.alphabet import NOTHING, Alphabet
-from ...kernels.pointers import address_of, put
+from ...kernels.pointers import put
 from ...vocabulary.characters import BEHIND, BYTE_GROUP, UNCLEAN
 from ...vocabulary.vocabulary import Vocabulary
 from .ends import ShortestEnds
@@ -44,11 +45,11 @@ from .header import (
     OF_LEVEL,
     UNKNOWN,
 )
-from .rules import DEAD, Rules
+from .rules import CALL, DEAD, Rules
 
 _STATES, _CELLS, _CALLS = 64, 1024, 64  # of which arrays have room at first
-_MANY_GROUPS = 32  # of characters that lead a state back to itself, from which on their tokens are worth keeping
-_MOST_TOKENS = 64  # masks that are kept of a vocabulary, each of a set of groups
+_MANY_GROUPS = 32  # of characters that stay in a state, from which on their tokens are worth keeping
+_MOST_TOKENS, _NO_LIMIT = 256, 1 << 20  # masks that are kept of a vocabulary; more characters than a token begins
 
 
 class MachineMemory:
@@ -63,7 +64,6 @@ class MachineMemory:
         self._named_by_calls = [0]  # states that the newest calls name
         self._ends: ShortestEnds | None = None
         self._vocabulary = vocabulary
-        self._at_home: dict[int, NDArray[np.uint32]] = {}  # by the groups that lead back
         root, inner, reach = _joined(tuple(rules.alphabets))
         self.words, self._groups = reach.shape[1], [groups_of(each, reach.shape[1]) for each in rules.alphabets]
         branches, levels = vocabulary.trie.branches, vocabulary.trie.longest
@@ -143,18 +143,48 @@ class MachineMemory:
         if self._ends is not None:
             self._bound_frames()
 
-    def tokens_at_home(self, state: int) -> int:
-        """Return the address of a mask of the tokens all characters of which lead a state back to itself.
+    def has_row(self, state: int) -> bool:
+        """Return whether the row of a state has been made."""
+        rows = self._arrays[AT_ROW]
+        return state < len(rows) and rows[state] >= 0
 
-        0 where the state has no row, or where these are few.
+    def home_of(self, state: int, make: Callable[[int], None]) -> Home | None:
+        """Return the home of walks that begin in a state, see `walk`; None without one.
+
+        make: makes the row of a state.
         """
-        loops = int(self._arrays[AT_LOOPS][state]) if state < len(self._arrays[AT_LOOPS]) else 0
-        if loops.bit_count() < _MANY_GROUPS:
-            return 0
-        found = self._at_home.get(loops)
-        if found is None:
-            found = self._at_home[loops] = _tokens_of(self._vocabulary, loops)
-        return address_of(found)
+        make(state)
+        groups, most = self._staying(state)
+        if groups.bit_count() >= _MANY_GROUPS:
+            return Home(state, groups, groups, _tokens_of(self._vocabulary, groups, most))
+        home, first = self._main_target(state)
+        if first.bit_count() < _MANY_GROUPS:
+            return None
+        make(home)
+        groups, most = self._staying(home)
+        if groups.bit_count() < _MANY_GROUPS:
+            return None
+        return Home(home, first, groups, _tokens_of(self._vocabulary, groups, most + 1))
+
+    def _staying(self, state: int) -> tuple[int, int]:
+        """Return the groups of characters that lead a state to itself or its likes, and how many may follow at most."""
+        loops = int(self._arrays[AT_LOOPS][state])
+        if loops:
+            return loops, _NO_LIMIT
+        most = self._rules.counts(state)
+        return (0, 0) if most is None else (self._main_target(state)[1], min(most, _NO_LIMIT))
+
+    def _main_target(self, state: int) -> tuple[int, int]:
+        """Return the state that most classes of characters lead to, and the groups of characters that lead there."""
+        which, first = int(self._arrays[AT_ALPHABET][state]), int(self._arrays[AT_ROW][state])
+        codes = self._arrays[AT_CELLS][first : first + self._rules.alphabets[which].classes]
+        codes_, counts = np.unique(codes[(codes >= 0) | (codes <= CALL)], return_counts=True)
+        if not codes_.size:
+            return -1, 0
+        main = int(codes_[counts.argmax()])
+        strange = (self._groups[which] & ~_bits(codes == main, self.words)).any(axis=1)
+        groups = int(np.packbits(~strange, bitorder="little").view(np.uint64)[0])
+        return main if main >= 0 else self._rules.calls[CALL - main][0], groups
 
     def bound(self, *states: int) -> None:
         """Find in how many bytes the frames of some states can end, and of all that calls open from now on."""
@@ -201,20 +231,32 @@ class MachineMemory:
         return int(per_state * len(self._arrays[AT_ROW]) + 4 * self._num_cells + shared + self._rules.nbytes)
 
 
-_tokens: WeakKeyDictionary[Vocabulary, dict[int, NDArray[np.uint32]]] = WeakKeyDictionary()
+class Home(NamedTuple):
+    """The home of a walk: a state, the groups of characters that lead there and that stay there, and their tokens."""
+
+    state: int
+    first: int
+    groups: int
+    tokens: NDArray[np.uint32]
 
 
-def _tokens_of(vocabulary: Vocabulary, groups: int) -> NDArray[np.uint32]:
-    """Return a mask of the tokens that have characters of some groups alone; see `BYTE_GROUP`."""
+_tokens: WeakKeyDictionary[Vocabulary, dict[tuple[int, int], NDArray[np.uint32]]] = WeakKeyDictionary()
+
+
+def _tokens_of(vocabulary: Vocabulary, groups: int, most: int) -> NDArray[np.uint32]:
+    """Return a mask of the tokens with characters of some groups alone, see `BYTE_GROUP`, that begin few of them."""
     known = _tokens.setdefault(vocabulary, {})
-    found = known.get(groups)
+    found = known.get((groups, most))
     if found is None:
         bits = np.zeros(32 * -(-vocabulary.size // 32), np.bool_)
-        bits[: vocabulary.size] = vocabulary.characters.groups & ~np.uint64(groups) == 0
+        characters = vocabulary.characters
+        bits[: vocabulary.size] = characters.groups & ~np.uint64(groups) == 0
+        if most < _NO_LIMIT:
+            bits[: vocabulary.size] &= characters.begun <= most
         found = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
         if len(known) >= _MOST_TOKENS:
             known.clear()
-        known[groups] = found
+        known[groups, most] = found
     return found
 
 

@@ -61,6 +61,13 @@ class Rules(Protocol):
         Reading a text means here that what it leads to can be completed.
         """
 
+    def counts(self, state: int) -> int | None:
+        """Return how many characters may follow, of a state that does nothing but count them; None of any other.
+
+        Characters that lead where most classes do lead on alike from there, until there are so many. Without a limit it
+        is 2**20 or more.
+        """
+
     @property
     def left_out(self) -> int:
         """Return how often a way on was left out of a row, as the search for a text that completes it took long."""

@@ -8,9 +8,13 @@ So a state has one cell for each class, and the bytes of characters cost no stat
 goes down from the root with the place that the bytes lead to, so it reads each common beginning once. It keeps one
 level for each byte of the path, and takes the next child of the deepest level. A child that is not read ends the whole
 subtree. Where all characters of a subtree lead a state back to itself, as within a string, all its tokens are taken at
-once. Where the walk begins in such a state, they are in the mask before, as all masks of it have them: writing the
-tokens of a free string takes 200 us, and copying them 2. A walk that comes to a state without a row says which; it goes
-on where it was once the row is there.
+once. A walk that comes to a state without a row says which; it goes on where it was once the row is there.
+
+**Home.** Writing the 125,000 tokens of a free string takes 200 us, and copying them 2. So a walk may have a home: a
+state that characters of most groups lead back to, or to others that count them and are otherwise alike. The tokens of
+such characters alone are in the mask before, and the walk takes none of them again as long as it is at home. The walk
+begins there, or most first characters lead there, as behind the beginning of a key: then it takes away the tokens whose
+first character leads elsewhere, and reads them.
 
 **Frames.** Open frames are a linked list, so that the levels of a walk share them: frame k > 0 has the state to go on
 in and the frame below; 0 is the bottom.
@@ -50,6 +54,8 @@ from .header import (
     END,
     FARTHEST,
     HEADER,
+    HOME,
+    IN_HOME,
     LEVEL,
     LOOKED,
     MASK_WORDS,
@@ -61,6 +67,7 @@ from .header import (
     OF_FRAME,
     OF_LEVEL,
     REFUSED,
+    TO_HOME,
     WORK,
 )
 from .rules import CALL, DEAD, POP
@@ -166,7 +173,7 @@ def write_mask(
     sites: the states to go on in behind open frames, the outermost first, int32, as bytes. goes_on: whether the walk
     goes on where it stopped for a row. room: the bytes within which an end must be behind a token, NO_BOUND for any
     number; with it `FARTHEST` says in how many bytes an end is behind any token that is allowed without it. before_at:
-    without `room`, a mask of the tokens all characters of which lead the place's state back to itself, or 0.
+    without `room`, a mask of the tokens of characters alone that stay in the walk's home; 0 without a home.
 
     Returns DONE, or the state that needs a row or, with `room`, the bytes to its end.
     """
@@ -184,7 +191,7 @@ def write_mask(
     open_sites = np.frombuffer(sites, np.int32)
     one, one_set, height = np.uint32(1), np.uint64(1), np.int64(open_sites.size)
     d = np.int64(header[LEVEL])
-    home = place // header[NUM_INNER]
+    begin, home, in_home = place // header[NUM_INNER], np.int64(header[HOME]), np.uint64(header[IN_HOME])
     at_home = np.int64(header[AT_HOME])  # levels from the topmost on that only characters of `before_at` lead to
     if not goes_on:
         at_home = np.int64(0)
@@ -196,7 +203,7 @@ def write_mask(
         _take_sites(header, open_sites)
         header[LOOKED], header[WORK], header[FARTHEST], d = 0, 0, -1, np.int64(0)
         level[0], level[1] = 0, node[NODE_CHILD]
-        level[2], level[3] = home, place % header[NUM_INNER]
+        level[2], level[3] = begin, place % header[NUM_INNER]
         level[4], level[5] = height, height + 1
     while True:
         at = OF_LEVEL * d
@@ -211,8 +218,10 @@ def write_mask(
             return state
         inner, n = level[at + 3], OF_NODE * i
         level[at] = i + 1
-        if room == NO_BOUND and inner == 0 and sets[_SETS_OF_NODE * i + NODE_CHARACTERS] & ~loops[state] == 0:
-            if d < at_home:
+        is_home = d < at_home and (d > 0 or begin == home)
+        staying = in_home if is_home else loops[state]
+        if room == NO_BOUND and inner == 0 and sets[_SETS_OF_NODE * i + NODE_CHARACTERS] & ~staying == 0:
+            if is_home:
                 continue
             first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]
             header[WORK] += (stop - first) >> _TOKENS_OF_A_NODE
@@ -221,12 +230,28 @@ def write_mask(
             continue
         header[NUM_FRAMES] = level[at + 5]
         header[WORK] += 1
-        to, within, top = _next_place(header, state, inner, np.int64(bytes_of[i]), level[at + 4], height)
-        if to == REFUSED:
-            continue
+        byte = np.int64(bytes_of[i])
+        to, within, top = _next_place(header, state, inner, byte, level[at + 4], height)
         if to < REFUSED:
             level[at], header[LEVEL], header[AT_HOME] = i, d, at_home
             return REFUSED - 1 - to
+        if d < at_home:
+            at_home = d + 1
+            stays = inner > 0
+            if inner == 0:
+                group = one_set << np.uint64(BYTE_GROUP[byte])
+                stays = in_home & group != 0
+                if d == 0 and begin != home:
+                    stays = stays and (to == home or np.uint64(header[TO_HOME]) & group != 0)
+                    if not stays:
+                        first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 2]
+                        header[WORK] += (stop - first) >> _TOKENS_OF_A_NODE
+                        for x in range(first, stop):
+                            out[token[x] >> 5] &= ~(one << np.uint32(token[x] & 31))
+            if stays:
+                at_home = d + 2
+        if to == REFUSED:
+            continue
         first, stop = node[n + NODE_TOKENS], node[n + NODE_TOKENS + 1]
         if room != NO_BOUND and first < stop:
             bound = ends[2 * to + (within > 0)]
@@ -239,9 +264,6 @@ def write_mask(
         for x in range(first, stop):
             out[token[x] >> 5] |= one << np.uint32(token[x] & 31)
         if node[n + NODE_CHILD] < node[n + NODE_STOP]:
-            if d < at_home:
-                group = one_set << np.uint64(BYTE_GROUP[bytes_of[i]])
-                at_home = d + 1 if to != home or (inner == 0 and loops[home] & group == 0) else d + 2
             d += 1
             at = OF_LEVEL * d
             level[at], level[at + 1] = node[n + NODE_CHILD], node[n + NODE_STOP]

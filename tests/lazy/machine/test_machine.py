@@ -78,8 +78,27 @@ class ToyRules:
             self.row_of.append(row)
         self.row_of.append([DEAD] * self.alphabets[self._of[states]].classes)
         self.nbytes = self.left_out = 0
+        self.count_of: dict[int, int] = {}
+        if states > 3 and rng.random() < 0.7:
+            self._count(rng, states)
         some = rng.choice([0, 0, 1, 4])  # rows that may be made with another
         self.neighbours = [[rng.randrange(states) for _ in range(some)] for _ in range(states + 1)]
+
+    def _count(self, rng: random.Random, states: int) -> None:
+        """Make the last states such as count the characters of most classes, and are alike else."""
+        chain = list(range(states - rng.choice([2, 3]), states))
+        self._of[chain[0] : states] = [self._of[chain[0]]] * len(chain)
+        classes = self.alphabets[self._of[chain[0]]].classes
+        model = self.row_of[rng.randrange(states)] if len(self.row_of[0]) == classes else [DEAD] * classes
+        model = [each if each not in chain else DEAD for each in (model * classes)[:classes]]
+        others = set(rng.sample(range(classes), classes // 4))
+        for left, state in enumerate(chain):
+            on = chain[left - 1] if left else DEAD
+            self.row_of[state] = [model[c] if c in others else on for c in range(classes)]
+            self.count_of[state] = left
+        for c in range(len(self.row_of[0])):
+            if rng.random() < 0.3:
+                self.row_of[0][c] = chain[-1]
 
     def alphabet_of(self, state: int) -> int:
         return self._of[state]
@@ -96,6 +115,9 @@ class ToyRules:
 
     def accepts(self, state: int) -> bool:
         return self._accepts[state]
+
+    def counts(self, state: int) -> int | None:
+        return self.count_of.get(state)
 
     def alike(self, state: int) -> int:
         return state
