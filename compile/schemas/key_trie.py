@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .content_sets import Groups
 
-_MOST_KEYS, _MOST_BRANCHES = 64, 1024  # of a block
+_MOST_KEYS, _MOST_BRANCHES = 16, 1024  # of a block
 
 Codes = NDArray[np.int64]
 

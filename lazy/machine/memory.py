@@ -178,6 +178,8 @@ class MachineMemory:
         """Return the state that most classes of characters lead to, and the groups of characters that lead there."""
         which, first = int(self._arrays[AT_ALPHABET][state]), int(self._arrays[AT_ROW][state])
         codes = self._arrays[AT_CELLS][first : first + self._rules.alphabets[which].classes]
+        if np.count_nonzero(codes != DEAD) < min(_MANY_GROUPS, codes.size // 2):
+            return -1, 0  # as most states, in little time
         codes_, counts = np.unique(codes[(codes >= 0) | (codes <= CALL)], return_counts=True)
         if not codes_.size:
             return -1, 0
