@@ -14,7 +14,7 @@ from ...automata.alphabet import Alphabet, utf8_alphabet
 from ...automata.deadline import look
 from ...automata.formulas import Formula, Kind, kept
 from ...lazy.machine.memory import groups_of
-from ...lazy.machine.rules import DEAD
+from ...lazy.machine.rules import DEAD, NO_LIMIT
 from ...vocabulary.vocabulary import Vocabulary
 from .characters import Dialect
 from .derivatives import NO_QUESTIONS, READING, Element, Elements, Held, Node, Question
@@ -60,9 +60,8 @@ class PatternRules:
         alphabet = utf8_alphabet(sets_of(tree))
         self.alphabets, self.calls = [alphabet], []
         self._elements = e = Elements(alphabet)
-        node = TreeReader(e).node(tree)
-        if search:
-            node = e.concat((e.any_text, node, e.any_text))
+        around = e.any_text if search else e.nothing_read
+        node = TreeReader(e).in_text(tree, around)
         self._all = (1 << alphabet.classes) - 1
         self._states: list[State] = []
         self._number_of: dict[State, int] = {}
@@ -123,8 +122,24 @@ class PatternRules:
         """Return a state and its row."""
         return [state], np.array([self.row(state)], np.int64)
 
-    def counts(self, state: int) -> None:
-        """Return None: no state is known to do nothing but count."""
+    def counts(self, state: int) -> tuple[int, int] | None:
+        """Return where characters lead that are counted, and how many may follow, else None; see `Rules`.
+
+        They are those of a repeat with which nothing behind it begins.
+        """
+        left, _, trackers = self._states[state]
+        e, element = self._elements, left.atom
+        if left.kind is not Kind.ATOM or trackers or not element.is_plain or element.node is None:
+            return None
+        node, rest = element.node, element.rest
+        if node.kind != "repeat" or node.parts[0].kind != "characters" or rest is e.anything:
+            return None
+        counted = node.parts[0].value
+        if any(classes & counted for classes in e.first_classes(e.atom(rest), NO_QUESTIONS)):
+            return None
+        after = self._after(self._states[state], (counted & -counted).bit_length() - 1)
+        most = node.count[1]
+        return self._number(after), NO_LIMIT if most is None else most
 
     def alike(self, state: int) -> int:
         """Return a state that reads the same tokens, and accepts alike.

@@ -39,6 +39,10 @@ def sets_of(tree: Tree) -> tuple[Ranges, ...]:
     return tuple(sorted(found))
 
 
+def _is_anchor(tree: Tree, kind: str) -> bool:
+    return isinstance(tree, Anchor) and tree.kind == kind
+
+
 class TreeReader:
     """Turns the tree of a pattern into nodes of `Elements`, without recursion."""
 
@@ -62,6 +66,25 @@ class TreeReader:
                     found |= 1 << c
             self._bits[ranges] = found
         return found
+
+    def in_text(self, tree: Tree, around: Node) -> Node:
+        """Return the node of texts in which a tree matches, with other texts around it.
+
+        Where it begins with the start of the text there is none before it. So no such anchor is left to be asked about.
+        """
+        e = self._elements
+        branches = tree.items if isinstance(tree, Union) else (tree,)
+        found = []
+        for branch in branches:
+            items = list(branch.items) if isinstance(branch, Concat) else [branch]
+            is_first, is_last = _is_anchor(items[0], "start"), _is_anchor(items[-1], "end")
+            if not is_first and not is_last:
+                found.append(e.concat((around, self.node(branch), around)))
+                continue
+            items = items[is_first : len(items) - (is_last and len(items) > is_first)]
+            node = e.concat([self.node(item) for item in items])
+            found.append(e.concat(([] if is_first else [around]) + [node] + ([] if is_last else [around])))
+        return found[0] if len(found) == 1 else e.union(found)
 
     def node(self, tree: Tree) -> Node:
         """Return the node of a tree."""

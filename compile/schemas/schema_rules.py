@@ -149,13 +149,14 @@ class SchemaRules:
             self._alike[state] = found
         return found
 
-    def counts(self, state: int) -> int | None:
-        """Return how many characters may follow in a string of which nothing but the number is asked, else None."""
+    def counts(self, state: int) -> tuple[int, int] | None:
+        """Return where characters of a string lead that are counted, and how many may follow, else None."""
         formula, levels = self._frames[state]
-        if len(levels) != 1 or type(levels[0]) is not Text or type(formula.atom) is not Count:
+        if len(levels) != 1 or type(levels[0]) is not Text or formula.kind is not Kind.ATOM:
             return None
-        high = formula.atom.args[1]
-        return None if formula.kind is not Kind.ATOM else 1 << 20 if high is None else int(high)
+        atom = formula.atom
+        found = atom.counts(self._schema.formulas) if type(atom) in (Count, PatternState) else None
+        return None if found is None else (self._state(Frame(found[0], levels)), found[1])
 
     def _clamped(self, formula: Formula) -> Formula:
         """Return a formula that reads the same tokens: it counts no further than a token has characters."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ...automata.dfa import Dfa
 from ...automata.formulas import Formula, Formulas, Inside, kept
 from ...automata.utf8 import text
+from ...lazy.machine.rules import NO_LIMIT
 from ..json_schema.algebra import ARRAY, OBJECT, Members, Node
 from ..regex.pattern_rules import PatternRules
 
@@ -153,6 +154,11 @@ class PatternState:
         """Return what is left after a character."""
         return self._states.after(formulas, self.state, character)
 
+    def counts(self, formulas: Formulas) -> tuple[Formula, int] | None:
+        """Return what is left after characters that are counted, and how many may follow, else None."""
+        found = self._states.rules.counts(self.state)
+        return None if found is None else (self._states.formula(formulas, found[0]), found[1])
+
     def alike(self, formulas: Formulas) -> Formula:
         """Return the formula of a state that reads the same tokens."""
         return self._states.formula(formulas, self._states.rules.alike(self.state))
@@ -207,6 +213,11 @@ class Count(Node):
         """Return what is left after a character."""
         low, high = self.args
         return counted(formulas, max(low - 1, 0), None if high is None else high - 1)
+
+    def counts(self, formulas: Formulas) -> tuple[Formula, int] | None:
+        """Return what is left after any character, and how many may follow; None where none may."""
+        high = self.args[1]
+        return None if high == 0 else (self.after(formulas, ""), NO_LIMIT if high is None else int(high))
 
     @property
     def accepts(self) -> bool:

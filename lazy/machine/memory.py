@@ -45,11 +45,12 @@ from .header import (
     OF_LEVEL,
     UNKNOWN,
 )
-from .rules import CALL, DEAD, Rules
+from .rules import CALL, DEAD, NO_LIMIT, Rules
 
 _STATES, _CELLS, _CALLS = 64, 1024, 64  # of which arrays have room at first
-_MANY_GROUPS = 32  # of characters that stay in a state, from which on their tokens are worth keeping
-_MOST_TOKENS, _NO_LIMIT = 256, 1 << 20  # masks that are kept of a vocabulary; more characters than a token begins
+_SOME_GROUPS, _MANY_CLASSES = 8, 32  # of characters that lead to one state, from which on it is worth a look
+_LETTERS = sum({1 << int(BYTE_GROUP[byte]) for byte in b"az"})  # groups that many tokens have characters of
+_MOST_TOKENS = 256  # masks that are kept of a vocabulary
 
 
 class MachineMemory:
@@ -155,14 +156,14 @@ class MachineMemory:
         """
         make(state)
         groups, most = self._staying(state)
-        if groups.bit_count() >= _MANY_GROUPS:
+        if groups & _LETTERS:
             return Home(state, groups, groups, _tokens_of(self._vocabulary, groups, most))
         home, first = self._main_target(state)
-        if first.bit_count() < _MANY_GROUPS:
+        if first.bit_count() < _SOME_GROUPS:
             return None
         make(home)
         groups, most = self._staying(home)
-        if groups.bit_count() < _MANY_GROUPS:
+        if not groups & _LETTERS:
             return None
         return Home(home, first, groups, _tokens_of(self._vocabulary, groups, most + 1))
 
@@ -170,23 +171,33 @@ class MachineMemory:
         """Return the groups of characters that lead a state to itself or its likes, and how many may follow at most."""
         loops = int(self._arrays[AT_LOOPS][state])
         if loops:
-            return loops, _NO_LIMIT
-        most = self._rules.counts(state)
-        return (0, 0) if most is None else (self._main_target(state)[1], min(most, _NO_LIMIT))
+            return loops, NO_LIMIT
+        counted = self._rules.counts(state)
+        return (0, 0) if counted is None else (self._groups_to(state, counted[0]), counted[1])
 
     def _main_target(self, state: int) -> tuple[int, int]:
         """Return the state that most classes of characters lead to, and the groups of characters that lead there."""
-        which, first = int(self._arrays[AT_ALPHABET][state]), int(self._arrays[AT_ROW][state])
-        codes = self._arrays[AT_CELLS][first : first + self._rules.alphabets[which].classes]
-        if np.count_nonzero(codes != DEAD) < min(_MANY_GROUPS, codes.size // 2):
+        codes = self._codes(state)
+        if np.count_nonzero(codes != DEAD) < min(_MANY_CLASSES, codes.size // 2):
             return -1, 0  # as most states, in little time
         codes_, counts = np.unique(codes[(codes >= 0) | (codes <= CALL)], return_counts=True)
         if not codes_.size:
             return -1, 0
         main = int(codes_[counts.argmax()])
-        strange = (self._groups[which] & ~_bits(codes == main, self.words)).any(axis=1)
-        groups = int(np.packbits(~strange, bitorder="little").view(np.uint64)[0])
-        return main if main >= 0 else self._rules.calls[CALL - main][0], groups
+        return main if main >= 0 else self._rules.calls[CALL - main][0], self._groups_to(state, main)
+
+    def _codes(self, state: int) -> NDArray[np.int32]:
+        """Return the row of a state."""
+        first = int(self._arrays[AT_ROW][state])
+        count = self._rules.alphabets[self._arrays[AT_ALPHABET][state]].classes
+        codes: NDArray[np.int32] = self._arrays[AT_CELLS][first : first + count]
+        return codes
+
+    def _groups_to(self, state: int, code: int) -> int:
+        """Return the groups of characters of which all are read by a code in the row of a state."""
+        groups = self._groups[self._arrays[AT_ALPHABET][state]]
+        strange = (groups & ~_bits(self._codes(state) == code, self.words)).any(axis=1)
+        return int(np.packbits(~strange, bitorder="little").view(np.uint64)[0])
 
     def bound(self, *states: int) -> None:
         """Find in how many bytes the frames of some states can end, and of all that calls open from now on."""
@@ -253,7 +264,7 @@ def _tokens_of(vocabulary: Vocabulary, groups: int, most: int) -> NDArray[np.uin
         bits = np.zeros(32 * -(-vocabulary.size // 32), np.bool_)
         characters = vocabulary.characters
         bits[: vocabulary.size] = characters.groups & ~np.uint64(groups) == 0
-        if most < _NO_LIMIT:
+        if most < NO_LIMIT:
             bits[: vocabulary.size] &= characters.begun <= most
         found = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
         if len(known) >= _MOST_TOKENS:

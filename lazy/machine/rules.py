@@ -20,6 +20,8 @@ POP = -2
 """The innermost open frame ends with this character. The text goes on in the state that the frame was opened before."""
 KEEP = -3
 """The frame ended before this character, which that state reads."""
+NO_LIMIT = 1 << 20
+"""More characters than any token begins."""
 CALL = -16
 """Minus the number of a call, see `Rules.calls`: the character opens frames."""
 
@@ -61,11 +63,11 @@ class Rules(Protocol):
         Reading a text means here that what it leads to can be completed.
         """
 
-    def counts(self, state: int) -> int | None:
-        """Return how many characters may follow, of a state that does nothing but count them; None of any other.
+    def counts(self, state: int) -> tuple[int, int] | None:
+        """Return the state that some characters lead to, and how many of them may follow; None where that is not known.
 
-        Characters that lead where most classes do lead on alike from there, until there are so many. Without a limit it
-        is 2**20 or more.
+        The state does nothing but count them: those that lead there lead on from there, and so on, until there are so
+        many. `NO_LIMIT` stands for any number.
         """
 
     @property
