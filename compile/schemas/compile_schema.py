@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_SETTLED = {  # states that are settled, by what is being done: how many in any case, and for each part of a schema
     "telling the cases of a value apart": (100, 0.5),
-    "finding the states of an object": (1000, 2.0),
+    "finding the states of an object": (450, 1.0),
     "finding the states of an array": (500, 4.0),
 }
 _MOST_STATES = (10_000, 10.0)  # of other automata, such as those of patterns
