@@ -327,6 +327,19 @@ class OpenValues:
         places = [shape.place[atom.key] for atom in atoms if type(atom) is Has]
         return min([place for place in places if place >= start], default=-1)
 
+    def required(self, frame: Frame) -> list[int]:
+        """Return the places of the keys that must come in the object that is a frame's innermost level."""
+        formula, levels = frame
+        last = levels[-1]
+        assert type(last) is Object
+        assert not isinstance(last.shape, tuple)
+        conditions = self.schema.innermost(formula, path_of(levels))
+        if len(conditions) != 1:
+            return []
+        whole = conditions[0]
+        parts = whole.parts if whole.kind is Kind.ALL_OF else (whole,)
+        return [last.shape.place[p.atom.key] for p in parts if p.kind is Kind.ATOM and type(p.atom) is Has]
+
     def _foreign(self, shape: ObjectShape, place: int, formula: Formula, path: Path, foreign: int) -> int:
         """Return the foreign keys, and those from a place on of which nothing that is left says anything."""
         if place >= shape.end or shape.is_told:

@@ -1,10 +1,11 @@
 """Whether a frame can be completed: a search for one text that does, best first.
 
 A search goes by whole keys and types and by classes of characters, and first where formulas seem nearest to an end. All
-frames on the way that it finds can be completed; if it ends without one, none of those that it saw can. Three
-things keep it short. A frame that falls apart is searched part by part. Some formulas plainly can be satisfied. And
+frames on the way that it finds can be completed; if it ends without one, none of those that it saw can. Four things
+keep it short. A frame that falls apart is searched part by part. Some formulas plainly can be satisfied. And
 after some steps, what no value satisfies is taken out of the formula, as an alternative that cannot be satisfied may
-keep an endless search alive.
+keep an endless search alive. The moves of a frame are made one by one: behind one that leads nearer to an end, the
+others wait. So an object of a thousand keys is not tried with each of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from .state_atoms import Contained, Has, ItemsAtLeast
 _SEARCHING = "searching for a text that fits"
 _SHARPEN = 40  # frames after which what nothing satisfies is taken out
 _KINDS = (STRING, NUMBER, OBJECT, ARRAY, NULL, TRUE, FALSE)
+_Open = tuple[int, int, int, Frame, Frames, Frame | None, Iterator[Frame] | None]
+"""Of a search: its cost, the latest first of equal ones, the steps to a frame, it, those inside, the one before it.
+
+Last come the moves of a frame that was looked at and has some left, None of others.
+"""
 _Sharpened = dict[tuple[Formula, tuple[Members, ...]], Formula]
 
 
@@ -101,13 +107,15 @@ class Witness:
         """Return whether a text completes a frame, and the frames that were seen, each with the one before it."""
         schema, known = self._schema, self._known
         parent: dict[Frame, Frame | None] = {}
-        heap: list[tuple[int, int, int, Frame, Frames, Frame | None]] = [(0, 0, 0, start, (), None)]
+        heap: list[_Open] = [(0, 0, 0, start, (), None, None)]
         count = tick = 0
         while heap:
-            _, _, steps, frame, inside, before = heappop(heap)
-            if frame in parent or known.get(frame) is False or not all(map(self._lives, inside)):
+            _, _, steps, frame, inside, before, moves = heappop(heap)
+            if moves is None and (
+                frame in parent or known.get(frame) is False or not all(map(self._lives, inside))
+            ):  # fmt: skip
                 continue
-            parent[frame] = before
+            parent.setdefault(frame, before)
             if not frame.levels or known.get(frame) or self._is_plain(frame):
                 self._note(frame, parent)
                 return True, parent
@@ -125,7 +133,9 @@ class Witness:
                     if found:
                         known[start] = True
                     return found, {start: None}
-            for move in self._moves(frame):
+            here = self._left((frame,))
+            moves = self._moves(frame) if moves is None else moves
+            for move in moves:
                 frames = self._values.settled(move)
                 if frames is None or frames[0] in parent:
                     continue
@@ -133,9 +143,16 @@ class Witness:
                     self._note(frame, parent)
                     return True, parent
                 tick += 1
-                left = sum([schema.estimate(each.formula) for each in frames]) + 2 * len(frames[0].levels)
-                heappush(heap, (2 * left + steps + 1, -tick, steps + 1, frames[0], frames[1:], frame))
+                left = self._left(frames)
+                heappush(heap, (2 * left + steps + 1, -tick, steps + 1, frames[0], frames[1:], frame, None))
+                if left < here:  # the other moves wait until this one is of no use
+                    heappush(heap, (2 * here + steps + 1, -tick, steps, frame, (), parent[frame], moves))
+                    break
         return False, parent
+
+    def _left(self, frames: Frames) -> int:
+        """Return about how much must be written until frames have ended."""
+        return sum([self._schema.estimate(each.formula) for each in frames]) + 2 * len(frames[0].levels)
 
     def _note(self, frame: Frame, parent: dict[Frame, Frame | None]) -> None:
         """Note that a frame, and those on the way to it, can be completed."""
@@ -277,7 +294,9 @@ class Witness:
             yield values.ended(frame)
         if last.phase == "}":
             return
-        for place in values.choices(frame).declared:
+        declared = values.choices(frame).declared
+        required = [place for place in values.required(frame) if place in declared]
+        for place in (*required, *[place for place in declared if place not in required]):
             found = values.with_key(frame, place)
             if found is not None:
                 yield found
