@@ -61,7 +61,15 @@ class Alphabet:
 
     def class_of(self, character: str) -> int:
         """Return the class of a character."""
+        if character < "\x80":
+            return self._ascii[ord(character)]
         return int(self.class_of_range[np.searchsorted(self.starts, ord(character), "right") - 1])
+
+    @cached_property
+    def _ascii(self) -> list[int]:
+        """The class of each character of ASCII (128,)."""
+        out: list[int] = _spread(*_part(self.starts, self.class_of_range, 0, _ASCII), _ASCII).tolist()
+        return out
 
     @cached_property
     def representatives(self) -> list[int]:

@@ -118,9 +118,9 @@ class PatternRules:
                     classes ^= bit
         return row
 
-    def rows(self, state: int) -> tuple[list[int], NDArray[np.int64]]:
+    def rows(self, state: int) -> tuple[list[int], NDArray[np.int32]]:
         """Return a state and its row."""
-        return [state], np.array([self.row(state)], np.int64)
+        return [state], np.array([self.row(state)], np.int32)
 
     def counts(self, state: int) -> tuple[int, int] | None:
         """Return where characters lead that are counted, and how many may follow, else None; see `Rules`.

@@ -15,7 +15,7 @@ from .content_sets import Groups
 
 _MOST_KEYS, _MOST_BRANCHES = 16, 1024  # of a block
 
-Codes = NDArray[np.int64]
+Codes = NDArray[np.int32]
 
 
 class KeyBranch:
@@ -66,7 +66,7 @@ class KeyBlock:
         for n, branch in enumerate(branches):
             self._through[[column[key] for key in branch.below], n] = True
         ends = [(n, column[branch.key]) for n, branch in enumerate(branches) if branch.key >= 0]
-        self._ends = np.array(ends, np.int64).reshape(-1, 2).T
+        self._ends = np.array(ends, np.int32).reshape(-1, 2).T
 
     def towards(self, keys: Sequence[bool]) -> NDArray[np.bool_]:
         """Return which branches (N,) some of the keys (P,) go on from, or end in."""
@@ -80,13 +80,13 @@ class KeyBlock:
         character leads with which no declared key goes on, and a closing quote that ends none.
         """
         if self._groups is None:
-            before = np.array([n for n, _ in self._links], np.int64)
-            self._groups = before, np.array([groups.of_character[c] for _, c in self._links], np.int64)
+            before = np.array([n for n, _ in self._links], np.int32)
+            self._groups = before, np.array([groups.of_character[c] for _, c in self._links], np.int32)
         before, group = self._groups
-        codes = np.full((len(states), len(groups.points)), other, np.int64)
+        codes = np.full((len(states), len(groups.points)), other, np.int32)
         codes[before, group] = states[1:]
         codes[:, groups.end] = other_end
-        codes[self._ends[0], groups.end] = np.array(behind, np.int64)[self._ends[1]]
+        codes[self._ends[0], groups.end] = np.array(behind, np.int32)[self._ends[1]]
         return codes[:, groups.of_class]
 
 

@@ -182,18 +182,18 @@ class SchemaRules:
         self._cells += len(row)
         return row
 
-    def rows(self, state: int) -> tuple[list[int], NDArray[np.int64]]:
+    def rows(self, state: int) -> tuple[list[int], NDArray[np.int32]]:
         """Return a state and its row; of a state within a key, those of all that the key may go on with."""
         frame = self._frames[state]
         last = frame.levels[-1] if frame.levels else None
         block = last.branch.block if type(last) is Key and not last.other.is_open else None
         if block is None:
-            return [state], np.array([self.row(state)], np.int64)
+            return [state], np.array([self.row(state)], np.int32)
         states, codes = self._in_block(frame, block)
         self._cells += codes.size
         return states, codes
 
-    def _in_block(self, frame: Frame, block: KeyBlock) -> tuple[list[int], NDArray[np.int64]]:
+    def _in_block(self, frame: Frame, block: KeyBlock) -> tuple[list[int], NDArray[np.int32]]:
         """Return the states within a key, that of a frame first, and their rows, where undeclared keys are alike."""
         values, formula, outer = self._values, frame.formula, frame.levels[:-1]
         key = frame.levels[-1]
@@ -213,7 +213,7 @@ class SchemaRules:
                 break
             most = None  # some text goes on: whoever waits for it waits longer, and is not left without
         live[0] = True
-        places = np.full(len(live), DEAD, np.int64)
+        places = np.full(len(live), DEAD, np.int32)
         for n in np.flatnonzero(live).tolist():
             branch = Key(key.shape, key.place, key.foreign, block.branches[n], key.other)
             places[n] = self._state(Frame(formula, (*outer, branch)))

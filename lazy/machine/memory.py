@@ -273,7 +273,7 @@ def _tokens_of(vocabulary: Vocabulary, groups: int, most: int) -> NDArray[np.uin
     return found
 
 
-def _leads_to_itself(rules: Rules, state: int, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _leads_to_itself(rules: Rules, state: int, codes: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which cells of a row lead to its state, or to one that reads the same tokens."""
     mine = rules.alike(state)
     itself: NDArray[np.bool_] = codes == state

@@ -48,7 +48,7 @@ class Rules(Protocol):
     def row(self, state: int) -> Sequence[int]:
         """Return where each class of its alphabet leads from a state: a state, `DEAD`, `POP`, `KEEP` or a call."""
 
-    def rows(self, state: int) -> tuple[list[int], NDArray[np.int64]]:
+    def rows(self, state: int) -> tuple[list[int], NDArray[np.int32]]:
         """Return states of one alphabet, of which one has been asked for, and their rows (N, C).
 
         The others are neighbours that are made with it in less time. No row of theirs leads to its own state.

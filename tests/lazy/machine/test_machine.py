@@ -112,7 +112,7 @@ class ToyRules:
         with_it = [each for each in self.neighbours[state] if self._of[each] == self._of[state]]
         states = [state, *{each for each in with_it if each != state and each not in self.row_of[each]}]
         self.row(state)
-        return states, np.array([self.row_of[each] for each in states], np.int64)
+        return states, np.array([self.row_of[each] for each in states], np.int32)
 
     def accepts(self, state: int) -> bool:
         return self._accepts[state]
