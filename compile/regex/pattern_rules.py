@@ -343,9 +343,11 @@ class PatternRules:
             for k, node in enumerate(reversed(chain)):
                 if node.kind == "repeat":
                     low, high = node.count
-                    most = self._most_rounds(node.parts[0])
-                    low = min(low, most if k else 1)  # at the end of all, no more can be asked
-                    node = e.repeat(node.parts[0], low, None if high is None or high >= most else high)
+                    low = low if k else min(low, 1)  # at the end of all, no more can be asked
+                    if high is not None or low > 1:
+                        most = self._most_rounds(node.parts[0])
+                        low, high = min(low, most), None if high is None or high >= most else high
+                    node = e.repeat(node.parts[0], low, high)
                 found = e.element(node, found)
             self._clamped[element] = found
         return found

@@ -331,30 +331,35 @@ def groups_of(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
 
 
 def _find_groups(alphabet: Alphabet, words: int) -> NDArray[np.uint64]:
+    first = BYTE_GROUP < UNCLEAN  # of bytes that begin a character
+    found, beyond = alphabet.root.astype(np.int64), np.arange(256) >= 0x80
+    one = ~beyond & (found < 0) & (found != NOTHING)
+    whole = beyond & (found >= 0) & _reads_all(alphabet)
+    reads = np.full((256, words), ~np.uint64(0))
+    reads[one | whole] = 0
+    reads[one, ~found[one] >> 6] = np.uint64(1) << (~found[one] & 63).astype(np.uint64)
+    if whole.any():
+        reads[whole] = alphabet.reach[found[whole]]
     out = np.zeros((64, words), np.uint64)
+    np.bitwise_or.at(out, BYTE_GROUP[first].astype(np.intp), reads[first])
     out[UNCLEAN] = ~np.uint64(0)
-    for byte in range(0xF5):
-        group = BYTE_GROUP[byte]
-        if group == UNCLEAN:
-            continue
-        found = int(alphabet.root[byte])
-        if byte < 0x80 and NOTHING < found < 0:
-            out[group, ~found >> 6] |= np.uint64(1) << np.uint64(~found & 63)
-        elif byte >= 0xC2 and found >= 0 and _is_complete(alphabet, found, byte):
-            out[group] |= alphabet.reach[found]
-        else:
-            out[group] = ~np.uint64(0)
     return out
 
 
-def _is_complete(alphabet: Alphabet, inner: int, byte: int) -> bool:
-    """Return whether all of UTF-8 that may follow a first byte is read."""
-    low, high, count = BEHIND[byte].tolist()
-    nodes = {inner}
-    for k in range(count):
-        found = alphabet.inner[sorted(nodes), low : high + 1]
-        if (found == NOTHING).any() or ((found >= 0) == (k == count - 1)).any():
-            return False
-        nodes = set(found[found >= 0].tolist())
-        low, high = 0x80, 0xBF
-    return True
+def _reads_all(alphabet: Alphabet) -> NDArray[np.bool_]:
+    """Return for each first byte (256,) whether all of UTF-8 that may follow it is read, and is whole behind it."""
+    inner = alphabet.inner
+    behind = np.append(inner[:, 0x80:0xC0], np.full((1, 64), NOTHING, np.int32), axis=0)  # the last is nothing
+    left = ((behind < 0) & (behind != NOTHING)).all(axis=1).astype(np.int64)  # bytes to the end of all, 0 if it differs
+    for k in (1, 2):
+        left[((behind >= 0) & (left[behind.clip(-1)] == k)).all(axis=1)] = k + 1
+    left[-1] = 0
+    out = np.zeros(256, np.bool_)
+    for byte in np.flatnonzero(alphabet.root >= 0).tolist():
+        low, high, count = BEHIND[byte].tolist()
+        second = inner[alphabet.root[byte], low : high + 1]
+        if count == 1:
+            out[byte] = left[alphabet.root[byte]] == 1
+        elif count:
+            out[byte] = bool((second >= 0).all()) and bool((left[second] == count - 1).all())
+    return out
