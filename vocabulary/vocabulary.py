@@ -36,6 +36,7 @@ _CONTEXTS = ("", "\n", ":", "0", "x", "\u00a0")
 
 MARKS = bytes([*range(0xFF, 0xF4, -1), 0xC1, 0xC0])
 """Bytes that stand nowhere in UTF-8, by which automata over bytes know special tokens: see `Vocabulary.marked`."""
+_LONG = 4096  # tokens that are likely to begin the most characters of a group
 _MOST_MARKED = 8  # of one vocabulary kept, with their tries and JSON libraries
 
 
@@ -312,9 +313,21 @@ class Vocabulary:
         found = known.get(groups)
         if found is None:
             is_in = np.array([groups >> group & 1 for group in BYTE_GROUP.tolist()], np.int64)
-            begun = np.concatenate(([0], np.cumsum(is_in[self.token_bytes])))
-            found = known[groups] = int(np.diff(begun[self.token_offset]).max(initial=0))
+            text, offset, longest_other = self._longest
+            found = _most(is_in, text, offset)
+            if found < longest_other:
+                found = _most(is_in, self.token_bytes, self.token_offset)
+            known[groups] = found
         return found
+
+    @cached_property
+    def _longest(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], int]:
+        """The longest tokens as one text, where each begins in it, and the bytes of the longest of the others."""
+        order = np.argsort(-np.diff(self.token_offset), kind="stable")
+        text = [self.tokens[token] for token in order[:_LONG].tolist()]
+        offset = np.concatenate(([0], np.cumsum([len(token) for token in text])))
+        others = max([len(self.tokens[token]) for token in order[_LONG : _LONG + 1].tolist()], default=0)
+        return np.frombuffer(b"".join(text), np.uint8), offset, others
 
     @cached_property
     def shares(self) -> NDArray[np.float64]:
@@ -474,6 +487,12 @@ class Vocabulary:
 
 
 # -------------------------------------------------------------------------------------------------------- checks
+
+
+def _most(is_in: NDArray[np.int64], text: NDArray[np.uint8], offset: NDArray[np.int64]) -> int:
+    """Return the most bytes of a set that a token has, of tokens that stand one behind the other in a text."""
+    begun = np.concatenate(([0], np.cumsum(is_in[text])))
+    return int(np.diff(begun[offset]).max(initial=0))
 
 
 def _is_int(value: Any) -> bool:
