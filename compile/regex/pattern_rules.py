@@ -138,6 +138,8 @@ class PatternRules:
         if any(classes & counted for classes in e.first_classes(e.atom(rest), NO_QUESTIONS)):
             return None
         after = self._after(self._states[state], (counted & -counted).bit_length() - 1)
+        if any(to == after and classes & ~counted for classes, to in self._steps(self._states[state])):
+            return None  # behind [A-Z]?[a-z]* is [a-z]*, whatever came
         most = node.count[1]
         return self._number(after), NO_LIMIT if most is None else most
 

@@ -66,8 +66,8 @@ class Rules(Protocol):
     def counts(self, state: int) -> tuple[int, int] | None:
         """Return the state that some characters lead to, and how many of them may follow; None where that is not known.
 
-        The state does nothing but count them: those that lead there lead on from there, and so on, until there are so
-        many. `NO_LIMIT` stands for any number.
+        The state does nothing but count them: just those that lead there lead on from there, and so on, until there are
+        so many. `NO_LIMIT` stands for any number.
         """
 
     @property

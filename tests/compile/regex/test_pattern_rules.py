@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 import warnings
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -218,3 +220,52 @@ def test_a_search_that_takes_long_holds_up_no_text_and_is_counted() -> None:
     assert isinstance(table, mw.LazyTable)
     assert table.left_out == 1
     assert mw.compile_regex("x|yw", VOCAB).left_out == 0  # type: ignore[union-attr]
+
+
+WORDS = [
+    *("hello", "Hello", "aa", "aaa", "aAa", "AA", "12", "1a", "a1", " a", "a ", "aa bb", "-a", "#a"),
+    *("é", "éa", "aé", "éé", '"a', 'a"'),
+    *("a" * 9, "1" * 9, "é" * 5, "aB" * 4, "x\n", "\nx", "а", "ая", "中文", "a中"),
+]  # fmt: skip
+OF_WORDS = mw.Vocabulary.from_bytes(
+    [b"", *(bytes([b]) for b in range(256)), *(word.encode()[:n] for word in WORDS for n in (-1, None))],
+    eos=0,
+)  # fmt: skip
+
+
+def same_masks(pattern: str, seed: int) -> None:
+    """Compare masks along random texts with those of the whole table, over words."""
+    rng = random.Random(seed)
+    try:
+        tables = [mw.compile_regex(pattern, OF_WORDS, lazy=lazy, budget=mw.Budget(seconds=5)) for lazy in (True, False)]
+    except mw.ConstraintError:
+        return
+    for _ in range(4):
+        matchers, text = [mw.Matcher(table) for table in tables], b""
+        for _ in range(10):
+            mine, whole = (np.unpackbits(m.mask().view(np.uint8), bitorder="little") for m in matchers)
+            assert np.array_equal(mine, whole), (pattern, text, np.flatnonzero(mine != whole)[:9])
+            tokens = np.flatnonzero(mine[1 : OF_WORDS.size])
+            if not tokens.size:
+                break
+            token = 1 + int(rng.choice(tokens))
+            text += OF_WORDS.tokens[token]
+            assert all(m.advance(token) for m in matchers)
+
+
+@pytest.mark.parametrize("pattern", [
+    r"[A-Z]?[a-z]*", r"-?\w*", r"[A-Z]{1,3}[a-z]*", r"[a-z]?[a-z ]*", r"[a-z]{0,2}[A-Z]*", r"(?:#?[a-z]*)x",
+    r"[a-z]{2,6}",
+    r"[a-z]{5}[0-9]{3}", r"[a-z ]{1,12}\.", r"[^\n]{0,8}", r"[^a]{2,5}a", r"\w{3}(?:[a-z]{1,3}[0-9]){1,3}",
+    r"[\s\S]{4,8}$",
+    r"[^\x00-\x7f]{1,3}", r"[a-zé]{1,4}", r"(?:[a-z]{1,3}){2,4}", r"[ab]{2,4}[ab]{2,4}", r"(?i)[a-z]{2,6}s",
+    r"^.{0,4}é.{2}$", r"^a|b$", r"(^a|^b)c$", r"^^a$$", r"(?=[a-z]{3})\w{1,5}", r".{3}(?<=aa)", r"\b[a-z]{1,4}\b",
+])  # fmt: skip
+def test_masks_over_words_are_those_of_the_table(pattern: str) -> None:
+    same_masks(pattern, 0)
+
+
+@settings(max_examples=150)
+@given(patterns, st.integers(0, 99))
+def test_masks_of_random_patterns_over_words_are_those_of_their_tables(pattern: str, seed: int) -> None:
+    same_masks(pattern, seed)
