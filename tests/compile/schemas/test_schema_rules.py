@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from maskwright.compile.json_schema.escapes import quoted
 from maskwright.compile.json_schema.request import request
 from maskwright.compile.schemas.schema_rules import schema_rules
 from maskwright.errors import ConstraintError, SchemaError
+from maskwright.lazy.lazy_table import LazyTable
+from maskwright.lazy.machine.lazy_machine import ByteMachine
 from maskwright.lazy.machine.rules import DEAD
 from tests.compile.schemas.both_readers import VOCABULARY, rules_of
 from tests.compile.schemas.byte_reader import ByteReader
@@ -189,3 +192,47 @@ def test_the_official_suite_is_decided_as_by_tables() -> None:
                     different.append((path.stem, group["description"], case["description"]))
     assert cases > 1000
     assert not different, different
+
+
+WORDS = [
+    *('{"', '":', '": "', '", "', '"}', '"]', "hello", "aa", "aaa", "a" * 9, " a", "ab", "ba", "name", "na", "me"),
+    *("é", "aé", "éé", "éaé", "中文", "12", "1.5", "true", '"name"', '"na', 'me": ', "x" * 30, "[", ', "'),
+]  # fmt: skip
+OF_WORDS = mw.Vocabulary.from_bytes(
+    [b"", *(bytes([b]) for b in range(256)), *(word.encode()[:n] for word in WORDS for n in (-1, None))], eos=0
+)
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "string", "maxLength": 3}, {"type": "string", "minLength": 2, "maxLength": 12}, {"type": "string"},
+    {"type": "string", "pattern": "^-?[a-z]*$"}, {"type": "string", "pattern": "^[a-zé]{1,5}$"},
+    {"type": "string", "pattern": "^[^b]{2,5}b$"}, {"enum": ["name", "na", "nam", "éa", ""]},
+    {"type": "object", "additionalProperties": {"type": "string"}},
+    {"type": "object", "propertyNames": {"maxLength": 3}},
+    {"type": "object", "properties": {"name": True, "na": {"maxLength": 2}, "éa": {"type": "integer"}}},
+    {"type": "object", "properties": {"name": True, "na": {"type": "string"}}, "additionalProperties": False},
+    {"type": "object", "propertyNames": {"pattern": "^#?[a-z]*$"}},
+    {"type": "object", "properties": {f"{'a' * n}b": {"type": "integer"} for n in range(40)}, "required": ["aab"]},
+    {"type": "array", "items": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "number"}]}},
+])  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"any_order": True}, {"whitespace": "compact"}])
+def test_masks_over_words_are_those_of_settled_states(schema: Any, options: dict[str, Any]) -> None:
+    meter = Budget(seconds=60).begin()
+    rules = schema_rules(request(schema, **options), OF_WORDS, meter)
+    machine = ByteMachine(rules, OF_WORDS, meter, frames=True)
+    mine = LazyTable(machine, lambda: None, vocab_size=OF_WORDS.size, eos=0, vocabulary="", source="", depth=0)  # type: ignore[arg-type,return-value]
+    settled = mw.compile_json_schema(schema, OF_WORDS, **options)
+    plain = np.array([b"\\" not in token for token in OF_WORDS.tokens])  # escapes may differ, see both_readers.py
+    for seed in range(8):
+        rng, text = random.Random(seed), b""
+        matchers = [mw.Matcher(table) for table in (mine, settled)]
+        for _ in range(14):
+            masks = [np.unpackbits(m.mask().view(np.uint8), bitorder="little")[: OF_WORDS.size] for m in matchers]
+            different = np.flatnonzero((masks[0] != masks[1]) & plain)
+            assert not different.size, (schema, text, [OF_WORDS.tokens[token] for token in different[:9]])
+            tokens = np.flatnonzero(masks[0][1:] & plain[1:])
+            if not tokens.size:
+                break
+            token = 1 + int(rng.choice(tokens[tokens > 255] if rng.random() < 0.6 and (tokens > 255).any() else tokens))
+            text += OF_WORDS.tokens[token]
+            assert all(m.advance(token) for m in matchers)
